@@ -1,0 +1,79 @@
+"""The documents on every machine: the standard library's sources and the language reference.
+
+A fixed part is held out: no text of it is in ``training``, so the reference model has never seen
+it. The texts differ a little between Python versions; a record therefore carries their hashes.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+# Modules that every supported Python has, none generated, each of 12,000 characters or more.
+HELD_OUT_MODULES = (
+    "_markupbase", "argparse", "bdb", "concurrent/futures/_base", "difflib", "email/header",
+    "email/headerregistry", "heapq", "json/__init__", "mailbox", "optparse", "shutil",
+    "statistics", "tomllib/_parser", "tracemalloc", "unittest/suite", "weakref",
+    "xml/etree/ElementPath", "xml/sax/handler", "zoneinfo/_zoneinfo",
+)  # fmt: skip
+# Chapters of the language reference that share no page with another one.
+HELD_OUT_TOPICS = ("debugger", "formatstrings", "string-methods", "typesmapping")
+# Not prose and not code anyone wrote: generated tables. Tests quote the modules they test.
+LEFT_OUT = ("encodings", "site-packages", "test", "tests", "idle_test", "pydoc_data", "ensurepip")
+SHINGLE = 3  # consecutive lines; a training text keeps none that a held-out text has
+
+
+def held_out() -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of the held-out documents, modules first."""
+    root = Path(sysconfig.get_path("stdlib"))
+    for module in HELD_OUT_MODULES:
+        yield f"{module}.py", _read(root / f"{module}.py")
+    topics = _topics()
+    for topic in HELD_OUT_TOPICS:
+        yield f"topics/{topic}", topics[topic]
+
+
+def training() -> Iterator[tuple[str, str]]:
+    """Yield (name, text) of all other documents, less every passage a held-out one shares."""
+    seen = {shingle for _, text in held_out() for shingle in _shingles(text.splitlines())}
+    root = Path(sysconfig.get_path("stdlib"))
+    kept_out = {f"{module}.py" for module in HELD_OUT_MODULES}
+    for path in sorted(root.rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        generated = path.name.startswith("_sysconfigdata")
+        if name not in kept_out and not generated and not set(Path(name).parts) & set(LEFT_OUT):
+            yield name, _without(_read(path), seen)
+    for topic, text in sorted(_topics().items()):
+        if topic not in HELD_OUT_TOPICS:
+            yield f"topics/{topic}", _without(text, seen)
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _topics() -> dict[str, str]:
+    topics: dict[str, str] = import_module("pydoc_data.topics").topics
+    return topics
+
+
+def _shingles(lines: list[str]) -> Iterator[tuple[str, ...]]:
+    """Yield every run of SHINGLE lines that holds at least 60 characters of text."""
+    bare = [line.strip() for line in lines]
+    for i in range(len(bare) - SHINGLE + 1):
+        run = tuple(bare[i : i + SHINGLE])
+        if sum(map(len, run)) >= 60:
+            yield run
+
+
+def _without(text: str, seen: set[tuple[str, ...]]) -> str:
+    """Return the text less the lines of every run that is in ``seen``."""
+    lines = text.splitlines()
+    bare = [line.strip() for line in lines]
+    dropped: set[int] = set()
+    for i in range(len(bare) - SHINGLE + 1):
+        if tuple(bare[i : i + SHINGLE]) in seen:
+            dropped.update(range(i, i + SHINGLE))
+    return "\n".join(line for i, line in enumerate(lines) if i not in dropped) + "\n"

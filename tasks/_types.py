@@ -1,0 +1,93 @@
+"""What a task is made of: documents in, questions to a language model, answers, a score."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+Fact = str | int | float | None
+
+
+@dataclass(frozen=True)
+class Passage:
+    """One document in the model's own tokens, without any special token."""
+
+    name: str
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """All that a task may know of the model and the documents before any weight is read.
+
+    ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
+    every window begins with, None where the tokenizer has none; ``passages`` are tokenized on
+    the first call. Lengths are in tokens.
+    """
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]
+    bos: int | None
+    trained_length: int
+    passages: Callable[[], Sequence[Passage]]
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """The tokens every window begins with."""
+        return () if self.bos is None else (self.bos,)
+
+
+@dataclass(frozen=True)
+class Question:
+    """The smallest thing measured: the tokens from ``start`` on are the targets.
+
+    ``tokens`` is the whole input, ``len(tokens) == length``; ``unit`` names the document or the
+    trial for a reader and is the unit of resampling; ``facts`` go into the record as they are.
+    """
+
+    unit: str
+    length: int
+    tokens: tuple[int, ...]
+    start: int
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Hold what every task promises: the exact length, and a context for every target."""
+        if len(self.tokens) != self.length:
+            message = f"{self.unit}: {len(self.tokens)} tokens where length is {self.length}"
+            raise ValueError(message)
+        if not 0 < self.start < self.length:
+            message = f"{self.unit}: the first target {self.start} is outside 1..{self.length - 1}"
+            raise ValueError(message)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the model said to one question with n targets.
+
+    ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
+    likely token at every target and at the place that would follow the last one, (n + 1,).
+    """
+
+    nll: tuple[float, ...]
+    argmax: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One graded answer: ``value`` summed over ``weight`` things (tokens, trials)."""
+
+    unit: str
+    value: float
+    weight: int
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A task's number for one cell, with its 95 % interval (None where n tells none)."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
