@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import sha256
 
 Fact = str | int | float | None
 
@@ -59,6 +62,11 @@ class Question:
         if not 0 < self.start < self.length:
             message = f"{self.unit}: the first target {self.start} is outside 1..{self.length - 1}"
             raise ValueError(message)
+
+    @cached_property
+    def digest(self) -> str:
+        """Return a hash of the tokens and the first target: what is asked, whatever its name."""
+        return sha256(array("q", (self.start, *self.tokens)).tobytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,153 @@
+"""A pretrained model by hub name or local folder: config and tokenizer first, weights later."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from harness.errors import UserError
+from harness.rotary import check_geometry, rope_of
+from scaling._types import Rope
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+SAMPLED_BYTES = 4096
+SAMPLED_PLACES = 32
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known of a model before its weights are read.
+
+    ``fingerprint`` stands for the weights in the key of every sample: the hub's commit, or for a
+    folder a hash of its config and of samples of its weight files. ``dtype`` is resolved.
+    """
+
+    name: str
+    label: str
+    revision: str | None
+    fingerprint: str
+    config: Any
+    tokenizer: Any
+    rope: Rope
+    dtype: str
+    device: str
+    trust_remote_code: bool
+    allow_pickle: bool
+
+
+def open_checkpoint(
+    name: str,
+    *,
+    revision: str | None,
+    dtype: str,
+    device: str,
+    trust_remote_code: bool,
+    allow_pickle: bool,
+) -> Checkpoint:
+    """Read config and tokenizer; raise UserError for a model that cannot be evaluated."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    folder = REFERENCE if name == "reference" else Path(name)
+    local = folder.is_dir()
+    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
+        raise UserError(message)
+    where = str(folder) if local else name
+    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    config = _read("config", where, lambda: AutoConfig.from_pretrained(where, **options))
+    tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
+    commit = getattr(config, "_commit_hash", None)
+    place = _device(device)
+    return Checkpoint(
+        name=where,
+        label="reference" if name == "reference" else where.rstrip("/").rpartition("/")[2],
+        revision=commit or revision,
+        fingerprint=_folder_hash(folder) if local else str(commit or revision),
+        config=config,
+        tokenizer=tokenizer,
+        rope=rope_of(config),
+        dtype=_dtype(dtype, place, config),
+        device=place,
+        trust_remote_code=trust_remote_code,
+        allow_pickle=allow_pickle,
+    )
+
+
+def load_weights(checkpoint: Checkpoint) -> Any:
+    """Load the model in eval mode on its device, and check its geometry against its config."""
+    where = checkpoint.name
+    model: Any = _read(
+        "weights",
+        where,
+        lambda: AutoModelForCausalLM.from_pretrained(
+            where,
+            revision=checkpoint.revision,
+            dtype=DTYPES[checkpoint.dtype],
+            trust_remote_code=checkpoint.trust_remote_code,
+            use_safetensors=None if checkpoint.allow_pickle else True,
+        ),
+    )
+    model = model.to(checkpoint.device).eval()
+    check_geometry(model, checkpoint.rope)
+    return model
+
+
+def parameter_count(checkpoint: Checkpoint) -> int:
+    """Count the parameters from the config alone, without memory for any."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(
+            checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
+        )
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _read(part: str, where: str, function: Callable[[], Any]) -> Any:
+    try:
+        return function()
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        message = f"the {part} of {where} cannot be read: {reason}"
+        raise UserError(message) from error
+
+
+def _device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        message = f"device {device!r} is not to be had here: {str(error).splitlines()[0]}"
+        raise UserError(message) from None
+    return device
+
+
+def _dtype(dtype: str, device: str, config: Any) -> str:
+    """Resolve auto: float32 on a CPU, where it is exact; elsewhere what the checkpoint holds."""
+    if dtype != "auto":
+        return dtype
+    shipped = str(config.dtype or torch.float32).removeprefix("torch.")
+    return "float32" if device == "cpu" or shipped not in DTYPES else shipped
+
+
+def _folder_hash(folder: Path) -> str:
+    """Hash the config and, of every weight file, its size and evenly spaced samples."""
+    digest = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name in ("config.json", "tokenizer.json", "tokenizer.model"):
+            digest.update(path.read_bytes())
+        elif path.suffix in (".safetensors", ".bin"):
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}".encode())
+            with path.open("rb") as file:
+                for place in range(SAMPLED_PLACES):
+                    file.seek(place * size // SAMPLED_PLACES)
+                    digest.update(file.read(SAMPLED_BYTES))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,112 @@
+"""Documents by name: the embedded ones, local text files and folders, Hugging Face data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from harness import embedded
+from harness.errors import UserError
+from harness.plugins import nearest, split_options
+
+TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
+DATASET_OPTIONS = ("split", "field", "config", "revision", "limit")
+
+
+@dataclass(frozen=True)
+class Documents:
+    """Where texts come from; ``read`` yields (name, text) and may raise UserError."""
+
+    label: str
+    read: Callable[[], Iterable[tuple[str, str]]]
+
+
+def open_documents(given: str) -> Documents:
+    """Understand ``embedded``, a file, a folder, or ``data set:split=…,field=…``.
+
+    Raises UserError before anything is read for a path that does not exist or a bad option.
+    """
+    if given == "embedded":
+        return Documents(given, embedded.held_out)
+    path = Path(given).expanduser()
+    if path.is_file():
+        return Documents(given, lambda: [(path.name, _text(path))])
+    if path.is_dir() and not _is_dataset(path):
+        return Documents(given, lambda: _folder(path))
+    name, _, listed = given.partition(":")
+    options = split_options(f"--docs {name}", listed)
+    for key in options:
+        if key not in DATASET_OPTIONS:
+            message = f"--docs {name} has no option {key!r}; {nearest(key, DATASET_OPTIONS)}."
+            raise UserError(message)
+    if not options and (name.startswith((".", "/", "~")) or path.suffix in TEXT):
+        message = f"documents {given} do not exist; give a file, a folder or a data set's name."
+        raise UserError(message)
+    limit = options.get("limit", "0")
+    if not limit.isdecimal():
+        message = f"--docs {name}: limit={limit} should be a whole number."
+        raise UserError(message)
+    return Documents(given, lambda: _dataset(name, options))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        message = f"{path} is not UTF-8 text (byte {error.start}); convert it first."
+        raise UserError(message) from None
+
+
+def _folder(folder: Path) -> Iterator[tuple[str, str]]:
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in TEXT and path.is_file())
+    if not paths:
+        message = f"{folder} holds no text file ({', '.join(sorted(TEXT))})."
+        raise UserError(message)
+    for path in paths:
+        yield path.relative_to(folder).as_posix(), _text(path)
+
+
+def _is_dataset(path: Path) -> bool:
+    """Tell a folder written by ``save_to_disk`` from a folder of texts."""
+    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+
+
+def _dataset(name: str, options: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the documents of a data set, streamed where only some of them are asked for."""
+    rows = _rows(name, options)
+    field = options.get("field", "text")
+    limit = int(options.get("limit", "0")) or None
+    for index, row in enumerate(islice(rows, limit)):
+        if field not in row:
+            message = f"--docs {name} has no field {field!r}; {nearest(field, row)}."
+            raise UserError(message)
+        if not isinstance(row[field], str):
+            message = f"--docs {name}: field {field!r} holds {type(row[field]).__name__}, not text."
+            raise UserError(message)
+        yield f"{Path(name).name}[{index}]", row[field]
+
+
+def _rows(name: str, options: dict[str, str]) -> Iterable[dict[str, Any]]:
+    import datasets
+
+    split = options.get("split", "test")
+    try:
+        if _is_dataset(Path(name)):
+            found: Any = datasets.load_from_disk(name)
+            if isinstance(found, datasets.DatasetDict):
+                found = found[split]
+            return found  # type: ignore[no-any-return]
+        return datasets.load_dataset(  # type: ignore[no-any-return]
+            name,
+            options.get("config"),
+            split=split,
+            revision=options.get("revision"),
+            streaming="limit" in options,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
+        message = f"data set {name} (split {split}) cannot be read: {reason}"
+        raise UserError(message) from error

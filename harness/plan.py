@@ -1,0 +1,166 @@
+"""From a spec to the cells and questions of a sweep, before any weight is read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.checkpoint import Checkpoint, open_checkpoint
+from harness.documents import open_documents
+from harness.errors import UserError
+from harness.plugins import Plugin, call, load
+from harness.source import make_source
+from harness.spec import Spec
+from scaling._types import Frequencies, Rope
+from tasks._types import Question, Source
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One square of the sweep. Cells of equal ``key`` are the same measurement."""
+
+    scaling: str
+    task: str
+    length: int
+    frequencies: str
+    key: str
+    questions: tuple[Question, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A whole sweep, resolved: everything a run record needs, and nothing measured yet."""
+
+    spec: Spec
+    checkpoint: Checkpoint
+    lengths: tuple[int, ...]
+    methods: tuple[Plugin, ...]
+    tasks: tuple[Plugin, ...]
+    frequencies: dict[str, Frequencies]
+    cells: tuple[Cell, ...]
+    source: Source
+    documents: tuple[dict[str, Any], ...]
+
+    def work(self, done: set[tuple[str, str]]) -> dict[str, list[tuple[Cell, Question]]]:
+        """Return what is left to measure by fingerprint, every question once."""
+        seen = set(done)
+        groups: dict[str, list[tuple[Cell, Question]]] = {}
+        for cell in self.cells:
+            for question in cell.questions:
+                if (cell.key, question.digest) not in seen:
+                    seen.add((cell.key, question.digest))
+                    groups.setdefault(cell.frequencies, []).append((cell, question))
+        return groups
+
+
+def make_plan(spec: Spec) -> Plan:
+    """Check every name, option, document and frequency of the sweep; raise UserError."""
+    methods = _unlike("scaling", [load("method", given) for given in spec.scaling])
+    tasks = _unlike("task", [load("task", given) for given in spec.task])
+    documents = open_documents(spec.docs)
+    checkpoint = open_checkpoint(
+        spec.model,
+        revision=spec.revision,
+        dtype=spec.dtype,
+        device=spec.device,
+        trust_remote_code=spec.trust_remote_code,
+        allow_pickle=spec.allow_pickle,
+    )
+    lengths = spec.lengths(checkpoint.rope.trained_length)
+    frequencies = {
+        (method.label, length): resolve(method, checkpoint.rope, length)
+        for method in methods
+        for length in lengths
+    }
+    read: list[tuple[str, str]] = []
+
+    def texts() -> list[tuple[str, str]]:
+        read.extend(documents.read())
+        return read
+
+    source = make_source(checkpoint.tokenizer, texts, checkpoint.rope.trained_length)
+    asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
+    cells = [
+        Cell(
+            method.label,
+            task.label,
+            length,
+            found.fingerprint,
+            _key(checkpoint, found.fingerprint, task, length),
+            tuple(question for question in asked[task.label] if question.length == length),
+        )
+        for task in tasks
+        for method in methods
+        for length in lengths
+        for found in (frequencies[method.label, length],)
+    ]
+    return Plan(
+        spec=spec,
+        checkpoint=checkpoint,
+        lengths=lengths,
+        methods=methods,
+        tasks=tasks,
+        frequencies={found.fingerprint: found for found in frequencies.values()},
+        cells=tuple(cells),
+        source=source,
+        documents=_described(read, source) if read else (),
+    )
+
+
+def resolve(method: Plugin, rope: Rope, length: int) -> Frequencies:
+    """Compute a method's frequencies at a length; raise UserError for what cannot be used."""
+    what = f"scaling {method.label} at length {length}"
+    found = call(what, lambda: method.module.frequencies(rope, length, **method.options))
+    if not isinstance(found, Frequencies):
+        message = f"{what}: it returned {type(found).__name__}, not Frequencies."
+        raise UserError(message)
+    if len(found.inv_freq) != rope.rotary_dim // 2:
+        message = f"{what}: {len(found.inv_freq)} frequencies for {rope.rotary_dim // 2} channel pairs."
+        raise UserError(message)
+    return found
+
+
+def _unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
+    """Refuse two of one label: their curves could not be told apart."""
+    labels = [plugin.label for plugin in plugins]
+    for label in labels:
+        if labels.count(label) > 1:
+            message = f"--{flag} names {label!r} twice; leave one out, or rename a file."
+            raise UserError(message)
+    return tuple(plugins)
+
+
+def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> list[Question]:
+    what = f"task {task.label}"
+    options = dict(task.options)
+    return call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
+
+
+def _key(checkpoint: Checkpoint, fingerprint: str, task: Plugin, length: int) -> str:
+    """Hash all a sample's number depends on but its question."""
+    parts = [
+        checkpoint.fingerprint,
+        checkpoint.dtype,
+        fingerprint,
+        task.module.__name__.rpartition(".")[2],
+        task.digest,
+        task.module.VERSION,
+        sorted(task.options.items()),
+        length,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _described(read: Sequence[tuple[str, str]], source: Source) -> tuple[dict[str, Any], ...]:
+    """Say which documents were read: name, hash of the text, tokens."""
+    return tuple(
+        {
+            "name": name,
+            "sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "tokens": len(passage.tokens),
+        }
+        for (name, text), passage in zip(read, source.passages(), strict=True)
+    )

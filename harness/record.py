@@ -1,0 +1,149 @@
+"""What goes into ``run.json``: enough to trace any number of the run."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.errors import UserError
+from harness.plan import Plan
+from harness.plugins import Plugin
+from harness.store import SCHEMA
+
+PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
+
+
+def describe(plan: Plan, before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the record of this plan, with the sessions of a run that goes on.
+
+    Raises UserError when the folder holds a run of another model.
+    """
+    model = _model(plan)
+    if before and before["model"] != model:
+        old, new = before["model"], model
+        unlike = next(key for key in new if old.get(key) != new[key])
+        message = (
+            f"the run folder holds a run of model {old['name']} ({unlike}: {old.get(unlike)}, now "
+            f"{new[unlike]}); choose another --out."
+        )
+        raise UserError(message)
+    return {
+        "schema": SCHEMA,
+        "asked": plan.spec.model_dump(mode="json", exclude_unset=True),
+        "model": model,
+        "lengths": list(plan.lengths),
+        "seed": plan.spec.seed,
+        "methods": {method.label: _plugin(method) for method in plan.methods},
+        "tasks": {
+            task.label: {
+                **_plugin(task),
+                "version": task.module.VERSION,
+                "metric": task.module.METRIC,
+                "questions": _questions(plan, task),
+            }
+            for task in plan.tasks
+        },
+        "documents": {"given": plan.spec.docs, "read": list(plan.documents)},
+        "cells": [
+            {
+                "scaling": cell.scaling,
+                "task": cell.task,
+                "length": cell.length,
+                "frequencies": cell.frequencies,
+                "key": cell.key,
+            }
+            for cell in plan.cells
+        ],
+        "frequencies": {
+            fingerprint: {
+                "attention_factor": found.attention_factor,
+                "inv_freq": found.inv_freq.tolist(),
+            }
+            for fingerprint, found in plan.frequencies.items()
+        },
+        "sessions": [*(before["sessions"] if before else []), _session(plan)],
+    }
+
+
+def _model(plan: Plan) -> dict[str, Any]:
+    checkpoint, rope = plan.checkpoint, plan.checkpoint.rope
+    return {
+        "name": checkpoint.label,
+        "revision": checkpoint.revision,
+        "fingerprint": checkpoint.fingerprint,
+        "type": checkpoint.config.model_type,
+        "dtype": checkpoint.dtype,
+        "trained_length": rope.trained_length,
+        "base": rope.base,
+        "rotary_dim": rope.rotary_dim,
+        "shipped": dict(rope.shipped),
+        "bos": plan.source.bos,
+    }
+
+
+def _plugin(plugin: Plugin) -> dict[str, Any]:
+    return {"given": plugin.given, "options": dict(plugin.options), "file": plugin.digest}
+
+
+def _questions(plan: Plan, task: Plugin) -> dict[str, list[str]]:
+    """Return the digests of the task's questions by length; they are the same for every method."""
+    return {
+        str(cell.length): [question.digest for question in cell.questions]
+        for cell in plan.cells
+        if cell.task == task.label and cell.scaling == plan.methods[0].label
+    }
+
+
+def _session(plan: Plan) -> dict[str, Any]:
+    device = plan.checkpoint.device
+    cuda = torch.device(device).type == "cuda"
+    return {
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "device": torch.cuda.get_device_name(device) if cuda else _processor(),
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in PACKAGES},
+        "commit": _commit(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _processor() -> str:
+    """Name the processor; platform.processor() is empty on many Linux systems."""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """Return the commit of a checkout, with a + when files differ from it; None elsewhere."""
+    root = Path(__file__).resolve().parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit, changed = (
+            subprocess.run(
+                ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
+            ).stdout.strip()
+            for words in (("rev-parse", "HEAD"), ("status", "--porcelain", "-uno"))
+        )
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return f"{commit}+" if changed else commit

@@ -1,0 +1,70 @@
+"""Write every report of a frame as files: tables as CSV and Markdown, figures as PNG and SVG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from harness.plugins import load, names
+from harness.reports._tables import markdown, wide
+
+DOTS_PER_INCH = 200
+
+
+def write_reports(
+    frame: pd.DataFrame, folder: Path, chosen: Sequence[str] | None = None
+) -> tuple[list[Path], dict[str, str]]:
+    """Make the chosen reports (all, when None) from one frame.
+
+    Returns the files written, and the reports that do not apply to this frame with the reason.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    skipped: dict[str, str] = {}
+    for given in chosen or names("report"):
+        report = load("report", given)
+        try:
+            made = report.module.make(frame, **report.options)
+        except ValueError as error:
+            skipped[report.label] = str(error)
+            continue
+        name = report.label.partition(":")[0]
+        written += _table(made, folder, name) if isinstance(made, pd.DataFrame) else []
+        written += [] if isinstance(made, pd.DataFrame) else _figure(made, folder, name)
+    return written, skipped
+
+
+def _table(table: pd.DataFrame, folder: Path, name: str) -> list[Path]:
+    files = [folder / f"{name}.csv", folder / f"{name}.md"]
+    table.to_csv(files[0], index=table.index.name is not None, lineterminator="\n")
+    files[1].write_text(markdown(table) + "\n", encoding="utf-8")
+    return files
+
+
+def _figure(figure: object, folder: Path, name: str) -> list[Path]:
+    files = [folder / f"{name}.png", folder / f"{name}.svg"]
+    for file in files:
+        # No date in the file: the same samples give the same bytes.
+        meta = {"Date": None} if file.suffix == ".svg" else {"Software": None}
+        figure.savefig(file, dpi=DOTS_PER_INCH, metadata=meta)  # type: ignore[attr-defined]
+    return files
+
+
+def show(frame: pd.DataFrame, console: Console) -> None:
+    """Print a table per model and task: scalings down, lengths across, 95 % intervals."""
+    for (model, task), table in wide(frame).items():
+        metric = frame.loc[frame["task"] == task, "metric"].iloc[0]
+        drawn = Table(
+            title=f"{task}, {metric} [95 % interval], {model}", box=box.SIMPLE, title_justify="left"
+        )
+        drawn.add_column("scaling", no_wrap=True)
+        for column in table.columns:
+            drawn.add_column(str(column), justify="right")
+        for scaling, row in table.iterrows():
+            drawn.add_row(str(scaling), *map(str, row))
+        console.print(drawn)

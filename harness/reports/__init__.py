@@ -1,0 +1,1 @@
+"""Tables and figures made from samples. A public module here is a report."""

@@ -1,0 +1,73 @@
+"""From samples to cells: one row per model, task, scaling and length, and methods that coincide."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import pandas as pd
+
+CELL = ["model", "task", "scaling", "length"]
+SCORE = ["score", "low", "high", "n"]
+COLUMNS = [*CELL, "stretch", "metric", *SCORE, "status", "trained_length", "frequencies"]
+
+
+def cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Reduce samples to one row per cell.
+
+    Models, tasks and scalings keep their order of appearance, lengths rise. Raises ValueError
+    when one cell comes with two scores, as from two runs that differ in what the labels leave out.
+    """
+    rows = [_cell(samples) for _, samples in frame.groupby(CELL, sort=False)]
+    table = pd.DataFrame(rows, columns=COLUMNS)
+    table["n"] = table["n"].astype("Int64")
+    return table.sort_values(CELL, key=_rank, ignore_index=True)
+
+
+def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
+    """Keep one of the scalings that have the same frequencies in all their cells, named for all.
+
+    Works on samples and on cells; ``ntk`` and ``dynamic_ntk`` become ``ntk = dynamic_ntk``.
+    """
+    # The score is compared too: equal frequencies of which only one was measured stay apart.
+    known = frame.assign(frequencies=frame["frequencies"].fillna(frame["scaling"]))
+    alike: dict[Hashable, list[str]] = {}
+    for scaling, rows in known.groupby("scaling", sort=False):
+        facts = rows[["model", "task", "length", "frequencies", "score"]].astype(str)
+        sign = frozenset(facts.itertuples(index=False, name=None))
+        alike.setdefault(sign, []).append(str(scaling))
+    labels = {names[0]: " = ".join(names) for names in alike.values()}
+    kept = frame[frame["scaling"].isin(list(labels))]
+    return kept.assign(scaling=kept["scaling"].map(labels))
+
+
+def _cell(samples: pd.DataFrame) -> dict[str, object]:
+    """Return one row of the table."""
+    measured = samples[samples["score"].notna()]
+    facts = (measured if len(measured) else samples).iloc[0]
+    if measured["score"].nunique() > 1:
+        cell = ", ".join(f"{name} {facts[name]}" for name in CELL)
+        scores = ", ".join(f"{score:g}" for score in measured["score"].unique())
+        runs = ", ".join(measured["run"].unique())
+        message = f"{cell} has several scores ({scores}) in {runs}; report these runs apart"
+        raise ValueError(message)
+    stretch = max(1.0, facts["length"] / facts["trained_length"])
+    status = _summary(samples["status"])
+    return {**facts.reindex(COLUMNS), "stretch": stretch, "status": status}
+
+
+def _summary(statuses: pd.Series[str]) -> str:
+    """Return the one status all samples have, or how many have which."""
+    counts = statuses.value_counts(sort=False)
+    if len(counts) > 1:  # a cell not measured in one run is measured in another
+        counts = counts.drop("not_measured", errors="ignore")
+    if len(counts) == 1:
+        return str(counts.index[0])
+    others = [f"{count} {status}" for status, count in counts.items() if status != "ok"]
+    return ", ".join([f"{counts.get('ok', 0)} of {counts.sum()} ok", *others])
+
+
+def _rank(column: pd.Series[str]) -> pd.Series[int]:
+    """Sort names by first appearance and lengths by size."""
+    if column.name == "length":
+        return column.astype(int)
+    return pd.Series(pd.factorize(column)[0], index=column.index)

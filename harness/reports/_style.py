@@ -1,0 +1,115 @@
+"""How figures look: sizes for paper, styles that survive colour blindness and grey print.
+
+Nothing global is set: sizes are passed to each artist, so a notebook keeps its own settings.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from textwrap import wrap
+
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+WIDTH = 7.0  # inches: the text width of a two-column paper
+SIZE = 8.0  # points; notes and tick labels one less
+GREY = "0.4"
+# For matplotlib.rc_context around savefig. SVG text becomes paths, for a viewer without the font
+# would set it in another width than was measured here; PDF embeds the font and keeps its text.
+SAVING = {"svg.fonttype": "path", "svg.hashsalt": "ropewalk", "pdf.fonttype": 42}
+# Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*")
+DASHES = ("-", (0, (6, 1.5)), "-.", (0, (1, 1)))
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one scaling is drawn, in every panel."""
+
+    color: str
+    marker: str
+    linestyle: str | tuple[float, tuple[float, ...]]
+
+
+def looks(scalings: Iterable[str]) -> dict[str, Look]:
+    """Give every scaling its own look by order; ``none`` is the black dashed baseline."""
+    found: dict[str, Look] = {}
+    index = 0
+    for scaling in scalings:
+        if "none" in scaling.split(" = "):
+            found[scaling] = Look("black", "o", "--")
+            continue
+        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
+        found[scaling] = Look(colour, marker, DASHES[index % len(DASHES)])
+        index += 1
+    return found
+
+
+def sheet(panels: int, columns: int, *, panel_height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a grid of panels, each ``panel_height`` inches tall."""
+    rows = math.ceil(panels / columns)
+    width = WIDTH if columns > 1 else 0.65 * WIDTH
+    figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[panels:]:
+        spare.remove()
+    return figure, axes[:panels]
+
+
+def foot(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], note: str) -> None:
+    """Make the figure taller by a legend and a note under the panels, so neither covers data."""
+    width, height = figure.get_size_inches()
+    room = max(map(len, labels), default=0) * letter(SIZE) + 0.6
+    rows = math.ceil(len(labels) / max(1, int(width / room)))
+    text = folded(note, width - 0.2, SIZE - 1)
+    below = 0.17 * rows + 0.13 * (text.count("\n") + 1) + 0.15
+    total = height + below
+    figure.set_size_inches(width, total)
+    figure.set_layout_engine("constrained", rect=(0, below / total, 1, height / total))
+    if labels:
+        columns = math.ceil(len(labels) / rows)
+        figure.legend(
+            handles, labels, loc="upper center", bbox_to_anchor=(0.5, below / total),
+            ncols=columns, fontsize=SIZE, frameon=False, handlelength=3.2, borderpad=0.2,
+        )  # fmt: skip
+    figure.text(0.1 / width, 0.05 / total, text, va="bottom", fontsize=SIZE - 1, color=GREY)
+
+
+def tidy(axes: Axes, title: str, *, room: float, above: float = 4) -> None:
+    """Strip a panel to what is read; title it in ``room`` inches, ``above`` points over it."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
+    axes.set_title(folded(title, room), fontsize=SIZE, loc="left", pad=above)
+
+
+def folded(text: str, room: float, size: float = SIZE) -> str:
+    """Break a text into lines of at most ``room`` inches, at ``size`` points."""
+    return "\n".join(wrap(text, max(12, int(room / letter(size))), break_on_hyphens=False))
+
+
+def letter(size: float) -> float:
+    """Return the mean width of a letter in inches: 0.54 em in DejaVu Sans."""
+    return 0.54 * size / 72
+
+
+def length_label(length: int) -> str:
+    """Return "512", "1k", "1.5k"; k is 1024 tokens."""
+    thousands = length / 1024
+    exact = thousands >= 1 and (thousands * 2).is_integer()
+    return f"{thousands:g}k" if exact else str(length)
+
+
+def stretch_label(length: int, trained_length: int) -> str:
+    """Return "1×", "2×", "1.5×": the stretch of a length."""
+    return f"{max(1.0, length / trained_length):.3g}×"
+
+
+def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:
+    """Return how many panels stand side by side: one per kind where that fits, else a square."""
+    if 1 < kinds <= most:
+        return kinds
+    return 2 if panels == 4 else min(panels, most)

@@ -1,0 +1,72 @@
+"""Score against context length, a panel per model and task, with intervals and trained window."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.reports._cells import cells, coinciding
+from harness.reports._panel import LOST, draw
+from harness.reports._style import SIZE, columns_for, foot, looks, sheet, tidy
+
+TAIL = "tail: the same last tokens are scored at every length."
+
+
+def make(frame: pd.DataFrame) -> Figure:
+    """Draw every scaling once; those with the same frequencies in all cells share a line."""
+    table = coinciding(cells(frame))
+    if table["score"].isna().all():
+        message = f"no scores to draw: the cells are {', '.join(table['status'].unique())}"
+        raise ValueError(message)
+    groups = list(table.groupby(["model", "task"], sort=False))
+    columns = columns_for(len(groups), table["task"].nunique())
+    figure, panels = sheet(len(groups), columns, panel_height=2.7)
+    room = figure.get_size_inches()[0] / columns - 0.65
+    look = looks(table["scaling"].unique())
+    protocols = _protocols(frame)
+    for axes, ((model, task), rows) in zip(panels, groups, strict=True):
+        above = draw(axes, rows, look, room=room)
+        tidy(axes, f"{model}, {task}", room=room, above=above)
+        axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
+        axes.set_xlabel("Context length (tokens) and stretch", fontsize=SIZE)
+    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+    foot(figure, [lines[name] for name in look], list(look), _note(table, protocols))
+    return figure
+
+
+def _protocols(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the protocol of every task that has one."""
+    if "protocol" not in frame:
+        return {}
+    named = frame.dropna(subset="protocol").drop_duplicates("task")
+    return dict(zip(named["task"], named["protocol"], strict=True))
+
+
+def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
+    """Return the label of the vertical axis."""
+    family = task.split(":")[0].capitalize()
+    if metric == "accuracy":
+        return f"{family} accuracy (%),\nhigher is better"
+    if metric != "perplexity":
+        return f"{family}, {metric}"
+    protocol = protocols.get(task)
+    if protocol == "tail":
+        return "Perplexity of the same last tokens\n(tail), lower is better"
+    return f"Perplexity{f' ({protocol})' if protocol else ''},\nlower is better"
+
+
+def _note(table: pd.DataFrame, protocols: dict[str, str]) -> str:
+    """Return what a reader must know of every point."""
+    counts = []
+    for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
+        few, many = n.min(), n.max()
+        counts.append(f"{few if few == many else f'{few} to {many}'} ({task})")
+    lost = table["status"][table["score"].isna()]
+    signs = {"x": "×", "+": "+", "1": "Y"}
+    marks = [
+        f"{signs[marker]} {status.replace('_', ' ')}."
+        for status, marker in LOST.items()
+        if lost.str.contains(status).any()
+    ]
+    tail = [TAIL] if "tail" in protocols.values() else []
+    return " ".join([f"n per point: {', '.join(counts)}.", "Bands: 95 % intervals.", *tail, *marks])

@@ -1,0 +1,107 @@
+"""What a person sees in the terminal while a sweep is planned and measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from harness.estimate import estimate
+from harness.plan import Cell, Plan
+from harness.store import measured, read_samples
+from tasks._types import Question
+
+Watch = Callable[[Cell, Question, dict[str, Any]], None]
+
+
+def plan(plan: Plan, folder: Path, console: Console) -> None:
+    """Print the cells of a plan, what each has left to measure, and the whole cost."""
+    done = measured(read_samples(folder))
+    table = Table(box=box.SIMPLE, title=f"Plan for {folder}", title_justify="left")
+    for name in ("task", "scaling"):
+        table.add_column(name, no_wrap=True)
+    for name in ("length", "stretch", "att. factor", "samples", "left"):
+        table.add_column(name, justify="right")
+    table.add_column("frequencies", no_wrap=True)
+    seen = set(done)
+    for cell in plan.cells:
+        left = {(cell.key, question.digest) for question in cell.questions} - seen
+        seen |= left
+        found = plan.frequencies[cell.frequencies]
+        table.add_row(
+            cell.task,
+            cell.scaling,
+            str(cell.length),
+            f"{plan.checkpoint.rope.stretch(cell.length):.3g}x",
+            f"{found.attention_factor:.4g}",
+            str(len(cell.questions)),
+            str(len(left)),
+            cell.frequencies[:8],
+        )
+    console.print(table)
+    left_out(plan, console)
+    cost, checkpoint = estimate(plan, done), plan.checkpoint
+    console.print(
+        f"{checkpoint.label}: {cost.parameters:,} parameters, {checkpoint.dtype} on "
+        f"{checkpoint.device}, trained window {checkpoint.rope.trained_length:,} tokens, base "
+        f"{checkpoint.rope.base:g}.\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
+        f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself.",
+        highlight=False,
+    )
+
+
+def left_out(plan: Plan, console: Console) -> None:
+    """Say which documents are too short for the longest length."""
+    need = max(plan.lengths) - len(plan.source.opening)
+    short = [d["name"] for d in plan.documents if d["tokens"] < need]
+    if short:
+        named = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
+        console.print(
+            f"{len(short)} of {len(plan.documents)} documents are shorter than "
+            f"{max(plan.lengths)} tokens and left out: {named}",
+            highlight=False,
+            markup=False,
+        )
+
+
+@contextmanager
+def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
+    """Show cells done, the sample in hand and the time left; plain lines where no one watches."""
+    groups = plan.work(measured(read_samples(folder)))
+    left: dict[str, int] = {}
+    for items in groups.values():
+        for cell, _ in items:
+            left[cell.key] = left.get(cell.key, 0) + 1
+    total, cells = sum(q.length for items in groups.values() for _, q in items), len(left)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+    entry = bar.add_task(f"0/{cells} cells", total=total)
+
+    def watch(cell: Cell, question: Question, record: dict[str, Any]) -> None:
+        left[cell.key] -= 1
+        done = sum(not rest for rest in left.values())
+        named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
+        bar.update(
+            entry,
+            advance=question.length,
+            description=f"{done}/{cells} cells · {named} · {question.unit}"[:78],
+        )
+        if record["status"] != "ok":
+            console.print(f"{named}, {question.unit}: {record['status']}", highlight=False)
+        elif not console.is_terminal and not left[cell.key]:
+            console.print(f"{done}/{cells} cells: {named}", highlight=False)
+
+    with bar:
+        yield watch

@@ -1,0 +1,120 @@
+"""Measure what a plan asks for and the run folder lacks, sample by sample."""
+
+from __future__ import annotations
+
+import math
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.checkpoint import load_weights
+from harness.engine import answers
+from harness.plan import Cell, Plan
+from harness.record import describe
+from harness.rotary import patched
+from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
+from tasks._types import Answer, Question
+
+Item = tuple[Cell, Question]
+Record = dict[str, Any]
+
+
+def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], None]) -> int:
+    """Complete the run folder and return how many samples failed; ``watch`` sees each as it ends.
+
+    Everything measured before is kept and not measured again. Raises UserError when the folder
+    is another model's or another process writes it.
+    """
+    with writing(folder) as file:
+        before = read_run(folder) if (folder / RUN).exists() else None
+        write_run(folder, describe(plan, before))
+        work = plan.work(measured(read_samples(folder)))
+        if not work:
+            return 0
+        model = load_weights(plan.checkpoint)
+        failed = 0
+        for fingerprint, items in work.items():
+            with patched(model, plan.frequencies[fingerprint]):
+                for (cell, question), record in _measured(plan, model, items):
+                    append(file, record)
+                    failed += record["status"] != "ok"
+                    watch(cell, question, record)
+        return failed
+
+
+def _measured(plan: Plan, model: Any, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:
+    """Yield each item with its record; an item that runs out of memory costs only itself."""
+    tasks = {task.label: task.module for task in plan.tasks}
+    left = list(items)
+    while left:
+        replies = answers(model, [question for _, question in left])
+        while left:
+            _start_peak(plan.checkpoint.device)
+            began = time.perf_counter()
+            try:
+                answer = next(replies)
+            except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+                outcome: Record = {"status": "out_of_memory", "value": None, "weight": 0}
+            else:
+                cell, question = left[0]
+                outcome = _graded(tasks[cell.task], question, answer, plan)
+            item = left.pop(0)
+            seconds = time.perf_counter() - began
+            yield item, _record(item, outcome, seconds, _peak_mib(plan.checkpoint.device))
+            if outcome["status"] == "out_of_memory":
+                break  # an exception ends the engine's iterator: begin another with the rest
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell a lack of memory, on a GPU or a CPU, from every other failure."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "DefaultCPUAllocator" in str(error)
+
+
+def _graded(task: Any, question: Question, answer: Answer, plan: Plan) -> Record:
+    """Grade an answer; one with an infinite or undefined loss is a status, never a number."""
+    if not all(map(math.isfinite, answer.nll)):
+        first = next(i for i, nll in enumerate(answer.nll) if not math.isfinite(nll))
+        facts = {**question.facts, "position": question.start + first}
+        return {"status": "not_finite", "value": None, "weight": 0, "facts": facts}
+    sample = task.grade(question, answer, plan.source)
+    return {
+        "status": "ok",
+        "value": sample.value,
+        "weight": sample.weight,
+        "facts": dict(sample.facts),
+    }
+
+
+def _record(item: Item, outcome: Record, seconds: float, peak_mib: float) -> Record:
+    cell, question = item
+    return {
+        "cell": cell.key,
+        "question": question.digest,
+        "task": cell.task,
+        "length": cell.length,
+        "frequencies": cell.frequencies,
+        "unit": question.unit,
+        "facts": dict(question.facts),
+        **outcome,
+        "seconds": round(seconds, 4),
+        "peak_mib": round(peak_mib, 1),
+    }
+
+
+def _start_peak(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak_mib(device: str) -> float:
+    """Return the peak memory: of this sample on a GPU, of the process so far on a CPU."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -1,0 +1,48 @@
+"""How much of each channel pair stays unscaled, for the methods that scale it by parts."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from scaling._types import Rope
+
+
+def by_turns(rope: Rope, slow: float, fast: float) -> torch.Tensor:
+    """Return the share kept: 0 to ``slow`` turns, 1 from ``fast``, linear in turns between.
+
+    float32 ``(rotary_dim // 2,)``. YaRN, arXiv:2309.00071, definition 2.
+    """
+    return ((rope.turns() - slow) / (fast - slow)).clamp(0, 1)
+
+
+def by_index(rope: Rope, slow: float, fast: float, *, truncate: bool) -> torch.Tensor:
+    """Return the share kept: falls linearly in the channel index from ``fast`` to ``slow`` turns.
+
+    float32 ``(rotary_dim // 2,)``. YaRN's reference code and transformers, corners included: the
+    range ends at rotary_dim - 1 although indices end at rotary_dim // 2 - 1, and an empty range
+    is a step.
+    """
+
+    def index(turns: float) -> float:
+        """Return the (fractional) channel that makes so many turns in the trained window."""
+        logarithm = math.log(rope.trained_length / (turns * 2 * math.pi))
+        return rope.rotary_dim * logarithm / (2 * math.log(rope.base))
+
+    first, last = index(fast), index(slow)
+    if truncate:
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, rope.rotary_dim - 1)
+    if first == last:
+        last += 0.001
+    indices = torch.arange(rope.rotary_dim // 2, dtype=torch.float32)
+    return 1 - ((indices - first) / (last - first)).clamp(0, 1)
+
+
+def mixed(rope: Rope, factor: float, kept: torch.Tensor) -> torch.Tensor:
+    """Return kept * inv_freq + (1 - kept) * inv_freq / factor, in transformers' rounding."""
+    if factor == 1:
+        return rope.inv_freq()  # the sum below would lose a bit here and there
+    scaled = 1.0 / (factor * rope.tokens_per_radian())
+    return scaled * (1 - kept) + rope.inv_freq() * kept

@@ -1,0 +1,92 @@
+"""What a method is given and what it returns: a rotary geometry in, frequencies out."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The rotary embedding a model was trained with, before any scaling.
+
+    ``rotary_dim`` counts rotated channels of one head (even); ``base`` is the rope theta;
+    ``trained_length`` is one window of pretraining in tokens; ``shipped`` is the checkpoint's own
+    scaling in Hugging Face's words (``rope_type`` and its parameters), empty for none.
+    """
+
+    rotary_dim: int
+    base: float
+    trained_length: int
+    shipped: Mapping[str, object] = field(default_factory=dict)
+
+    def stretch(self, length: int) -> float:
+        """Return max(1, length / trained_length)."""
+        return max(1.0, length / self.trained_length)
+
+    def tokens_per_radian(self, base: float | None = None) -> torch.Tensor:
+        """Return base^(2i/d), fastest first, float32 ``(rotary_dim // 2,)``.
+
+        RoFormer, arXiv:2104.09864, section 3.2.2. The operations and their order are those of
+        transformers, so that the plain frequencies are the same bits.
+        """
+        exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.int64).to(torch.float32)
+        powers: torch.Tensor = (self.base if base is None else base) ** (
+            exponents / self.rotary_dim
+        )
+        return powers
+
+    def inv_freq(self, base: float | None = None) -> torch.Tensor:
+        """Return base^(-2i/d), radians per token, fastest first, float32 ``(rotary_dim // 2,)``."""
+        return 1.0 / self.tokens_per_radian(base)
+
+    def turns(self) -> torch.Tensor:
+        """Return the full turns each channel pair makes in the trained window, float32."""
+        return self.trained_length * self.inv_freq() / (2 * math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Frequencies:
+    """What a method decides: one angular frequency per channel pair, and a factor.
+
+    ``inv_freq`` is float32 ``(rotary_dim // 2,)``, radians per token, fastest first;
+    ``attention_factor`` multiplies cos and sin, so attention logits by its square. Raises
+    ValueError for anything that cannot be a rotary embedding.
+    """
+
+    inv_freq: torch.Tensor
+    attention_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what would give a silent wrong number later."""
+        if self.inv_freq.dtype != torch.float32 or self.inv_freq.dim() != 1:
+            kind = f"{self.inv_freq.dtype} {tuple(self.inv_freq.shape)}"
+            message = f"inv_freq must be one row of float32, got {kind}"
+            raise ValueError(message)
+        if not bool(torch.isfinite(self.inv_freq).all()) or bool((self.inv_freq < 0).any()):
+            message = f"inv_freq must be finite and not negative, got {self.inv_freq.tolist()}"
+            raise ValueError(message)
+        if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
+            message = f"attention_factor must be positive, got {self.attention_factor}"
+            raise ValueError(message)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the numbers; equal numbers are measured once, whatever their names."""
+        numbers = self.inv_freq.contiguous().numpy().tobytes()
+        factor = float(self.attention_factor).hex().encode()
+        return hashlib.sha256(numbers + factor).hexdigest()[:16]
+
+
+def factor_or_stretch(factor: float | None, rope: Rope, length: int) -> float:
+    """Return the fixed factor, or the stretch of this length where it is unset."""
+    if factor is None:
+        return rope.stretch(length)
+    if not (math.isfinite(factor) and factor >= 1):
+        message = f"factor must be 1 or more, got {factor}"
+        raise ValueError(message)
+    return float(factor)

@@ -1,0 +1,38 @@
+"""NTK-aware: base * factor^(d/(d-2)), which interpolates only the slowest channel (bloc97)."""
+
+from __future__ import annotations
+
+import math
+
+from scaling._types import Frequencies, Rope, factor_or_stretch
+
+
+def frequencies(
+    rope: Rope, length: int, *, factor: float | None = None, base: float | None = None
+) -> Frequencies:
+    """Return the plain frequencies of a larger base.
+
+    The exponent d/(d-2) makes the slowest channel exactly factor times slower and leaves the
+    fastest alone (posted as "NTK-Aware Scaled RoPE", 2023; written down in YaRN,
+    arXiv:2309.00071, definition 1). An unset factor is the stretch of the length. A given
+    ``base`` is taken as it is at every length, also inside the trained window.
+    """
+    if base is not None:
+        return Frequencies(rope.inv_freq(_checked(base, factor)))
+    if rope.rotary_dim < 4:
+        message = f"ntk needs a rotary_dim of 4 or more, got {rope.rotary_dim}"
+        raise ValueError(message)
+    scale = factor_or_stretch(factor, rope, length)
+    exponent = rope.rotary_dim / (rope.rotary_dim - 2)
+    return Frequencies(rope.inv_freq(rope.base * scale**exponent))
+
+
+def _checked(base: float, factor: float | None) -> float:
+    """Return the base, or refuse one that means nothing."""
+    if factor is not None:
+        message = f"give factor or base, not both, got factor={factor} and base={base}"
+        raise ValueError(message)
+    if not (math.isfinite(base) and base > 1):
+        message = f"base must be above 1, got {base}"
+        raise ValueError(message)
+    return base

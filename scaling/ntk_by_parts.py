@@ -1,0 +1,31 @@
+"""NTK-by-parts: fast channels stay, slow ones are interpolated (arXiv:2309.00071, definition 2)."""
+
+from __future__ import annotations
+
+import math
+
+from scaling._ramp import by_turns, mixed
+from scaling._types import Frequencies, Rope, factor_or_stretch
+
+
+def frequencies(
+    rope: Rope,
+    length: int,
+    *,
+    factor: float | None = None,
+    alpha: float = 1.0,
+    beta: float = 32.0,
+) -> Frequencies:
+    """Return inv_freq / factor below alpha turns in the trained window, inv_freq above beta.
+
+    Between them the mix is linear in turns. An unset factor is the stretch of the length. No
+    attention factor: with one, this is yarn with its ramp of the paper.
+
+    Differs from the YaRN repository's class of this name, which mixes in NTK-aware scaling and
+    has other bounds; here it is the paper's definition.
+    """
+    if not (math.isfinite(beta) and beta > alpha >= 0):
+        message = f"beta must be above alpha, and alpha 0 or more, got alpha={alpha}, beta={beta}"
+        raise ValueError(message)
+    scale = factor_or_stretch(factor, rope, length)
+    return Frequencies(mixed(rope, scale, by_turns(rope, alpha, beta)))

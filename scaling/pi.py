@@ -1,0 +1,10 @@
+"""Position Interpolation: every frequency divided by the factor (arXiv:2306.15595, eq. 4)."""
+
+from __future__ import annotations
+
+from scaling._types import Frequencies, Rope, factor_or_stretch
+
+
+def frequencies(rope: Rope, length: int, *, factor: float | None = None) -> Frequencies:
+    """Return inv_freq / factor; an unset factor is the stretch of the length."""
+    return Frequencies(rope.inv_freq() / factor_or_stretch(factor, rope, length))

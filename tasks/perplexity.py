@@ -1,0 +1,83 @@
+"""Perplexity of long documents, same last tokens at every length (arXiv:2108.12409, rerope).
+
+Token-weighted, in the model's own tokens, every window opened by the begin token. ``tail`` grows
+the context before a fixed set of targets, so lengths may be compared; ``prefix`` scores the first
+tokens of each document, as YaRN's tables do (arXiv:2309.00071), and mixes length with text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from tasks._intervals import ratio
+from tasks._types import Answer, Question, Sample, Score, Source
+
+VERSION = 1
+METRIC = "perplexity"
+
+Protocol = Literal["tail", "prefix"]
+
+
+def ask(
+    source: Source,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    protocol: Protocol = "tail",
+    tail: int = 128,
+) -> Iterator[Question]:
+    """Yield one window per document and length, of the documents that hold the longest length.
+
+    ``tail`` is the number of targets of the tail protocol, in tokens. Raises ValueError when no
+    document is long enough, saying how long the longest is, or when no context is left.
+    """
+    del seed  # nothing is drawn
+    opening = source.opening
+    longest = max(lengths) - len(opening)
+    if protocol == "tail" and not 0 < tail < min(lengths) - len(opening):
+        message = f"tail={tail} leaves no context in a window of {min(lengths)} tokens"
+        raise ValueError(message)
+    passages = [passage for passage in source.passages() if len(passage.tokens) >= longest]
+    if not passages:
+        longest_held = max((len(p.tokens) for p in source.passages()), default=0) + len(opening)
+        message = (
+            f"no document is as long as {max(lengths)} tokens; the longest has {longest_held}: "
+            "ask for shorter lengths or give longer documents"
+        )
+        raise ValueError(message)
+    for length in lengths:
+        text = length - len(opening)
+        for passage in passages:
+            if protocol == "tail":
+                tokens, start = passage.tokens[longest - text : longest], length - tail
+            else:
+                tokens, start = passage.tokens[:text], 1
+            yield Question(
+                passage.name, length, (*opening, *tokens), start, {"protocol": protocol}
+            )
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    """Sum the loss over the targets, in nats; a fair sum in float64."""
+    facts = {**question.facts, "tokens": len(answer.nll)}
+    return Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)
+
+
+def score(samples: Sequence[Sample]) -> Score:
+    """Return exp(mean loss per token); documents are resampled for the interval."""
+    sums = [sample.value for sample in samples]
+    counts = [sample.weight for sample in samples]
+    low, high = ratio(sums, counts)
+    return Score(
+        _exp(math.fsum(sums) / sum(counts)),
+        None if low is None else _exp(low),
+        None if high is None else _exp(high),
+        len(samples),
+    )
+
+
+def _exp(nats: float) -> float:
+    """Return e^nats; a loss past 700 nats has no perplexity in a float and is held there."""
+    return math.exp(min(nats, 700.0))

@@ -1,0 +1,148 @@
+"""What must hold for every scaling method in the folder."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import scaling
+from scaling import none
+from scaling._types import Frequencies, Rope
+
+FOLDER = Path(scaling.__file__).parent
+MODULES = {
+    path.stem: importlib.import_module(f"scaling.{path.stem}")
+    for path in sorted(FOLDER.glob("*.py"))
+    if not path.stem.startswith("_")
+}
+METHODS: dict[str, Callable[..., Frequencies]] = {
+    name: vars(module)["frequencies"]
+    for name, module in MODULES.items()
+    if "frequencies" in vars(module)
+}
+SCALED = {"pi", "ntk", "dynamic_ntk", "ntk_by_parts", "yarn", "llama3"}
+SHIPPED: tuple[dict[str, object], ...] = (
+    {},
+    {"rope_type": "default"},
+    {"rope_type": "linear", "factor": 4.0},
+    {"rope_type": "dynamic", "factor": 2.0},
+    {"rope_type": "yarn", "factor": 8.0, "beta_fast": 16, "truncate": False},
+    {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0},
+)
+
+
+@st.composite
+def ropes(draw: st.DrawFn) -> Rope:
+    """Draw a rotary geometry, odd corners included."""
+    return Rope(
+        rotary_dim=2 * draw(st.integers(8, 128)),
+        base=draw(st.floats(1e3, 1e7)),
+        trained_length=draw(st.integers(256, 131072)),
+        shipped=draw(st.sampled_from(SHIPPED)),
+    )
+
+
+def _same(one: Frequencies, other: Frequencies) -> bool:
+    """Return whether two results are the same bits."""
+    return one.fingerprint == other.fingerprint
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_has_the_contracts_signature(name: str) -> None:
+    """A method takes rope and length, and nothing but keyword-only options with a default."""
+    rope, length, *options = inspect.signature(METHODS[name]).parameters.values()
+    assert (rope.name, length.name) == ("rope", "length")
+    assert all(o.kind is o.KEYWORD_ONLY and o.default is not o.empty for o in options)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_first_line_is_a_catalogue_entry(name: str) -> None:
+    """A method's first docstring line fits the catalogue: one sentence, at most 100 characters."""
+    first = (MODULES[name].__doc__ or "").splitlines()[0]
+    assert 20 <= len(first) <= 100
+    assert first.endswith(".")
+
+
+def test_the_methods_of_this_file_are_discovered() -> None:
+    """The files of the folder are the catalogue, so the methods tested by name are among them."""
+    assert set(METHODS) >= SCALED | {"none", "native"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(deadline=None, max_examples=60)
+@given(rope=ropes(), windows=st.floats(0.01, 64.0))
+def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: float) -> None:
+    """Frequencies are one float32 row, finite, positive and falling, at any length."""
+    result = METHODS[name](rope, max(1, int(windows * rope.trained_length)))
+    assert result.inv_freq.dtype == torch.float32
+    assert result.inv_freq.shape == (rope.rotary_dim // 2,)
+    assert bool(torch.isfinite(result.inv_freq).all())
+    assert bool((result.inv_freq > 0).all())
+    assert bool((result.inv_freq.diff() <= 0).all())
+    assert math.isfinite(result.attention_factor)
+    assert result.attention_factor > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+@settings(deadline=None, max_examples=60)
+@given(rope=ropes(), windows=st.floats(0.01, 64.0))
+def test_a_method_is_pure(name: str, rope: Rope, windows: float) -> None:
+    """The same question gives the same bits, also after another one, and changes no input."""
+    length = max(1, int(windows * rope.trained_length))
+    before = Rope(rope.rotary_dim, rope.base, rope.trained_length, dict(rope.shipped))
+    first = METHODS[name](rope, length)
+    METHODS[name](rope, 16 * length).inv_freq.zero_()
+    assert _same(METHODS[name](rope, length), first)
+    assert rope == before
+
+
+@pytest.mark.parametrize("name", SCALED)
+@settings(deadline=None, max_examples=60)
+@given(rope=ropes(), share=st.floats(0.0, 1.0))
+def test_inside_the_window_all_methods_are_plain(name: str, rope: Rope, share: float) -> None:
+    """At stretch 1 the numbers are those of none, bit for bit, so that they are measured once."""
+    length = max(1, int(share * rope.trained_length))
+    plain = none.frequencies(rope, length)
+    assert _same(METHODS[name](rope, length), plain)
+    assert _same(METHODS[name](rope, rope.trained_length), plain)
+
+
+@pytest.mark.parametrize("name", SCALED - {"dynamic_ntk"})
+@settings(deadline=None, max_examples=60)
+@given(rope=ropes(), windows=st.floats(0.01, 64.0))
+def test_factor_one_is_plain(name: str, rope: Rope, windows: float) -> None:
+    """A fixed factor of exactly 1 leaves every bit as it is, at any length."""
+    length = max(1, int(windows * rope.trained_length))
+    assert _same(METHODS[name](rope, length, factor=1.0), none.frequencies(rope, length))
+
+
+@pytest.mark.parametrize("name", SCALED - {"dynamic_ntk"})
+@settings(deadline=None, max_examples=60)
+@given(rope=ropes(), windows=st.integers(1, 64), length=st.integers(1, 10**7))
+def test_a_fixed_factor_ignores_the_length(
+    name: str, rope: Rope, windows: int, length: int
+) -> None:
+    """A fixed factor holds at every length, and is the unset one where the stretch equals it."""
+    fixed = METHODS[name](rope, length, factor=float(windows))
+    assert _same(fixed, METHODS[name](rope, windows * rope.trained_length))
+
+
+@pytest.mark.parametrize("name", SCALED - {"dynamic_ntk"})
+@settings(deadline=None, max_examples=60)
+@given(rope=ropes(), factor=st.floats(1.0, 64.0))
+def test_scaling_slows_and_never_by_more_than_the_factor(
+    name: str, rope: Rope, factor: float
+) -> None:
+    """Every frequency lies between the interpolated and the plain one, to float32 rounding."""
+    got = METHODS[name](rope, 1, factor=factor).inv_freq
+    plain = rope.inv_freq()
+    assert bool((got <= plain * (1 + 1e-6)).all())
+    assert bool((got >= plain / factor * (1 - 1e-5)).all())

@@ -1,0 +1,187 @@
+"""Scaling methods against numbers worked by hand from the papers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from scaling import dynamic_ntk, llama3, native, none, ntk, ntk_by_parts, pi, yarn
+from scaling._types import Frequencies, Rope
+
+LLAMA2 = Rope(128, 10000.0, 4096)
+LLAMA3 = Rope(128, 500000.0, 8192)
+
+
+def _same(one: Frequencies, other: Frequencies) -> bool:
+    """Return whether two results are the same bits."""
+    return one.fingerprint == other.fingerprint
+
+
+def test_ntk_interpolates_the_slowest_channel_exactly() -> None:
+    """NTK divides the slowest channel by the factor, and leaves the fastest one untouched."""
+    got, plain = ntk.frequencies(LLAMA2, 1, factor=16.0).inv_freq, LLAMA2.inv_freq()
+    assert got[0] == plain[0] == 1.0
+    assert got[-1].item() == pytest.approx(plain[-1].item() / 16, rel=1e-6)
+
+
+def test_ntk_base_by_hand() -> None:
+    """NTK at factor 2 on Llama-2 is the plain embedding of base 10000 * 2^(128/126) = 20221.26."""
+    # 128/126 = 1.0158730; 2^1.0158730 = 2 * 2^0.0158730 = 2 * 1.0110631 = 2.0221262
+    got = ntk.frequencies(LLAMA2, 8192).inv_freq
+    torch.testing.assert_close(got, LLAMA2.inv_freq(20221.262), rtol=1e-6, atol=0)
+
+
+def test_ntk_takes_a_base_as_it_is() -> None:
+    """A given base replaces the model's own at every length, also inside the window."""
+    got = ntk.frequencies(LLAMA2, 100, base=500000.0)
+    assert _same(got, none.frequencies(LLAMA3, 100))
+
+
+def test_dynamic_ntk_with_factor_one_is_ntk() -> None:
+    """With factor 1 dynamic NTK is NTK at the stretch, bit for bit."""
+    for length in (100, 4096, 4097, 5000, 32768, 1_000_000):
+        got = dynamic_ntk.frequencies(LLAMA2, length)
+        assert _same(got, ntk.frequencies(LLAMA2, length))
+
+
+@pytest.mark.parametrize(("factor", "scale"), [(1.0, 4.0), (2.0, 7.0), (4.0, 13.0)])
+def test_dynamic_ntk_scale_by_hand(factor: float, scale: float) -> None:
+    """At four windows factors 1, 2, 4 scale by factor * 4 - (factor - 1) = 4, 7, 13."""
+    got = dynamic_ntk.frequencies(LLAMA2, 16384, factor=factor)
+    assert _same(got, ntk.frequencies(LLAMA2, 1, factor=scale))
+
+
+def test_dynamic_ntk_bases_named_in_its_docstring() -> None:
+    """The bases of Llama-2 at 8192 and 32768 tokens are 20221 and 82685, as documented."""
+    # 8^(128/126) = 8 * 8^(2/126) = 8 * 1.0335578 = 8.2684623
+    for length, base in ((8192, 20221.26), (32768, 82684.62)):
+        got = dynamic_ntk.frequencies(LLAMA2, length).inv_freq
+        torch.testing.assert_close(got, LLAMA2.inv_freq(base), rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("ramp", ["ntk_by_parts", "yarn"])
+def test_by_parts_keeps_the_fast_and_divides_the_slow(ramp: str) -> None:
+    """Above 32 turns a channel is untouched to the bit; below 1 turn it is divided by 16."""
+    if ramp == "yarn":
+        got = yarn.frequencies(LLAMA2, 1, factor=16.0).inv_freq
+    else:
+        got = ntk_by_parts.frequencies(LLAMA2, 1, factor=16.0).inv_freq
+    plain, turns = LLAMA2.inv_freq(), LLAMA2.turns()
+    fast, slow = turns > 32, turns < 1
+    if ramp == "yarn":  # its bounds are rounded outwards to whole channels, here 20 and 46
+        fast[20:], slow[:46] = False, False
+    assert fast.sum() > 19
+    assert slow.sum() > 16
+    assert torch.equal(got[fast], plain[fast])
+    torch.testing.assert_close(got[slow], plain[slow] / 16, rtol=2e-7, atol=0)
+
+
+def test_by_parts_middle_channel_by_hand() -> None:
+    """Channel 32 of Llama-2 at factor 16 is 0.00229405 radians per token by definition 2."""
+    # theta = 10000^(-64/128) = 0.01; wavelength = 2 pi / 0.01 = 628.31853
+    # r = 4096 / 628.31853 = 6.5189865; gamma = (6.5189865 - 1) / 31 = 0.17803182
+    # theta * ((1 - gamma) / 16 + gamma) = 0.01 * (0.05137301 + 0.17803182) = 0.0022940483
+    got = ntk_by_parts.frequencies(LLAMA2, 65536).inv_freq[32].item()
+    assert got == pytest.approx(0.0022940483, rel=1e-6)
+
+
+def test_by_parts_has_no_attention_factor() -> None:
+    """NTK-by-parts is YaRN with the ramp of the paper and an attention factor of 1."""
+    parts = ntk_by_parts.frequencies(LLAMA2, 65536, alpha=2.0, beta=16.0)
+    whole = yarn.frequencies(
+        LLAMA2, 65536, ramp="paper", beta_slow=2.0, beta_fast=16.0, attention_factor=1.0
+    )
+    assert _same(parts, whole)
+    assert parts.attention_factor == 1.0
+
+
+def test_yarn_middle_channel_by_hand() -> None:
+    """Channel 33 of Llama-2 at factor 16 is halfway down the code's ramp: 17/32 of the plain."""
+    # 32 turns: 128 ln(4096 / (32 * 2 pi)) / (2 ln 10000) = 128 * 3.0141532 / 18.420681 = 20.944
+    # 1 turn:   128 ln(4096 / (2 pi)) / (2 ln 10000) = 128 * 6.4798891 / 18.420681 = 45.027
+    # rounded outwards 20 and 46: (33 - 20) / 26 = 1/2; 1/2 + 1/2 / 16 = 17/32 = 0.53125
+    # theta = 10000^(-66/128) = 10^-2.0625 = 0.0086596432; * 0.53125 = 0.0046004355
+    got = yarn.frequencies(LLAMA2, 65536).inv_freq[33].item()
+    assert got == pytest.approx(0.0046004355, rel=1e-6)
+
+
+def test_yarn_attention_factor_by_hand() -> None:
+    """YaRN's attention factor at 16 is 0.1 ln 16 + 1 = 1.2772589, for both ramps."""
+    for ramp in ("code", "paper"):
+        got = yarn.frequencies(LLAMA2, 65536, ramp=ramp)
+        assert got.attention_factor == pytest.approx(1.2772589, rel=1e-7)
+
+
+def test_yarn_attention_factor_from_mscale() -> None:
+    """The two mscale values give a ratio: at 40, 1 over 0.707 is 1.3688879 / 1.2608038."""
+    # ln 40 = 3.6888795; 0.1 * 0.707 * 3.6888795 + 1 = 1.2608038
+    got = yarn.frequencies(LLAMA2, 1, factor=40.0, mscale=1.0, mscale_all_dim=0.707)
+    assert got.attention_factor == pytest.approx(1.3688879 / 1.2608038, rel=1e-7)
+    equal = yarn.frequencies(LLAMA2, 1, factor=40.0, mscale=0.707, mscale_all_dim=0.707)
+    assert equal.attention_factor == 1.0
+
+
+def test_a_given_attention_factor_holds_everywhere() -> None:
+    """A given attention factor is not changed by the length, not even inside the window."""
+    for length in (100, 65536):
+        got = yarn.frequencies(LLAMA2, length, attention_factor=1.5)
+        assert got.attention_factor == 1.5
+
+
+def test_the_ramps_of_yarn_differ_as_documented() -> None:
+    """For Llama-2 at 16 the code's ramp is up to 3.04 times the paper's, at channel 38."""
+    # channel 38: theta = 10^-2.375 = 0.0042169650, r = 4096 theta / (2 pi) = 2.7490338
+    # paper: gamma = 1.7490338 / 31 = 0.05642045, kept 0.05642045 + 0.94357955 / 16 = 0.11539417
+    # code: (46 - 38) / 26 = 0.30769231, kept 0.30769231 + 0.69230769 / 16 = 0.35096154
+    # ratio 0.35096154 / 0.11539417 = 3.0414
+    code = yarn.frequencies(LLAMA2, 65536).inv_freq
+    paper = yarn.frequencies(LLAMA2, 65536, ramp="paper").inv_freq
+    ratio = code / paper
+    assert int(ratio.argmax()) == 38
+    assert ratio.max().item() == pytest.approx(3.0414, abs=1e-4)
+
+
+def test_llama3_by_hand() -> None:
+    """Llama 3.1 keeps 4 turns and more, divides 1 and fewer by 8, and mixes channel 30."""
+    # theta = 500000^(-60/128) = exp(-6.1511078) = 0.0021311195
+    # turns = 8192 theta / (2 pi) = 2.7785479; kept = 1.7785479 / 3 = 0.59284930
+    # theta * (0.40715070 / 8 + 0.59284930) = theta * 0.64374313 = 0.0013718936
+    got, plain = llama3.frequencies(LLAMA3, 1, factor=8.0).inv_freq, LLAMA3.inv_freq()
+    turns = LLAMA3.turns()
+    assert torch.equal(got[turns > 4], plain[turns > 4])
+    assert torch.equal(got[turns < 1], plain[turns < 1] / 8)
+    assert got[30].item() == pytest.approx(0.0013718936, rel=1e-6)
+
+
+def test_pi_by_hand() -> None:
+    """Position interpolation divides every frequency by the factor."""
+    assert torch.equal(pi.frequencies(LLAMA2, 16384).inv_freq, LLAMA2.inv_freq() / 4)
+
+
+def test_native_is_the_shipped_method() -> None:
+    """Native is the named method with the shipped numbers, whatever the length."""
+    shipped = {"rope_type": "yarn", "factor": 16.0, "original_max_position_embeddings": 4096}
+    ships = Rope(128, 10000.0, 4096, shipped)
+    for length in (100, 65536):
+        got = native.frequencies(ships, length)
+        assert _same(got, yarn.frequencies(LLAMA2, 1, factor=16.0))
+
+
+def test_native_scales_from_the_shipped_window() -> None:
+    """A shipped original window is what native scales from, whatever window is measured."""
+    shipped = {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    got = native.frequencies(Rope(128, 500000.0, 131072, shipped), 100)
+    assert _same(got, llama3.frequencies(LLAMA3, 1, factor=8.0))
+
+
+def test_native_of_a_plain_model_is_none() -> None:
+    """A model that ships nothing, or the default type, is read plain."""
+    for shipped in ({}, {"rope_type": "default", "rope_theta": 10000.0}):
+        rope = Rope(128, 10000.0, 4096, shipped)
+        assert _same(native.frequencies(rope, 65536), none.frequencies(rope, 65536))

@@ -1,0 +1,170 @@
+"""Scaling methods against transformers' own functions, on a grid with odd corners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+
+import pytest
+import torch
+from transformers import LlamaConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from scaling import dynamic_ntk, llama3, native, pi, yarn
+from scaling._types import Frequencies, Rope
+
+ROTARY_DIMS = (16, 20, 64, 80, 128, 256)
+BASES = (1e3, 1e4, 123456.7, 5e5, 1e7)
+WINDOWS = (256, 1000, 4096, 131072)
+FACTORS = (1.0001, 1.5, 3.7, 8, 16.0, 64.0)
+LLAMA3_BOUNDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+Theirs = tuple[torch.Tensor, float]
+
+
+def _theirs(rope: Rope, length: int | torch.Tensor | None = None, share: float = 1.0) -> Theirs:
+    """Return transformers' frequencies and attention factor for the shipped scaling."""
+    config = LlamaConfig(
+        head_dim=round(rope.rotary_dim / share),
+        max_position_embeddings=rope.trained_length,
+        rope_parameters={
+            "rope_theta": rope.base,
+            "partial_rotary_factor": share,
+            **rope.shipped,
+        },
+    )
+    kind = config.rope_parameters["rope_type"]
+    return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
+
+
+def _same(ours: Frequencies, theirs: Theirs) -> bool:
+    """Return whether both are the same bits."""
+    inv_freq, attention_factor = theirs
+    return torch.equal(ours.inv_freq, inv_freq) and ours.attention_factor == attention_factor
+
+
+def _ships(kind: str, factor: float, window: int, **more: object) -> dict[str, object]:
+    """Return a checkpoint's scaling in Hugging Face's words."""
+    where = {"original_max_position_embeddings": window} if kind in ("yarn", "llama3") else {}
+    return {"rope_type": kind, "factor": factor, **where, **more}
+
+
+def _grid(kind: str, **more: object) -> Iterator[Rope]:
+    """Yield every geometry of the grid with the scaling it ships."""
+    for dim, base, window, factor in product(ROTARY_DIMS, BASES, WINDOWS, FACTORS):
+        yield Rope(dim, base, window, _ships(kind, factor, window, **more))
+
+
+def test_linear_is_pi() -> None:
+    """Position interpolation has the bits of transformers' linear type."""
+    for rope in _grid("linear"):
+        theirs = _theirs(rope)
+        assert _same(pi.frequencies(rope, 1, factor=_factor(rope)), theirs), rope
+        assert _same(native.frequencies(rope, 1), theirs), rope
+
+
+@pytest.mark.parametrize("windows", [0.5, 1.0, 1.01, 7.3])
+def test_dynamic(windows: float) -> None:
+    """Dynamic NTK has the bits of transformers' dynamic type on a fresh model, length an int."""
+    for rope in _grid("dynamic"):
+        length = int(windows * rope.trained_length)
+        theirs = _theirs(rope, length)
+        assert _same(dynamic_ntk.frequencies(rope, length, factor=_factor(rope)), theirs), rope
+        assert _same(native.frequencies(rope, length), theirs), rope
+
+
+def test_dynamic_inside_a_model() -> None:
+    """A model gives its length as a tensor, in float32: then dynamic NTK agrees to 4e-6."""
+    for rope in _grid("dynamic"):
+        length = 7 * rope.trained_length
+        inv_freq, _ = _theirs(rope, torch.tensor(length))
+        ours = native.frequencies(rope, length).inv_freq
+        torch.testing.assert_close(ours, inv_freq, rtol=4e-6, atol=0)
+
+
+def test_yarn() -> None:
+    """YaRN has the bits of transformers' yarn type, attention factor included."""
+    for rope in _grid("yarn"):
+        theirs = _theirs(rope)
+        assert _same(yarn.frequencies(rope, 1, factor=_factor(rope)), theirs), rope
+        assert _same(native.frequencies(rope, 1), theirs), rope
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"truncate": False},
+        {"beta_fast": 4, "beta_slow": 2.5},
+        {"beta_fast": 2.001, "beta_slow": 2.0, "truncate": False},
+        {"beta_fast": None, "beta_slow": 0},
+        {"beta_fast": 100000.0, "beta_slow": 50000.0},
+        {"attention_factor": 1.25},
+        {"attention_factor": 1.25, "mscale": 1.0, "mscale_all_dim": 0.5},
+        {"mscale": 0.707, "mscale_all_dim": 1.0},
+        {"mscale": 1.0, "mscale_all_dim": 0},
+        {"mscale_all_dim": 1.0},
+    ],
+    ids=str,
+)
+def test_yarn_with_options(more: dict[str, object]) -> None:
+    """Every option a checkpoint may ship is read as transformers reads it, bit for bit."""
+    for dim, base, window in product((16, 128), (1e3, 5e5), (256, 4096)):
+        rope = Rope(dim, base, window, _ships("yarn", 8.0, window, **more))
+        assert _same(native.frequencies(rope, 1), _theirs(rope)), rope
+
+
+@pytest.mark.parametrize("window", [1, 6, 7, 40])
+def test_yarn_in_a_tiny_window(window: int) -> None:
+    """Where no channel turns often enough the ramp is empty or reversed, as in transformers."""
+    for dim, base, truncate in product((16, 128), (2.0, 1e3), (True, False)):
+        rope = Rope(dim, base, window, _ships("yarn", 8.0, window, truncate=truncate))
+        assert _same(native.frequencies(rope, 1), _theirs(rope)), rope
+
+
+def test_llama3() -> None:
+    """Llama 3's scaling has the bits of transformers' llama3 type."""
+    for rope in _grid("llama3", **LLAMA3_BOUNDS):
+        theirs = _theirs(rope)
+        assert _same(llama3.frequencies(rope, 1, factor=_factor(rope)), theirs), rope
+        assert _same(native.frequencies(rope, 1), theirs), rope
+
+
+def test_llama3_with_other_bounds() -> None:
+    """Other bounds of the mix are read as transformers reads them, bit for bit."""
+    for dim, base, window in product(ROTARY_DIMS, BASES, WINDOWS):
+        shipped = _ships("llama3", 32, window, low_freq_factor=0.5, high_freq_factor=16)
+        rope = Rope(dim, base, window, shipped)
+        assert _same(native.frequencies(rope, 1), _theirs(rope)), rope
+
+
+@pytest.mark.parametrize("kind", ["yarn", "llama3"])
+def test_factor_one_is_within_one_rounding(kind: str) -> None:
+    """At factor 1 native is exactly plain, and at most one float32 step from transformers."""
+    differ = 0
+    for dim, base, window in product(ROTARY_DIMS, BASES, WINDOWS):
+        more = LLAMA3_BOUNDS if kind == "llama3" else {}
+        rope = Rope(dim, base, window, _ships(kind, 1.0, window, **more))
+        inv_freq, attention_factor = _theirs(rope)
+        ours = native.frequencies(rope, 1)
+        steps = ours.inv_freq.view(torch.int32) - inv_freq.view(torch.int32)
+        assert int(steps.abs().max()) <= 1, rope
+        assert torch.equal(ours.inv_freq, rope.inv_freq())
+        assert ours.attention_factor == attention_factor == 1.0
+        differ += int((steps != 0).any())
+    assert differ > 0
+
+
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "llama3"])
+def test_partial_rotary(kind: str) -> None:
+    """Where only a share of a head is rotated, the rotated channels count, bit for bit."""
+    more = LLAMA3_BOUNDS if kind == "llama3" else {}
+    for dim, share in product((16, 32, 64), (0.25, 0.5)):
+        rope = Rope(dim, 10000.0, 2048, _ships(kind, 4.0, 2048, **more))
+        assert _same(native.frequencies(rope, 16384), _theirs(rope, 16384, share)), rope
+
+
+def _factor(rope: Rope) -> float:
+    """Return the shipped factor of a geometry of the grid."""
+    factor = rope.shipped["factor"]
+    assert isinstance(factor, int | float)
+    return factor
