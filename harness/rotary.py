@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,8 +37,23 @@ def rope_of(config: Any) -> Rope:
     if rotary_dim < 2 or rotary_dim % 2:
         message = f"{kind}: rotary_dim must be even and at least 2, the config gives {rotary_dim}."
         raise UserError(message)
-    trained = shipped.get("original_max_position_embeddings") or config.max_position_embeddings
-    return Rope(rotary_dim, float(shipped["rope_theta"]), int(trained), dict(shipped))
+    return Rope(
+        rotary_dim, float(shipped["rope_theta"]), _trained_length(config, shipped), dict(shipped)
+    )
+
+
+def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
+    """Return the window of pretraining in tokens, not the one a shipped scaling stretches it to.
+
+    transformers' ``dynamic`` type alone scales from max_position_embeddings.
+    """
+    original = shipped.get("original_max_position_embeddings")
+    if original is None or shipped.get("rope_type") == "dynamic":
+        original = getattr(config, "max_position_embeddings", None)
+    if not original:
+        message = f"{config.model_type}: the config has no max_position_embeddings."
+        raise UserError(message)
+    return int(original)
 
 
 class PatchedRotary(nn.Module):

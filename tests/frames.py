@@ -91,4 +91,10 @@ def _trials(cell: Row) -> Iterator[Row]:
     centre, half = (score * n + 1.92) / (n + 3.84), 1.96 * math.sqrt(score * (1 - score) * n + 0.96)
     low, high = centre - half / (n + 3.84), centre + half / (n + 3.84)
     for sample in samples:
-        yield {**sample, "score": score, "low": max(low, 0.0), "high": min(high, 1.0), "n": float(n)}
+        yield {
+            **sample,
+            "score": score,
+            "low": max(low, 0.0),
+            "high": min(high, 1.0),
+            "n": float(n),
+        }

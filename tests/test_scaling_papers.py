@@ -59,21 +59,21 @@ def test_dynamic_ntk_bases_named_in_its_docstring() -> None:
         torch.testing.assert_close(got, LLAMA2.inv_freq(base), rtol=1e-6, atol=0)
 
 
-@pytest.mark.parametrize("ramp", ["ntk_by_parts", "yarn"])
-def test_by_parts_keeps_the_fast_and_divides_the_slow(ramp: str) -> None:
+def test_by_parts_keeps_the_fast_and_divides_the_slow() -> None:
     """Above 32 turns a channel is untouched to the bit; below 1 turn it is divided by 16."""
-    if ramp == "yarn":
-        got = yarn.frequencies(LLAMA2, 1, factor=16.0).inv_freq
-    else:
-        got = ntk_by_parts.frequencies(LLAMA2, 1, factor=16.0).inv_freq
-    plain, turns = LLAMA2.inv_freq(), LLAMA2.turns()
-    fast, slow = turns > 32, turns < 1
-    if ramp == "yarn":  # its bounds are rounded outwards to whole channels, here 20 and 46
-        fast[20:], slow[:46] = False, False
-    assert fast.sum() > 19
-    assert slow.sum() > 16
+    got, plain = ntk_by_parts.frequencies(LLAMA2, 1, factor=16.0).inv_freq, LLAMA2.inv_freq()
+    fast, slow = LLAMA2.turns() > 32, LLAMA2.turns() < 1
+    assert (int(fast.sum()), int(slow.sum())) == (21, 18)
     assert torch.equal(got[fast], plain[fast])
     torch.testing.assert_close(got[slow], plain[slow] / 16, rtol=2e-7, atol=0)
+
+
+def test_yarn_keeps_the_fast_and_divides_the_slow() -> None:
+    """The code's ramp rounds outwards: channels 0 to 20 untouched to the bit, from 46 divided."""
+    got, plain = yarn.frequencies(LLAMA2, 1, factor=16.0).inv_freq, LLAMA2.inv_freq()
+    assert torch.equal(got[:21], plain[:21])
+    assert bool((got[21:46] < plain[21:46]).all())
+    torch.testing.assert_close(got[46:], plain[46:] / 16, rtol=2e-7, atol=0)
 
 
 def test_by_parts_middle_channel_by_hand() -> None:

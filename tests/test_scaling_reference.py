@@ -34,7 +34,8 @@ def _theirs(rope: Rope, length: int | torch.Tensor | None = None, share: float =
         },
     )
     kind = config.rope_parameters["rope_type"]
-    return ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
+    theirs: Theirs = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
+    return theirs
 
 
 def _same(ours: Frequencies, theirs: Theirs) -> bool:

@@ -10,32 +10,41 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
 from matplotlib.transforms import ScaledTranslation
 
-from harness.reports._style import GREY, SIZE, Look, length_label, letter, stretch_label
+from harness.reports._style import GREY, SIZE, Look, spaced, tick_label
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "1"}  # status: marker
 
 
-def draw(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], *, room: float) -> float:
+def lost(table: pd.DataFrame) -> dict[str, str]:
+    """Return status and marker of what kept a cell of the table from having a score."""
+    statuses = table["status"][table["score"].isna()]
+    return {name: LOST[name] for name in LOST if statuses.str.contains(name).any()}
+
+
+def draw(
+    axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], *, room: float, above: float
+) -> None:
     """Draw the cells of one model and task into a panel ``room`` inches wide.
 
-    Returns how many points over the panel are taken.
+    ``above`` points over the panel are left to the marks of lost cells.
     """
     # Bands of methods that agree would add up to a dark one, so it is drawn once.
     table = table.assign(drawn=table.duplicated(["length", "low", "high"]))
     for index, (scaling, rows) in enumerate(table.groupby("scaling", sort=False)):
-        # Later ones are smaller, so that markers in one place are seen to be several.
-        size = max(3.2, 6 - 0.4 * index)
-        _curve(axes, rows, str(scaling), look[str(scaling)], size)
+        # Later markers are smaller, so that several in one place are seen to be several.
+        size = 5.8 - 1.8 * index / len(look)
+        _curve(axes, rows, str(scaling), look[str(scaling)], size, min(0.13, 0.8 / len(look)))
     _score_axis(axes, table)
     trained_length = int(table["trained_length"].iloc[0])
-    _length_axis(axes, sorted(table["length"].unique()), trained_length, room)
-    above = 9 if _lost(axes, table, look) else 2
+    _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
+    _mark_lost(axes, table, look)
     _window(axes, trained_length, above)
-    return above + SIZE + 2
 
 
-def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) -> None:
+def _curve(
+    axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float, alpha: float
+) -> None:
     """Draw scores as a line that breaks where there is none, and their intervals."""
     lengths, scores = rows["length"], rows["score"]
     axes.plot(
@@ -45,7 +54,7 @@ def _curve(axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float) 
     drawn = rows["drawn"]
     inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
     low, high = rows["low"].mask(inside), rows["high"].mask(inside)
-    axes.fill_between(lengths, low, high, color=look.color, alpha=0.13, linewidth=0)
+    axes.fill_between(lengths, low, high, color=look.color, alpha=alpha, linewidth=0)
     # A band needs two points; a score between gaps gets a bar.
     alone = scores.notna() & scores.shift(1).isna() & scores.shift(-1).isna()
     axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)
@@ -74,14 +83,9 @@ def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: floa
     pad = max(1.1, (last / first) ** 0.05)
     axes.set_xlim(first / pad, last * pad)
     inches = room / math.log2(pad * pad * last / first)
-    labels, end = [], -math.inf
-    for length in lengths:
-        label = f"{length_label(length)}\n{stretch_label(length, trained_length)}"
-        half = (max(map(len, label.split("\n"))) + 1) * letter(SIZE - 1) / 2
-        free = math.log2(length) * inches - half >= end
-        labels.append(label if free else "")
-        end = math.log2(length) * inches + half if free else end
-    axes.set_xticks(lengths, labels)
+    labels = [tick_label(length, trained_length) for length in lengths]
+    places = [inches * math.log2(length) for length in lengths]
+    axes.set_xticks(lengths, spaced(labels, places))
     axes.xaxis.set_minor_locator(NullLocator())
 
 
@@ -97,20 +101,20 @@ def _window(axes: Axes, trained_length: int, above: float) -> None:
     )  # fmt: skip
 
 
-def _lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> bool:
+def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> None:
     """Mark over the panel what failed at each length, side by side, or once if all did."""
-    marked = False
-    for status, marker in LOST.items():
-        for length, rows in table[table["score"].isna()].groupby("length"):
-            names = rows["scaling"][rows["status"].str.contains(status)].tolist()
-            everyone = len(names) == (table["length"] == length).sum()
-            colors = [GREY] if everyone and len(names) > 1 else [look[name].color for name in names]
+    gone = table[table["score"].isna()]
+    for status, marker in lost(table).items():
+        rows = gone[gone["status"].str.contains(status)]
+        for length in map(int, rows["length"].unique()):
+            names = rows["scaling"][rows["length"] == length]
+            everyone = len(names) > 1 and len(names) == (table["length"] == length).sum()
+            colors = [GREY] if everyone else [look[name].color for name in names]
             for index, color in enumerate(colors):
                 aside = 5.5 * (index - (len(colors) - 1) / 2)
                 shift = ScaledTranslation(aside / 72, 5 / 72, axes.figure.dpi_scale_trans)
                 axes.plot(
-                    [length], [1], marker=marker, color=color, markersize=4, linestyle="",
-                    label=f"_{status}", transform=axes.get_xaxis_transform() + shift, clip_on=False,
+                    [length], [1], marker=marker, color=color,
+                    markersize=4, linestyle="", label=f"_{status}", clip_on=False,
+                    transform=axes.get_xaxis_transform() + shift,
                 )  # fmt: skip
-                marked = True
-    return marked

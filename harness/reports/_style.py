@@ -91,9 +91,25 @@ def folded(text: str, room: float, size: float = SIZE) -> str:
     return "\n".join(wrap(text, max(12, int(room / letter(size))), break_on_hyphens=False))
 
 
+def spaced(labels: Sequence[str], places: Sequence[float]) -> list[str]:
+    """Blank the tick labels that would touch another; ``places`` are in inches.
+
+    First and last are set before the others: they tell how far a figure goes.
+    """
+    kept: set[int] = set()
+    halves = [
+        (0.32 * max(map(len, lines.split("\n"))) + 0.15) * (SIZE - 1) / 72 for lines in labels
+    ]
+    for index in (0, len(labels) - 1, *range(1, len(labels) - 1)):
+        gaps = [abs(places[index] - places[other]) - halves[other] for other in kept]
+        if index in kept or all(gap >= halves[index] for gap in gaps):
+            kept.add(index)
+    return [label if index in kept else "" for index, label in enumerate(labels)]
+
+
 def letter(size: float) -> float:
-    """Return the mean width of a letter in inches: 0.54 em in DejaVu Sans."""
-    return 0.54 * size / 72
+    """Return the mean width of a letter in inches: 0.58 em in DejaVu Sans."""
+    return 0.58 * size / 72
 
 
 def length_label(length: int) -> str:
@@ -103,13 +119,13 @@ def length_label(length: int) -> str:
     return f"{thousands:g}k" if exact else str(length)
 
 
-def stretch_label(length: int, trained_length: int) -> str:
-    """Return "1×", "2×", "1.5×": the stretch of a length."""
-    return f"{max(1.0, length / trained_length):.3g}×"
+def tick_label(length: int, trained_length: int) -> str:
+    """Return a length over its stretch, as in "512" over "2×"."""
+    return f"{length_label(length)}\n{max(1.0, length / trained_length):.3g}×"
 
 
 def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:
     """Return how many panels stand side by side: one per kind where that fits, else a square."""
     if 1 < kinds <= most:
         return kinds
-    return 2 if panels == 4 else min(panels, most)
+    return min(most, 2 if panels == 4 else panels)

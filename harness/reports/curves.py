@@ -6,10 +6,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.reports._cells import cells, coinciding
-from harness.reports._panel import LOST, draw
+from harness.reports._panel import draw, lost
 from harness.reports._style import SIZE, columns_for, foot, looks, sheet, tidy
 
 TAIL = "tail: the same last tokens are scored at every length."
+SIGNS = {"x": "×", "+": "+", "1": "Y"}  # how a marker is written in the note
 
 
 def make(frame: pd.DataFrame) -> Figure:
@@ -24,9 +25,10 @@ def make(frame: pd.DataFrame) -> Figure:
     room = figure.get_size_inches()[0] / columns - 0.65
     look = looks(table["scaling"].unique())
     protocols = _protocols(frame)
+    above = 9 if lost(table) else 2
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
-        above = draw(axes, rows, look, room=room)
-        tidy(axes, f"{model}, {task}", room=room, above=above)
+        draw(axes, rows, look, room=room, above=above)
+        tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         axes.set_xlabel("Context length (tokens) and stretch", fontsize=SIZE)
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
@@ -51,7 +53,7 @@ def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
         return f"{family}, {metric}"
     protocol = protocols.get(task)
     if protocol == "tail":
-        return "Perplexity of the same last tokens\n(tail), lower is better"
+        return "Perplexity (tail: of the same\nlast tokens), lower is better"
     return f"Perplexity{f' ({protocol})' if protocol else ''},\nlower is better"
 
 
@@ -61,12 +63,6 @@ def _note(table: pd.DataFrame, protocols: dict[str, str]) -> str:
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         few, many = n.min(), n.max()
         counts.append(f"{few if few == many else f'{few} to {many}'} ({task})")
-    lost = table["status"][table["score"].isna()]
-    signs = {"x": "×", "+": "+", "1": "Y"}
-    marks = [
-        f"{signs[marker]} {status.replace('_', ' ')}."
-        for status, marker in LOST.items()
-        if lost.str.contains(status).any()
-    ]
+    marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
     tail = [TAIL] if "tail" in protocols.values() else []
     return " ".join([f"n per point: {', '.join(counts)}.", "Bands: 95 % intervals.", *tail, *marks])

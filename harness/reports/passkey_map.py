@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from harness.reports._cells import coinciding
-from harness.reports._map import draw, shares
+from harness.reports._map import Map, draw, grid
 from harness.reports._style import SIZE, columns_for, foot, sheet, tidy
 
 NONE = (
@@ -22,21 +25,22 @@ def make(frame: pd.DataFrame) -> Figure:
     """Draw one map per scaling; those with the same frequencies in all cells share a map."""
     samples = coinciding(_passkeys(frame))
     maps = _maps(samples)
-    rows = max(len(grid) for _, grid, _ in maps)
-    widest = max(grid.shape[1] for _, grid, _ in maps)
-    columns = columns_for(len(maps), 1, most=3 if widest <= 7 else 2 if widest <= 12 else 1)
-    tall = max(0.9, min(0.2 * rows, 2.4))
+    widest = max(len(shown.lengths) for shown in maps)
+    columns = columns_for(len(maps), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
+    tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in maps), 2.4))
     figure, panels = sheet(len(maps), columns, panel_height=tall + 0.75)
-    room = (figure.get_size_inches()[0] - 1.2) / columns
-    for index, (axes, (title, grid, trained_length)) in enumerate(zip(panels, maps, strict=True)):
-        mesh = draw(axes, grid, trained_length, inches=tall / len(grid))
-        tidy(axes, title, room=room)
+    room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
+    rows = math.ceil(len(maps) / columns)
+    for index, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
+        mesh = draw(axes, shown, room=room, tall=tall)
+        tidy(axes, shown.title, room=room)
         axes.spines[:].set_visible(False)
         if index % columns == 0:
             axes.set_ylabel("Depth of the key (%)", fontsize=SIZE)
-        if index + columns >= len(maps):
+        if index // columns == rows - 1:
             axes.set_xlabel("Context length (tokens)", fontsize=SIZE)
-    bar = figure.colorbar(mesh, ax=panels, format=PercentFormatter(1, symbol=""), aspect=30)
+    percent = PercentFormatter(1, symbol="")
+    bar = figure.colorbar(mesh, ax=panels, format=percent, aspect=12 * rows, pad=0.02)
     bar.set_label("Keys found (%)", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
     bar.outline.set_visible(False)
@@ -46,32 +50,32 @@ def make(frame: pd.DataFrame) -> Figure:
 
 def _passkeys(frame: pd.DataFrame) -> pd.DataFrame:
     """Return all rows of the tasks that hide a key at a depth, unmeasured cells included."""
-    deep = frame["depth"].notna() if "depth" in frame else pd.Series(False, index=frame.index)
-    tasks = frame["task"][deep & (frame["metric"] == "accuracy")].unique()
+    depth = frame["depth"] if "depth" in frame else pd.Series(math.nan, index=frame.index)
+    found = depth.notna() & frame["value"].notna() & (frame["metric"] == "accuracy")
+    tasks = frame["task"][found].unique()
     if not len(tasks):
         raise ValueError(NONE)
     return frame[frame["task"].isin(tasks)]
 
 
-def _maps(samples: pd.DataFrame) -> list[tuple[str, pd.DataFrame, int]]:
-    """Return title, grid and trained length per map; a title holds what differs between maps."""
+def _maps(samples: pd.DataFrame) -> list[Map]:
+    """Return a map per model, task and scaling; its title holds what differs between maps."""
     parts = ["model", "task", "scaling"]
     titled = [part for part in parts if part == "scaling" or samples[part].nunique() > 1]
     maps = []
-    for _, rows in samples.groupby(parts, sort=False):
-        first = rows.iloc[0]
-        kin = samples[(samples["model"] == first["model"]) & (samples["task"] == first["task"])]
+    for _, kin in samples.groupby(["model", "task"], sort=False):
         depths, lengths = sorted(kin["depth"].dropna().unique()), sorted(kin["length"].unique())
-        title = ", ".join(str(first[part]) for part in titled)
-        maps.append((title, shares(rows, depths, lengths), int(first["trained_length"])))
+        for _, rows in kin.groupby("scaling", sort=False):
+            title = ", ".join(str(rows[part].iloc[0]) for part in titled)
+            maps.append(grid(title, rows, depths, lengths))
     return maps
 
 
-def _note(samples: pd.DataFrame, maps: list[tuple[str, pd.DataFrame, int]]) -> str:
+def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
     """Return what a reader must know of every cell."""
     known = samples.dropna(subset=["depth", "value"])
     sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
     few, many = sizes.min(), sizes.max()
     keys = f"{few}" if few == many else f"{few} to {many}"
-    hatched = [HATCHED] if any(grid.isna().to_numpy().any() for _, grid, _ in maps) else []
+    hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     return " ".join([f"Keys per cell: {keys}.", LINE, *hatched])

@@ -1,0 +1,61 @@
+"""What every test stands on: no hub, one thread, a tiny model and a few documents."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+# Read when torch, transformers and datasets are imported, so set before; children inherit them.
+os.environ |= {
+    "HF_HUB_OFFLINE": "1",
+    "HF_DATASETS_OFFLINE": "1",
+    "HF_HOME": tempfile.mkdtemp(prefix="ropewalk-tests-"),
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+
+import pytest
+import torch
+
+from tests.tiny import save_tiny
+
+WORDS = "rope walk yarn strand twist hemp tar length long lane bobbin splice knot".split()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Compute on one thread: the same bits on every machine, and no fight for cores."""
+    del config
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a tiny model by family; each is made once."""
+    folders: dict[str, Path] = {}
+
+    def of(family: str) -> Path:
+        if family not in folders:
+            folders[family] = save_tiny(tmp_path_factory.mktemp("models") / family, family)
+        return folders[family]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def tiny(saved: Callable[[str], Path]) -> Path:
+    """Return the folder of a tiny Llama with its tokenizer."""
+    return saved("llama")
+
+
+@pytest.fixture(scope="session")
+def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of three documents of 2000 to 4000 characters."""
+    folder = tmp_path_factory.mktemp("docs")
+    draw = Random("documents")
+    for index in range(3):
+        text = " ".join(draw.choices(WORDS, k=400 + 150 * index))
+        (folder / f"document-{index}.txt").write_text(text, encoding="utf-8")
+    return folder

@@ -1,0 +1,357 @@
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import math
+import pkgutil
+from pathlib import Path
+from types import ModuleType
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+import harness.reports
+from harness.reports import _style, curves, passkey_map, scores
+from harness.reports._tables import markdown, wide
+from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, sweep
+
+FOLDER = Path(harness.reports.__path__[0])
+NAMES = sorted(
+    module.name
+    for module in pkgutil.iter_modules(harness.reports.__path__)
+    if not module.name.startswith("_")
+)
+FRAME = sweep()
+MERGED = "ntk = dynamic_ntk"
+TWELVE = ("none", "native", "pi", "ntk", "dynamic_ntk", "yarn:factor=8,beta_fast=16,beta_slow=2",
+          "mine", "llama3", "longrope", "rerope", "self_extend:group=8", "string")  # fmt: skip
+
+
+def report(name: str) -> ModuleType:
+    return importlib.import_module(f"harness.reports.{name}")
+
+
+def line(axes: Axes, label: str) -> Line2D:
+    [found] = [line for line in axes.get_lines() if line.get_label() == label]
+    return found
+
+
+def cell(frame: pd.DataFrame, scaling: str, task: str, length: int) -> pd.Series[bool]:
+    return (frame["scaling"] == scaling) & (frame["task"] == task) & (frame["length"] == length)
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def note(figure: Figure) -> str:
+    return figure.texts[-1].get_text().replace("\n", " ")
+
+
+# Every report.
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "frame",
+    [
+        pytest.param(FRAME, id="sweep"),
+        pytest.param(sweep(scalings=("none",), lengths=(512,)), id="one-cell"),
+        pytest.param(sweep(scalings=TWELVE), id="twelve-methods"),
+        pytest.param(sweep(models=("toy-7m", "a-model/with-a-long-name" * 3)), id="two-models"),
+        pytest.param(FRAME[FRAME["task"] == PERPLEXITY], id="perplexity"),
+        pytest.param(FRAME[FRAME["status"] == "out_of_memory"], id="nothing-measured"),
+    ],
+)
+def test_make_returns_a_table_or_a_figure_or_says_why_not(name: str, frame: pd.DataFrame) -> None:
+    """Every report takes every sweep; one that does not apply raises ValueError with words."""
+    before = frame.copy(deep=True)
+    try:
+        made = report(name).make(frame)
+    except ValueError as error:
+        assert len(str(error)) > 20
+    else:
+        assert isinstance(made, pd.DataFrame | Figure)
+        if isinstance(made, Figure):
+            made.savefig(io.BytesIO(), format="svg")
+    pd.testing.assert_frame_equal(frame, before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_report_is_a_catalogue_entry_and_one_function(name: str) -> None:
+    """The first docstring line fits the catalogue, and ``make`` takes the frame alone."""
+    module = report(name)
+    assert module.__doc__ is not None
+    assert 20 < len(module.__doc__.splitlines()[0]) <= 100
+    assert module.make.__code__.co_varnames[: module.make.__code__.co_argcount] == ("frame",)
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+def test_reports_need_no_harness(path: Path) -> None:
+    """A report imports pandas, matplotlib, numpy and its own plumbing, so a notebook can."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else names
+        for name in names:
+            assert "pyplot" not in name
+            assert not name.startswith(("scaling", "tasks", "torch", "transformers"))
+            assert not name.startswith("harness") or name.startswith("harness.reports._")
+
+
+def test_figures_leave_no_trace() -> None:
+    """Settings of the notebook are as they were, and no figure is kept alive by pyplot."""
+    before = dict(mpl.rcParams)
+    curves.make(FRAME).savefig(io.BytesIO())
+    passkey_map.make(FRAME).savefig(io.BytesIO())
+    assert dict(mpl.rcParams) == before
+
+
+def test_equal_frames_make_equal_files() -> None:
+    """With SAVING and no date, a figure drawn twice is the same file."""
+    files = []
+    for _ in range(2):
+        file = io.BytesIO()
+        with mpl.rc_context(_style.SAVING):
+            curves.make(FRAME).savefig(file, format="svg", metadata={"Date": None})
+        files.append(file.getvalue())
+    assert files[0] == files[1]
+
+
+# Tables.
+
+GOLDEN = """\
+model,task,scaling,length,stretch,metric,score,low,high,n,status,trained_length,frequencies
+m,perplexity,none,128,1.0,perplexity,20.0,18.0,22.5,2,ok,256,aa
+m,perplexity,none,512,2.0,perplexity,40.5,,,1,"1 of 2 ok, 1 not_finite",256,ab
+m,perplexity,mine,512,2.0,perplexity,,,,,out_of_memory,256,ac
+m,passkey,none,512,2.0,accuracy,0.5,0.095,0.905,2,ok,256,ab
+"""
+
+
+def small() -> pd.DataFrame:
+    def row(
+        task: str, scaling: str, length: int, score: object, **facts: object
+    ) -> dict[str, object]:
+        metric = "accuracy" if task == "passkey" else "perplexity"
+        return {"run": "a", "model": "m", "trained_length": 256, "scaling": scaling, "task": task,
+                "metric": metric, "length": length, "status": "ok", "score": score, **facts}  # fmt: skip
+
+    nan = math.nan
+    none_512 = row("perplexity", "none", 512, 40.5, low=nan, high=nan, n=1, frequencies="ab")
+    none_128 = row("perplexity", "none", 128, 20.0, low=18.0, high=22.5, n=2, frequencies="aa")
+    gone = row("perplexity", "mine", 512, nan, low=nan, high=nan, n=nan, frequencies="ac")
+    found = row("passkey", "none", 512, 0.5, low=0.095, high=0.905, n=2, frequencies="ab")
+    return pd.DataFrame([
+        none_512, {**none_512, "status": "not_finite"}, none_128, none_128,
+        {**gone, "status": "out_of_memory"}, found, found,
+    ])  # fmt: skip
+
+
+def test_scores_is_one_row_a_cell() -> None:
+    """Names keep the order of the frame, lengths rise, a lost cell keeps its status."""
+    assert scores.make(small()).to_csv(index=False) == GOLDEN
+
+
+def test_a_cell_measured_elsewhere_is_not_called_unmeasured() -> None:
+    """A run that has not come to a cell does not darken the run that has."""
+    planned = small().assign(run="b", status="not_measured", score=math.nan, n=math.nan)
+    table = scores.make(pd.concat([planned, small()]))
+    assert table["status"].tolist() == scores.make(small())["status"].tolist()
+    assert table["score"].tolist()[:2] == [20.0, 40.5]
+
+
+def test_two_scores_for_one_cell_are_refused() -> None:
+    """Runs that disagree about a cell are named, not averaged."""
+    other = small().assign(run="b", score=1.0)
+    with pytest.raises(ValueError, match=r"length 512 has several scores \(40.5, 1\) in a, b"):
+        scores.make(pd.concat([small(), other]))
+
+
+def test_wide_puts_score_and_interval_in_one_text() -> None:
+    """People read scalings down and lengths across, and see why a cell is empty."""
+    tables = wide(small())
+    assert list(tables) == [("m", "perplexity"), ("m", "passkey")]
+    assert markdown(tables["m", "perplexity"]) == (
+        "| scaling   | 128 (1×)          | 512 (2×)      |\n"
+        "|:----------|:------------------|:--------------|\n"
+        "| none      | 20.0 [18.0, 22.5] | 40.5 (1 of 2) |\n"
+        "| mine      |                   | out of memory |"
+    )
+    assert tables["m", "passkey"].loc["none"].tolist() == ["50% [10, 90]"]
+
+
+def test_markdown_shows_no_nan() -> None:
+    """A missing number is an empty cell in Markdown too."""
+    text = markdown(scores.make(small()))
+    assert "nan" not in text.lower()
+    assert "<NA>" not in text
+    assert text.count("\n") == 5
+
+
+# Curves.
+
+
+def test_curves_draw_the_scores() -> None:
+    """Each line holds its cells' scores at their lengths."""
+    figure = curves.make(FRAME)
+    table = scores.make(FRAME)
+    for axes, task in zip(figure.axes, (PERPLEXITY, PASSKEY), strict=True):
+        for name in ("none", "pi", "yarn"):
+            rows = table[(table["task"] == task) & (table["scaling"] == name)]
+            assert np.array_equal(line(axes, name).get_xdata(), rows["length"])
+            assert np.array_equal(line(axes, name).get_ydata(), rows["score"])
+
+
+def test_scalings_with_equal_frequencies_share_a_line() -> None:
+    """Two that coincide in all cells are drawn once under both names; others keep theirs."""
+    figure = curves.make(FRAME)
+    assert legend(figure) == ["none", "pi", MERGED, "yarn", "mine"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()].count(MERGED) == 1
+
+
+def test_scalings_that_coincide_only_in_places_stay_apart() -> None:
+    """All are equal inside the trained window, which does not make them one method."""
+    apart = FRAME.copy()
+    apart.loc[cell(apart, "ntk", PASSKEY, 2048), "frequencies"] = "other"
+    assert legend(curves.make(apart)) == ["none", "pi", "ntk", "dynamic_ntk", "yarn", "mine"]
+
+
+def test_a_lost_cell_is_a_gap_and_a_mark() -> None:
+    """Out of memory breaks the line, is marked over the panel, and named in the note."""
+    figure = curves.make(FRAME)
+    axes = figure.axes[0]
+    gap = np.isnan(np.asarray(line(axes, "mine").get_ydata(), dtype=float))
+    assert gap.tolist() == [False, False, False, True]
+    mark = line(axes, "_out_of_memory")
+    assert list(mark.get_xdata()) == [2048]
+    assert mark.get_color() == line(axes, "mine").get_color()
+    assert "× out of memory." in note(figure)
+
+
+def test_a_length_lost_to_all_has_one_mark() -> None:
+    """Where every scaling failed there is one grey mark, not a row of them."""
+    frame = FRAME.copy()
+    lost = (frame["task"] == PERPLEXITY) & (frame["length"] == 2048)
+    frame.loc[lost, "status"] = "out_of_memory"
+    frame.loc[lost, ["value", "score", "low", "high", "n"]] = math.nan
+    mark = line(curves.make(frame).axes[0], "_out_of_memory")
+    assert mark.get_color() == _style.GREY
+
+
+@pytest.mark.parametrize(("ratio", "scale"), [(2.9, "linear"), (3.1, "log")])
+def test_perplexity_turns_logarithmic_from_a_ratio_of_three(ratio: float, scale: str) -> None:
+    """The axis is logarithmic when scores differ threefold, with plain numbers on it."""
+    frame = small()
+    frame = frame[frame["task"] == "perplexity"].copy()
+    frame.loc[frame["length"] == 512, "score"] = 20.0 * ratio
+    frame.loc[frame["scaling"] == "mine", "score"] = math.nan
+    [axes] = curves.make(frame).axes
+    assert axes.get_yscale() == scale
+    if scale == "log":
+        ticks = axes.yaxis.get_major_formatter().format_ticks([20.0, 1000.0])
+        assert ticks == ["20", "1,000"]
+
+
+def test_ticks_are_the_measured_lengths() -> None:
+    """Every length has its tick and no other has one; accuracy runs from 0 to 100 %."""
+    perplexity, passkey = curves.make(FRAME).axes
+    for axes in (perplexity, passkey):
+        assert axes.get_xticks().tolist() == list(LENGTHS)
+        names = [label.get_text() for label in axes.get_xticklabels()]
+        assert names == ["256\n1×", "512\n2×", "1k\n4×", "2k\n8×"]
+        assert len(axes.get_xticks(minor=True)) == 0
+    assert passkey.yaxis.get_major_formatter().format_ticks([0, 1]) == ["0", "100"]
+    assert passkey.get_ylim()[0] < 0
+    assert passkey.get_ylim()[1] > 1
+
+
+def test_the_trained_window_ends_at_the_trained_length() -> None:
+    """Shade and line end where the model's own window does, measured there or not."""
+    for trained_length in (256, 300, 4096):
+        axes = curves.make(sweep(trained_length=trained_length)).axes[0]
+        [shade] = axes.patches
+        assert shade.get_extents().transformed(axes.transData.inverted()).x1 == pytest.approx(
+            trained_length
+        )
+        assert axes.get_xlim()[0] < trained_length < axes.get_xlim()[1]
+
+
+def test_looks_differ_in_more_than_colour() -> None:
+    """Twelve methods are told apart in grey print: no two share marker and dashes."""
+    found = _style.looks(TWELVE)
+    assert len({(look.marker, str(look.linestyle)) for look in found.values()}) == len(TWELVE)
+    assert (found["none"].color, found["none"].linestyle) == ("black", "--")
+
+
+def test_nothing_measured_is_said() -> None:
+    """Without a score there is no figure, but the reason."""
+    with pytest.raises(ValueError, match="no scores to draw: the cells are out_of_memory"):
+        curves.make(FRAME[FRAME["status"] == "out_of_memory"])
+
+
+def test_tick_labels_do_not_touch() -> None:
+    """Labels without room are blank; the first and the last stay."""
+    assert _style.spaced(["1k", "2k", "3k", "4k"], [0, 0.1, 0.5, 0.6]) == ["1k", "", "", "4k"]
+    assert _style.spaced(["1k"], [0.0]) == ["1k"]
+    assert [_style.length_label(n) for n in (512, 1000, 1024, 1536, 131072)] == [
+        "512", "1000", "1k", "1.5k", "128k",
+    ]  # fmt: skip
+
+
+# The map of keys.
+
+
+def maps(figure: Figure) -> dict[str, Axes]:
+    return {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_title(loc="left")}
+
+
+def test_the_map_holds_the_share_of_keys_found() -> None:
+    """Depth 0 is on top, lengths go right, and every cell says its percent."""
+    axes = maps(passkey_map.make(FRAME))["yarn"]
+    rows = FRAME[(FRAME["scaling"] == "yarn") & (FRAME["task"] == PASSKEY)]
+    expected = rows.groupby(["depth", "length"])["value"].mean().unstack().to_numpy()
+    [mesh] = [made for made in axes.collections if made.get_array() is not None]
+    assert np.array_equal(np.asarray(mesh.get_array()).reshape(expected.shape), expected)
+    assert axes.get_ylim()[0] > axes.get_ylim()[1]
+    assert [text.get_text() for text in axes.texts] == [f"{100 * x:.0f}" for x in expected.flat]
+
+
+def test_maps_of_coinciding_scalings_are_one() -> None:
+    """A map per scaling, but one for those whose frequencies agree in all cells."""
+    assert list(maps(passkey_map.make(FRAME))) == ["none", "pi", MERGED, "yarn", "mine"]
+
+
+def test_the_line_stands_between_trained_and_longer() -> None:
+    """The line follows the last column inside the window, at the edge if none is."""
+    for trained_length, place in ((256, 0.5), (300, 0.5), (1024, 2.5), (100, -0.5), (9999, 3.5)):
+        axes = maps(passkey_map.make(sweep(trained_length=trained_length)))["pi"]
+        marks = [mark for mark in axes.get_lines() if mark.get_label() == "_trained"]
+        assert {tuple(mark.get_xdata()) for mark in marks} == {(place, place)}
+
+
+def test_a_missing_cell_keeps_its_column() -> None:
+    """A cell out of memory has no depths; its column stays, without numbers, over the hatching."""
+    here = cell(FRAME, "pi", PASSKEY, 2048)
+    gone = FRAME[here].iloc[:1].assign(status="out_of_memory", depth=math.nan, value=math.nan)
+    figure = passkey_map.make(pd.concat([FRAME[~here], gone]))
+    axes = maps(figure)["pi"]
+    assert len(axes.get_xticks()) == 4
+    assert len(axes.texts) == 15
+    assert axes.patches[0].get_hatch()
+    assert "Hatched" in note(figure)
+    assert "Hatched" not in note(passkey_map.make(FRAME))
+
+
+@pytest.mark.parametrize("without", ["samples", "column"])
+def test_a_sweep_without_keys_is_told_what_to_do(without: str) -> None:
+    """The message names the task to add."""
+    frame = FRAME[FRAME["task"] == PERPLEXITY]
+    frame = frame.drop(columns="depth") if without == "column" else frame
+    with pytest.raises(ValueError, match='no passkey samples.*add the task "passkey"'):
+        passkey_map.make(frame)
