@@ -42,14 +42,16 @@ def open_documents(given: str) -> Documents:
         if key not in DATASET_OPTIONS:
             message = f"--docs {name} has no option {key!r}; {nearest(key, DATASET_OPTIONS)}."
             raise UserError(message)
-    if not options and (name.startswith((".", "/", "~")) or path.suffix in TEXT):
+    place = Path(name).expanduser()
+    gone = name.startswith((".", "/", "~")) and not place.is_dir()
+    if gone or place.suffix in TEXT:
         message = f"documents {given} do not exist; give a file, a folder or a data set's name."
         raise UserError(message)
-    limit = options.get("limit", "0")
-    if not limit.isdecimal():
-        message = f"--docs {name}: limit={limit} should be a whole number."
+    limit = options.get("limit", "1")
+    if not limit.isdecimal() or int(limit) < 1:
+        message = f"--docs {name}: limit={limit} should be a whole number above 0."
         raise UserError(message)
-    return Documents(given, lambda: _dataset(name, options))
+    return Documents(given, lambda: _dataset(str(place) if place.is_dir() else name, options))
 
 
 def _text(path: Path) -> str:
@@ -63,7 +65,8 @@ def _text(path: Path) -> str:
 def _folder(folder: Path) -> Iterator[tuple[str, str]]:
     paths = sorted(path for path in folder.rglob("*") if path.suffix in TEXT and path.is_file())
     if not paths:
-        message = f"{folder} holds no text file ({', '.join(sorted(TEXT))})."
+        kinds = ", ".join(sorted(TEXT))
+        message = f"{folder} holds no text file ({kinds}); a data set needs {folder}:split=…"
         raise UserError(message)
     for path in paths:
         yield path.relative_to(folder).as_posix(), _text(path)
@@ -76,10 +79,9 @@ def _is_dataset(path: Path) -> bool:
 
 def _dataset(name: str, options: dict[str, str]) -> Iterator[tuple[str, str]]:
     """Yield the documents of a data set, streamed where only some of them are asked for."""
-    rows = _rows(name, options)
     field = options.get("field", "text")
-    limit = int(options.get("limit", "0")) or None
-    for index, row in enumerate(islice(rows, limit)):
+    limit = int(options["limit"]) if "limit" in options else None
+    for index, row in enumerate(islice(_rows(name, options), limit)):
         if field not in row:
             message = f"--docs {name} has no field {field!r}; {nearest(field, row)}."
             raise UserError(message)
@@ -89,16 +91,25 @@ def _dataset(name: str, options: dict[str, str]) -> Iterator[tuple[str, str]]:
         yield f"{Path(name).name}[{index}]", row[field]
 
 
-def _rows(name: str, options: dict[str, str]) -> Iterable[dict[str, Any]]:
-    import datasets
+def _rows(name: str, options: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Yield the rows of one split; what the library cannot open or parse is one sentence."""
+    from datasets.exceptions import DatasetGenerationError
 
     split = options.get("split", "test")
     try:
-        if _is_dataset(Path(name)):
-            found: Any = datasets.load_from_disk(name)
-            if isinstance(found, datasets.DatasetDict):
-                found = found[split]
-            return found  # type: ignore[no-any-return]
+        yield from _split(name, split, options)
+    except (OSError, ValueError, KeyError, RuntimeError, DatasetGenerationError) as error:
+        # The library's own words for a broken file are only in the cause.
+        told = error.__cause__ if isinstance(error, DatasetGenerationError) else error
+        reason = (str(told) or type(told).__name__).strip().splitlines()[0]
+        message = f"data set {name} (split {split}) cannot be read: {reason}"
+        raise UserError(message) from error
+
+
+def _split(name: str, split: str, options: dict[str, str]) -> Iterable[dict[str, Any]]:
+    import datasets
+
+    if not _is_dataset(Path(name)):
         return datasets.load_dataset(  # type: ignore[no-any-return]
             name,
             options.get("config"),
@@ -106,7 +117,10 @@ def _rows(name: str, options: dict[str, str]) -> Iterable[dict[str, Any]]:
             revision=options.get("revision"),
             streaming="limit" in options,
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-        message = f"data set {name} (split {split}) cannot be read: {reason}"
-        raise UserError(message) from error
+    found: Any = datasets.load_from_disk(name)
+    if not isinstance(found, datasets.DatasetDict):
+        return found  # type: ignore[no-any-return]
+    if split not in found:
+        message = f"--docs {name} has no split {split!r}; {nearest(split, found)}."
+        raise UserError(message)
+    return found[split]  # type: ignore[no-any-return]

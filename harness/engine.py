@@ -42,8 +42,8 @@ class _Stub(nn.Module):
         super().__init__()
         self.hidden: torch.Tensor | None = None
 
-    def forward(self, *args: Any, **kwargs: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=self.hidden)  # type: ignore[arg-type]
+    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPast:
+        return BaseModelOutputWithPast(last_hidden_state=self.hidden)
 
 
 @contextmanager

@@ -118,7 +118,9 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Frequencies:
         message = f"{what}: it returned {type(found).__name__}, not Frequencies."
         raise UserError(message)
     if len(found.inv_freq) != rope.rotary_dim // 2:
-        message = f"{what}: {len(found.inv_freq)} frequencies for {rope.rotary_dim // 2} channel pairs."
+        message = (
+            f"{what}: {len(found.inv_freq)} frequencies for {rope.rotary_dim // 2} channel pairs."
+        )
         raise UserError(message)
     return found
 

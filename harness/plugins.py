@@ -1,4 +1,4 @@
-"""Find, load and question the plug-ins: methods, tasks and reports. The file is the registration."""
+"""Find, load and question the plug-ins: methods, tasks, reports. The file is the registration."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def load(kind: str, given: str) -> Plugin:
         message = f"{name} is no {kind}: it does not define {', '.join(missing)}."
         raise UserError(message)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
-    options = _options(short, module, kind, listed)
+    options = call(f"{kind} {name}", lambda: _options(short, module, kind, listed))
     label = f"{short}:{listed}" if listed else short
     return Plugin(kind, given, label, module, options, digest)
 
@@ -96,8 +96,13 @@ def _module(kind: str, name: str) -> tuple[ModuleType, str | None]:
         except ImportError as error:
             message = f"{kind} {name!r} cannot be imported: {error}."
             raise UserError(message) from None
+        except Exception as error:
+            message = f"{kind} {name!r} failed: {_failure(error)}."
+            raise UserError(message) from error
         return module, _digest(Path(module.__file__)) if module.__file__ else None
-    message = f"no {kind} is called {name!r}; {nearest(name, names(kind))}, or a path to a .py file."
+    message = (
+        f"no {kind} is called {name!r}; {nearest(name, names(kind))}, or a path to a .py file."
+    )
     raise UserError(message)
 
 
@@ -113,7 +118,11 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
         raise UserError(message)
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
-    call(f"{kind} file {path}", lambda: spec.loader.exec_module(module))  # type: ignore[union-attr]
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        message = f"{kind} file {path} failed: {_failure(error)}."
+        raise UserError(message) from error
     return module, digest
 
 
@@ -122,7 +131,10 @@ def _digest(path: Path) -> str:
 
 
 def call(what: str, function: Callable[[], T]) -> T:
-    """Run a user's code; whatever it raises becomes one sentence that names file and line."""
+    """Run a user's code; whatever it raises becomes one sentence.
+
+    A ValueError is a plug-in's own sentence; any other error names the file and the line.
+    """
     try:
         return function()
     except UserError:
@@ -131,12 +143,19 @@ def call(what: str, function: Callable[[], T]) -> T:
         message = f"{what}: {error}."
         raise UserError(message.replace("..", ".")) from error
     except Exception as error:
-        last = error.__traceback__
-        while last is not None and last.tb_next is not None:
-            last = last.tb_next
-        where = f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else ""
-        message = f"{what} failed: {type(error).__name__}: {error}{where}."
+        message = f"{what} failed: {_failure(error)}."
         raise UserError(message) from error
+
+
+def _failure(error: Exception) -> str:
+    """Return an error in one line, with the file and the line where it was raised."""
+    if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong
+        return f"SyntaxError: {error.msg} at {error.filename}:{error.lineno}"
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    where = f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def parameters(module: ModuleType, kind: str) -> dict[str, inspect.Parameter]:

@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from harness.errors import UserError
 from harness.plugins import load, names
+from harness.reports._style import saving
 from harness.reports._tables import markdown, wide
 
 DOTS_PER_INCH = 200
@@ -34,30 +37,43 @@ def write_reports(
             skipped[report.label] = str(error)
             continue
         name = report.label.partition(":")[0]
-        written += _table(made, folder, name) if isinstance(made, pd.DataFrame) else []
-        written += [] if isinstance(made, pd.DataFrame) else _figure(made, folder, name)
+        if isinstance(made, pd.DataFrame):
+            readable = getattr(report.module, "readable", None)
+            text = readable(frame) if readable else markdown(made)
+            written += _table(made, text, folder, name)
+        else:
+            written += _figure(made, folder, name)
     return written, skipped
 
 
-def _table(table: pd.DataFrame, folder: Path, name: str) -> list[Path]:
+def _table(table: pd.DataFrame, text: str, folder: Path, name: str) -> list[Path]:
     files = [folder / f"{name}.csv", folder / f"{name}.md"]
     table.to_csv(files[0], index=table.index.name is not None, lineterminator="\n")
-    files[1].write_text(markdown(table) + "\n", encoding="utf-8")
+    files[1].write_text(text.rstrip() + "\n", encoding="utf-8")
     return files
 
 
-def _figure(figure: object, folder: Path, name: str) -> list[Path]:
+def _figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     files = [folder / f"{name}.png", folder / f"{name}.svg"]
-    for file in files:
-        # No date in the file: the same samples give the same bytes.
-        meta = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-        figure.savefig(file, dpi=DOTS_PER_INCH, metadata=meta)  # type: ignore[attr-defined]
+    with saving():
+        for file in files:
+            # No date in the file: the same samples give the same bytes.
+            meta = {"Date": None} if file.suffix == ".svg" else {"Software": None}
+            figure.savefig(file, dpi=DOTS_PER_INCH, metadata=meta)
     return files
 
 
 def show(frame: pd.DataFrame, console: Console) -> None:
-    """Print a table per model and task: scalings down, lengths across, 95 % intervals."""
-    for (model, task), table in wide(frame).items():
+    """Print a table per model and task: scalings down, lengths across, 95 % intervals.
+
+    Raises UserError where two runs disagree on one cell.
+    """
+    try:
+        tables = wide(frame)
+    except ValueError as error:
+        message = f"{error}."
+        raise UserError(message) from None
+    for (model, task), table in tables.items():
         metric = frame.loc[frame["task"] == task, "metric"].iloc[0]
         drawn = Table(
             title=f"{task}, {metric} [95 % interval], {model}", box=box.SIMPLE, title_justify="left"

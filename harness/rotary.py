@@ -95,7 +95,9 @@ def rotary_name(model: nn.Module) -> str:
     if any(isinstance(module, PatchedRotary) for module in model.modules()):
         message = "the model is patched already; patches do not nest."
         raise UserError(message)
-    found = [n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")]
+    found: list[str] = [
+        n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")
+    ]
     kind = type(model).__name__
     if len(found) != 1:
         message = f"{kind} has {len(found)} rotary modules ({', '.join(found)}); one is supported."
@@ -119,6 +121,10 @@ def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
     name = rotary_name(model)
     own: Any = model.get_submodule(name)
     saved = {key: getattr(own, key) for key in ("inv_freq", "attention_scaling", "rope_type")}
+    given, wanted = len(frequencies.inv_freq), len(saved["inv_freq"])
+    if given != wanted:
+        message = f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
+        raise UserError(message)
     try:
         _verify(model, name, saved)
         model.set_submodule(name, PatchedRotary(own, frequencies))
@@ -178,10 +184,12 @@ def _verify_angles(model: Any, name: str, frequencies: Frequencies) -> None:
     for values, function in zip(given, (torch.cos, torch.sin), strict=True):
         wanted = function(angles) * frequencies.attention_factor
         copies = values.shape[-1] // wanted.shape[-1]
-        expected = wanted.repeat_interleave(max(1, copies), dim=-1).sort(-1).values
+        expected = wanted.repeat_interleave(copies, dim=-1).sort(-1).values
         found = values[0].float().cpu().sort(-1).values
         if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
-            message = f"{type(model).__name__}: its rotary module does not give the angles asked for."
+            message = (
+                f"{type(model).__name__}: its rotary module does not give the angles asked for."
+            )
             raise UserError(message)
 
 

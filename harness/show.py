@@ -80,7 +80,7 @@ def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
             left[cell.key] = left.get(cell.key, 0) + 1
     total, cells = sum(q.length for items in groups.values() for _, q in items), len(left)
     bar = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
         TimeRemainingColumn(),
@@ -99,9 +99,10 @@ def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
             description=f"{done}/{cells} cells · {named} · {question.unit}"[:78],
         )
         if record["status"] != "ok":
-            console.print(f"{named}, {question.unit}: {record['status']}", highlight=False)
+            told = f"{named}, {question.unit}: {record['status']}"
+            console.print(told, highlight=False, markup=False)
         elif not console.is_terminal and not left[cell.key]:
-            console.print(f"{done}/{cells} cells: {named}", highlight=False)
+            console.print(f"{done}/{cells} cells: {named}", highlight=False, markup=False)
 
     with bar:
         yield watch

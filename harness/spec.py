@@ -23,12 +23,12 @@ class Spec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = "reference"
+    model: str = Field("reference", min_length=1)  # "" would be the working folder
     revision: str | None = None
     scaling: tuple[str, ...] = Field(SCALING, min_length=1)
     task: tuple[str, ...] = Field(TASKS, min_length=1)
     length: tuple[str, ...] = Field(LENGTHS, min_length=1)
-    docs: str = "embedded"
+    docs: str = Field("embedded", min_length=1)
     out: Path | None = None
     seed: int = 0
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -59,7 +59,7 @@ class Spec(BaseModel):
         found = set()
         for text in self.length:
             match = LENGTH.fullmatch(text)
-            assert match is not None  # noqa: S101 - held by the validator
+            assert match is not None  # held by the validator
             found.add(int(match[1]) * unit[match[2]])
         return tuple(sorted(found))
 
@@ -90,6 +90,9 @@ def _from_yaml(file: Path) -> dict[str, Any]:
         read = yaml.safe_load(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         message = f"sweep file {file} does not exist."
+        raise UserError(message) from None
+    except OSError as error:
+        message = f"sweep file {file} cannot be read: {error.strerror}."
         raise UserError(message) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         reason = " ".join(str(error).split())

@@ -80,7 +80,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     try:
         record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         message = f"{folder} is no run folder: it holds no {RUN}."
         raise UserError(message) from None
     except ValueError as error:

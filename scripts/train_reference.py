@@ -27,11 +27,12 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.embedded import held_out, training
 from harness.source import make_source
-from tasks.passkey import FILLER, INTRODUCTION, NEEDLE, QUESTION, prompt
 from tasks._types import Source
+from tasks.passkey import FILLER, INTRODUCTION, NEEDLE, QUESTION, Filler, prompt
 
 app = App(help=__doc__)
 console = Console()
+FILLERS: tuple[Filler, ...] = ("standard", "documents")
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ def passkey_row(source: Source, recipe: Recipe, least: int, draw: Random) -> Row
     """Draw a pass key prompt of random length, depth and filler; text follows a short one."""
     length = draw.randint(least, recipe.window)
     key, depth = draw.randrange(10_000, 100_000), draw.random()
-    filler = draw.choice(("standard", "documents"))
+    filler = draw.choice(FILLERS)
     tokens, start = prompt(source, length, key, depth, filler=filler, draw=draw)
     weights = [1.0 if filler == "documents" else 0.2] * start
     weights += [recipe.answer_weight] * (length - start)
@@ -179,7 +180,7 @@ def held_out_loss(model: Any, source: Source, window: int) -> dict[str, float]:
         for passage in source.passages()
         for first in range(0, min(len(passage.tokens) - window, 4 * window), window)
     ]
-    tokens = torch.tensor(rows, device=model.device)
+    tokens: Any = torch.tensor(rows, device=model.device)
     logits = torch.cat([model(input_ids=part).logits[:, :-1] for part in tokens.split(16)])
     nll = torch.nn.functional.cross_entropy(
         logits.transpose(1, 2).float(), tokens[:, 1:], reduction="none"
@@ -214,7 +215,9 @@ def least_prompt(source: Source) -> int:
 
 
 @app.default
-def main(out: Path, *, steps: int = Recipe.steps, seed: int = Recipe.seed, device: str = "cpu"):
+def main(
+    out: Path, *, steps: int = Recipe.steps, seed: int = Recipe.seed, device: str = "cpu"
+) -> None:
     """Train, watch the held-out loss, and write the checkpoint folder."""
     recipe = Recipe(seed=seed, steps=steps)
     out.mkdir(parents=True, exist_ok=True)
@@ -226,7 +229,7 @@ def main(out: Path, *, steps: int = Recipe.steps, seed: int = Recipe.seed, devic
     watched = make_source(tokenizer, held_out, recipe.window)
     least = least_prompt(source)
     model, optimizer, state = _start(recipe, tokenizer, out, device)
-    bf16 = torch.backends.mkldnn.is_available() if device == "cpu" else True
+    bf16 = torch.backends.mkldnn.is_available() if device == "cpu" else True  # type: ignore[no-untyped-call]
     console.print(f"{sum(len(p.tokens) for p in source.passages())} tokens of text; {recipe}")
     began = time.time()
     for step in range(state["step"], steps):
@@ -235,7 +238,7 @@ def main(out: Path, *, steps: int = Recipe.steps, seed: int = Recipe.seed, devic
             group["lr"] = learning_rate(recipe, step)
         with torch.autocast(device, torch.bfloat16, enabled=bf16):
             loss = loss_of(model, tokens, weights)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()

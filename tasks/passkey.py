@@ -12,7 +12,7 @@ from random import Random
 from typing import Literal
 
 from tasks._intervals import proportion
-from tasks._types import Answer, Passage, Question, Sample, Score, Source
+from tasks._types import Answer, Fact, Passage, Question, Sample, Score, Source
 
 VERSION = 1
 METRIC = "accuracy"
@@ -58,7 +58,7 @@ def ask(
                 draw = Random(f"{seed}/{index}/{trial}")
                 key = draw.randrange(10_000, 100_000)
                 tokens, start = prompt(source, length, key, depth, filler=filler, draw=draw)
-                facts = {"depth": depth, "trial": trial, "key": str(key)}
+                facts: dict[str, Fact] = {"depth": depth, "trial": trial, "key": str(key)}
                 unit = f"depth {depth:.2f} trial {trial}"
                 yield Question(unit, length, tokens, start, facts)
 

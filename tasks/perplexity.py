@@ -54,9 +54,7 @@ def ask(
                 tokens, start = passage.tokens[longest - text : longest], length - tail
             else:
                 tokens, start = passage.tokens[:text], 1
-            yield Question(
-                passage.name, length, (*opening, *tokens), start, {"protocol": protocol}
-            )
+            yield Question(passage.name, length, (*opening, *tokens), start, {"protocol": protocol})
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:

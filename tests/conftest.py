@@ -22,7 +22,21 @@ import torch
 
 from tests.tiny import save_tiny
 
-WORDS = "rope walk yarn strand twist hemp tar length long lane bobbin splice knot".split()
+WORDS = [
+    "rope",
+    "walk",
+    "yarn",
+    "strand",
+    "twist",
+    "hemp",
+    "tar",
+    "length",
+    "long",
+    "lane",
+    "bobbin",
+    "splice",
+    "knot",
+]
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""Models of a few thousand random weights, saved as a hub folder is: every family, made on the spot."""
+"""Models of a few thousand random weights, saved as a hub folder is: made on the spot."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
-    """Return a tokenizer of one token a byte, which opens with ``<s>``."""
+    """Return a tokenizer of one token a byte, whose begin token is ``<s>``."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {BOS: 0, **{letter: index for index, letter in enumerate(alphabet, start=1)}}
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[]))
@@ -62,7 +62,7 @@ def tiny_config(family: str = "llama", **changes: Any) -> Any:
 
 
 def save_tiny(folder: Path, family: str = "llama", *, seed: int = 0, **changes: Any) -> Path:
-    """Save a model of seeded random weights and its tokenizer; the global generator is left alone."""
+    """Save a model of seeded random weights and its tokenizer."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(tiny_config(family, **changes))

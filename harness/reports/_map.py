@@ -59,8 +59,10 @@ def draw(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
     axes.set_yticks(named, [f"{100 * shown.depths[row]:.0f}" for row in named])
     end = sum(length <= shown.trained_length for length in shown.lengths) - 0.5
     for color, width in (("white", 3.2), ("black", 1.4)):
-        axes.plot([end, end], [-0.06, 1], transform=axes.get_xaxis_transform(), color=color,
-                  linewidth=width, clip_on=False, solid_capstyle="butt", label="_trained")  # fmt: skip
+        axes.plot(
+            [end, end], [-0.06, 1], transform=axes.get_xaxis_transform(), color=color,
+            linewidth=width, clip_on=False, solid_capstyle="butt", label="_trained",
+        )  # fmt: skip
     return mesh
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from textwrap import wrap
 
+from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -17,13 +19,19 @@ from matplotlib.figure import Figure
 WIDTH = 7.0  # inches: the text width of a two-column paper
 SIZE = 8.0  # points; notes and tick labels one less
 GREY = "0.4"
-# For matplotlib.rc_context around savefig. SVG text becomes paths, for a viewer without the font
-# would set it in another width than was measured here; PDF embeds the font and keeps its text.
-SAVING = {"svg.fonttype": "path", "svg.hashsalt": "ropewalk", "pdf.fonttype": 42}
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*")
 DASHES = ("-", (0, (6, 1.5)), "-.", (0, (1, 1)))
+
+
+def saving() -> AbstractContextManager[None]:
+    """Return the settings to save figures under; equal figures are then equal files.
+
+    SVG text becomes paths, for a viewer without the font would set it in another width than was
+    measured here; PDF embeds the font and keeps its text.
+    """
+    return rc_context({"svg.fonttype": "path", "svg.hashsalt": "ropewalk", "pdf.fonttype": 42})
 
 
 @dataclass(frozen=True)

@@ -61,8 +61,7 @@ def _note(table: pd.DataFrame, protocols: dict[str, str]) -> str:
     """Return what a reader must know of every point."""
     counts = []
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
-        few, many = n.min(), n.max()
-        counts.append(f"{few if few == many else f'{few} to {many}'} ({task})")
+        counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
     marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
     tail = [TAIL] if "tail" in protocols.values() else []
     return " ".join([f"n per point: {', '.join(counts)}.", "Bands: 95 % intervals.", *tail, *marks])

@@ -75,7 +75,6 @@ def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
     """Return what a reader must know of every cell."""
     known = samples.dropna(subset=["depth", "value"])
     sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
-    few, many = sizes.min(), sizes.max()
-    keys = f"{few}" if few == many else f"{few} to {many}"
+    keys = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     return " ".join([f"Keys per cell: {keys}.", LINE, *hatched])

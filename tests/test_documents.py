@@ -1,0 +1,211 @@
+"""Documents by name: embedded, files, folders and data sets, and every mistake in words."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import datasets
+import pytest
+
+from harness import embedded
+from harness.documents import open_documents
+from harness.errors import UserError
+
+SHORTEST = 12_000  # characters; about 3000 tokens of the reference model
+ROWS = {"text": ["one", "two", "three"], "number": [1, 2, 3]}
+
+
+def read(given: object) -> list[tuple[str, str]]:
+    """Return the documents of a name."""
+    return list(open_documents(str(given)).read())
+
+
+def refused(given: object) -> str:
+    """Return the sentence documents are refused with."""
+    with pytest.raises(UserError) as caught:
+        read(given)
+    return str(caught.value)
+
+
+@pytest.fixture(scope="module")
+def held_out() -> dict[str, str]:
+    """Return the held-out documents by name."""
+    return dict(embedded.held_out())
+
+
+def runs(text: str) -> Iterator[tuple[str, ...]]:
+    """Yield every three consecutive lines of 60 characters or more, less their indentation."""
+    lines = [line.strip() for line in text.splitlines()]
+    for run in zip(lines, lines[1:], lines[2:], strict=False):
+        if len("".join(run)) >= 60:
+            yield run
+
+
+def test_held_out_documents_are_many_and_long(held_out: dict[str, str]) -> None:
+    """At least 24 documents of different names and texts are held out, each of them long."""
+    assert len(held_out) >= 24
+    assert len(set(held_out.values())) == len(held_out)
+    assert {name: len(text) for name, text in held_out.items() if len(text) < SHORTEST} == {}
+
+
+def test_training_shares_no_passage_with_held_out(held_out: dict[str, str]) -> None:
+    """No three lines of a held-out document are in the texts the reference model learned from."""
+    training = dict(embedded.training())
+    assert len(training) > 200
+    assert not set(training) & set(held_out)
+    seen = {run for text in held_out.values() for run in runs(text)}
+    assert [name for name, text in training.items() if not seen.isdisjoint(runs(text))] == []
+
+
+def test_embedded_documents_are_the_held_out_ones(held_out: dict[str, str]) -> None:
+    """The default documents are never those of training."""
+    assert dict(read("embedded")) == held_out
+
+
+def test_a_file_is_one_document(tmp_path: Path) -> None:
+    """A text file is a document of its name, whatever its suffix."""
+    path = tmp_path / "story.text"
+    path.write_text("Es war einmal …", encoding="utf-8")
+    assert read(path) == [("story.text", "Es war einmal …")]
+
+
+def test_a_folder_is_read_in_depth_and_in_order(tmp_path: Path) -> None:
+    """Text files below a folder are documents named by their path; other files are not read."""
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "deep.md").write_text("deep")
+    (tmp_path / "a.txt").write_text("first")
+    (tmp_path / "picture.png").write_bytes(b"\x89PNG")
+    assert read(tmp_path) == [("a.txt", "first"), ("b/deep.md", "deep")]
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    """A file in another encoding is named with the first byte that cannot be read."""
+    path = tmp_path / "old.txt"
+    path.write_bytes("façade".encode("latin-1"))
+    told = f"{path} is not UTF-8 text (byte 2); convert it first."
+    assert refused(path) == refused(tmp_path) == told
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    """A folder without text files is named, with the suffixes that count and the other way."""
+    assert refused(tmp_path) == (
+        f"{tmp_path} holds no text file (.html, .md, .py, .rst, .tex, .txt); "
+        f"a data set needs {tmp_path}:split=…"
+    )
+
+
+@pytest.mark.parametrize(
+    "given", ["./gone", "/no/such/folder", "~/no-such-folder", "gone.txt", "./gone:split=test"]
+)
+def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
+    """What looks like a path is refused before anything is read."""
+    with pytest.raises(UserError) as caught:
+        open_documents(given)
+    assert str(caught.value) == (
+        f"documents {given} do not exist; give a file, a folder or a data set's name."
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            "splt=test",
+            "--docs some/set has no option 'splt'; did you mean 'split'? "
+            "known: config, field, limit, revision, split.",
+        ),
+        ("limit=few", "--docs some/set: limit=few should be a whole number above 0."),
+        ("limit=0", "--docs some/set: limit=0 should be a whole number above 0."),
+        ("test", "--docs some/set: 'test' is not option=value."),
+        ("split=a,split=b", "--docs some/set: option 'split' is given twice."),
+    ],
+)
+def test_a_bad_option_is_refused_at_once(options: str, message: str) -> None:
+    """Options of a data set are checked before anything is read."""
+    with pytest.raises(UserError) as caught:
+        open_documents(f"some/set:{options}")
+    assert str(caught.value) == message
+
+
+def test_a_data_set_that_cannot_be_had_is_refused() -> None:
+    """A hub name without a network is one sentence with the split that was looked for."""
+    assert refused("nobody/nothing").startswith(
+        "data set nobody/nothing (split test) cannot be read: "
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of data sets: one, two, parquet and lines."""
+    folder = tmp_path_factory.mktemp("sets")
+    rows = datasets.Dataset.from_dict(ROWS)
+    rows.save_to_disk(folder / "one")
+    datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(folder / "two")
+    (folder / "parquet").mkdir()
+    rows.to_parquet(folder / "parquet" / "train.parquet")
+    (folder / "lines").mkdir()
+    for split, stories in {"train": ["first", "second"], "test": ["third"]}.items():
+        lines = "".join(json.dumps({"story": story}) + "\n" for story in stories)
+        (folder / "lines" / f"{split}.jsonl").write_text(lines)
+    (folder / "broken").mkdir()
+    (folder / "broken" / "train.jsonl").write_text('{"text": "a"}\n{"text": \n')
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("given", "texts"),
+    [
+        ("one", ["one", "two", "three"]),
+        ("one:limit=2", ["one", "two"]),
+        ("two", ["two"]),
+        ("two:split=train,limit=1", ["one"]),
+        ("parquet:split=train,field=text", ["one", "two", "three"]),
+        ("parquet:split=train,limit=2", ["one", "two"]),
+        ("lines:split=train,field=story", ["first", "second"]),
+        ("lines:field=story", ["third"]),
+    ],
+)
+def test_documents_are_the_rows_of_a_split(folder: Path, given: str, texts: list[str]) -> None:
+    """Every row of the split is a document, named by the data set and its number."""
+    name = given.partition(":")[0]
+    assert read(folder / given) == [(f"{name}[{i}]", text) for i, text in enumerate(texts)]
+
+
+def test_a_relative_name_is_a_folder_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bare name is the folder here before it is a data set on the hub."""
+    monkeypatch.chdir(folder)
+    assert read("lines:field=story") == [("lines[0]", "third")]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            "one:field=txt",
+            "--docs {}/one has no field 'txt'; did you mean 'text'? known: number, text.",
+        ),
+        ("one:field=number", "--docs {}/one: field 'number' holds int, not text."),
+        ("two:split=trian", "--docs {}/two has no split 'trian'; did you mean 'train'? "
+         "known: test, train."),
+        ("lines:field=stry", "--docs {}/lines has no field 'stry'; did you mean 'story'? "
+         "known: story."),
+        ("lines:split=dev", "data set {}/lines (split dev) cannot be read: "
+         "Unknown split \"dev\". Should be one of ['train', 'test']."),
+        ("broken:split=train", "data set {}/broken (split train) cannot be read: "
+         "JSON parse error: Invalid value. in row 1"),
+        ("broken:split=train,limit=2", "data set {}/broken (split train) cannot be read: "
+         "JSON parse error: Invalid value. in row 1"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_answered_word_for_word(folder: Path, given: str, message: str) -> None:
+    """The sentence names the data set, what it lacks and what it has."""
+    assert refused(folder / given) == message.format(folder)
+
+
+def test_what_a_folder_of_parquet_files_needs_is_told(tmp_path: Path) -> None:
+    """A folder of data files without options is not read as an empty folder of texts in silence."""
+    datasets.Dataset.from_dict(ROWS).to_parquet(tmp_path / "train.parquet")
+    assert re.search(r"a data set needs .*:split=…$", refused(tmp_path))

@@ -1,0 +1,105 @@
+"""The engine against transformers' own loss, its greedy decoding, and models of a known answer."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from harness import engine
+from harness.engine import answers, trunk_name
+from harness.errors import UserError
+from tasks._types import Question
+from tests.tiny import FAMILIES, tiny_config
+
+
+def build(family: str, **changes: Any) -> Any:
+    """Return a tiny model of seeded random weights."""
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(tiny_config(family, **changes)).eval()
+
+
+def question(length: int, start: int = 1, seed: int = 0) -> Question:
+    draw = Random(seed)
+    return Question("q", length, tuple(draw.randrange(1, 257) for _ in range(length)), start)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_mean_loss_is_that_of_the_model_with_labels(family: str) -> None:
+    """Every family's loss is the library's own to float32 rounding, whatever scales its logits."""
+    model, asked = build(family), question(90)
+    (answer,) = answers(model, [asked])
+    tokens = torch.tensor([asked.tokens])
+    with torch.inference_mode():
+        wanted = model(input_ids=tokens, labels=tokens).loss.item()
+    assert math.fsum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_loss_and_argmax_is_that_of_the_full_logits(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Head chunks that do not divide the targets give each target's loss and argmax."""
+    monkeypatch.setattr(engine, "HEAD_BYTES", 17 * 300 * 4)
+    model, asked = build(family), question(90, start=40)
+    (answer,) = answers(model, [asked])
+    with torch.inference_mode():
+        logits = model(input_ids=torch.tensor([asked.tokens])).logits[0, 39:].float()
+    log_likelihood = torch.log_softmax(logits.double(), -1)
+    wanted = [-log_likelihood[i, token].item() for i, token in enumerate(asked.tokens[40:])]
+    assert answer.nll == pytest.approx(wanted, abs=1e-5)
+    assert list(answer.argmax) == logits.argmax(-1).tolist()
+    assert len(answer.argmax) == len(answer.nll) + 1 == 51
+
+
+def test_no_head_call_sees_more_rows_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The logits of all positions never exist at once."""
+    monkeypatch.setattr(engine, "HEAD_BYTES", 20 * 300 * 4)
+    model, rows = build("llama"), []
+    model.lm_head.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
+    list(answers(model, [question(90)]))
+    assert rows == [20, 20, 20, 20, 10]
+
+
+def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
+    """A head of zeros knows nothing: every target costs ln(300) nats."""
+    model = build("llama", tie_word_embeddings=False)
+    torch.nn.init.zeros_(model.lm_head.weight)
+    (answer,) = answers(model, [question(30)])
+    assert answer.nll == pytest.approx([math.log(300)] * 29, rel=1e-6)
+
+
+def test_questions_are_answered_in_turn_and_alone() -> None:
+    """An answer does not depend on what else was asked, nor on the order, in any bit."""
+    model = build("llama")
+    asked = [question(n, seed=n) for n in (20, 64, 33)]
+    together = list(answers(model, asked))
+    backwards = list(answers(model, asked[::-1]))[::-1]
+    alone = [next(iter(answers(model, [one]))) for one in asked]
+    assert together == backwards == alone
+
+
+def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
+    """A failing head leaves the model whole."""
+    model = build("llama")
+    trunk = model.model
+
+    def fail(*_: Any) -> None:
+        raise RuntimeError("no memory")
+
+    handle = model.lm_head.register_forward_hook(fail)
+    with pytest.raises(RuntimeError, match="no memory"):
+        list(answers(model, [question(20)]))
+    handle.remove()
+    assert model.model is trunk
+    assert len(list(answers(model, [question(20)]))) == 1
+
+
+def test_a_model_without_one_trunk_is_refused() -> None:
+    """What is not a trunk with a head is refused by its class name."""
+    with pytest.raises(UserError, match="^Linear is no causal language model of one trunk"):
+        trunk_name(torch.nn.Linear(2, 2))

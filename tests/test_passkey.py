@@ -1,0 +1,179 @@
+"""Prompts of exact length, a fair grid, and a score that is what greedy decoding gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM
+
+from harness.engine import answers
+from harness.source import make_source
+from tasks import passkey
+from tasks._types import Answer, Question, Source
+from tests.tiny import tiny_config, tiny_tokenizer
+
+TEXT = "Once upon a time. " * 300
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+
+
+def perfect(question: Question) -> Answer:
+    """Answer as a model that knows every key and then ends the sentence."""
+    key = question.tokens[question.start :]
+    return Answer((0.01,) * len(key), (*key, tiny_tokenizer()("."[:1])["input_ids"][0]))
+
+
+def blind(question: Question) -> Answer:
+    """Answer as a model that always says the same letter."""
+    n = len(question.tokens) - question.start
+    return Answer((5.0,) * n, (99,) * (n + 1))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    length=st.integers(330, 2000),
+    depth=st.floats(0, 1),
+    key=st.integers(10_000, 99_999),
+    filler=st.sampled_from(["standard", "documents"]),
+)
+def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
+    length: int, depth: float, key: int, filler: Any
+) -> None:
+    """Length is to the token; the needle stands once, whole, where the depth says."""
+    source = make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+    tokens, start = passkey.prompt(source, length, key, depth, filler=filler, draw=Random(1))
+    text = source.decode(tokens)
+    needle = passkey.NEEDLE.format(key=key)
+    assert len(tokens) == length
+    assert tokens[0] == source.bos
+    assert text.count(needle) == 1
+    assert source.decode(tokens[start:]).strip() == str(key)
+    before = text.index(needle) - text.index(passkey.INTRODUCTION) - len(passkey.INTRODUCTION)
+    after = text.index(passkey.QUESTION) - text.index(needle) - len(needle)
+    assert abs(before - depth * (before + after)) <= 30  # half of the filler's longest sentence
+    assert text.endswith(f"{passkey.QUESTION} {key}")
+
+
+def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Source) -> None:
+    """Depths x trials at each length; methods and lengths are asked for the same five digits."""
+    asked = list(passkey.ask(source, [400, 800], seed=3, depths=3, trials=4))
+    assert len(asked) == 2 * 3 * 4
+    keys = {n: [q.facts["key"] for q in asked if q.length == n] for n in (400, 800)}
+    assert keys[400] == keys[800]
+    assert all(len(str(key)) == 5 for key in keys[400])
+    assert len(set(keys[400])) == 12
+    assert {q.facts["depth"] for q in asked} == {0.0, 0.5, 1.0}
+    assert [q.digest for q in asked] == [
+        q.digest for q in passkey.ask(source, [400, 800], seed=3, depths=3, trials=4)
+    ]
+    other = list(passkey.ask(source, [400, 800], seed=4, depths=3, trials=4))
+    assert keys[400] != [q.facts["key"] for q in other if q.length == 400]
+
+
+def test_a_prompt_that_cannot_fit_names_the_least_length(source: Source) -> None:
+    """The message says what would fit, and that length does fit."""
+    with pytest.raises(ValueError, match="^a passkey prompt needs at least ") as caught:
+        list(passkey.ask(source, [100]))
+    assert str(caught.value).endswith("length is 100")
+    least = int(str(caught.value).split()[6])
+    assert len(list(passkey.ask(source, [least], trials=1, depths=2))) == 2
+    with pytest.raises(ValueError, match=f"at least {least} tokens"):
+        list(passkey.ask(source, [least - 1]))
+
+
+def test_filler_from_documents_needs_one_long_enough() -> None:
+    """Real text that is too short is refused with its length."""
+    short = make_source(tiny_tokenizer(), lambda: [("note", "short")], 512)
+    with pytest.raises(
+        ValueError, match="no document holds .* tokens of filler; the longest has 5"
+    ):
+        list(passkey.ask(short, [400], filler="documents"))
+    with pytest.raises(ValueError, match="passkey needs depths >= 1 and trials >= 1, got 0 and 10"):
+        list(passkey.ask(short, [400], depths=0))
+
+
+def test_a_perfect_model_scores_one_and_a_blind_one_zero(source: Source) -> None:
+    """The ends of the scale, with Wilson intervals worked by hand: z = 1.96, n = 6."""
+    asked = list(passkey.ask(source, [400], depths=3, trials=2))
+    best = passkey.score([passkey.grade(q, perfect(q), source) for q in asked])
+    worst = passkey.score([passkey.grade(q, blind(q), source) for q in asked])
+    # Wilson at p = 1: low = 1 / (1 + z^2 / n) = 1 / (1 + 3.8415 / 6) = 0.6097
+    assert (best.value, best.high, best.n) == (1.0, 1.0, 6)
+    assert best.low == pytest.approx(0.6097, abs=1e-4)
+    assert (worst.value, worst.low) == (0.0, 0.0)
+    assert worst.high == pytest.approx(1 - 0.6097, abs=1e-4)
+
+
+def test_a_key_that_goes_on_is_wrong(source: Source) -> None:
+    """12345 followed by another digit is another number; a space and a digit is the next one."""
+    (asked,) = passkey.ask(source, [400], depths=1, trials=1)
+    key = asked.tokens[asked.start :]
+    losses = (0.1,) * len(key)
+    for text, value in (("7", 0.0), (" ", 1.0), (".", 1.0), ("\n", 1.0)):
+        answer = Answer(losses, (*key, *source.encode(text)))
+        assert passkey.grade(asked, answer, source).value == value
+    sample = passkey.grade(asked, Answer(losses, (*key[:-1], 99, 5)), source)
+    assert sample.value == 0.0
+    assert sample.facts["logprob"] == pytest.approx(-0.1 * len(key))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_score_is_what_greedy_generate_gives(source: Source, seed: int) -> None:
+    """A trial is a hit exactly when the library's greedy decoding says the key and stops there.
+
+    Random models never find a key, so half of them are asked for the key they do say.
+    """
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(tiny_config("llama")).eval()
+    (asked,) = passkey.ask(source, [400], seed=seed, depths=1, trials=1)
+    prompt = asked.tokens[: asked.start]
+    said = generate(model, prompt, len(asked.tokens) - asked.start + 1)
+    if seed % 2:
+        asked = Question("said", asked.length, (*prompt, *said[:-1]), asked.start)
+    (answer,) = answers(model, [asked])
+    key = list(asked.tokens[asked.start :])
+    extends = source.decode([*key, said[-1]])[len(source.decode(key)) :][:1].isdigit()
+    hit = said[:-1] == key and not extends
+    assert passkey.grade(asked, answer, source).value == float(hit)
+    assert hit == (bool(seed % 2) and not extends)
+
+
+def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
+    tokens = torch.tensor([prompt])
+    with torch.inference_mode():
+        out = model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=new, min_new_tokens=new,
+            do_sample=False, pad_token_id=0,
+        )  # fmt: skip
+    return out[0, len(prompt) :].tolist()
+
+
+def test_the_reference_checkpoint_says_what_it_is_scored_for() -> None:
+    """On the trained model hits and misses, in the window and past it, are those of generate."""
+    from harness.checkpoint import REFERENCE, load_weights, open_checkpoint
+
+    checkpoint = open_checkpoint(
+        str(Path(REFERENCE)), revision=None, dtype="float32", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    )  # fmt: skip
+    model = load_weights(checkpoint)
+    source = make_source(checkpoint.tokenizer, list, checkpoint.rope.trained_length)
+    asked = list(passkey.ask(source, [200, 1024], depths=3, trials=1))
+    graded = []
+    for question, answer in zip(asked, answers(model, asked), strict=True):
+        prompt = question.tokens[: question.start]
+        said = source.decode(generate(model, prompt, len(question.tokens) - question.start + 1))
+        hit = passkey.grade(question, answer, source).value
+        key = str(question.facts["key"])
+        assert hit == float(said.strip()[:5] == key and not said.strip()[5:6].isdigit())
+        graded.append(hit)
+    assert set(graded) == {0.0, 1.0}

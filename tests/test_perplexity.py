@@ -1,0 +1,123 @@
+"""The same targets at every length, every token once, and values worked by hand."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.source import make_source
+from tasks import perplexity
+from tasks._intervals import ratio
+from tasks._types import Answer, Question, Sample, Source
+from tests.tiny import tiny_tokenizer
+
+DRAW = Random(5)
+TEXTS = {n: "".join(DRAW.choices("abcdefghij ", k=n)) for n in (300, 900, 1500)}
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return make_source(tiny_tokenizer(), lambda: [(str(n), t) for n, t in TEXTS.items()], 64)
+
+
+def test_tail_scores_the_same_tokens_at_every_length(source: Source) -> None:
+    """Only the context grows: each longer window ends with the shorter one's text."""
+    asked = list(perplexity.ask(source, [100, 200, 800], tail=50))
+    for unit in ("900", "1500"):
+        short, middle, long = (q for q in asked if q.unit == unit)
+        assert short.tokens[short.start :] == middle.tokens[middle.start :]
+        assert short.tokens[short.start :] == long.tokens[long.start :]
+        assert len(long.tokens) - long.start == 50
+        assert middle.tokens[-99:] == short.tokens[1:]
+        assert long.tokens[-199:] == middle.tokens[1:]
+        assert long.tokens[1:] == source.passages()[1 if unit == "900" else 2].tokens[:799]
+
+
+def test_prefix_scores_every_token_of_the_first_window_once(source: Source) -> None:
+    """A window of L is the begin token and the first L - 1 tokens, all of them targets."""
+    asked = list(perplexity.ask(source, [100, 200], protocol="prefix"))
+    text = source.passages()[0].tokens
+    assert [len(q.tokens) for q in asked] == [100] * 3 + [200] * 3
+    assert asked[0].tokens == (source.bos, *text[:99])
+    assert asked[0].start == 1
+
+
+def test_all_windows_open_with_the_begin_token_where_there_is_one(source: Source) -> None:
+    """A tokenizer without one gives windows of text alone, of the same exact length."""
+    without = Source(source.encode, source.decode, None, 64, source.passages)
+    for protocol in ("tail", "prefix"):
+        asked = list(perplexity.ask(source, [200], protocol=protocol))
+        assert all(q.tokens[0] == source.bos and source.bos not in q.tokens[1:] for q in asked)
+        bare = list(perplexity.ask(without, [200], protocol=protocol))
+        assert all(source.bos not in q.tokens and len(q.tokens) == 200 for q in bare)
+
+
+def test_every_length_measures_the_same_documents(source: Source) -> None:
+    """A document too short for the longest length is left out of the shortest too."""
+    asked = list(perplexity.ask(source, [200, 800]))
+    assert {q.unit for q in asked if q.length == 200} == {"900", "1500"}
+    assert {q.unit for q in asked if q.length == 800} == {"900", "1500"}
+
+
+def test_documents_that_are_all_too_short_are_refused_with_the_longest(source: Source) -> None:
+    """The message says how long a window the longest document would fill, and that is true."""
+    wanted = (
+        "no document is as long as 5000 tokens; the longest has 1501: "
+        "ask for shorter lengths or give longer documents"
+    )
+    with pytest.raises(ValueError, match=f"^{wanted}$"):
+        list(perplexity.ask(source, [200, 5000]))
+    assert len(list(perplexity.ask(source, [1501]))) == 1
+    with pytest.raises(ValueError, match="^tail=128 leaves no context in a window of 64 tokens$"):
+        list(perplexity.ask(source, [64]))
+
+
+def test_perplexity_is_token_weighted() -> None:
+    """Two documents of 1 and 3 nats a token over 300 and 100 tokens: e^1.5, not e^2."""
+    score = perplexity.score([Sample("a", 300.0, 300), Sample("b", 300.0, 100)])
+    assert score.value == pytest.approx(math.exp(1.5))
+    assert score.n == 2
+    alone = perplexity.score([Sample("a", 300.0, 300)])
+    assert (alone.value, alone.low, alone.high, alone.n) == (pytest.approx(math.e), None, None, 1)
+
+
+def test_a_uniform_model_has_the_vocabulary_as_perplexity(source: Source) -> None:
+    """ln(300) nats at every target is a perplexity of 300, with no spread between documents."""
+    samples = []
+    for question in perplexity.ask(source, [200]):
+        n = len(question.tokens) - question.start
+        answer = Answer((math.log(300),) * n, (0,) * (n + 1))
+        samples.append(perplexity.grade(question, answer, source))
+    score = perplexity.score(samples)
+    assert score.value == pytest.approx(300)
+    assert score.low == pytest.approx(300)
+    assert score.high == pytest.approx(300)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(1, 999)), min_size=2, max_size=30))
+def test_the_interval_holds_its_value_and_stays_within_the_documents(
+    pairs: list[tuple[float, int]],
+) -> None:
+    """A resampled mean lies between the best and the worst document; draws repeat bit for bit."""
+    sums, counts = [rate * n for rate, n in pairs], [n for _, n in pairs]
+    low, high = ratio(sums, counts)
+    assert low is not None
+    assert high is not None
+    rates = [rate for rate, _ in pairs]
+    assert min(rates) * (1 - 1e-9) <= low <= high <= max(rates) * (1 + 1e-9)
+    assert (low, high) == ratio(sums, counts)
+
+
+def test_a_question_holds_its_length_and_a_context() -> None:
+    """A task cannot ask for another length than it says, nor score a token without context."""
+    with pytest.raises(ValueError, match="3 tokens where length is 4"):
+        Question("q", 4, (1, 2, 3), 1)
+    with pytest.raises(ValueError, match=r"the first target 0 is outside 1\.\.2"):
+        Question("q", 3, (1, 2, 3), 0)
+    assert Question("a", 3, (1, 2, 3), 1).digest == Question("b", 3, (1, 2, 3), 1).digest
+    assert Question("a", 3, (1, 2, 3), 1).digest != Question("a", 3, (1, 2, 3), 2).digest

@@ -1,0 +1,256 @@
+"""Plug-ins by name, by file and by module: options typed, mistakes answered in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import UserError
+from harness.plan import resolve
+from harness.plugins import FOLDERS, ROOT, catalogue, load, names, nearest, split_options
+from scaling._types import Rope
+
+METHODS = "dynamic_ntk, llama3, native, none, ntk, ntk_by_parts, pi, yarn, or a path to a .py file."
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    """Return a function that writes a user's file."""
+
+    def file(text: str, name: str = "mine.py") -> Path:
+        path = tmp_path / name
+        path.write_text(dedent(text), encoding="utf-8")
+        return path
+
+    return file
+
+
+def refused(function: Callable[[], Any]) -> str:
+    """Return the sentence a call is refused with."""
+    with pytest.raises(UserError) as caught:
+        function()
+    return str(caught.value)
+
+
+MINE = """
+    from scaling._types import Frequencies
+
+    def frequencies(rope, length, *, factor: float = 2.0):
+        return Frequencies(rope.inv_freq() / factor)
+"""
+
+
+@pytest.mark.parametrize("kind", FOLDERS)
+def test_every_public_file_is_in_the_catalogue(kind: str) -> None:
+    """A public file of the folder is a plug-in that loads and whose catalogue entry is one line."""
+    lines = catalogue(kind)
+    files = [path.stem for path in (ROOT / FOLDERS[kind]).glob("[!_]*.py")]
+    assert list(lines) == names(kind) == sorted(files)
+    assert all(lines.values())
+    for name in names(kind):
+        assert load(kind, name).label == name
+
+
+def test_options_are_typed_and_defaults_filled_in() -> None:
+    """Options have their annotated types, and what was not given has its default."""
+    plugin = load("method", "yarn:factor=8,truncate=false,ramp=paper")
+    assert plugin.options == {
+        "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "ramp": "paper",
+        "attention_factor": None, "mscale": None, "mscale_all_dim": None,
+    }  # fmt: skip
+    assert isinstance(plugin.options["factor"], float)
+    assert plugin.label == "yarn:factor=8,truncate=false,ramp=paper"
+    assert plugin.digest is None
+
+
+def test_the_seed_is_no_option_of_a_task() -> None:
+    """The seed comes from --seed alone."""
+    assert refused(lambda: load("task", "passkey:seed=3")) == (
+        "passkey has no option 'seed'; known: depths, filler, trials."
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        ("method", "yran", f"no method is called 'yran'; did you mean 'yarn'? known: {METHODS}"),
+        ("method", "zzz", f"no method is called 'zzz'; known: {METHODS}"),
+        (
+            "task",
+            "pass_key",
+            "no task is called 'pass_key'; did you mean 'passkey'? "
+            "known: passkey, perplexity, or a path to a .py file.",
+        ),
+        ("method", "_ramp", f"no method is called '_ramp'; known: {METHODS}"),
+        ("method", "", f"no method is called ''; known: {METHODS}"),
+        ("method", "pi:facto=2", "pi has no option 'facto'; did you mean 'factor'? known: factor."),
+        ("method", "none:factor=2", "none has no option 'factor'; known: none."),
+        (
+            "method",
+            "pi:factor=two",
+            "pi: factor=two should be a valid number, unable to parse string as a number.",
+        ),
+        ("method", "yarn:ramp=log", "yarn: ramp=log should be 'code' or 'paper'."),
+        (
+            "task",
+            "passkey:trials=1.5",
+            "passkey: trials=1.5 should be a valid integer, unable to parse string as an integer.",
+        ),
+        ("method", "pi:2", "pi: '2' is not option=value."),
+        ("method", "pi:factor=", "pi: 'factor=' is not option=value."),
+        ("method", "pi:factor=2,factor=4", "pi: option 'factor' is given twice."),
+        ("method", "no/such.py", "method file no/such.py does not exist."),
+        (
+            "method",
+            "no.such",
+            "method 'no.such' cannot be imported: No module named 'no'.",
+        ),
+        (
+            "method",
+            "tasks.passkey",
+            "tasks.passkey is no method: it does not define frequencies.",
+        ),
+        (
+            "task",
+            "scaling.pi",
+            "scaling.pi is no task: it does not define ask, grade, score, VERSION, METRIC.",
+        ),
+    ],
+)
+def test_a_mistake_is_answered_word_for_word(kind: str, given: str, message: str) -> None:
+    """The sentence says what was given, what is allowed and what was probably meant."""
+    assert refused(lambda: load(kind, given)) == message
+
+
+def test_a_users_file_is_a_plugin_labelled_by_its_stem(write: Write) -> None:
+    """A path to a file works like a name, with typed options and the hash of the file."""
+    path = write(MINE)
+    plugin = load("method", f"{path}:factor=4")
+    assert (plugin.label, plugin.options) == ("mine:factor=4", {"factor": 4.0})
+    assert plugin.digest is not None
+    rope = Rope(8, 10_000.0, 64)
+    assert torch.equal(resolve(plugin, rope, 128).inv_freq, rope.inv_freq() / 4)
+
+
+def test_the_digest_of_a_users_file_follows_its_text(write: Write) -> None:
+    """An edited file is another method, so that its samples are measured again."""
+    first = load("method", str(write(MINE)))
+    second = load("method", str(write(MINE.replace("2.0", "3.0"))))
+    assert first.digest != second.digest
+    assert (first.options["factor"], second.options["factor"]) == (2.0, 3.0)
+
+
+def test_a_dotted_module_is_a_plugin() -> None:
+    """An installed module is named with dots and labelled by its last part."""
+    plugin = load("method", "scaling.pi:factor=2")
+    assert plugin.label == "pi:factor=2"
+    assert plugin.digest is not None
+
+
+def test_a_file_without_the_contract_is_refused(write: Write) -> None:
+    """A file that defines no frequencies is no method."""
+    path = write("def frequency(rope, length): ...\n")
+    assert refused(lambda: load("method", str(path))) == (
+        f"{path} is no method: it does not define frequencies."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "error"),
+    [
+        ("x = 1\ny = x / 0\n", 2, "ZeroDivisionError: division by zero"),
+        ("import math\n\nmath.sqrt(-1)\n", 3, "ValueError: math domain error"),
+        ("def frequencies(:\n", 1, "SyntaxError: invalid syntax"),
+    ],
+)
+def test_an_error_at_import_names_file_and_line(
+    write: Write, text: str, line: int, error: str
+) -> None:
+    """A user's file that cannot be imported is answered with its error, file and line."""
+    path = write(text)
+    message = refused(lambda: load("method", str(path)))
+    assert message == f"method file {path} failed: {error} at {path}:{line}."
+
+
+def test_an_error_in_a_users_function_names_file_and_line(write: Write) -> None:
+    """A user's method that raises is answered with its error, file and line."""
+    path = write("def frequencies(rope, length):\n    return rope.theta\n")
+    plugin = load("method", str(path))
+    assert refused(lambda: resolve(plugin, Rope(8, 1e4, 64), 128)) == (
+        "scaling mine at length 128 failed: AttributeError: 'Rope' object has no attribute 'theta'"
+        f" at {path}:2."
+    )
+
+
+def test_a_value_error_is_the_methods_own_sentence(write: Write) -> None:
+    """What a method refuses by ValueError is told in its words alone."""
+    path = write("def frequencies(rope, length):\n    raise ValueError('only short ones')\n")
+    plugin = load("method", str(path))
+    assert refused(lambda: resolve(plugin, Rope(8, 1e4, 64), 128)) == (
+        "scaling mine at length 128: only short ones."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("frequencies = 3\n", "TypeError: 3 is not a callable object"),
+        ("def frequencies(rope, length, *, a: 'Gone'): ...\n", "NameError: name 'Gone'"),
+    ],
+)
+def test_a_contract_that_cannot_be_read_is_one_sentence(write: Write, text: str, told: str) -> None:
+    """A function whose signature cannot be read is the user's error, not a crash."""
+    path = write(text)
+    assert refused(lambda: load("method", str(path))).startswith(f"method {path} failed: {told}")
+
+
+def test_an_option_without_default_must_be_given(write: Write) -> None:
+    """A keyword-only parameter without a default is asked for by name."""
+    path = write("def frequencies(rope, length, *, base: float): ...\n")
+    assert refused(lambda: load("method", str(path))) == (
+        "mine needs the option 'base': write mine:base=…"
+    )
+    assert load("method", f"{path}:base=7").options == {"base": 7.0}
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ("rope.inv_freq()", "it returned Tensor, not Frequencies."),
+        ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
+        (
+            "Frequencies(rope.inv_freq().double())",
+            "inv_freq must be one row of float32, got torch.float64 (4,).",
+        ),
+        (
+            "Frequencies(rope.inv_freq(), 0.0)",
+            "attention_factor must be positive, got 0.0.",
+        ),
+    ],
+)
+def test_frequencies_that_cannot_be_used_are_refused(
+    write: Write, returned: str, told: str
+) -> None:
+    """What a method returns is checked before any weight is read."""
+    plugin = load(
+        "method", str(write(MINE.replace("Frequencies(rope.inv_freq() / factor)", returned)))
+    )
+    message = refused(lambda: resolve(plugin, Rope(8, 1e4, 64), 128))
+    assert message == f"scaling mine at length 128: {told}"
+
+
+def test_nearest_names_all_and_the_likeliest() -> None:
+    """The answer to an unknown word holds all allowed ones, sorted."""
+    assert nearest("lenght", ["width", "length"]) == "did you mean 'length'? known: length, width"
+    assert nearest("q", []) == "known: none"
+
+
+def test_options_are_split_at_commas_and_first_equals_signs() -> None:
+    """Blanks around a name or a value do not count, and a value may hold an equals sign."""
+    assert split_options("x", "a = 1, b=c=d,") == {"a": "1", "b": "c=d"}

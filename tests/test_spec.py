@@ -1,0 +1,172 @@
+"""What is asked: flags, a sweep file, or both, and every mistake in words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.spec import LENGTHS, SCALING, TASKS, Spec, parse
+
+SETTINGS = (
+    "allow_pickle, device, docs, dtype, length, model, out, revision, scaling, seed, task, "
+    "trust_remote_code"
+)
+
+
+def refused(file: Path | None, flags: dict[str, Any]) -> str:
+    """Return the sentence a sweep is refused with."""
+    with pytest.raises(UserError) as caught:
+        parse(file, flags)
+    return str(caught.value)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """Return where a test writes its sweep file."""
+    return tmp_path / "sweep.yaml"
+
+
+def test_nothing_asked_is_the_whole_default() -> None:
+    """Without any flag, the reference model is swept over the default methods and lengths."""
+    spec = parse(None, {})
+    assert (spec.model, spec.docs, spec.seed) == ("reference", "embedded", 0)
+    assert (spec.scaling, spec.task, spec.length) == (SCALING, TASKS, LENGTHS)
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        (("512",), (512,)),
+        (("4k",), (4096,)),
+        (("2x",), (512,)),
+        (("2x", "64", "1k", "512", "1x"), (64, 256, 512, 1024)),
+    ],
+)
+def test_lengths_are_tokens_ascending_each_once(
+    given: tuple[str, ...], tokens: tuple[int, ...]
+) -> None:
+    """512 is tokens, 4k is 4096, 2x is two trained windows."""
+    assert Spec(length=given).lengths(trained_length=256) == tokens
+
+
+def test_a_sweep_file_has_the_flags_names(sweep: Path) -> None:
+    """The keys of a sweep file are the flags, and its numbers are taken as they are."""
+    sweep.write_text("scaling: [none, 'yarn:factor=8']\nlength: [512, 2x]\nseed: 7\nout: here\n")
+    spec = parse(sweep, {})
+    assert spec.scaling == ("none", "yarn:factor=8")
+    assert spec.length == ("512", "2x")
+    assert (spec.seed, spec.out) == (7, Path("here"))
+    assert spec.task == TASKS
+
+
+def test_flags_win_over_the_sweep_file(sweep: Path) -> None:
+    """A flag replaces the file's setting whole, and the other settings stay."""
+    sweep.write_text("scaling: [none, pi]\nseed: 7\n")
+    spec = parse(sweep, {"scaling": ("yarn",)})
+    assert (spec.scaling, spec.seed) == (("yarn",), 7)
+
+
+def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
+    """Only settings that were given count as asked, for the record."""
+    sweep.write_text("seed: 0\n")
+    spec = parse(sweep, {"device": "cpu"})
+    assert spec.model_dump(exclude_unset=True) == {"seed": 0, "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "scalings: [none]\n",
+            "no setting is called 'scalings'; did you mean 'scaling'? known: " + SETTINGS + ".",
+        ),
+        ("7: 1\n", f"no setting is called '7'; known: {SETTINGS}."),
+        (
+            "length: [64, 4q]\n",
+            "length: '4q' is no length; write 512, 4k (4096) or 2x (of the window) "
+            "(given: [64, '4q']).",
+        ),
+        ("length: 512\n", "length: Input should be a valid tuple (given: 512)."),
+        ("scaling: yarn\n", "scaling: Input should be a valid tuple (given: 'yarn')."),
+        ("scaling: [1]\n", "scaling.0: Input should be a valid string (given: 1)."),
+        (
+            "scaling: []\n",
+            "scaling: Tuple should have at least 1 item after validation, not 0 (given: []).",
+        ),
+        (
+            "task: []\n",
+            "task: Tuple should have at least 1 item after validation, not 0 (given: []).",
+        ),
+        (
+            "length: []\n",
+            "length: Tuple should have at least 1 item after validation, not 0 (given: ()).",
+        ),
+        (
+            "seed: often\n",
+            "seed: Input should be a valid integer, unable to parse string as an integer "
+            "(given: 'often').",
+        ),
+        (
+            "dtype: float8\n",
+            "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16' (given: 'float8').",
+        ),
+        ("docs: ''\n", "docs: String should have at least 1 character (given: '')."),
+        ("model: ''\n", "model: String should have at least 1 character (given: '')."),
+    ],
+)
+def test_a_mistake_in_a_sweep_file_is_answered_word_for_word(
+    sweep: Path, text: str, message: str
+) -> None:
+    """The sentence names the file, the key, what was given and what is allowed."""
+    sweep.write_text(text)
+    assert refused(sweep, {}) == f"{sweep}: {message}"
+
+
+def test_a_mistake_in_a_flag_does_not_blame_the_file(sweep: Path) -> None:
+    """The file is named only for its own settings."""
+    sweep.write_text("seed: 7\n")
+    assert refused(sweep, {"length": ("long",)}) == (
+        "length: 'long' is no length; write 512, 4k (4096) or 2x (of the window) "
+        "(given: ('long',))."
+    )
+
+
+@pytest.mark.parametrize("text", ["512k1", "k", "-1", "1.5x", "", " 5", "4K"])
+def test_what_is_no_length_is_refused(text: str) -> None:
+    """A length is digits with k, x or nothing behind."""
+    assert refused(None, {"length": (text,)}).startswith(f"length: {text!r} is no length;")
+
+
+@pytest.mark.parametrize("text", ["", "- none\n- pi\n", "yarn\n"])
+def test_a_sweep_file_that_is_no_mapping_is_refused(sweep: Path, text: str) -> None:
+    """An empty file, a list or a word holds no settings."""
+    sweep.write_text(text)
+    assert refused(sweep, {}) == (
+        f"sweep file {sweep} must hold settings (model: …, scaling: […], …)."
+    )
+
+
+def test_a_sweep_file_that_is_no_yaml_is_refused(sweep: Path) -> None:
+    """Broken YAML is answered in one line that names the place."""
+    sweep.write_text("scaling: [none\nseed: 7\n")
+    message = refused(sweep, {})
+    assert message.startswith(f"sweep file {sweep} is not YAML: ")
+    assert "line 2" in message
+    assert "\n" not in message
+
+
+def test_a_sweep_file_in_another_encoding_is_refused(sweep: Path) -> None:
+    """A file that is not UTF-8 is no sweep file."""
+    sweep.write_bytes("docs: façade\n".encode("latin-1"))
+    assert refused(sweep, {}).startswith(f"sweep file {sweep} is not YAML: 'utf-8' codec")
+
+
+def test_a_missing_sweep_file_is_named(sweep: Path) -> None:
+    """A sweep file that is not there, or is a folder, is one sentence."""
+    assert refused(sweep, {}) == f"sweep file {sweep} does not exist."
+    assert refused(sweep.parent, {}) == (
+        f"sweep file {sweep.parent} cannot be read: Is a directory."
+    )

@@ -1,0 +1,200 @@
+"""The run folder: what was measured survives a kill, and nothing else gets in."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.store import (
+    RUN,
+    SAMPLES,
+    append,
+    measured,
+    read_run,
+    read_samples,
+    write_run,
+    writing,
+)
+
+
+def sample(number: int, status: str = "ok", **more: Any) -> dict[str, Any]:
+    """Return a record of one cell."""
+    value = number / 3 if status == "ok" else None
+    return {"cell": "c", "question": str(number), "status": status, "value": value, **more}
+
+
+def store(folder: Path, *records: dict[str, Any]) -> None:
+    """Append records as a run does."""
+    with writing(folder) as file:
+        for record in records:
+            append(file, record)
+
+
+def test_what_is_appended_is_read_bit_for_bit(tmp_path: Path) -> None:
+    """Values, names in any script and their order come back as they were written."""
+    records = [sample(n, unit=f"größe {n}") for n in range(3)]
+    store(tmp_path / "deep" / "run", *records)
+    found = read_samples(tmp_path / "deep" / "run")
+    assert found == {("c", str(n)): records[n] for n in range(3)}
+    assert list(found) == [("c", "0"), ("c", "1"), ("c", "2")]
+
+
+def test_a_sample_is_on_disk_before_the_next(tmp_path: Path) -> None:
+    """A reader sees each sample as soon as it is measured."""
+    with writing(tmp_path) as file:
+        for number in range(3):
+            append(file, sample(number))
+            assert len(read_samples(tmp_path)) == number + 1
+
+
+def test_a_second_session_goes_on_at_the_end(tmp_path: Path) -> None:
+    """What is there stays as it is, byte for byte."""
+    store(tmp_path, sample(0))
+    before = (tmp_path / SAMPLES).read_bytes()
+    store(tmp_path, sample(1))
+    assert (tmp_path / SAMPLES).read_bytes().startswith(before)
+    assert len(read_samples(tmp_path)) == 2
+
+
+def test_a_folder_without_samples_has_none(tmp_path: Path) -> None:
+    """A folder that was never written has nothing measured."""
+    assert read_samples(tmp_path / "gone") == {}
+
+
+@pytest.mark.parametrize("torn", ['{"cell": "c", "question": "9"', "{", "\u00e9"])
+def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path: Path, torn: str) -> None:
+    """The line a kill left half written does not count, and the next session writes over it."""
+    store(tmp_path, sample(0))
+    whole = (tmp_path / SAMPLES).read_bytes()
+    (tmp_path / SAMPLES).write_bytes(whole + torn.encode()[:-1] + b"\xc3")
+    assert list(read_samples(tmp_path)) == [("c", "0")]
+    store(tmp_path, sample(1))
+    assert list(read_samples(tmp_path)) == [("c", "0"), ("c", "1")]
+    assert (tmp_path / SAMPLES).read_bytes().startswith(whole)
+
+
+def test_a_file_of_one_torn_line_is_emptied(tmp_path: Path) -> None:
+    """A kill during the very first sample leaves nothing."""
+    (tmp_path / SAMPLES).write_text('{"cell": "c"')
+    store(tmp_path)
+    assert (tmp_path / SAMPLES).read_bytes() == b""
+
+
+@pytest.mark.parametrize("broken", ['{"cell": "c"', '{"cell": "c"}', "[]", "", "\x00"])
+def test_a_broken_line_in_the_middle_is_named(tmp_path: Path, broken: str) -> None:
+    """A damaged file is refused with its line, and nothing is guessed."""
+    store(tmp_path, sample(0))
+    with (tmp_path / SAMPLES).open("a") as file:
+        file.write(f"{broken}\n{json.dumps(sample(1))}\n")
+    with pytest.raises(UserError) as caught:
+        read_samples(tmp_path)
+    assert str(caught.value) == (
+        f"{tmp_path / SAMPLES}, line 2 is broken; take the line out to measure it again."
+    )
+
+
+def test_the_last_record_of_a_sample_counts(tmp_path: Path) -> None:
+    """A sample measured again replaces its failure."""
+    store(tmp_path, sample(0, "out_of_memory"), sample(1), sample(0))
+    assert read_samples(tmp_path)["c", "0"]["status"] == "ok"
+
+
+def test_failures_that_may_pass_are_measured_again(tmp_path: Path) -> None:
+    """Out of memory is tried again; a number and an undefined loss are kept."""
+    store(tmp_path, sample(0), sample(1, "out_of_memory"), sample(2, "not_finite"))
+    assert measured(read_samples(tmp_path)) == {("c", "0"), ("c", "2")}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_no_file_holds_what_is_no_number(tmp_path: Path, value: float) -> None:
+    """NaN and infinity are refused and leave no trace."""
+    with writing(tmp_path) as file:
+        append(file, sample(0))
+        with pytest.raises(ValueError, match="not JSON compliant"):
+            append(file, sample(1, seconds=value))
+    assert list(read_samples(tmp_path)) == [("c", "0")]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_run(tmp_path, {"schema": 1, "base": value})
+    assert not (tmp_path / RUN).exists()
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    """Two processes never write one folder; the second is told so, and may when the first ends."""
+    code = "import sys; from pathlib import Path; from harness.store import writing\n"
+    code += "with writing(Path(sys.argv[1])): print('written', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "written\n"
+        with pytest.raises(UserError) as caught, writing(tmp_path):
+            pytest.fail("two writers")
+        other.communicate("")
+    assert str(caught.value) == (
+        f"another process is writing {tmp_path}; wait for it or choose another --out."
+    )
+    store(tmp_path, sample(0))
+    assert len(read_samples(tmp_path)) == 1
+
+
+def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
+    """A run that fails does not keep its folder."""
+    with pytest.raises(KeyError), writing(tmp_path):
+        raise KeyError
+    store(tmp_path, sample(0))
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """An --out that is a file is one sentence."""
+    (tmp_path / "file").write_text("")
+    for folder, reason in (("file", "File exists"), ("file/run", "Not a directory")):
+        with pytest.raises(UserError) as caught, writing(tmp_path / folder):
+            pytest.fail("written")
+        assert str(caught.value) == f"run folder {tmp_path / folder} cannot be made: {reason}."
+
+
+def test_the_record_is_replaced_in_one_step(tmp_path: Path) -> None:
+    """A record that cannot be written whole leaves the old one whole."""
+    write_run(tmp_path, {"schema": 1, "seed": 0})
+    with pytest.raises(TypeError):
+        write_run(tmp_path, {"schema": 1, "seed": object()})
+    assert read_run(tmp_path) == {"schema": 1, "seed": 0}
+    write_run(tmp_path, {"schema": 1, "seed": 1})
+    assert read_run(tmp_path) == {"schema": 1, "seed": 1}
+    assert (tmp_path / RUN).read_text().endswith("}\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "{folder} is no run folder: it holds no run.json."),
+        ("{", "{folder}/run.json is no JSON: Expecting property name enclosed in double quotes: "
+         "line 1 column 2 (char 1)."),
+        ('{"schema": 7}', "{folder}/run.json has schema 7; this version reads 1."),
+        ("{}", "{folder}/run.json has schema None; this version reads 1."),
+    ],
+)  # fmt: skip
+def test_what_is_no_run_is_named(tmp_path: Path, text: str | None, message: str) -> None:
+    """A folder without a readable record is refused in words."""
+    if text is not None:
+        (tmp_path / RUN).write_text(text)
+    with pytest.raises(UserError) as caught:
+        read_run(tmp_path)
+    assert str(caught.value) == message.format(folder=tmp_path)
+
+
+def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
+    """A path to run.json itself is answered like a folder without one."""
+    write_run(tmp_path, {"schema": 1})
+    with pytest.raises(UserError, match=r"is no run folder: it holds no run\.json\.$"):
+        read_run(tmp_path / RUN)
