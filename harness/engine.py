@@ -6,7 +6,7 @@ question, the head in row chunks, so that no ``length x vocabulary`` tensor exis
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -62,19 +62,36 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
 
 
 @torch.inference_mode()
-def answers(model: Any, questions: Iterable[Question]) -> Iterator[Answer]:
-    """Yield the answer to each question in turn, from one forward pass over its tokens.
+def answers(model: Any, questions: Sequence[Question]) -> Iterator[tuple[int, Answer | None]]:
+    """Yield (index, answer) of every question, each once, in the order that costs least.
 
     Equal to ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
-    position, nothing padded or masked. The model is in eval mode and on one device.
+    position, nothing padded or masked. None stands for a question that found too little memory;
+    every other error is raised. The model is in eval mode and on one device.
     """
-    trunk = getattr(model, trunk_name(model))
-    vocabulary = model.config.get_text_config().vocab_size
-    rows = max(LEAST_ROWS, HEAD_BYTES // (4 * vocabulary))
-    for question in questions:
-        tokens = torch.tensor([question.tokens], device=model.device)
-        hidden = trunk(input_ids=tokens, use_cache=False).last_hidden_state
-        yield _read(model, hidden[:, question.start - 1 :], tokens[:, question.start - 1 :], rows)
+    for index, question in enumerate(questions):
+        try:
+            answer = _answer(model, question)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            answer = None
+        yield index, answer
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell a lack of memory, on a GPU or a CPU, from every other failure."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "DefaultCPUAllocator" in str(error)
+
+
+def _answer(model: Any, question: Question) -> Answer:
+    """Answer one question by one forward pass of the trunk over its tokens."""
+    tokens = torch.tensor([question.tokens], device=model.device)
+    hidden = getattr(model, trunk_name(model))(input_ids=tokens, use_cache=False)[0]
+    rows = max(LEAST_ROWS, HEAD_BYTES // (4 * model.config.get_text_config().vocab_size))
+    first = question.start - 1
+    return _read(model, hidden[:, first:], tokens[:, first:], rows)
 
 
 def _read(model: Any, hidden: torch.Tensor, tokens: torch.Tensor, rows: int) -> Answer:

@@ -47,38 +47,24 @@ def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], 
 
 
 def _measured(plan: Plan, model: Any, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:
-    """Yield each item with its record; an item that runs out of memory costs only itself."""
+    """Yield each item with its record as it is measured."""
     tasks = {task.label: task.module for task in plan.tasks}
-    left = list(items)
-    while left:
-        replies = answers(model, [question for _, question in left])
-        while left:
-            _start_peak(plan.checkpoint.device)
-            began = time.perf_counter()
-            try:
-                answer = next(replies)
-            except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
-                    raise
-                outcome: Record = {"status": "out_of_memory", "value": None, "weight": 0}
-            else:
-                cell, question = left[0]
-                outcome = _graded(tasks[cell.task], question, answer, plan)
-            item = left.pop(0)
-            seconds = time.perf_counter() - began
-            yield item, _record(item, outcome, seconds, _peak_mib(plan.checkpoint.device))
-            if outcome["status"] == "out_of_memory":
-                break  # an exception ends the engine's iterator: begin another with the rest
+    device = plan.checkpoint.device
+    _start_peak(device)
+    began = time.perf_counter()
+    for index, answer in answers(model, [question for _, question in items]):
+        cell, question = items[index]
+        outcome = _graded(tasks[cell.task], question, answer, plan)
+        seconds = time.perf_counter() - began
+        yield items[index], _record(items[index], outcome, seconds, _peak_mib(device))
+        _start_peak(device)
+        began = time.perf_counter()
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Tell a lack of memory, on a GPU or a CPU, from every other failure."""
-    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or "DefaultCPUAllocator" in str(error)
-
-
-def _graded(task: Any, question: Question, answer: Answer, plan: Plan) -> Record:
-    """Grade an answer; one with an infinite or undefined loss is a status, never a number."""
+def _graded(task: Any, question: Question, answer: Answer | None, plan: Plan) -> Record:
+    """Grade an answer; too little memory or an infinite loss is a status, never a number."""
+    if answer is None:
+        return {"status": "out_of_memory", "value": None, "weight": 0}
     if not all(map(math.isfinite, answer.nll)):
         first = next(i for i, nll in enumerate(answer.nll) if not math.isfinite(nll))
         facts = {**question.facts, "position": question.start + first}

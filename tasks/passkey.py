@@ -40,7 +40,7 @@ def ask(
     *,
     seed: int = 0,
     depths: int = 5,
-    trials: int = 10,
+    trials: int = 5,
     filler: Filler = "standard",
 ) -> Iterator[Question]:
     """Yield a grid of ``depths`` evenly spaced depths x ``trials`` keys at every length.

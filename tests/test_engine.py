@@ -32,7 +32,7 @@ def question(length: int, start: int = 1, seed: int = 0) -> Question:
 def test_the_mean_loss_is_that_of_the_model_with_labels(family: str) -> None:
     """Every family's loss is the library's own to float32 rounding, whatever scales its logits."""
     model, asked = build(family), question(90)
-    (answer,) = answers(model, [asked])
+    ((_, answer),) = answers(model, [asked])
     tokens = torch.tensor([asked.tokens])
     with torch.inference_mode():
         wanted = model(input_ids=tokens, labels=tokens).loss.item()
@@ -46,7 +46,7 @@ def test_every_loss_and_argmax_is_that_of_the_full_logits(
     """Head chunks that do not divide the targets give each target's loss and argmax."""
     monkeypatch.setattr(engine, "HEAD_BYTES", 17 * 300 * 4)
     model, asked = build(family), question(90, start=40)
-    (answer,) = answers(model, [asked])
+    ((_, answer),) = answers(model, [asked])
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([asked.tokens])).logits[0, 39:].float()
     log_likelihood = torch.log_softmax(logits.double(), -1)
@@ -69,7 +69,7 @@ def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
     """A head of zeros knows nothing: every target costs ln(300) nats."""
     model = build("llama", tie_word_embeddings=False)
     torch.nn.init.zeros_(model.lm_head.weight)
-    (answer,) = answers(model, [question(30)])
+    ((_, answer),) = answers(model, [question(30)])
     assert answer.nll == pytest.approx([math.log(300)] * 29, rel=1e-6)
 
 
@@ -77,10 +77,10 @@ def test_questions_are_answered_in_turn_and_alone() -> None:
     """An answer does not depend on what else was asked, nor on the order, in any bit."""
     model = build("llama")
     asked = [question(n, seed=n) for n in (20, 64, 33)]
-    together = list(answers(model, asked))
-    backwards = list(answers(model, asked[::-1]))[::-1]
-    alone = [next(iter(answers(model, [one]))) for one in asked]
-    assert together == backwards == alone
+    together = dict(answers(model, asked))
+    backwards = dict(answers(model, asked[::-1]))
+    alone = {i: dict(answers(model, [one]))[0] for i, one in enumerate(asked)}
+    assert together == alone == {2 - i: answer for i, answer in backwards.items()}
 
 
 def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
@@ -89,14 +89,35 @@ def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
     trunk = model.model
 
     def fail(*_: Any) -> None:
-        raise RuntimeError("no memory")
+        raise RuntimeError("broken")
 
     handle = model.lm_head.register_forward_hook(fail)
-    with pytest.raises(RuntimeError, match="no memory"):
+    with pytest.raises(RuntimeError, match="broken"):
         list(answers(model, [question(20)]))
     handle.remove()
     assert model.model is trunk
     assert len(list(answers(model, [question(20)]))) == 1
+
+
+@pytest.mark.parametrize(
+    "lack",
+    [
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        MemoryError(),
+    ],
+)
+def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack: BaseException) -> None:
+    """The question that does not fit is None, never a wrong answer; the others are measured."""
+    model, asked = build("llama"), [question(20), question(70), question(30)]
+    wanted = dict(answers(model, asked))
+
+    def fail(_: Any, inputs: Any) -> None:
+        if inputs[0].shape[1] == 70:
+            raise lack
+
+    model.model.layers[0].register_forward_pre_hook(fail)
+    assert dict(answers(model, asked)) == {**wanted, 1: None}
 
 
 def test_a_model_without_one_trunk_is_refused() -> None:

@@ -1,0 +1,157 @@
+"""The shape of the house: who imports whom, and that everything stays small enough to read."""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from harness.plugins import FOLDERS, ROOT, names
+
+PACKAGES = ("scaling", "tasks", "harness")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+PLUGINS = [ROOT / FOLDERS[kind] / f"{name}.py" for kind in FOLDERS for name in names(kind)]
+FILE_LINES, PLUGIN_LINES, FUNCTION_LINES, ENTRY_CHARACTERS = 250, 80, 40, 100
+# What a folder may import beside the standard library: anywhere, and inside functions only.
+MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
+    "scaling": ({"scaling", "torch"}, set()),
+    "tasks": ({"tasks"}, {"scipy", "numpy", "datasets"}),
+    "harness/reports": ({"harness.reports", "pandas", "matplotlib", "numpy", "tabulate"}, set()),
+}
+NEVER = {"results", "scripts", "tests", "training"}
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def relative(path: Path) -> str:
+    """Return a file's name as a reader of the repository writes it."""
+    return path.relative_to(ROOT).as_posix()
+
+
+def imports(tree: ast.AST, *, deep: bool = False) -> Iterator[tuple[str, bool]]:
+    """Yield every imported module and whether it is imported inside a function."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, deep) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            assert node.module is not None
+            yield from ((f"{node.module}.{alias.name}", deep) for alias in node.names)
+        else:
+            yield from imports(node, deep=deep or isinstance(node, FUNCTIONS))
+
+
+def within(module: str, allowed: set[str]) -> bool:
+    """Tell whether a module is one of the allowed ones or inside one."""
+    return any(module == name or module.startswith(f"{name}.") for name in allowed)
+
+
+def code_lines(path: Path) -> int:
+    """Count the lines that are neither blank, nor comment, nor docstring."""
+    text = path.read_text(encoding="utf-8")
+    counted: set[int] = set()
+    nothing = (
+        tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT,
+        tokenize.ENDMARKER,
+    )  # fmt: skip
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in nothing:
+            counted.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)) and ast.get_docstring(node):
+            told = node.body[0]
+            counted -= set(range(told.lineno, (told.end_lineno or told.lineno) + 1))
+    return len(counted)
+
+
+def body_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Count the lines of a function's body without its docstring."""
+    body = function.body[1:] if ast.get_docstring(function) else function.body
+    return (function.end_lineno or 0) - body[0].lineno + 1 if body else 0
+
+
+@pytest.mark.parametrize("folder", MAY_IMPORT)
+def test_imports_point_one_way(folder: str) -> None:
+    """Mathematics, measurements and reports know nothing of the machine that joins them."""
+    anywhere, in_functions = MAY_IMPORT[folder]
+    wrong = []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        for module, deep in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            allowed = anywhere | (in_functions if deep else set())
+            if module.partition(".")[0] not in sys.stdlib_module_names and not within(
+                module, allowed
+            ):
+                wrong.append(f"{relative(path)} imports {module}")
+    assert wrong == []
+
+
+def test_data_scripts_and_tests_are_never_imported() -> None:
+    """The package stands without results, scripts and tests."""
+    wrong = [
+        f"{relative(path)} imports {module}"
+        for path in FILES
+        for module, _ in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if within(module, NEVER)
+    ]
+    assert wrong == []
+    assert not list((ROOT / "results").rglob("*.py"))
+
+
+def test_a_plugin_is_told_in_one_line() -> None:
+    """The first docstring line is the catalogue entry: one sentence of 100 characters at most."""
+    wrong = {}
+    for path in PLUGINS:
+        told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        entry, _, rest = told.partition("\n")
+        if not entry.endswith(".") or len(entry) > ENTRY_CHARACTERS or rest[:1].strip():
+            wrong[relative(path)] = f"{len(entry)} characters: {entry}"
+    assert wrong == {}
+
+
+def test_a_plugin_fits_on_two_screens() -> None:
+    """A method, a task or a report is 80 lines of code at most."""
+    lines = {relative(path): code_lines(path) for path in PLUGINS}
+    assert {name: count for name, count in lines.items() if count > PLUGIN_LINES} == {}
+
+
+def test_a_file_fits_in_the_head() -> None:
+    """No file of the package is longer than 250 lines, everything counted."""
+    lines = {relative(path): len(path.read_text(encoding="utf-8").splitlines()) for path in FILES}
+    assert {name: count for name, count in lines.items() if count > FILE_LINES} == {}
+
+
+def test_a_function_fits_on_a_page() -> None:
+    """No function's body is longer than 40 lines, its docstring apart."""
+    long = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, FUNCTIONS) and body_lines(node) > FUNCTION_LINES:
+                long[f"{relative(path)}:{node.name}"] = body_lines(node)
+    assert long == {}
+
+
+def test_no_module_is_a_drawer_for_everything() -> None:
+    """A module is named for what it does."""
+    drawers = {"utils", "util", "helpers", "common", "misc"}
+    assert [relative(path) for path in FILES if path.stem.strip("_") in drawers] == []
+
+
+def test_lines_are_counted_right(tmp_path: Path) -> None:
+    """The counts leave out what they say: blank lines, comments and docstrings."""
+    path = tmp_path / "seven.py"
+    path.write_text('"""Told\n\nat length."""\n\n# why\nx = """\ntext\n"""\n\n\ndef f(\n    a,\n):\n'
+                    '    """Say."""\n    # how\n    return a\n')  # fmt: skip
+    assert code_lines(path) == 7
+    function = ast.parse(path.read_text()).body[-1]
+    assert isinstance(function, ast.FunctionDef)
+    assert body_lines(function) == 1
+
+
+def test_imports_are_found_wherever_they_are() -> None:
+    """An import in a function or a branch counts, and the depth tells functions from the rest."""
+    text = "import a.b\nif a:\n    from c import d\ndef f():\n    with a:\n        import e\n"
+    assert list(imports(ast.parse(text))) == [("a.b", False), ("c.d", False), ("e", True)]

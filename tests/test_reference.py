@@ -1,0 +1,158 @@
+"""The embedded model and its committed run: what they must be, and a slice measured again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from harness.checkpoint import REFERENCE, load_weights
+from harness.engine import answers
+from harness.frame import make_frame
+from harness.plan import Plan, make_plan
+from harness.report import write_reports
+from harness.rotary import patched
+from harness.spec import Spec
+from harness.store import read_run, read_samples
+
+RUN = Path(__file__).resolve().parent.parent / "results" / "reference"
+GOLDEN = [("none", 256), ("none", 512), ("yarn", 1024)]
+PER_CELL = 3
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    """The committed run's sweep as this machine would run it."""
+    return make_plan(Spec.model_validate(read_run(RUN)["asked"]))
+
+
+@pytest.fixture(scope="module")
+def model(plan: Plan) -> Any:
+    return load_weights(plan.checkpoint)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return make_frame([RUN])
+
+
+@pytest.mark.parametrize(("scaling", "length"), GOLDEN)
+@pytest.mark.parametrize("task", ["perplexity", "passkey"])
+def test_a_golden_slice_agrees_with_the_committed_run(
+    plan: Plan, model: Any, task: str, scaling: str, length: int
+) -> None:
+    """Measured again on any machine: losses to 1e-4, log-probabilities to 0.01 nats, equal hits.
+
+    Documents whose text differs in this Python are other questions and are passed over; pass key
+    prompts are the same everywhere.
+    """
+    kept = {(r["question"], r["frequencies"]): r for r in read_samples(RUN).values()}
+    cells = read_run(RUN)["cells"]
+    (stored,) = (
+        cell
+        for cell in cells
+        if (cell["scaling"], cell["length"]) == (scaling, length)
+        and cell["task"].partition(":")[0] == task
+    )
+    cell = next(
+        cell
+        for cell in plan.cells
+        if (cell.scaling, cell.task, cell.length) == (scaling, stored["task"], length)
+    )
+    known = [q for q in cell.questions if (q.digest, stored["frequencies"]) in kept]
+    if task == "passkey":
+        assert known
+    elif not known:
+        pytest.skip("no embedded document has the same text in this Python")
+    grade = next(t.module.grade for t in plan.tasks if t.label == cell.task)
+    asked = known[:: max(1, len(known) // PER_CELL)][:PER_CELL]
+    with patched(model, plan.frequencies[cell.frequencies]):
+        for index, answer in answers(model, asked):
+            question = asked[index]
+            record = kept[question.digest, stored["frequencies"]]
+            sample = grade(question, answer, plan.source)
+            assert sample.value == pytest.approx(record["value"], rel=1e-4)
+            if task == "passkey":
+                logprob = record["facts"]["logprob"]
+                assert sample.facts["logprob"] == pytest.approx(logprob, rel=1e-3, abs=0.01)
+
+
+def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:
+    """Return the score of one cell of the committed run."""
+    rows = frame[
+        frame["task"].str.startswith(task)
+        & (frame["scaling"] == scaling)
+        & (frame["length"] == stretch * frame["trained_length"])
+    ]
+    value: float = rows["score"].iloc[0]
+    return value
+
+
+def test_the_committed_run_is_whole(frame: pd.DataFrame) -> None:
+    """Every cell of the sweep was measured, and every sample is a number."""
+    assert (frame["status"] == "ok").all()
+    assert (
+        frame.groupby(["scaling", "task", "length"])["n"].first() == frame["asked"].iloc[0]
+    ).any()
+    assert (frame["n"] == frame["asked"]).all()
+
+
+def test_the_unscaled_model_breaks_at_its_window(frame: pd.DataFrame) -> None:
+    """Past the window unscaled perplexity at least doubles and retrieval is all but gone."""
+    inside, beyond = (score(frame, "perplexity", "none", stretch) for stretch in (1, 4))
+    assert beyond >= 2 * inside
+    assert score(frame, "passkey", "none", 1) >= 0.99
+    assert all(score(frame, "passkey", "none", stretch) <= 0.1 for stretch in (2, 4, 8))
+
+
+def test_the_best_method_holds_at_four_windows(frame: pd.DataFrame) -> None:
+    """The best method is no worse at 4x than the model is in its window, and finds the keys."""
+    methods = frame["scaling"].unique()
+    best = min(score(frame, "perplexity", scaling, 4) for scaling in methods)
+    assert best <= score(frame, "perplexity", "none", 1)
+    assert max(score(frame, "passkey", scaling, 4) for scaling in methods) >= 0.9
+
+
+def test_the_committed_tables_are_those_of_the_committed_samples(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    """Tables made again from the files agree with the committed ones to the last digit shown."""
+    write_reports(frame, tmp_path, ["scores"])
+    assert (tmp_path / "scores.md").read_text() == (RUN / "reports" / "scores.md").read_text()
+    for figure in ("curves", "passkey_map"):
+        for suffix in ("png", "svg"):
+            assert (RUN / "reports" / f"{figure}.{suffix}").stat().st_size > 10_000
+
+
+def test_the_model_is_a_plain_llama_of_at_most_12_megabytes() -> None:
+    """Plain transformers loads the folder; its geometry is the one the card tells."""
+    assert sum(path.stat().st_size for path in REFERENCE.iterdir()) <= 12e6
+    model = AutoModelForCausalLM.from_pretrained(REFERENCE)
+    assert type(model).__name__ == "LlamaForCausalLM"
+    config = model.config
+    assert (config.head_dim, config.max_position_embeddings) == (64, 256)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
+    assert config.num_key_value_heads < config.num_attention_heads
+
+
+def test_every_digit_is_a_token_of_its_own() -> None:
+    """A five-digit key is five tokens after its space, wherever it stands; text survives."""
+    tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
+    tokens = tokenizer.tokenize(" 90210")
+    assert [token[-1] for token in tokens if token[-1].isdigit()] == list("90210")
+    text = "def f(x):\n\treturn x  # naïve 12345"
+    assert tokenizer.decode(tokenizer(text, add_special_tokens=False)["input_ids"]) == text
+
+
+def test_the_card_tells_the_training_record(tmp_path: Path) -> None:
+    """The loss curve and the machine lie beside the weights, whole."""
+    record = json.loads((REFERENCE / "training.json").read_text(encoding="utf-8"))
+    assert record["curve"][-1]["step"] == record["recipe"]["steps"]
+    assert {"seconds", "machine", "torch", "python"} <= record.keys()
+    shutil.copy(REFERENCE / "README.md", tmp_path)
+    assert "not" in (tmp_path / "README.md").read_text(encoding="utf-8")
