@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
+from transformers.utils import cached_file, logging
+from transformers.utils.hub import extract_commit_hash
 
 from harness.errors import UserError
 from harness.rotary import check_geometry, rope_of
@@ -60,17 +61,20 @@ def open_checkpoint(
     if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
         raise UserError(message)
+    if local and revision:
+        message = f"--revision {revision} is for hub models; {name} is a folder."
+        raise UserError(message)
     where = str(folder) if local else name
-    options = {"revision": revision, "trust_remote_code": trust_remote_code}
+    commit = None if local else _read("config", where, lambda: _commit(where, revision))
+    options = {"revision": commit or revision, "trust_remote_code": trust_remote_code}
     config = _read("config", where, lambda: AutoConfig.from_pretrained(where, **options))
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
-    commit = getattr(config, "_commit_hash", None)
     place = _device(device)
     return Checkpoint(
         name=where,
         label="reference" if name == "reference" else where.rstrip("/").rpartition("/")[2],
-        revision=commit or revision,
-        fingerprint=_folder_hash(folder) if local else str(commit or revision),
+        revision=commit,
+        fingerprint=commit or _folder_hash(folder),
         config=config,
         tokenizer=tokenizer,
         rope=rope_of(config),
@@ -116,6 +120,17 @@ def _read(part: str, where: str, function: Callable[[], Any]) -> Any:
         reason = (str(error) or type(error).__name__).strip().splitlines()[0]
         message = f"the {part} of {where} cannot be read: {reason}"
         raise UserError(message) from error
+
+
+def _commit(name: str, revision: str | None) -> str:
+    """Return the commit a hub model's branch or tag stands for; all else is read at it."""
+    commit: str | None = extract_commit_hash(
+        cached_file(name, "config.json", revision=revision), None
+    )
+    if commit is None:
+        message = f"the commit of {name} is not known"
+        raise OSError(message)
+    return commit
 
 
 def _device(device: str) -> str:

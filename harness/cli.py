@@ -21,6 +21,7 @@ app = App(
     name="ropewalk",
     help="Measure how far a rotary language model reads past its trained window, and which "
     "scaling method carries it furthest.",
+    suppress_keyboard_interrupt=False,  # main says what an interrupt keeps
 )
 PIPED = 120  # columns where no terminal tells
 out = Console(width=None if sys.stdout.isatty() else PIPED)

@@ -75,9 +75,8 @@ def show(frame: pd.DataFrame, console: Console) -> None:
         raise UserError(message) from None
     for (model, task), table in tables.items():
         metric = frame.loc[frame["task"] == task, "metric"].iloc[0]
-        drawn = Table(
-            title=f"{task}, {metric} [95 % interval], {model}", box=box.SIMPLE, title_justify="left"
-        )
+        console.print(f"\n{task}, {metric} [95 % interval], {model}", markup=False, highlight=False)
+        drawn = Table(box=box.SIMPLE)
         drawn.add_column("scaling", no_wrap=True)
         for column in table.columns:
             drawn.add_column(str(column), justify="right")

@@ -87,7 +87,7 @@ def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
         console=console,
         disable=not console.is_terminal,
     )
-    entry = bar.add_task(f"0/{cells} cells", total=total)
+    entry = bar.add_task(f"0/{cells} cells · loading the model", total=total)
 
     def watch(cell: Cell, question: Question, record: dict[str, Any]) -> None:
         left[cell.key] -= 1

@@ -30,7 +30,8 @@ def ask(
 ) -> Iterator[Question]:
     """Yield one window per document and length, of the documents that hold the longest length.
 
-    ``tail`` is the number of targets of the tail protocol, in tokens. Raises ValueError when no
+    ``tail`` is the number of targets of the tail protocol, in tokens; its longest window stands in
+    the middle of the document, clear of title pages and licences. Raises ValueError when no
     document is long enough, saying how long the longest is, or when no context is left.
     """
     del seed  # nothing is drawn
@@ -51,7 +52,8 @@ def ask(
         text = length - len(opening)
         for passage in passages:
             if protocol == "tail":
-                tokens, start = passage.tokens[longest - text : longest], length - tail
+                end = (len(passage.tokens) + longest) // 2
+                tokens, start = passage.tokens[end - text : end], length - tail
             else:
                 tokens, start = passage.tokens[:text], 1
             yield Question(passage.name, length, (*opening, *tokens), start, {"protocol": protocol})

@@ -143,8 +143,8 @@ def test_no_module_is_a_drawer_for_everything() -> None:
 def test_lines_are_counted_right(tmp_path: Path) -> None:
     """The counts leave out what they say: blank lines, comments and docstrings."""
     path = tmp_path / "seven.py"
-    path.write_text('"""Told\n\nat length."""\n\n# why\nx = """\ntext\n"""\n\n\ndef f(\n    a,\n):\n'
-                    '    """Say."""\n    # how\n    return a\n')  # fmt: skip
+    told = '"""Told\n\nat length."""\n\n# why\nx = """\ntext\n"""\n\n\n'
+    path.write_text(f'{told}def f(\n    a,\n):\n    """Say."""\n    # how\n    return a\n')
     assert code_lines(path) == 7
     function = ast.parse(path.read_text()).body[-1]
     assert isinstance(function, ast.FunctionDef)

@@ -1,0 +1,688 @@
+"""The command line end to end: what it writes, what it refuses, and what a kill costs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from transformers import Gemma3TextConfig, GPT2Config
+
+from harness.cli import main
+from harness.plugins import ROOT
+from harness.store import RUN, SAMPLES, writing
+from tests.tiny import save_tiny, tiny_tokenizer
+
+METHODS = "dynamic_ntk, llama3, native, none, ntk, ntk_by_parts, pi, yarn, or a path to a .py file."
+SETTINGS: dict[str, list[str]] = {
+    "length": ["5x", "8x"],
+    "task": ["perplexity:tail=16", "passkey:depths=2,trials=2"],
+    "scaling": ["none", "pi", "yarn:factor=4"],
+}
+CELLS, QUESTIONS = 2 * 2 * 3, 2 * 3 * (3 + 4)  # three documents, four keys
+MINE = """
+from scaling._types import Frequencies
+
+def frequencies(rope, length, *, factor: float = 1.0):
+    return Frequencies(rope.inv_freq() / factor)
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: exit status and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+
+Ropewalk = Callable[..., Outcome]
+
+
+@pytest.fixture
+def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
+    """Return the command line, called in this process."""
+
+    def call(*words: object) -> Outcome:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Outcome(ended.value.code or 0, out, err)  # type: ignore[arg-type]
+
+    return call
+
+
+def sweep(model: Path, docs: Path | str, folder: Path, **changes: Sequence[str]) -> list[str]:
+    """Return the words of a small sweep over 12 cells."""
+    words = ["run", "--model", str(model), "--docs", str(docs), "--out", str(folder)]
+    for flag, values in {**SETTINGS, "device": ["cpu"], **changes}.items():
+        words += [f"--{flag}", *values]
+    return words
+
+
+def samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what was measured, less what a clock and a memory gauge say, each sample once."""
+    lines = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+    found = {(line["cell"], line["question"]): line for line in lines}
+    assert len(found) == len(lines), "a sample was measured twice"
+    for record in found.values():
+        del record["seconds"], record["peak_mib"]
+    return found
+
+
+@pytest.fixture
+def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every attempt to read weights fail the test."""
+
+    def fail(checkpoint: object) -> None:
+        pytest.fail(f"the weights of {checkpoint} were read")
+
+    monkeypatch.setattr("harness.sweep.load_weights", fail)
+
+
+@pytest.fixture(scope="module")
+def bare(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a model folder with config and tokenizer, and no weights at all."""
+    folder = tmp_path_factory.mktemp("bare") / "tiny"
+    shutil.copytree(tiny, folder, ignore=shutil.ignore_patterns("*.safetensors"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.raises(SystemExit) as ended:
+        main(sweep(tiny, docs, folder))
+    assert not ended.value.code
+    return folder
+
+
+class TestRun:
+    """A sweep from the command to the files."""
+
+    @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox"])
+    def test_a_sweep_leaves_a_whole_run(
+        self,
+        family: str,
+        saved: Callable[[str], Path],
+        docs: Path,
+        tmp_path: Path,
+        ropewalk: Ropewalk,
+    ) -> None:
+        """Every question of every cell is measured, and the record leads to each."""
+        done = ropewalk(*sweep(saved(family), docs, tmp_path))
+        assert done.status == 0
+        found = samples(tmp_path)
+        assert len(found) == QUESTIONS
+        assert {record["status"] for record in found.values()} == {"ok"}
+        run = json.loads((tmp_path / RUN).read_text(), parse_constant=pytest.fail)
+        assert (run["schema"], run["model"]["type"], run["lengths"]) == (1, family, [320, 512])
+        assert run["model"]["trained_length"] == 64
+        assert len(run["cells"]) == CELLS
+        for cell in run["cells"]:
+            questions = run["tasks"][cell["task"]]["questions"][str(cell["length"])]
+            assert {(cell["key"], question) for question in questions} <= set(found)
+            assert cell["frequencies"] in run["frequencies"]
+        assert [document["name"] for document in run["documents"]["read"]] == [
+            f"document-{index}.txt" for index in range(3)
+        ]
+
+    def test_tables_and_figures_are_made(self, whole: Path) -> None:
+        """A run ends with its table as CSV and Markdown and with its curves."""
+        files = {path.name for path in (whole / "reports").iterdir()}
+        assert {"scores.csv", "scores.md", "curves.png", "curves.svg"} <= files
+        assert len((whole / "reports" / "scores.csv").read_text().splitlines()) == 1 + CELLS
+
+    @pytest.mark.usefixtures("weightless")
+    def test_the_same_command_measures_nothing_again(
+        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
+    ) -> None:
+        """A complete run is left as it is, byte for byte, and no weight is read."""
+        before = (whole / SAMPLES).read_bytes()
+        assert ropewalk(*sweep(tiny, docs, whole)).status == 0
+        assert (whole / SAMPLES).read_bytes() == before
+
+    def test_a_wider_sweep_measures_only_what_is_new(
+        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """Samples that are there stay where they are, and the new method's come behind them."""
+        folder = shutil.copytree(whole, tmp_path / "wider")
+        before = (folder / SAMPLES).read_bytes()
+        ropewalk(*sweep(tiny, docs, folder, scaling=["none", "pi", "yarn:factor=4", "ntk"]))
+        assert (folder / SAMPLES).read_bytes().startswith(before)
+        assert len(samples(folder)) == QUESTIONS * 4 // 3
+
+    @pytest.mark.usefixtures("weightless")
+    def test_a_dry_run_writes_nothing(
+        self, bare: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """The plan and its cost are told without a weight file, and no folder is made."""
+        done = ropewalk(*sweep(bare, docs, tmp_path / "run"), "--dry-run")
+        assert (done.status, done.err) == (0, "")
+        assert f"To measure: {QUESTIONS} samples, {21 * (320 + 512):,} tokens" in done.out
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.usefixtures("weightless")
+    def test_a_dry_run_knows_what_is_done(
+        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
+    ) -> None:
+        """What the run folder has is not counted again, and the folder is not touched."""
+        before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
+        done = ropewalk(*sweep(tiny, docs, whole), "--dry-run")
+        assert "To measure: 0 samples, 0 tokens" in done.out
+        assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
+
+    def test_a_sweep_file_gives_the_same_samples(
+        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """The same settings in YAML are the same run, bit for bit."""
+        file = tmp_path / "sweep.yaml"
+        file.write_text(yaml.safe_dump({**SETTINGS, "model": str(tiny), "docs": str(docs)}))
+        assert ropewalk("run", file, "--out", tmp_path / "run", "--device", "cpu").status == 0
+        assert samples(tmp_path / "run") == samples(whole)
+
+    def test_a_users_method_runs_beside_the_built_in_ones(
+        self,
+        whole: Path,
+        tiny: Path,
+        docs: Path,
+        tmp_path: Path,
+        ropewalk: Ropewalk,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """A file of ten lines is a method; where its frequencies are known, so are its samples."""
+        monkeypatch.chdir(tmp_path)
+        Path("mine.py").write_text(MINE)
+        folder = shutil.copytree(whole, tmp_path / "run")
+        words = sweep(tiny, docs, folder, scaling=["none", "./mine.py:factor=3", "./mine.py"])
+        assert ropewalk(*words).status == 0
+        run = json.loads((folder / RUN).read_text())
+        assert list(run["methods"]) == ["none", "mine:factor=3", "mine"]
+        assert run["methods"]["mine:factor=3"]["options"] == {"factor": 3.0}
+        assert run["methods"]["mine"]["file"] is not None
+        keys = {cell["scaling"]: cell["key"] for cell in run["cells"]}
+        assert keys["mine"] == keys["none"] != keys["mine:factor=3"]
+        assert len(samples(folder)) == QUESTIONS * 4 // 3
+
+    def test_documents_too_short_are_told(
+        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """A document that does not hold the longest length is left out, and said to be."""
+        folder = shutil.copytree(docs, tmp_path / "docs")
+        (folder / "note.txt").write_text("too short")
+        words = sweep(tiny, folder, tmp_path / "run", task=["perplexity:tail=16"], scaling=["none"])
+        done = ropewalk(*words)
+        assert done.err.splitlines()[0] == (
+            "1 of 4 documents are shorter than 512 tokens and left out: note.txt"
+        )
+        assert len(samples(tmp_path / "run")) == 2 * 3
+
+    def test_a_sample_without_memory_costs_only_itself(
+        self,
+        whole: Path,
+        tiny: Path,
+        docs: Path,
+        tmp_path: Path,
+        ropewalk: Ropewalk,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """It is a row with a status and exit status 1, and the next run measures it again."""
+        from harness import sweep as machine
+
+        answers, fits = machine.answers, [False, True, True]
+
+        def short(model: Any, questions: Sequence[Any]) -> Iterator[Any]:
+            for index, answer in answers(model, questions):
+                yield index, answer if not fits or fits.pop() else None
+
+        monkeypatch.setattr(machine, "answers", short)
+        done = ropewalk(*sweep(tiny, docs, tmp_path))
+        assert done.status == 1
+        assert "document-2.txt: out_of_memory" in done.err
+        statuses = [record["status"] for record in samples(tmp_path).values()]
+        assert statuses.count("out_of_memory") == 1
+        assert statuses.count("ok") == QUESTIONS - 1
+        assert ropewalk(*sweep(tiny, docs, tmp_path)).status == 0
+        lines = (tmp_path / SAMPLES).read_text().splitlines()
+        assert len(lines) == QUESTIONS + 1
+        last = json.loads(lines[-1])
+        assert last["value"] == samples(whole)[last["cell"], last["question"]]["value"]
+
+
+class TestResume:
+    """A run that ends before its end goes on where it stopped."""
+
+    KILLED = """
+import os, signal, sys
+from harness import sweep
+from harness.cli import main
+left, append = int(sys.argv[1]), sweep.append
+
+def killed(file, record):
+    global left
+    if not left:
+        file.write('{"cell": "' + record["cell"])
+        file.flush()
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    append(file, record)
+
+sweep.append = killed
+main(sys.argv[2:])
+"""
+
+    @pytest.mark.parametrize("kept", [0, 5, QUESTIONS - 1])
+    def test_a_killed_run_goes_on(
+        self,
+        kept: int,
+        whole: Path,
+        tiny: Path,
+        docs: Path,
+        tmp_path: Path,
+        ropewalk: Ropewalk,
+    ) -> None:
+        """Killed in the middle of a line, the same command gives the undisturbed run's samples."""
+        words = sweep(tiny, docs, tmp_path)
+        killed = subprocess.run(
+            [sys.executable, "-c", self.KILLED, str(kept), *words],
+            cwd=ROOT, capture_output=True, check=False,
+        )  # fmt: skip
+        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+        left = (tmp_path / SAMPLES).read_bytes()
+        assert left.count(b"\n") == kept
+        assert not left.endswith(b"\n")
+        assert ropewalk(*words).status == 0
+        assert samples(tmp_path) == samples(whole)
+        assert (tmp_path / SAMPLES).read_bytes().startswith(left[: left.rfind(b"\n") + 1])
+        assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 2
+
+    def test_an_interrupt_keeps_what_was_measured(
+        self,
+        whole: Path,
+        tiny: Path,
+        docs: Path,
+        tmp_path: Path,
+        ropewalk: Ropewalk,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """Ctrl-C is one sentence and exit status 130, and the same command goes on."""
+        from harness import sweep as machine
+
+        append, left = machine.append, [True] * 3
+
+        def interrupted(file: Any, record: Any) -> None:
+            if not left:
+                raise KeyboardInterrupt
+            left.pop()
+            append(file, record)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(machine, "append", interrupted)
+            done = ropewalk(*sweep(tiny, docs, tmp_path))
+        assert done.status == 130
+        assert done.err.endswith(
+            "Interrupted; everything measured is kept. The same command goes on.\n"
+        )
+        assert len(samples(tmp_path)) == 3
+        assert ropewalk(*sweep(tiny, docs, tmp_path)).status == 0
+        assert samples(tmp_path) == samples(whole)
+
+
+@pytest.mark.usefixtures("weightless")
+class TestRefused:
+    """A user's error is one sentence on stderr and exit status 2, before any weight is read."""
+
+    @pytest.fixture(autouse=True)
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+
+    @pytest.fixture
+    def refused(self, bare: Path, docs: Path, ropewalk: Ropewalk) -> Callable[..., str]:
+        """Return the sentence a sweep is refused with."""
+
+        def sentence(model: Path = bare, docs: Path | str = docs, **changes: str) -> str:
+            values = {flag: value.split() for flag, value in changes.items()}
+            done = ropewalk(*sweep(model, docs, Path("run"), **values))
+            assert (done.status, done.out) == (2, "")
+            assert done.err.startswith("ropewalk: ")
+            assert done.err.count("\n") == 1
+            return done.err.removeprefix("ropewalk: ").removesuffix("\n")
+
+        return sentence
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            (
+                {"scaling": "yran"},
+                f"no method is called 'yran'; did you mean 'yarn'? known: {METHODS}",
+            ),
+            ({"scaling": "[red]"}, f"no method is called '[red]'; known: {METHODS}"),
+            (
+                {"scaling": "pi:facto=2"},
+                "pi has no option 'facto'; did you mean 'factor'? known: factor.",
+            ),
+            (
+                {"scaling": "pi:factor=x"},
+                "pi: factor=x should be a valid number, unable to parse string as a number.",
+            ),
+            (
+                {"scaling": "pi:factor=0.5"},
+                "scaling pi:factor=0.5 at length 320: factor must be 1 or more, got 0.5.",
+            ),
+            (
+                {"scaling": "pi pi"},
+                "--scaling names 'pi' twice; leave one out, or rename a file.",
+            ),
+            ({"scaling": "gone.py"}, "method file gone.py does not exist."),
+            (
+                {"task": "reading"},
+                "no task is called 'reading'; known: passkey, perplexity, or a path to a .py file.",
+            ),
+            (
+                {"task": "passkey:trial=3"},
+                "passkey has no option 'trial'; did you mean 'trials'? "
+                "known: depths, filler, trials.",
+            ),
+            (
+                {"task": "passkey", "length": "64"},
+                "task passkey: a passkey prompt needs at least 254 tokens, length is 64.",
+            ),
+            (
+                {"task": "perplexity", "length": "99k"},
+                "task perplexity: no document is as long as 101376 tokens; the longest has "
+                "{longest}: ask for shorter lengths or give longer documents.",
+            ),
+            (
+                {"task": "perplexity", "length": "100"},
+                "task perplexity: tail=128 leaves no context in a window of 100 tokens.",
+            ),
+            (
+                {"length": "long"},
+                "length: 'long' is no length; write 512, 4k (4096) or 2x (of the window) "
+                "(given: ('long',)).",
+            ),
+            (
+                {"length": "0"},
+                "task perplexity:tail=16: tail=16 leaves no context in a window of 0 tokens.",
+            ),
+            (
+                {"dtype": "float8"},
+                "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16' "
+                "(given: 'float8').",
+            ),
+            (
+                {"docs": "./gone"},
+                "documents ./gone do not exist; give a file, a folder or a data set's name.",
+            ),
+            (
+                {"docs": "gone.txt"},
+                "documents gone.txt do not exist; give a file, a folder or a data set's name.",
+            ),
+        ],
+    )
+    def test_a_mistake_is_answered_word_for_word(
+        self, changes: dict[str, str], message: str, refused: Callable[..., str], docs: Path
+    ) -> None:
+        """The sentence says what was given, what is allowed and what to do; nothing is written."""
+        longest = 1 + max(len(path.read_text()) for path in docs.iterdir())
+        assert refused(**changes) == message.format(longest=longest)
+        assert not Path("run").exists()
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            (
+                "def frequency(rope, length): ...\n",
+                "mine.py is no method: it does not define frequencies.",
+            ),
+            (
+                "import math\nmath.sqrt('x')\n",
+                "method file mine.py failed: TypeError: must be real number, not str "
+                "at {here}/mine.py:2.",
+            ),
+            (
+                "def frequencies(rope, length):\n    return 1 / 0\n",
+                "scaling mine at length 320 failed: ZeroDivisionError: division by zero "
+                "at {here}/mine.py:2.",
+            ),
+            (
+                MINE.replace("rope.inv_freq()", "rope.inv_freq()[:3]"),
+                "scaling mine at length 320: 3 frequencies for 8 channel pairs.",
+            ),
+        ],
+    )
+    def test_a_users_method_is_tried_before_weights(
+        self, text: str, message: str, refused: Callable[..., str]
+    ) -> None:
+        """A file that is no method, raises or gives unusable frequencies costs no loading."""
+        Path("mine.py").write_text(text)
+        assert refused(scaling="mine.py") == message.format(here=Path.cwd())
+
+    def test_an_unknown_device_is_refused(self, refused: Callable[..., str]) -> None:
+        """A device that torch does not know, or this machine has not, is named."""
+        assert refused(device="gpu").startswith("device 'gpu' is not to be had here: ")
+        assert refused(device="cuda:99").startswith("device 'cuda:99' is not to be had here: ")
+
+    def test_a_model_that_is_not_there_is_refused(self, refused: Callable[..., str]) -> None:
+        """A folder that does not exist is no hub name."""
+        gone = Path.cwd() / "gone"
+        assert refused(model=gone) == (
+            f"model folder {gone} does not exist; give a folder or a hub name (owner/name)."
+        )
+
+    def test_a_folder_without_a_model_is_refused(self, refused: Callable[..., str]) -> None:
+        """A folder without config, or without tokenizer, says which."""
+        empty = Path("empty")
+        empty.mkdir()
+        assert refused(model=empty).startswith("the config of empty cannot be read: ")
+
+    def test_a_model_without_rotary_embedding_is_refused(self, refused: Callable[..., str]) -> None:
+        """GPT-2 adds its positions, so nothing can be scaled."""
+        GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=300).save_pretrained("gpt2")
+        tiny_tokenizer().save_pretrained("gpt2")
+        assert refused(model=Path("gpt2")) == (
+            "gpt2 models have no rotary embedding (no rope_parameters in the config)."
+        )
+
+    def test_a_rotary_embedding_per_layer_type_is_refused(
+        self, refused: Callable[..., str]
+    ) -> None:
+        """Gemma 3 rotates its layers differently, which one set of frequencies cannot say."""
+        config = Gemma3TextConfig(
+            num_hidden_layers=2, hidden_size=32, intermediate_size=32, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=16, vocab_size=300,
+        )  # fmt: skip
+        config.save_pretrained("gemma3")
+        tiny_tokenizer().save_pretrained("gemma3")
+        assert refused(model=Path("gemma3")) == (
+            "gemma3_text models have a rotary embedding per layer type "
+            "(full_attention, sliding_attention): not supported."
+        )
+
+    def test_the_folder_of_another_model_is_refused(
+        self, whole: Path, docs: Path, ropewalk: Ropewalk
+    ) -> None:
+        """A run folder holds one model; other weights of the same name are another model."""
+        shutil.copytree(whole, "run")
+        other = save_tiny(Path("llama"), seed=1)
+        done = ropewalk(*sweep(other, docs, Path("run")))
+        assert done.status == 2
+        assert done.err.startswith(
+            "ropewalk: the run folder holds a run of model llama (fingerprint: "
+        )
+        assert done.err.endswith("; choose another --out.\n")
+        assert (Path("run") / RUN).read_bytes() == (whole / RUN).read_bytes()
+
+    def test_a_folder_being_written_is_refused(self, refused: Callable[..., str]) -> None:
+        """Two runs never write one folder at once."""
+        with writing(Path("run")):
+            assert refused() == (
+                "another process is writing run; wait for it or choose another --out."
+            )
+
+    def test_a_folder_with_a_broken_line_is_refused(
+        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
+    ) -> None:
+        """A damaged file of samples is named with its line, and left alone."""
+        shutil.copytree(whole, "run")
+        lines = (whole / SAMPLES).read_text().splitlines(keepends=True)
+        (Path("run") / SAMPLES).write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
+        before = (Path("run") / SAMPLES).read_bytes()
+        done = ropewalk(*sweep(tiny, docs, Path("run")))
+        assert (done.status, done.err) == (
+            2,
+            "ropewalk: run/samples.jsonl, line 3 is broken; take the line out to measure it "
+            "again.\n",
+        )
+        assert (Path("run") / SAMPLES).read_bytes() == before
+
+    @pytest.mark.parametrize(
+        ("words", "told"),
+        [
+            (("run", "--lenght", "512"), "Unknown option: --lenght. Did you mean --length?"),
+            (("run", "--seed", "often"), 'unable to convert "often" into int'),
+            (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
+            (("report",), 'Command "report" parameter RUNS requires an argument.'),
+        ],
+    )
+    def test_words_that_are_no_command_are_refused(
+        self, words: Sequence[str], told: str, ropewalk: Ropewalk
+    ) -> None:
+        """An unknown command or flag is answered with the nearest and exit status 2."""
+        done = ropewalk(*words)
+        assert (done.status, done.out) == (2, "")
+        assert told in done.err
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (("docs",), "docs is no run folder: it holds no run.json."),
+            (("run", "gone"), "gone is no run folder: it holds no run.json."),
+            (("run", "--report", "curve"), "no report is called 'curve'; did you mean 'curves'? "
+             "known: curves, passkey_map, scores, or a path to a .py file."),
+        ],
+    )  # fmt: skip
+    def test_a_report_of_what_is_no_run_is_refused(
+        self, words: Sequence[str], message: str, whole: Path, ropewalk: Ropewalk
+    ) -> None:
+        """A folder without a record, or an unknown report, is one sentence."""
+        Path("docs").mkdir()
+        shutil.copytree(whole, "run")
+        done = ropewalk("report", *words)
+        assert (done.status, done.out, done.err) == (2, "", f"ropewalk: {message}\n")
+
+
+def test_pickled_weights_need_leave(
+    tiny: Path, bare: Path, whole: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Weights that could run code are refused unless asked for; then they give the same losses."""
+    model = shutil.copytree(bare, tmp_path / "pickled")
+    torch.save(load_file(tiny / "model.safetensors"), model / "pytorch_model.bin")
+    words = sweep(model, docs, tmp_path / "run", task=["perplexity:tail=16"], scaling=["none"])
+    done = ropewalk(*words)
+    assert (done.status, done.out) == (2, "")
+    assert done.err.startswith(f"ropewalk: the weights of {model} cannot be read: ")
+    assert done.err.count("\n") == 1
+    assert ropewalk(*words, "--allow-pickle").status == 0
+    values = {(r["question"], r["frequencies"]): r["value"] for r in samples(whole).values()}
+    for record in samples(tmp_path / "run").values():
+        assert record["value"] == values[record["question"], record["frequencies"]]
+
+
+class TestReport:
+    """Tables and figures from files alone."""
+
+    def test_reports_are_made_again_the_same(
+        self, whole: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """The same samples give the same bytes, wherever the files go."""
+        done = ropewalk("report", whole, "--out", tmp_path)
+        assert done.status == 0
+        made = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+        assert made == {path.name: path.read_bytes() for path in (whole / "reports").iterdir()}
+        assert all(name in done.out for name in made)
+
+    def test_one_report_of_two_runs(self, whole: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+        """Runs are joined, only what was chosen is made, and it goes into the first folder."""
+        first, second = (shutil.copytree(whole, tmp_path / name) for name in ("a", "b"))
+        shutil.rmtree(first / "reports")
+        run = json.loads((second / RUN).read_text())
+        run["model"]["name"] = "other"
+        (second / RUN).write_text(json.dumps(run))
+        assert ropewalk("report", first, second, "--report", "scores").status == 0
+        assert sorted(path.name for path in (first / "reports").iterdir()) == [
+            "scores.csv",
+            "scores.md",
+        ]
+        assert len((first / "reports" / "scores.csv").read_text().splitlines()) == 1 + 2 * CELLS
+
+    def test_a_run_that_measured_nothing_is_told(
+        self, whole: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """A run killed before its first sample has a table of cells that were not measured."""
+        shutil.copy(whole / RUN, tmp_path / RUN)
+        assert ropewalk("report", tmp_path).status == 0
+        assert (tmp_path / "reports" / "scores.csv").read_text().count("not_measured") == CELLS
+
+
+class TestProcess:
+    """The program as a process of its own."""
+
+    LOADED = """
+import sys
+from harness.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as ended:
+    assert not ended.code
+heavy = {"torch", "transformers", "datasets", "scipy", "pandas", "matplotlib"} & set(sys.modules)
+print("loaded:", *sorted(heavy))
+"""
+
+    @pytest.mark.parametrize(
+        ("words", "heavy"),
+        [(["list"], ""), (["--help"], ""), (["run", "--help"], ""), (["report"], "torch")],
+    )
+    def test_instant_commands_load_nothing_heavy(
+        self, words: list[str], heavy: str, whole: Path, tmp_path: Path
+    ) -> None:
+        """Help and list import no heavy library, and a report neither torch nor transformers."""
+        if heavy:
+            words = [*words, str(whole), "--out", str(tmp_path)]
+        done = subprocess.run(
+            [sys.executable, "-c", self.LOADED, *words],
+            cwd=ROOT, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        loaded = set(done.stdout.splitlines()[-1].removeprefix("loaded:").split())
+        assert loaded.isdisjoint({"torch", "transformers", "datasets"})
+        assert heavy or not loaded
+
+    def test_list_is_the_catalogue(self, ropewalk: Ropewalk) -> None:
+        """Every plug-in is one line under its kind."""
+        lines = ropewalk("list").out.splitlines()
+        assert [line for line in lines if not line.startswith(" ")] == [
+            "methods", "tasks", "reports",
+        ]  # fmt: skip
+        assert sum(line.split()[0] in ("yarn", "passkey", "scores") for line in lines) == 3
+
+    def test_an_error_is_no_traceback(self, tmp_path: Path) -> None:
+        """As a process too, a user's error is a sentence on stderr and exit status 2."""
+        done = subprocess.run(
+            [sys.executable, "-m", "harness", "report", str(tmp_path)],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr == f"ropewalk: {tmp_path} is no run folder: it holds no run.json.\n"
