@@ -14,12 +14,13 @@ import math
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import torch
+from _mixture import Recipe, batch
 from cyclopts import App
 from rich.console import Console
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -28,37 +29,10 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from harness.embedded import held_out, training
 from harness.source import make_source
 from tasks._types import Source
-from tasks.passkey import FILLER, INTRODUCTION, NEEDLE, QUESTION, Filler, prompt
+from tasks.passkey import FILLER, INTRODUCTION, NEEDLE, QUESTION, prompt
 
 app = App(help=__doc__)
 console = Console()
-FILLERS: tuple[Filler, ...] = ("standard", "documents")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """Every setting the weights depend on."""
-
-    seed: int = 1
-    steps: int = 3200
-    window: int = 256
-    rows: int = 32
-    rate: float = 2e-3
-    warmup: int = 100
-    decay: float = 0.1
-    vocabulary: int = 2048
-    width: int = 256
-    layers: int = 6
-    mlp: int = 768
-    answer_weight: float = 8.0
-
-
-@dataclass(frozen=True)
-class Row:
-    """One training window and the weight of every token in the loss."""
-
-    tokens: list[int]
-    weights: list[float]
 
 
 def train_tokenizer(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
@@ -85,73 +59,6 @@ def train_tokenizer(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
         eos_token="</s>",
         clean_up_tokenization_spaces=False,
     )
-
-
-def text_row(source: Source, window: int, draw: Random) -> Row:
-    """Draw a window of text: the begin token, then consecutive tokens of one document."""
-    passages = source.passages()
-    sizes = _cumulative(passages)
-    while True:
-        tokens = draw.choices(passages, cum_weights=sizes)[0].tokens
-        if len(tokens) >= window:
-            first = draw.randrange(len(tokens) - window + 2)
-            kept = [*source.opening, *tokens[first : first + window - 1]]
-            return Row(kept, [1.0] * window)
-
-
-_SIZES: list[int] = []
-
-
-def _cumulative(passages: Sequence[Any]) -> list[int]:
-    if not _SIZES:
-        total = 0
-        for passage in passages:
-            total += len(passage.tokens)
-            _SIZES.append(total)
-    return _SIZES
-
-
-def passkey_row(source: Source, recipe: Recipe, least: int, draw: Random) -> Row:
-    """Draw a pass key prompt of random length, depth and filler; text follows a short one."""
-    length = draw.randint(least, recipe.window)
-    key, depth = draw.randrange(10_000, 100_000), draw.random()
-    filler = draw.choice(FILLERS)
-    tokens, start = prompt(source, length, key, depth, filler=filler, draw=draw)
-    weights = [1.0 if filler == "documents" else 0.2] * start
-    weights += [recipe.answer_weight] * (length - start)
-    rest = recipe.window - length
-    if rest > 0:
-        more = [*source.encode(".\n"), *text_row(source, recipe.window, draw).tokens[1:]]
-        tokens += tuple(more[:rest])
-        weights += [recipe.answer_weight, *[1.0] * (rest - 1)]
-    return Row(list(tokens), weights)
-
-
-def span_row(source: Source, recipe: Recipe, draw: Random) -> Row:
-    """Repeat a span of text or of random tokens, digits mixed in, until the window is full."""
-    length = draw.randint(12, recipe.window // 2)
-    if draw.random() < 0.5:
-        span = text_row(source, recipe.window, draw).tokens[1 : length + 1]
-    else:
-        span = [draw.randrange(2, recipe.vocabulary) for _ in range(length)]
-    digits = [token for digit in "0123456789" for token in source.encode(digit)]
-    for _ in range(length // 6):
-        span[draw.randrange(length)] = draw.choice(digits)
-    copies = span * math.ceil(recipe.window / length)
-    tokens = [*source.opening, *copies][: recipe.window]
-    return Row(tokens, [0.1 if i <= length else 1.0 for i in range(recipe.window)])
-
-
-def batch(source: Source, recipe: Recipe, least: int, step: int) -> tuple[Any, Any]:
-    """Return the tokens and weights of a step, each (rows, window); a function of the step."""
-    draw = Random(f"{recipe.seed}/{step}")
-    done = step / recipe.steps
-    spans = round(recipe.rows * (0.25 - 0.15 * done))
-    keys = round(recipe.rows * (0.25 - 0.05 * done))
-    rows = [span_row(source, recipe, draw) for _ in range(spans)]
-    rows += [passkey_row(source, recipe, least, draw) for _ in range(keys)]
-    rows += [text_row(source, recipe.window, draw) for _ in range(recipe.rows - spans - keys)]
-    return torch.tensor([r.tokens for r in rows]), torch.tensor([r.weights for r in rows])
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
