@@ -13,6 +13,7 @@ from harness.store import read_run, read_samples
 from tasks._types import Sample, Score
 
 NOT_MEASURED = "not_measured"
+NUMBERS = ("score", "low", "high", "value", "weight", "seconds", "peak_mib")
 
 
 def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
@@ -21,7 +22,9 @@ def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
     One row per sample with the columns of ``results/README.md``; a cell without any sample is one
     row of status not_measured. Cells that share their frequencies share their samples.
     """
-    return pd.DataFrame([row for folder in folders for row in _rows(folder)])
+    frame = pd.DataFrame([row for folder in folders for row in _rows(folder)])
+    # A column of nothing but None, as the intervals of one document, would be objects.
+    return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
 def _rows(folder: Path) -> Iterable[dict[str, Any]]:

@@ -17,6 +17,8 @@ from harness.spec import Spec
 from scaling._types import Frequencies, Rope
 from tasks._types import Question, Source
 
+Asked = dict[str, list[Question]]  # by task label
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -61,14 +63,8 @@ def make_plan(spec: Spec) -> Plan:
     methods = _unlike("scaling", [load("method", given) for given in spec.scaling])
     tasks = _unlike("task", [load("task", given) for given in spec.task])
     documents = open_documents(spec.docs)
-    checkpoint = open_checkpoint(
-        spec.model,
-        revision=spec.revision,
-        dtype=spec.dtype,
-        device=spec.device,
-        trust_remote_code=spec.trust_remote_code,
-        allow_pickle=spec.allow_pickle,
-    )
+    given = ("revision", "dtype", "device", "trust_remote_code", "allow_pickle")
+    checkpoint = open_checkpoint(spec.model, **spec.model_dump(include=set(given)))
     lengths = spec.lengths(checkpoint.rope.trained_length)
     frequencies = {
         (method.label, length): resolve(method, checkpoint.rope, length)
@@ -82,21 +78,13 @@ def make_plan(spec: Spec) -> Plan:
         return read
 
     source = make_source(checkpoint.tokenizer, texts, checkpoint.rope.trained_length)
-    asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
-    cells = [
-        Cell(
-            method.label,
-            task.label,
-            length,
-            found.fingerprint,
-            _key(checkpoint, found.fingerprint, task, length),
-            tuple(question for question in asked[task.label] if question.length == length),
-        )
+    asked: Asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
+    cells = tuple(
+        _cell(checkpoint, method, task, length, frequencies[method.label, length], asked)
         for task in tasks
         for method in methods
         for length in lengths
-        for found in (frequencies[method.label, length],)
-    ]
+    )
     return Plan(
         spec=spec,
         checkpoint=checkpoint,
@@ -104,7 +92,7 @@ def make_plan(spec: Spec) -> Plan:
         methods=methods,
         tasks=tasks,
         frequencies={found.fingerprint: found for found in frequencies.values()},
-        cells=tuple(cells),
+        cells=cells,
         source=source,
         documents=_described(read, source) if read else (),
     )
@@ -139,6 +127,19 @@ def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> lis
     what = f"task {task.label}"
     options = dict(task.options)
     return call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
+
+
+def _cell(
+    checkpoint: Checkpoint,
+    method: Plugin,
+    task: Plugin,
+    length: int,
+    found: Frequencies,
+    asked: Asked,
+) -> Cell:
+    key = _key(checkpoint, found.fingerprint, task, length)
+    questions = tuple(question for question in asked[task.label] if question.length == length)
+    return Cell(method.label, task.label, length, found.fingerprint, key, questions)
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str, task: Plugin, length: int) -> str:

@@ -8,6 +8,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import json
 import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -208,4 +209,9 @@ def _options(name: str, module: ModuleType, kind: str, listed: str) -> dict[str,
                 message = f"{name} needs the option {key!r}: write {name}:{key}=…"
                 raise UserError(message)
             values[key] = parameter.default
+    try:
+        json.dumps(values, allow_nan=False)
+    except (TypeError, ValueError):
+        message = f"{name}: options must be finite numbers, words or None for the record: {values}."
+        raise UserError(message) from None
     return values

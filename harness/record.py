@@ -17,6 +17,7 @@ from harness.plan import Plan
 from harness.plugins import Plugin
 from harness.store import SCHEMA
 
+CELL = ("scaling", "task", "length", "frequencies", "key")
 PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
 
 
@@ -41,29 +42,12 @@ def describe(plan: Plan, before: Mapping[str, Any] | None) -> dict[str, Any]:
         "lengths": list(plan.lengths),
         "seed": plan.spec.seed,
         "methods": {method.label: _plugin(method) for method in plan.methods},
-        "tasks": {
-            task.label: {
-                **_plugin(task),
-                "version": task.module.VERSION,
-                "metric": task.module.METRIC,
-                "questions": _questions(plan, task),
-            }
-            for task in plan.tasks
-        },
+        "tasks": {task.label: _task(plan, task) for task in plan.tasks},
         "documents": {"given": plan.spec.docs, "read": list(plan.documents)},
-        "cells": [
-            {
-                "scaling": cell.scaling,
-                "task": cell.task,
-                "length": cell.length,
-                "frequencies": cell.frequencies,
-                "key": cell.key,
-            }
-            for cell in plan.cells
-        ],
+        "cells": [{name: getattr(cell, name) for name in CELL} for cell in plan.cells],
         "frequencies": {
             fingerprint: {
-                "attention_factor": found.attention_factor,
+                "attention_factor": float(found.attention_factor),
                 "inv_freq": found.inv_freq.tolist(),
             }
             for fingerprint, found in plan.frequencies.items()
@@ -90,6 +74,17 @@ def _model(plan: Plan) -> dict[str, Any]:
 
 def _plugin(plugin: Plugin) -> dict[str, Any]:
     return {"given": plugin.given, "options": dict(plugin.options), "file": plugin.digest}
+
+
+def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
+    module = task.module
+    questions = _questions(plan, task)
+    return {
+        **_plugin(task),
+        "version": module.VERSION,
+        "metric": module.METRIC,
+        "questions": questions,
+    }
 
 
 def _questions(plan: Plan, task: Plugin) -> dict[str, list[str]]:

@@ -10,8 +10,8 @@ from random import Random
 
 import torch
 
+from tasks._prompt import Filler, prompt
 from tasks._types import Source
-from tasks.passkey import Filler, prompt
 
 FILLERS: tuple[Filler, ...] = ("standard", "documents")
 

@@ -28,8 +28,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.embedded import held_out, training
 from harness.source import make_source
+from tasks._prompt import FILLER, INTRODUCTION, NEEDLE, QUESTION, prompt
 from tasks._types import Source
-from tasks.passkey import FILLER, INTRODUCTION, NEEDLE, QUESTION, prompt
 
 app = App(help=__doc__)
 console = Console()

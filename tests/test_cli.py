@@ -229,6 +229,27 @@ class TestRun:
         )
         assert len(samples(tmp_path / "run")) == 2 * 3
 
+    def test_one_document_is_enough(
+        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """One document has no interval, and its table and curve are made all the same."""
+        words = sweep(tiny, docs / "document-0.txt", tmp_path, task=["perplexity:tail=16"])
+        assert ropewalk(*words).status == 0
+        assert (tmp_path / "reports" / "curves.png").exists()
+        rows = (tmp_path / "reports" / "scores.csv").read_text().splitlines()
+        assert len(rows) == 1 + CELLS // 2
+
+    def test_a_users_method_may_give_any_number_as_its_factor(
+        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """An attention factor from numpy or torch is recorded as the number it is."""
+        text = "import torch\n" + MINE.replace("factor)\n", "factor, torch.tensor(1.5))\n")
+        (tmp_path / "mine.py").write_text(text)
+        words = sweep(tiny, docs, tmp_path / "run", scaling=[str(tmp_path / "mine.py")])
+        assert ropewalk(*words).status == 0
+        (found,) = json.loads((tmp_path / "run" / RUN).read_text())["frequencies"].values()
+        assert found["attention_factor"] == 1.5
+
     def test_a_sample_without_memory_costs_only_itself(
         self,
         whole: Path,

@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from harness.engine import answers
 from harness.source import make_source
 from tasks import passkey
+from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, prompt
 from tasks._types import Answer, Question, Source
 from tests.tiny import tiny_config, tiny_tokenizer
 
@@ -50,17 +51,17 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
 ) -> None:
     """Length is to the token; the needle stands once, whole, where the depth says."""
     source = make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
-    tokens, start = passkey.prompt(source, length, key, depth, filler=filler, draw=Random(1))
+    tokens, start = prompt(source, length, key, depth, filler=filler, draw=Random(1))
     text = source.decode(tokens)
-    needle = passkey.NEEDLE.format(key=key)
+    needle = NEEDLE.format(key=key)
     assert len(tokens) == length
     assert tokens[0] == source.bos
     assert text.count(needle) == 1
     assert source.decode(tokens[start:]).strip() == str(key)
-    before = text.index(needle) - text.index(passkey.INTRODUCTION) - len(passkey.INTRODUCTION)
-    after = text.index(passkey.QUESTION) - text.index(needle) - len(needle)
+    before = text.index(needle) - text.index(INTRODUCTION) - len(INTRODUCTION)
+    after = text.index(QUESTION) - text.index(needle) - len(needle)
     assert abs(before - depth * (before + after)) <= 30  # half of the filler's longest sentence
-    assert text.endswith(f"{passkey.QUESTION} {key}")
+    assert text.endswith(f"{QUESTION} {key}")
 
 
 def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Source) -> None:
@@ -135,10 +136,10 @@ def test_the_score_is_what_greedy_generate_gives(source: Source, seed: int) -> N
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(tiny_config("llama")).eval()
     (asked,) = passkey.ask(source, [400], seed=seed, depths=1, trials=1)
-    prompt = asked.tokens[: asked.start]
-    said = generate(model, prompt, len(asked.tokens) - asked.start + 1)
+    before = asked.tokens[: asked.start]
+    said = generate(model, before, len(asked.tokens) - asked.start + 1)
     if seed % 2:
-        asked = Question("said", asked.length, (*prompt, *said[:-1]), asked.start)
+        asked = Question("said", asked.length, (*before, *said[:-1]), asked.start)
     ((_, answer),) = answers(model, [asked])
     key = list(asked.tokens[asked.start :])
     extends = source.decode([*key, said[-1]])[len(source.decode(key)) :][:1].isdigit()
@@ -171,8 +172,10 @@ def test_the_reference_checkpoint_says_what_it_is_scored_for() -> None:
     graded = []
     for index, answer in answers(model, asked):
         question = asked[index]
-        prompt = question.tokens[: question.start]
-        said = source.decode(generate(model, prompt, len(question.tokens) - question.start + 1))
+        given_tokens = question.tokens[: question.start]
+        said = source.decode(
+            generate(model, given_tokens, len(question.tokens) - question.start + 1)
+        )
         hit = passkey.grade(question, answer, source).value
         key = str(question.facts["key"])
         assert hit == float(said.strip()[:5] == key and not said.strip()[5:6].isdigit())

@@ -219,6 +219,15 @@ def test_an_option_without_default_must_be_given(write: Write) -> None:
     assert load("method", f"{path}:base=7").options == {"base": 7.0}
 
 
+@pytest.mark.parametrize("value", ["float('inf')", "float('nan')", "object()"])
+def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) -> None:
+    """Every option goes into run.json, so one that JSON cannot hold is refused at once."""
+    path = write(f"def frequencies(rope, length, *, a={value}): ...\n")
+    assert refused(lambda: load("method", str(path))).startswith(
+        "mine: options must be finite numbers, words or None for the record: {'a': "
+    )
+
+
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
