@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
-from harness.errors import UserError
+from harness.errors import UserError, reason
 from harness.rotary import check_geometry, rope_of
 from scaling._types import Rope
 
@@ -88,7 +88,7 @@ def open_checkpoint(
 def load_weights(checkpoint: Checkpoint) -> Any:
     """Load the model in eval mode on its device, and check its geometry against its config."""
     where = checkpoint.name
-    model: Any = _read(
+    loaded: Any = _read(
         "weights",
         where,
         lambda: AutoModelForCausalLM.from_pretrained(
@@ -97,8 +97,15 @@ def load_weights(checkpoint: Checkpoint) -> Any:
             dtype=DTYPES[checkpoint.dtype],
             trust_remote_code=checkpoint.trust_remote_code,
             use_safetensors=None if checkpoint.allow_pickle else True,
+            output_loading_info=True,
         ),
+        hint="" if checkpoint.allow_pickle else " Only safetensors are read, or --allow-pickle.",
     )
+    model, info = loaded
+    missing = sorted(info["missing_keys"])
+    if missing:  # transformers would fill them with random numbers
+        message = f"the weights of {where} lack {len(missing)} tensors, {missing[0]} among them."
+        raise UserError(message)
     model = model.to(checkpoint.device).eval()
     check_geometry(model, checkpoint.rope)
     return model
@@ -113,12 +120,11 @@ def parameter_count(checkpoint: Checkpoint) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def _read(part: str, where: str, function: Callable[[], Any]) -> Any:
+def _read(part: str, where: str, function: Callable[[], Any], hint: str = "") -> Any:
     try:
         return function()
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        reason = (str(error) or type(error).__name__).strip().splitlines()[0]
-        message = f"the {part} of {where} cannot be read: {reason}"
+    except Exception as error:
+        message = f"the {part} of {where} cannot be read: {reason(error)}{hint}"
         raise UserError(message) from error
 
 
@@ -137,9 +143,9 @@ def _device(device: str) -> str:
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        message = f"device {device!r} is not to be had here: {str(error).splitlines()[0]}"
+        torch.empty(1, device=device).cpu()  # the meta device has no values to copy
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        message = f"device {device!r} is not to be had here: {reason(error)}"
         raise UserError(message) from None
     return device
 

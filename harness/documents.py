@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import embedded
-from harness.errors import UserError
+from harness.errors import UserError, reason
 from harness.plugins import nearest, split_options
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
@@ -100,9 +100,8 @@ def _rows(name: str, options: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield from _split(name, split, options)
     except (OSError, ValueError, KeyError, RuntimeError, DatasetGenerationError) as error:
         # The library's own words for a broken file are only in the cause.
-        told = error.__cause__ if isinstance(error, DatasetGenerationError) else error
-        reason = (str(told) or type(told).__name__).strip().splitlines()[0]
-        message = f"data set {name} (split {split}) cannot be read: {reason}"
+        told = error.__cause__ or error
+        message = f"data set {name} (split {split}) cannot be read: {reason(told)}"
         raise UserError(message) from error
 
 
@@ -119,6 +118,9 @@ def _split(name: str, split: str, options: dict[str, str]) -> Iterable[dict[str,
         )
     found: Any = datasets.load_from_disk(name)
     if not isinstance(found, datasets.DatasetDict):
+        if "split" in options:
+            message = f"--docs {name} holds one data set without splits; leave split={split} out."
+            raise UserError(message)
         return found  # type: ignore[no-any-return]
     if split not in found:
         message = f"--docs {name} has no split {split!r}; {nearest(split, found)}."

@@ -8,11 +8,13 @@ from typing import Any
 
 import pandas as pd
 
+from harness.errors import UserError
 from harness.plugins import load
 from harness.store import read_run, read_samples
 from tasks._types import Sample, Score
 
 NOT_MEASURED = "not_measured"
+SAMPLE = ("unit", "status", "value", "weight", "seconds", "peak_mib")
 NUMBERS = ("score", "low", "high", "value", "weight", "seconds", "peak_mib")
 
 
@@ -29,7 +31,7 @@ def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
 
 def _rows(folder: Path) -> Iterable[dict[str, Any]]:
     run, samples = read_run(folder), read_samples(folder)
-    tasks = {label: load("task", task["given"]).module for label, task in run["tasks"].items()}
+    tasks = {label: _task(folder, task) for label, task in run["tasks"].items()}
     for cell in run["cells"]:
         task = run["tasks"][cell["task"]]
         wanted = task["questions"][str(cell["length"])]
@@ -49,12 +51,20 @@ def _rows(folder: Path) -> Iterable[dict[str, Any]]:
             **score,
         }
         for record in records or [{"status": NOT_MEASURED, "facts": {}}]:
-            yield {**head, **_sample(record)}
+            # Facts first: a task's fact must not stand in the place of a column of ours.
+            yield {**record["facts"], **head, **{key: record.get(key) for key in SAMPLE}}
 
 
-def _sample(record: Mapping[str, Any]) -> dict[str, Any]:
-    own = ("unit", "status", "value", "weight", "seconds", "peak_mib")
-    return {**record["facts"], **{key: record.get(key) for key in own}}
+def _task(folder: Path, record: Mapping[str, Any]) -> Any:
+    """Load the task that a run was measured with; a user's file must be the same one."""
+    task = load("task", record["given"])
+    if task.digest != record["file"]:
+        message = (
+            f"{folder} was measured with another version of {record['given']}; "
+            "run the sweep again or bring that version back."
+        )
+        raise UserError(message)
+    return task.module
 
 
 def _score(task: Any, records: list[dict[str, Any]]) -> dict[str, Any]:

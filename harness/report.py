@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -12,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.errors import UserError
-from harness.plugins import load, names
+from harness.plugins import Plugin, call, load, names
 from harness.reports._style import saving
 from harness.reports._tables import markdown, wide
 
 DOTS_PER_INCH = 200
+SUFFIXES = (".csv", ".md", ".png", ".svg")
 
 
 def write_reports(
@@ -31,12 +33,13 @@ def write_reports(
     skipped: dict[str, str] = {}
     for given in chosen or names("report"):
         report = load("report", given)
-        try:
-            made = report.module.make(frame, **report.options)
-        except ValueError as error:
-            skipped[report.label] = str(error)
-            continue
         name = report.label.partition(":")[0]
+        made = call(f"report {report.label}", partial(_made, report, frame))
+        if isinstance(made, str):
+            skipped[report.label] = made
+            for suffix in SUFFIXES:  # what an earlier sweep of this folder had to show
+                (folder / f"{name}{suffix}").unlink(missing_ok=True)
+            continue
         if isinstance(made, pd.DataFrame):
             readable = getattr(report.module, "readable", None)
             text = readable(frame) if readable else markdown(made)
@@ -44,6 +47,15 @@ def write_reports(
         else:
             written += _figure(made, folder, name)
     return written, skipped
+
+
+def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
+    """Return the table or figure, or in words why the report does not apply to this frame."""
+    try:
+        made: pd.DataFrame | Figure = report.module.make(frame, **report.options)
+    except ValueError as error:
+        return str(error)
+    return made
 
 
 def _table(table: pd.DataFrame, text: str, folder: Path, name: str) -> list[Path]:

@@ -23,6 +23,7 @@ def rope_of(config: Any) -> Rope:
     Raises UserError naming the field and the model type where something is missing; no physical
     quantity is guessed.
     """
+    config = config.get_text_config()
     kind = config.model_type
     shipped = getattr(config, "rope_parameters", None)
     if not shipped:
@@ -140,6 +141,9 @@ def _verify(model: Any, name: str, saved: dict[str, Any]) -> None:
     """Check on the model's own output that the patch is an identity, and that it has an effect."""
     own: Any = model.get_submodule(name)
     before = _probe(model)
+    if not bool(torch.isfinite(before).all()):
+        message = f"{type(model).__name__} gives no finite logits for a short prompt; refused."
+        raise UserError(message)
     as_is = Frequencies(saved["inv_freq"].float().cpu(), float(saved["attention_scaling"]))
     zero = Frequencies(torch.zeros_like(as_is.inv_freq))
     outputs = []

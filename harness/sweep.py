@@ -24,26 +24,25 @@ Record = dict[str, Any]
 
 
 def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], None]) -> int:
-    """Complete the run folder and return how many samples failed; ``watch`` sees each as it ends.
+    """Complete the run folder and return how many of the plan's samples have no number.
 
-    Everything measured before is kept and not measured again. Raises UserError when the folder
-    is another model's or another process writes it.
+    ``watch`` sees each sample as it ends. Everything measured before is kept and not measured
+    again. Raises UserError when the folder is another model's or another process writes it.
     """
     with writing(folder) as file:
         before = read_run(folder) if (folder / RUN).exists() else None
-        write_run(folder, describe(plan, before))
+        record = describe(plan, before)
         work = plan.work(measured(read_samples(folder)))
-        if not work:
-            return 0
-        model = load_weights(plan.checkpoint)
-        failed = 0
+        model = load_weights(plan.checkpoint) if work else None
+        write_run(folder, record)
         for fingerprint, items in work.items():
             with patched(model, plan.frequencies[fingerprint]):
-                for (cell, question), record in _measured(plan, model, items):
-                    append(file, record)
-                    failed += record["status"] != "ok"
-                    watch(cell, question, record)
-        return failed
+                for (cell, question), sample in _measured(plan, model, items):
+                    append(file, sample)
+                    watch(cell, question, sample)
+    samples = read_samples(folder)
+    asked = {(cell.key, question.digest) for cell in plan.cells for question in cell.questions}
+    return sum(samples[key]["status"] != "ok" for key in asked)
 
 
 def _measured(plan: Plan, model: Any, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:

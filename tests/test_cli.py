@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import Gemma3TextConfig, GPT2Config
 
 from harness.cli import main
@@ -707,3 +707,58 @@ print("loaded:", *sorted(heavy))
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr == f"ropewalk: {tmp_path} is no run folder: it holds no run.json.\n"
+
+
+def test_a_checkpoint_with_missing_tensors_is_refused(
+    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Random numbers never stand in for weights: the tensor is named, and no run folder is left."""
+    folder = save_tiny(tmp_path / "torn")
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    words = ["run", "--model", str(folder), "--docs", str(docs), "--task", "perplexity:tail=32"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--length", "1x", "--out", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert "lack 1 tensors, model.layers.1.mlp.up_proj.weight among them." in message
+    assert not (tmp_path / "run" / "run.json").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n" * 3])
+def test_weights_that_are_no_safetensors_are_one_sentence(
+    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str], content: bytes
+) -> None:
+    """A torn download or a large-file pointer is told as such, without a traceback."""
+    folder = save_tiny(tmp_path / "torn")
+    (folder / "model.safetensors").write_bytes(content)
+    words = ["run", "--model", str(folder), "--docs", str(docs), "--task", "perplexity:tail=32"]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--length", "1x", "--out", str(tmp_path / "run")])
+    assert ended.value.code == 2
+    message = capsys.readouterr().err
+    assert f"the weights of {folder} cannot be read: " in message
+    assert "Traceback" not in message
+
+
+def test_a_loss_without_a_number_is_a_status_and_exit_1_each_time(
+    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model that overflows gives not_finite samples, no number and no NaN in any file."""
+    folder = save_tiny(tmp_path / "overflow", tie_word_embeddings=False)
+    weights = load_file(folder / "model.safetensors")
+    (letter,) = tiny_tokenizer()("t")["input_ids"]
+    weights["model.embed_tokens.weight"][letter] = float("inf")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    words = ["run", "--model", str(folder), "--docs", str(docs), "--task", "perplexity:tail=32"]
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--length", "1x", "--scaling", "none", "--out", str(tmp_path / "run")])
+        assert ended.value.code == 1
+        assert "not finite" in capsys.readouterr().out
+    lines = (tmp_path / "run" / "samples.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    assert [record["status"] for record in records] == ["not_finite"] * 3
+    assert all(record["value"] is None for record in records)
+    assert all(record["facts"]["position"] == 32 for record in records)
