@@ -1,6 +1,6 @@
 """Train the embedded reference model from nothing; deterministic from its seed, resumable.
 
-    python scripts/train_reference.py --out training/reference
+    .venv/bin/python scripts/train_reference.py training/reference
 
 Texts: the training part of the embedded documents. Beside plain text the model sees pass key
 prompts and repeated spans, without which a model of this size does not learn to retrieve. A
@@ -28,7 +28,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.embedded import held_out, training
 from harness.source import make_source
-from tasks._prompt import FILLER, INTRODUCTION, NEEDLE, QUESTION, prompt
+from tasks._prompt import FILLER, INTRODUCTION, NEEDLE, QUESTION, frame, prompt
 from tasks._types import Source
 
 app = App(help=__doc__)
@@ -51,8 +51,8 @@ def train_tokenizer(texts: Sequence[str], size: int) -> PreTrainedTokenizerFast:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    frame = [INTRODUCTION + "".join(FILLER) + NEEDLE.format(key="") + QUESTION] * 200
-    tokenizer.train_from_iterator([*texts, *frame], trainer)
+    asked = [INTRODUCTION + "".join(FILLER) + NEEDLE.format(key="") + QUESTION] * 200
+    tokenizer.train_from_iterator([*texts, *asked], trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token="<s>",
@@ -112,44 +112,36 @@ def passkey_share(model: Any, source: Source, window: int, least: int) -> float:
     return round(found / 60, 3)
 
 
-def least_prompt(source: Source) -> int:
-    """Return the length of a pass key prompt without filler."""
-    try:
-        prompt(source, 1, 10_000, 0, filler="standard", draw=Random(0))
-    except ValueError as error:
-        return int(str(error).split("at least ")[1].split()[0])
-    raise AssertionError
-
-
-@app.default
-def main(
-    out: Path, *, steps: int = Recipe.steps, seed: int = Recipe.seed, device: str = "cpu"
+def train(
+    recipe: Recipe,
+    documents: Sequence[tuple[str, str]],
+    out: Path,
+    *,
+    device: str = "cpu",
+    every: int = 100,
 ) -> None:
-    """Train, watch the held-out loss, and write the checkpoint folder."""
-    recipe = Recipe(seed=seed, steps=steps)
+    """Train on the documents, save and watch ``every`` so many steps, write the model folder."""
     out.mkdir(parents=True, exist_ok=True)
-    documents = list(training())
     if not (out / "tokenizer.json").exists():
         train_tokenizer([text for _, text in documents], recipe.vocabulary).save_pretrained(out)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(out)
     source = make_source(tokenizer, lambda: documents, recipe.window)
     watched = make_source(tokenizer, held_out, recipe.window)
-    least = least_prompt(source)
+    least = sum(map(len, frame(source, 10_000)))
     model, optimizer, state = _start(recipe, tokenizer, out, device)
-    bf16 = torch.backends.mkldnn.is_available() if device == "cpu" else True  # type: ignore[no-untyped-call]
     console.print(f"{sum(len(p.tokens) for p in source.passages())} tokens of text; {recipe}")
     began = time.time()
-    for step in range(state["step"], steps):
+    for step in range(state["step"], recipe.steps):
         tokens, weights = (part.to(device) for part in batch(source, recipe, least, step))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(recipe, step)
-        with torch.autocast(device, torch.bfloat16, enabled=bf16):
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
             loss = loss_of(model, tokens, weights)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        if (step + 1) % 100 == 0 or step + 1 == steps:
+        if (step + 1) % every == 0 or step + 1 == recipe.steps:
             entry = {
                 "step": step + 1,
                 "train_loss": round(loss.item(), 4),
@@ -161,7 +153,7 @@ def main(
             began = time.time()
             state["step"] = step + 1
             console.print(f"{state['seconds']:.0f} s", entry)
-            _save(out, model, optimizer, state)
+            _save(out, recipe, model, optimizer, state)
     _finish(out, model, recipe, state, device)
 
 
@@ -200,16 +192,14 @@ def _start(recipe: Recipe, tokenizer: Any, out: Path, device: str) -> tuple[Any,
         model.load_state_dict(saved["model"])
         optimizer.load_state_dict(saved["optimizer"])
         state = saved["state"]
-    state["recipe"] = asdict(recipe)
     return model, optimizer, state
 
 
-def _save(out: Path, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
+def _save(out: Path, recipe: Recipe, model: Any, optimizer: Any, state: dict[str, Any]) -> None:
     """Write a checkpoint beside the last one, then put it in its place."""
-    kept = {name: value for name, value in state.items() if name != "recipe"}
     whole = {
-        "recipe": state["recipe"], "model": model.state_dict(),
-        "optimizer": optimizer.state_dict(), "state": kept,
+        "recipe": asdict(recipe), "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(), "state": state,
     }  # fmt: skip
     torch.save(whole, out / "checkpoint.new")
     (out / "checkpoint.new").replace(out / "checkpoint.pt")
@@ -228,6 +218,18 @@ def _finish(out: Path, model: Any, recipe: Recipe, state: dict[str, Any], device
     }
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")
     console.print(f"written to {out}")
+
+
+@app.default
+def main(
+    out: Path = Path("training/reference"),
+    *,
+    steps: int = Recipe.steps,
+    seed: int = Recipe.seed,
+    device: str = "cpu",
+) -> None:
+    """Train the reference model into a folder of its own."""
+    train(Recipe(seed=seed, steps=steps), list(training()), out, device=device)
 
 
 if __name__ == "__main__":

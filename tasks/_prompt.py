@@ -34,20 +34,25 @@ def prompt(
     ``depth`` 0 puts the needle before all filler, 1 after it. The needle stands between whole
     sentences of the standard filler, so only the last sentence before the question may be cut.
     """
-    head = [*source.opening, *source.encode(INTRODUCTION)]
-    needle = source.encode(NEEDLE.format(key=key))
-    asked = source.encode(QUESTION)
+    head, needle, question, answer = frame(source, key)
+    least = len(head) + len(needle) + len(question) + len(answer)
+    if length < least:
+        message = f"a passkey prompt needs at least {least} tokens, length is {length}"
+        raise ValueError(message)
+    before, after = _filler(source, length - least, depth, filler, draw)
+    return (*head, *before, *needle, *after, *question, *answer), length - len(answer)
+
+
+def frame(source: Source, key: int) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Return the tokens of introduction, needle, question and answer, which stand in any prompt."""
+    question = source.encode(QUESTION)
     whole = source.encode(f"{QUESTION} {key}")
-    if whole[: len(asked)] != asked:
+    if whole[: len(question)] != question:
         message = "the tokenizer merges the question with the answer; passkey cannot separate them"
         raise ValueError(message)
-    room = length - len(head) - len(needle) - len(whole)
-    if room < 0:
-        message = f"a passkey prompt needs at least {length - room} tokens, length is {length}"
-        raise ValueError(message)
-    before, after = _filler(source, room, depth, filler, draw)
-    tokens = (*head, *before, *needle, *after, *whole)
-    return tokens, len(tokens) - (len(whole) - len(asked))
+    head = [*source.opening, *source.encode(INTRODUCTION)]
+    needle = source.encode(NEEDLE.format(key=key))
+    return head, needle, question, whole[len(question) :]
 
 
 def _filler(
