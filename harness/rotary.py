@@ -38,9 +38,12 @@ def rope_of(config: Any) -> Rope:
     if rotary_dim < 2 or rotary_dim % 2:
         message = f"{kind}: rotary_dim must be even and at least 2, the config gives {rotary_dim}."
         raise UserError(message)
-    return Rope(
-        rotary_dim, float(shipped["rope_theta"]), _trained_length(config, shipped), dict(shipped)
-    )
+    trained = _trained_length(config, shipped)
+    given = dict(shipped)
+    if given.get("rope_type") == "longrope" and given.get("factor") is None:
+        # transformers' own rule where a checkpoint names only its two windows
+        given["factor"] = config.max_position_embeddings / trained
+    return Rope(rotary_dim, float(shipped["rope_theta"]), trained, given)
 
 
 def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:

@@ -15,7 +15,9 @@ def make_source(
     """Return the Source of a tokenizer and of (name, text) documents, read on the first use."""
 
     def encode(text: str) -> list[int]:
-        tokens: list[int] = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        # A document that says "<s>" or "<|endoftext|>" means these letters, not the control token.
+        read = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
+        tokens: list[int] = read["input_ids"]
         return tokens
 
     def decode(tokens: Sequence[int]) -> str:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scaling import dynamic_ntk, llama3, none, pi, yarn
+from scaling import dynamic_ntk, llama3, longrope, none, pi, yarn
 from scaling._types import Frequencies, Rope
 
 
 def frequencies(rope: Rope, length: int) -> Frequencies:
     """Return the frequencies of ``rope.shipped``; a model that ships none is read plain.
 
-    The factor is the shipped one at every length (``dynamic`` alone follows the length), and the
-    window the shipped ``original_max_position_embeddings``, where there is one.
+    The factor is the shipped one at every length (``dynamic`` alone follows the length, and
+    ``longrope`` has two lists), and the window the shipped ``original_max_position_embeddings``,
+    where there is one.
 
-    Differs from transformers: ``dynamic`` keeps no state (see dynamic_ntk), and at factor 1 yarn
-    and llama3 are exactly plain, where its sums are up to 1.2e-7 off.
+    Differs from transformers: ``dynamic`` and ``longrope`` keep no state (see there), and at
+    factor 1 yarn and llama3 are exactly plain, where its sums are up to 1.2e-7 off.
     """
     kind = rope.shipped.get("rope_type", rope.shipped.get("type", "default"))
     match kind:
@@ -35,7 +36,9 @@ def frequencies(rope: Rope, length: int) -> Frequencies:
                 low_freq_factor=_required(rope, "low_freq_factor"),
                 high_freq_factor=_required(rope, "high_freq_factor"),
             )
-    known = "default, linear, dynamic, yarn and llama3"
+        case "longrope":
+            return _longrope(_in_shipped_window(rope), length)
+    known = "default, linear, dynamic, yarn, llama3 and longrope"
     message = f"native reads rope_type {known}, the checkpoint ships {kind!r}: use another method"
     raise ValueError(message)
 
@@ -56,6 +59,13 @@ def _yarn(rope: Rope, length: int) -> Frequencies:
         mscale=mscale if both else None,
         mscale_all_dim=mscale_all_dim if both else None,
     )
+
+
+def _longrope(rope: Rope, length: int) -> Frequencies:
+    """Return longrope as shipped: with no attention factor of its own, its factor is needed."""
+    if _optional(rope, "attention_factor") is None:
+        _required(rope, "factor")
+    return longrope.frequencies(rope, length)
 
 
 def _in_shipped_window(rope: Rope) -> Rope:

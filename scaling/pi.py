@@ -1,4 +1,4 @@
-"""Position Interpolation: every frequency divided by the factor (arXiv:2306.15595, eq. 4)."""
+"""Position Interpolation: inv_freq / factor; dynamic with the factor unset (arXiv:2306.15595)."""
 
 from __future__ import annotations
 

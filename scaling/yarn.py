@@ -1,4 +1,4 @@
-"""YaRN: by-parts scaling and an attention factor of 0.1 ln(factor) + 1 (arXiv:2309.00071)."""
+"""YaRN: by parts, with an attention factor; dynamic with the factor unset (arXiv:2309.00071)."""
 
 from __future__ import annotations
 

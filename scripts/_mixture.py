@@ -21,7 +21,7 @@ class Recipe:
     """Every setting the weights depend on."""
 
     seed: int = 1
-    steps: int = 3200
+    steps: int = 1600
     window: int = 256
     rows: int = 32
     rate: float = 2e-3
@@ -95,9 +95,7 @@ def batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens and weights of a step, each (rows, window); a function of the step."""
     draw = Random(f"{recipe.seed}/{step}")
-    done = step / recipe.steps
-    spans = round(recipe.rows * (0.25 - 0.15 * done))
-    keys = round(recipe.rows * (0.25 - 0.05 * done))
+    spans = keys = recipe.rows // 4
     rows = [span_row(source, recipe, draw) for _ in range(spans)]
     rows += [passkey_row(source, recipe, least, draw) for _ in range(keys)]
     rows += [text_row(source, recipe.window, draw) for _ in range(recipe.rows - spans - keys)]

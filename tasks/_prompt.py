@@ -45,14 +45,29 @@ def prompt(
 
 def frame(source: Source, key: int) -> tuple[list[int], list[int], list[int], list[int]]:
     """Return the tokens of introduction, needle, question and answer, which stand in any prompt."""
-    question = source.encode(QUESTION)
-    whole = source.encode(f"{QUESTION} {key}")
+    question = continued(source, QUESTION)
+    whole = continued(source, f"{QUESTION} {key}")
     if whole[: len(question)] != question:
         message = "the tokenizer merges the question with the answer; passkey cannot separate them"
         raise ValueError(message)
+    answer = whole[len(question) :]
+    if source.decode(answer).strip() != str(key):
+        message = f"the tokenizer cannot write {key}: it reads back as {source.decode(answer)!r}"
+        raise ValueError(message)
     head = [*source.opening, *source.encode(INTRODUCTION)]
-    needle = source.encode(NEEDLE.format(key=key))
-    return head, needle, question, whole[len(question) :]
+    return head, continued(source, NEEDLE.format(key=key)), question, answer
+
+
+def continued(source: Source, text: str) -> list[int]:
+    """Return the tokens of a text that goes on after other text.
+
+    A SentencePiece tokenizer puts a space before whatever it is given, so the text is read behind
+    an anchor that ends a word or a line, and the anchor's tokens are taken off. Where a tokenizer
+    merges the two, the text is read alone.
+    """
+    anchor = "x" if text.startswith("\n") else "\n"
+    head, whole = source.encode(anchor), source.encode(anchor + text)
+    return whole[len(head) :] if whole[: len(head)] == head else source.encode(text)
 
 
 def _filler(
@@ -63,7 +78,7 @@ def _filler(
         text = _excerpt(source.passages(), room, draw)
         cut = round(depth * room)
         return text[:cut], text[cut:]
-    sentences = [source.encode(sentence) for sentence in FILLER]
+    sentences = [continued(source, sentence) for sentence in FILLER]
     tokens: list[int] = []
     boundaries = [0]
     while len(tokens) < room:

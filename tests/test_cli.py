@@ -19,11 +19,11 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma3TextConfig, GPT2Config
 
 from harness.cli import main
-from harness.plugins import ROOT
+from harness.plugins import ROOT, names
 from harness.store import RUN, SAMPLES, writing
 from tests.tiny import save_tiny, tiny_tokenizer
 
-METHODS = "dynamic_ntk, llama3, native, none, ntk, ntk_by_parts, pi, yarn, or a path to a .py file."
+METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
 SETTINGS: dict[str, list[str]] = {
     "length": ["5x", "8x"],
     "task": ["perplexity:tail=16", "passkey:depths=2,trials=2"],

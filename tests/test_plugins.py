@@ -15,7 +15,7 @@ from harness.plan import resolve
 from harness.plugins import FOLDERS, ROOT, catalogue, load, names, nearest, split_options
 from scaling._types import Rope
 
-METHODS = "dynamic_ntk, llama3, native, none, ntk, ntk_by_parts, pi, yarn, or a path to a .py file."
+METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
 Write = Callable[..., Path]
 
 

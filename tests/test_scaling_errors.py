@@ -8,7 +8,22 @@ from collections.abc import Callable
 
 import pytest
 
-from scaling import dynamic_ntk, llama3, native, ntk, ntk_by_parts, pi, yarn
+from scaling import (
+    abf,
+    dynamic_ntk,
+    giraffe_power,
+    giraffe_truncated,
+    llama3,
+    longrope,
+    mr_rope,
+    native,
+    ntk,
+    ntk_by_parts,
+    ntk_mixed,
+    p_rope,
+    pi,
+    yarn,
+)
 from scaling._types import Frequencies, Rope
 
 LLAMA2 = Rope(128, 10000.0, 4096)
@@ -91,6 +106,39 @@ LLAMA2 = Rope(128, 10000.0, 4096)
             "high_freq_factor must be above low_freq_factor, and both above 0, "
             "got low_freq_factor=0.0, high_freq_factor=4.0",
         ),
+        (abf, {"base": 1.0}, "base must be above 1, got 1.0"),
+        (abf, {"base": math.inf}, "base must be above 1, got inf"),
+        (p_rope, {"p": 1.01}, "p must be from 0 to 1, got 1.01"),
+        (p_rope, {"p": math.nan}, "p must be from 0 to 1, got nan"),
+        (giraffe_power, {"power": -0.1}, "power must be 0 or more, got -0.1"),
+        (giraffe_power, {"power": math.inf}, "power must be 0 or more, got inf"),
+        (
+            giraffe_truncated,
+            {"cutoff": 0.0},
+            "cutoff must be a number of tokens above 0, got 0.0",
+        ),
+        (
+            giraffe_truncated,
+            {"cutoff": math.nan},
+            "cutoff must be a number of tokens above 0, got nan",
+        ),
+        (ntk_mixed, {"exponent": 0.0}, "exponent must be above 0 and at most 1, got 0.0"),
+        (ntk_mixed, {"exponent": 1.5}, "exponent must be above 0 and at most 1, got 1.5"),
+        (ntk_mixed, {"factor": 0.5}, "factor must be 1 or more, got 0.5"),
+        (mr_rope, {"kind": "max"}, "kind is uni or pro, got max"),
+        (mr_rope, {"factor": 0.5}, "factor must be 1 or more, got 0.5"),
+        (
+            mr_rope,
+            {"beta_slow": 32.0},
+            "beta_fast must be above beta_slow, and both above 0, "
+            "got beta_fast=32.0, beta_slow=32.0",
+        ),
+        (
+            longrope,
+            {},
+            "longrope needs a searched table, and the checkpoint ships none: "
+            "give factors=PATH, a JSON file with short_factor and long_factor",
+        ),
     ],
 )
 def test_bad_options_are_refused(method: object, options: dict[str, object], message: str) -> None:
@@ -110,9 +158,18 @@ def test_ntk_refuses_a_single_pair() -> None:
     ("shipped", "message"),
     [
         (
-            {"rope_type": "longrope", "short_factor": [1.0]},
-            "native reads rope_type default, linear, dynamic, yarn and llama3, "
-            "the checkpoint ships 'longrope': use another method",
+            {"rope_type": "proportional"},
+            "native reads rope_type default, linear, dynamic, yarn, llama3 and longrope, "
+            "the checkpoint ships 'proportional': use another method",
+        ),
+        (
+            {"rope_type": "longrope", "short_factor": [1.0], "long_factor": [1.0]},
+            "the shipped factor must be a number, got None",
+        ),
+        (
+            {"rope_type": "longrope", "factor": 4.0},
+            "longrope needs a searched table, and the checkpoint ships none: "
+            "give factors=PATH, a JSON file with short_factor and long_factor",
         ),
         ({"rope_type": "linear"}, "the shipped factor must be a number, got None"),
         (

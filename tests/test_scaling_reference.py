@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
+from random import Random
 
 import pytest
 import torch
-from transformers import LlamaConfig
+from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-from scaling import dynamic_ntk, llama3, native, pi, yarn
+from scaling import dynamic_ntk, llama3, longrope, native, p_rope, pi, yarn
 from scaling._types import Frequencies, Rope
 
 ROTARY_DIMS = (16, 20, 64, 80, 128, 256)
@@ -46,7 +47,8 @@ def _same(ours: Frequencies, theirs: Theirs) -> bool:
 
 def _ships(kind: str, factor: float, window: int, **more: object) -> dict[str, object]:
     """Return a checkpoint's scaling in Hugging Face's words."""
-    where = {"original_max_position_embeddings": window} if kind in ("yarn", "llama3") else {}
+    scaled = kind in ("yarn", "llama3", "longrope")
+    where = {"original_max_position_embeddings": window} if scaled else {}
     return {"rope_type": kind, "factor": factor, **where, **more}
 
 
@@ -162,6 +164,72 @@ def test_partial_rotary(kind: str) -> None:
     for dim, share in product((16, 32, 64), (0.25, 0.5)):
         rope = Rope(dim, 10000.0, 2048, _ships(kind, 4.0, 2048, **more))
         assert _same(native.frequencies(rope, 16384), _theirs(rope, 16384, share)), rope
+
+
+def _lists(rotary_dim: int) -> dict[str, object]:
+    """Return searched factors as a checkpoint ships them: two lists of a number per pair."""
+    draw = Random(rotary_dim)
+    return {
+        name: [draw.uniform(1.0, top) for _ in range(rotary_dim // 2)]
+        for name, top in (("short_factor", 2.0), ("long_factor", 64.0))
+    }
+
+
+@pytest.mark.parametrize("windows", [0.5, 1.0, 1.01, 7.3])
+def test_longrope(windows: float) -> None:
+    """LongRoPE has the bits of transformers' longrope type, short list, long list and factor."""
+    for dim, base, window, factor in product(ROTARY_DIMS, BASES, WINDOWS, FACTORS):
+        rope = Rope(dim, base, window, _ships("longrope", factor, window, **_lists(dim)))
+        length = int(windows * window)
+        theirs = _theirs(rope, length)
+        assert _same(longrope.frequencies(rope, length), theirs), rope
+        assert _same(native.frequencies(rope, length), theirs), rope
+
+
+@pytest.mark.parametrize("more", [{"attention_factor": 1.25}, {"factor": 0.5}, {"factor": 1}])
+def test_longrope_attention_factor(more: dict[str, object]) -> None:
+    """A shipped attention factor is taken as it is, and a factor of 1 or less gives 1."""
+    for dim, window in product((16, 128), (256, 4096)):
+        shipped = {**_ships("longrope", 8.0, window, **_lists(dim)), **more}
+        rope = Rope(dim, 10000.0, window, shipped)
+        for length in (window, 2 * window):
+            assert _same(native.frequencies(rope, length), _theirs(rope, length)), rope
+
+
+@pytest.mark.parametrize("share", [1.0, 0.75])
+def test_longrope_as_phi_ships_it(share: float) -> None:
+    """Phi keeps its window beside the lists and ships no factor: it is the ratio of the windows."""
+    heads, window, most = 4, 4096, 131072
+    dim = round(128 * share)
+    lists = {"rope_type": "longrope", "rope_theta": 10000.0, **_lists(dim)}
+    config = Phi3Config(
+        hidden_size=128 * heads,
+        num_attention_heads=heads,
+        max_position_embeddings=most,
+        original_max_position_embeddings=window,
+        partial_rotary_factor=share,
+        rope_parameters=lists,
+    )
+    rope = Rope(dim, 10000.0, window, {**config.rope_parameters, "factor": most / window})
+    for length in (1, window, window + 1, most):
+        theirs = ROPE_INIT_FUNCTIONS["longrope"](config, torch.device("cpu"), seq_len=length)
+        assert _same(native.frequencies(rope, length), theirs), length
+
+
+@pytest.mark.parametrize("p", [0.01, 0.25, 0.3, 0.75, 0.99, 1.0])
+def test_proportional(p: float) -> None:
+    """p-RoPE is transformers' proportional type to 2.4e-7, the channels at rest exactly.
+
+    There powers are taken of the kept channels alone, and torch rounds a shorter row otherwise.
+    """
+    for dim, base in product(ROTARY_DIMS, BASES):
+        parameters = {"rope_type": "proportional", "rope_theta": base, "partial_rotary_factor": p}
+        config = LlamaConfig(head_dim=dim, rope_parameters=parameters)
+        inv_freq, attention = ROPE_INIT_FUNCTIONS["proportional"](config, torch.device("cpu"))
+        ours = p_rope.frequencies(Rope(dim, base, 4096), 1, p=p)
+        torch.testing.assert_close(ours.inv_freq, inv_freq, rtol=2.4e-7, atol=0)
+        assert torch.equal(ours.inv_freq == 0, inv_freq == 0)
+        assert ours.attention_factor == attention
 
 
 def _factor(rope: Rope) -> float:

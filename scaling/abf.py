@@ -1,0 +1,19 @@
+"""ABF, adjusted base frequency: another base at every length (arXiv:2309.16039)."""
+
+from __future__ import annotations
+
+import math
+
+from scaling._types import Frequencies, Rope
+
+
+def frequencies(rope: Rope, length: int, *, base: float = 500000.0) -> Frequencies:
+    """Return the plain frequencies of ``base`` in place of the model's own.
+
+    The base is the same at every length, so inside the trained window too the model is read
+    otherwise than it was trained: not ``none`` at stretch 1. The paper trains on with it.
+    """
+    if not (math.isfinite(base) and base > 1):
+        message = f"base must be above 1, got {base}"
+        raise ValueError(message)
+    return Frequencies(rope.inv_freq(base))

@@ -1,0 +1,23 @@
+"""Giraffe's power basis: every frequency times (1 - 2i/d)^power (arXiv:2308.10882)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from scaling._types import Frequencies, Rope
+
+
+def frequencies(rope: Rope, length: int, *, power: float = 0.5) -> Frequencies:
+    """Return frequencies that are slowed the more the slower they are; the fastest one is kept.
+
+    0 is ``none``; 0.5 is the power that the authors report (abacusai/Long-Context), who train with
+    it. It is the same at every length: not ``none`` at stretch 1.
+    """
+    if not (math.isfinite(power) and power >= 0):
+        message = f"power must be 0 or more, got {power}"
+        raise ValueError(message)
+    pairs = rope.rotary_dim // 2
+    shares = 1 - torch.arange(pairs, dtype=torch.float32) / pairs
+    return Frequencies(rope.inv_freq() * shares**power)

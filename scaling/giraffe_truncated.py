@@ -1,0 +1,31 @@
+"""Giraffe's truncated basis: slow channels turn at one fixed speed or stop (arXiv:2308.10882)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from scaling._types import Frequencies, Rope
+
+
+def frequencies(rope: Rope, length: int, *, cutoff: float | None = None) -> Frequencies:
+    """Return the plain frequencies as far as a wavelength is at most ``cutoff`` tokens.
+
+    A wavelength of up to 8 times the cutoff becomes 16 times the cutoff, and a longer one is not
+    rotated. An unset cutoff is the trained length, so that a channel is kept if it makes a full
+    turn in the window. It is the same at every length: not ``none`` at stretch 1.
+
+    The paper leaves bounds and speed open; 8 and 16 are those of the authors' code
+    (abacusai/Long-Context, interpolate.py). They train with it.
+    """
+    if cutoff is None:
+        cutoff = float(rope.trained_length)
+    if not (math.isfinite(cutoff) and cutoff > 0):
+        message = f"cutoff must be a number of tokens above 0, got {cutoff}"
+        raise ValueError(message)
+    slowest = 2 * math.pi / cutoff
+    plain = rope.inv_freq()
+    fixed = torch.full_like(plain, slowest / 16)
+    moving = torch.where(plain < slowest, fixed, plain)
+    return Frequencies(torch.where(plain < slowest / 8, torch.zeros_like(plain), moving))

@@ -1,0 +1,52 @@
+"""MrRoPE: the factor grows over the middle channels, evenly or ever faster (arXiv:2601.22181)."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+
+from scaling._types import Frequencies, Rope, factor_or_stretch
+
+
+def frequencies(
+    rope: Rope,
+    length: int,
+    *,
+    factor: float | None = None,
+    kind: Literal["uni", "pro"] = "pro",
+    beta_fast: float = 32.0,
+    beta_slow: float = 1.0,
+) -> Frequencies:
+    """Return inv_freq above beta_fast turns in the trained window, / factor below beta_slow.
+
+    In the n steps from the last channel of the former to the first of the latter, channel k is
+    divided by factor^(k/n) (``uni``) or factor^(k(k+1) / (n(n+1))) (``pro``). The attention factor
+    is yarn's, 0.1 ln(factor) + 1. An unset factor is the stretch of the length.
+
+    Second-hand, not checked against the paper's own text: ``uni`` is that of mattian7/mrRoPE
+    (LlamaYaRNRadix.py), an early code of the method; ``pro`` is from the equations as notes on the
+    paper and others' reproductions give them, which agree.
+
+    Differs from that code where no channel turns faster than beta_fast, or none slower than
+    beta_slow: there the steps go on past the last channel, or begin after the first one. A window
+    of 131072 tokens at base 10000 and factor 16 gives down to 0.53 of its frequencies.
+    """
+    if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
+        message = (
+            "beta_fast must be above beta_slow, and both above 0, "
+            f"got beta_fast={beta_fast}, beta_slow={beta_slow}"
+        )
+        raise ValueError(message)
+    if kind not in ("uni", "pro"):
+        message = f"kind is uni or pro, got {kind}"
+        raise ValueError(message)
+    scale = factor_or_stretch(factor, rope, length)
+    turns = rope.turns()
+    last_kept = int((turns > beta_fast).sum()) - 1
+    first_divided = int((turns >= beta_slow).sum())
+    n = first_divided - last_kept
+    k = (torch.arange(rope.rotary_dim // 2, dtype=torch.float32) - last_kept).clamp(0, n)
+    shares = k / n if kind == "uni" else k * (k + 1) / (n * (n + 1))
+    return Frequencies(rope.inv_freq() / scale**shares, 0.1 * math.log(scale) + 1.0)

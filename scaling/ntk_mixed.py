@@ -1,0 +1,28 @@
+"""NTK-RoPE-mixed: a base per channel, slower by factor^((2(i+1)/d)^0.75) (Su, kexue.fm 9706)."""
+
+from __future__ import annotations
+
+import torch
+
+from scaling._types import Frequencies, Rope, factor_or_stretch
+
+
+def frequencies(
+    rope: Rope, length: int, *, factor: float | None = None, exponent: float = 0.75
+) -> Frequencies:
+    """Return inv_freq / factor^share, where a channel's share is (2(i+1)/d)^exponent.
+
+    The slowest channel is interpolated by the whole factor; an exponent of 1 slows in equal steps,
+    a smaller one the fast channels earlier. An unset factor is the stretch of the length.
+
+    Differs from the author's code (bojone/rerope, ntk_patch.py): it also multiplies queries by
+    max(1, ln(position) / ln(trained_length)), its log-n scaling, which is no frequency and is left
+    out here; and its factor is fixed at 12.
+    """
+    if not 0 < exponent <= 1:
+        message = f"exponent must be above 0 and at most 1, got {exponent}"
+        raise ValueError(message)
+    scale = factor_or_stretch(factor, rope, length)
+    pairs = rope.rotary_dim // 2
+    shares = (torch.arange(1, pairs + 1, dtype=torch.float32) / pairs) ** exponent
+    return Frequencies(rope.inv_freq() / scale**shares)
