@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
+from hashlib import file_digest
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from harness.rotary import check_geometry, rope_of
 from scaling._types import Rope
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
-SAMPLED_BYTES = 4096
-SAMPLED_PLACES = 32
+QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
+NO_FOLDER = " There is no folder of this name either."
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -43,6 +45,13 @@ class Checkpoint:
     trust_remote_code: bool
     allow_pickle: bool
 
+    @property
+    def sliding_window(self) -> int | None:
+        """Return how many tokens a sliding layer sees; None where every layer sees all."""
+        config = self.config.get_text_config()
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+        return getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
+
 
 def open_checkpoint(
     name: str,
@@ -56,7 +65,7 @@ def open_checkpoint(
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    folder = REFERENCE if name == "reference" else Path(name)
+    folder = REFERENCE if name == "reference" else Path(name).expanduser()
     local = folder.is_dir()
     if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
@@ -65,7 +74,7 @@ def open_checkpoint(
         message = f"--revision {revision} is for hub models; {name} is a folder."
         raise UserError(message)
     where = str(folder) if local else name
-    commit = None if local else _read("config", where, lambda: _commit(where, revision))
+    commit = None if local else _read("config", where, lambda: _commit(where, revision), NO_FOLDER)
     options = {"revision": commit or revision, "trust_remote_code": trust_remote_code}
     config = _read("config", where, lambda: AutoConfig.from_pretrained(where, **options))
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
@@ -113,11 +122,48 @@ def load_weights(checkpoint: Checkpoint) -> Any:
 
 def parameter_count(checkpoint: Checkpoint) -> int:
     """Count the parameters from the config alone, without memory for any."""
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(
-            checkpoint.config, trust_remote_code=checkpoint.trust_remote_code
-        )
+    model = _hollow(checkpoint, checkpoint.config)
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
+    """Raise UserError for a model that applies its shipped scaling outside the rotary embedding.
+
+    Such a part (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under every
+    method. It is found from the config alone: the same model is built with and without.
+    """
+    shipped = checkpoint.rope.shipped
+    if shipped.get("rope_type", "default") == "default":
+        return
+    kind = checkpoint.config.model_type
+    plain = deepcopy(checkpoint.config)
+    kept = {
+        name: shipped[name] for name in ("rope_theta", "partial_rotary_factor") if name in shipped
+    }
+    plain.get_text_config().rope_parameters = {"rope_type": "default", **kept}
+    with_it, without = (_scales(_hollow(checkpoint, c)) for c in (checkpoint.config, plain))
+    changed = [name for name in with_it if with_it[name] != without.get(name)]
+    beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
+    if changed or beyond:
+        message = (
+            f"{kind} applies the scaling it ships outside its rotary embedding too "
+            f"({(changed + beyond)[0]}), where no method could take it off; not supported."
+        )
+        raise UserError(message)
+
+
+def _hollow(checkpoint: Checkpoint, config: Any) -> Any:
+    """Build a model without memory for its weights."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(
+            config, trust_remote_code=checkpoint.trust_remote_code
+        )
+
+
+def _scales(model: Any) -> dict[str, float]:
+    """Return every module's own softmax scale."""
+    scales = ((name, getattr(module, "scaling", None)) for name, module in model.named_modules())
+    return {name: scale for name, scale in scales if isinstance(scale, float)}
 
 
 def _read(part: str, where: str, function: Callable[[], Any], hint: str = "") -> Any:
@@ -159,16 +205,11 @@ def _dtype(dtype: str, device: str, config: Any) -> str:
 
 
 def _folder_hash(folder: Path) -> str:
-    """Hash the config and, of every weight file, its size and evenly spaced samples."""
+    """Hash config, tokenizer and weight files, every byte: a changed model has other numbers."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        if path.name in ("config.json", "tokenizer.json", "tokenizer.model"):
-            digest.update(path.read_bytes())
-        elif path.suffix in (".safetensors", ".bin"):
-            size = path.stat().st_size
-            digest.update(f"{path.name} {size}".encode())
+        kept = path.name in ("config.json", "tokenizer.json", "tokenizer.model")
+        if kept or path.suffix in (".safetensors", ".bin"):
             with path.open("rb") as file:
-                for place in range(SAMPLED_PLACES):
-                    file.seek(place * size // SAMPLED_PLACES)
-                    digest.update(file.read(SAMPLED_BYTES))
+                digest.update(f"{path.name} {file_digest(file, 'sha256').hexdigest()}".encode())
     return digest.hexdigest()[:16]

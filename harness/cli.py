@@ -103,9 +103,14 @@ def report(
     report: Annotated[
         tuple[str, ...] | None, Parameter(consume_multiple=True, negative="", help="Which reports.")
     ] = None,
-    out: Annotated[Path | None, Parameter(help="Where the files go; default: RUN/reports.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Where the files go; default: RUN/reports, for one run.")
+    ] = None,
 ) -> int:
     """Make the tables and figures of one or more runs from their files."""
+    if len(runs) > 1 and out is None:
+        message = "several runs are joined: say with --out where their tables and figures go."
+        raise UserError(message)
     _reports(list(runs), out or runs[0] / "reports", report)
     return COMPLETE
 

@@ -13,6 +13,7 @@ from harness.errors import UserError, reason
 from harness.plugins import nearest, split_options
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
+DATA = {".json", ".jsonl", ".parquet", ".arrow", ".csv", ".gz", ".zst", ".zip"}
 DATASET_OPTIONS = ("split", "field", "config", "revision", "limit")
 
 
@@ -37,26 +38,37 @@ def open_documents(given: str) -> Documents:
     if path.is_dir() and not _is_dataset(path):
         return Documents(given, lambda: _folder(path))
     name, _, listed = given.partition(":")
-    options = split_options(f"--docs {name}", listed)
-    for key in options:
-        if key not in DATASET_OPTIONS:
-            message = f"--docs {name} has no option {key!r}; {nearest(key, DATASET_OPTIONS)}."
-            raise UserError(message)
     place = Path(name).expanduser()
     gone = name.startswith((".", "/", "~")) and not place.is_dir()
     if gone or place.suffix in TEXT:
         message = f"documents {given} do not exist; give a file, a folder or a data set's name."
         raise UserError(message)
+    options = _dataset_options(name, listed)
+    return Documents(given, lambda: _dataset(str(place) if place.is_dir() else name, options))
+
+
+def _dataset_options(name: str, listed: str) -> dict[str, str]:
+    options = split_options(f"--docs {name}", listed)
+    for key in options:
+        if key not in DATASET_OPTIONS:
+            message = f"--docs {name} has no option {key!r}; {nearest(key, DATASET_OPTIONS)}."
+            raise UserError(message)
     limit = options.get("limit", "1")
     if not limit.isdecimal() or int(limit) < 1:
         message = f"--docs {name}: limit={limit} should be a whole number above 0."
         raise UserError(message)
-    return Documents(given, lambda: _dataset(str(place) if place.is_dir() else name, options))
+    return options
 
 
 def _text(path: Path) -> str:
+    if path.suffix in DATA:
+        message = (
+            f"{path} is a file of records, not a text; put it into a folder of its own and give"
+            " FOLDER:split=train,field=text."
+        )
+        raise UserError(message)
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # without the mark some editors put first
     except UnicodeDecodeError as error:
         message = f"{path} is not UTF-8 text (byte {error.start}); convert it first."
         raise UserError(message) from None

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
+from transformers.modeling_outputs import MoeModelOutputWithPast
 
 from harness.errors import UserError
 from tasks._types import Answer, Question
 
 HEAD_BYTES = 64 * 2**20  # float32 logits alive at once
-LEAST_ROWS = 16  # fewer rows make matrix products of other bits on some processors
+LEAST_ROWS = 16  # a chunk of fewer rows is slow, and has other bits on some processors
 
 
 def trunk_name(model: nn.Module) -> str:
@@ -42,8 +42,9 @@ class _Stub(nn.Module):
         super().__init__()
         self.hidden: torch.Tensor | None = None
 
-    def forward(self, *_: Any, **__: Any) -> BaseModelOutputWithPast:
-        return BaseModelOutputWithPast(last_hidden_state=self.hidden)
+    def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
+        # The one output that has what any head reads, mixtures of experts included.
+        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
 
 @torch.inference_mode()
 def answers(model: Any, questions: Sequence[Question]) -> Iterator[tuple[int, Answer | None]]:
-    """Yield (index, answer) of every question, each once, in the order that costs least.
+    """Yield (index, answer) of every question, each once, in an order of the engine's choice.
 
     Equal to ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
     position, nothing padded or masked. None stands for a question that found too little memory;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from harness.checkpoint import DTYPES, parameter_count
 from harness.engine import HEAD_BYTES
@@ -35,6 +36,7 @@ def estimate(plan: Plan, done: set[tuple[str, str]]) -> Cost:
     rows = LIVE_WIDTHS * config.hidden_size + LIVE_MLP * (
         getattr(config, "intermediate_size", None) or 4 * config.hidden_size
     )
+    attention = _attention_bytes(config, plan.checkpoint.sliding_window, longest, size)
     targets = max((q.length - q.start + 1 for q in questions), default=0)
     head = 2 * min(HEAD_BYTES, targets * config.vocab_size * 4)
     parameters = parameter_count(plan.checkpoint)
@@ -42,5 +44,16 @@ def estimate(plan: Plan, done: set[tuple[str, str]]) -> Cost:
         samples=len(questions),
         tokens=sum(question.length for question in questions),
         parameters=parameters,
-        bytes=parameters * size + longest * rows * size + head,
+        bytes=parameters * size + longest * rows * size + attention + head,
     )
+
+
+def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -> int:
+    """Return what attention needs beyond the fused causal kernel, which needs nothing.
+
+    Soft-capped scores are computed whole, in every head, with a float32 copy; a sliding window is
+    a mask of one byte a pair.
+    """
+    if getattr(config, "attn_logit_softcapping", None):
+        return int(config.num_attention_heads * length**2 * (size + 4))
+    return length**2 if sliding is not None and length > sliding else 0

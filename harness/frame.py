@@ -3,73 +3,131 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from harness.errors import UserError
-from harness.plugins import load
+from harness.plugins import call, load
 from harness.store import read_run, read_samples
 from tasks._types import Sample, Score
 
 NOT_MEASURED = "not_measured"
 SAMPLE = ("unit", "status", "value", "weight", "seconds", "peak_mib")
 NUMBERS = ("score", "low", "high", "value", "weight", "seconds", "peak_mib")
+Key = tuple[str, str, str, int]  # model, task, scaling, length
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell as the runs together know it: every question asked, and the records there are."""
+
+    run: str
+    key: str
+    facts: Mapping[str, Any]
+    task: Any
+    records: dict[str, Mapping[str, Any] | None]
 
 
 def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
     """Read runs from their files alone and join them.
 
-    One row per sample with the columns of ``results/README.md``; a cell without any sample is one
-    row of status not_measured. Cells that share their frequencies share their samples.
+    One row per question with the columns of ``results/README.md``; one that was not measured is
+    a row of status not_measured. Cells that share their frequencies share their samples. Raises
+    UserError where runs are not comparable: another model, other documents or other settings
+    under one name.
     """
-    frame = pd.DataFrame([row for folder in folders for row in _rows(folder)])
+    cells: dict[Key, Cell] = {}
+    runs = {folder: read_run(folder) for folder in folders}
+    _check_comparable(runs)
+    for folder, run in runs.items():
+        for place, cell in _cells(folder, run):
+            known = cells.setdefault(place, cell)
+            if known.key != cell.key:
+                named = ", ".join(map(str, place))
+                message = (
+                    f"{known.run} and {cell.run} measured {named} with other settings; "
+                    "report them apart."
+                )
+                raise UserError(message)
+            for question, record in cell.records.items():
+                known.records[question] = known.records.get(question) or record
+    frame = pd.DataFrame([row for place, cell in cells.items() for row in _rows(place, cell)])
     # A column of nothing but None, as the intervals of one document, would be objects.
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
-def _rows(folder: Path) -> Iterable[dict[str, Any]]:
-    run, samples = read_run(folder), read_samples(folder)
+def _check_comparable(runs: Mapping[Path, Mapping[str, Any]]) -> None:
+    """Raise UserError where two runs have one name for two models, or read other documents."""
+    for aspect, of in (
+        ("models", lambda run: run["model"]),
+        ("documents", lambda run: sorted(d["sha256"] for d in run["documents"]["read"])),
+    ):
+        seen: dict[str, tuple[Path, Any]] = {}
+        for folder, run in runs.items():
+            told = of(run)
+            if not told:  # a run without documents can stand beside any
+                continue
+            first, known = seen.setdefault(run["model"]["name"], (folder, told))
+            if known != told:
+                message = f"{first} and {folder} have different {aspect}; report them apart."
+                raise UserError(message)
+
+
+def _cells(folder: Path, run: Mapping[str, Any]) -> Iterable[tuple[Key, Cell]]:
+    samples = read_samples(folder)
     tasks = {label: _task(folder, task) for label, task in run["tasks"].items()}
     for cell in run["cells"]:
         task = run["tasks"][cell["task"]]
-        wanted = task["questions"][str(cell["length"])]
-        records = [samples[cell["key"], q] for q in wanted if (cell["key"], q) in samples]
-        good = [record for record in records if record["status"] == "ok"]
-        score = _score(tasks[cell["task"]], good)
-        head = {
-            "run": folder.resolve().name,
-            "model": run["model"]["name"],
+        wanted = dict.fromkeys(task["questions"][str(cell["length"])])
+        facts = {
             "trained_length": run["model"]["trained_length"],
-            "scaling": cell["scaling"],
             "frequencies": cell["frequencies"],
-            "task": cell["task"],
             "metric": task["metric"],
-            "length": cell["length"],
             "asked": len(wanted),
-            **score,
         }
-        for record in records or [{"status": NOT_MEASURED, "facts": {}}]:
-            # Facts first: a task's fact must not stand in the place of a column of ours.
-            yield {**record["facts"], **head, **{key: record.get(key) for key in SAMPLE}}
+        records: dict[str, Mapping[str, Any] | None] = {
+            question: samples.get((cell["key"], question)) for question in wanted
+        }
+        place = (run["model"]["name"], cell["task"], cell["scaling"], cell["length"])
+        yield place, Cell(folder.resolve().name, cell["key"], facts, tasks[cell["task"]], records)
+
+
+def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
+    good = [r for r in cell.records.values() if r is not None and r["status"] == "ok"]
+    model, task, scaling, length = place
+    head = {
+        "run": cell.run,
+        "model": model,
+        "task": task,
+        "scaling": scaling,
+        "length": length,
+        **cell.facts,
+        **_score(cell.task, good),
+    }
+    for record in cell.records.values():
+        told = record or {"status": NOT_MEASURED, "facts": {}}
+        # Facts first: a task's fact must not stand in the place of a column of ours.
+        yield {**told["facts"], **head, **{name: told.get(name) for name in SAMPLE}}
 
 
 def _task(folder: Path, record: Mapping[str, Any]) -> Any:
-    """Load the task that a run was measured with; a user's file must be the same one."""
+    """Load the task that a run was measured with: the same version, the same file."""
     task = load("task", record["given"])
-    if task.digest != record["file"]:
+    if (task.digest, task.module.VERSION) != (record["file"], record["version"]):
         message = (
             f"{folder} was measured with another version of {record['given']}; "
             "run the sweep again or bring that version back."
         )
         raise UserError(message)
-    return task.module
+    return task
 
 
-def _score(task: Any, records: list[dict[str, Any]]) -> dict[str, Any]:
+def _score(task: Any, records: list[Mapping[str, Any]]) -> dict[str, Any]:
     if not records:
         return {"score": None, "low": None, "high": None, "n": 0}
     samples = [Sample(r["unit"], r["value"], r["weight"], r["facts"]) for r in records]
-    score: Score = task.score(samples)
+    score: Score = call(f"task {task.label}", lambda: task.module.score(samples))
     return {"score": score.value, "low": score.low, "high": score.high, "n": score.n}

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.checkpoint import Checkpoint, open_checkpoint
+from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.documents import open_documents
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load
 from harness.source import make_source
 from harness.spec import Spec
+from scaling import native
 from scaling._types import Frequencies, Rope
 from tasks._types import Question, Source
 
@@ -65,6 +66,8 @@ def make_plan(spec: Spec) -> Plan:
     documents = open_documents(spec.docs)
     given = ("revision", "dtype", "device", "trust_remote_code", "allow_pickle")
     checkpoint = open_checkpoint(spec.model, **spec.model_dump(include=set(given)))
+    call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
+    check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)
     frequencies = {
         (method.label, length): resolve(method, checkpoint.rope, length)
@@ -74,11 +77,12 @@ def make_plan(spec: Spec) -> Plan:
     read: list[tuple[str, str]] = []
 
     def texts() -> list[tuple[str, str]]:
-        read.extend(documents.read())
+        read.extend(_once(documents.read()))
         return read
 
     source = make_source(checkpoint.tokenizer, texts, checkpoint.rope.trained_length)
     asked: Asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
+    _check_vocabulary(checkpoint, asked)
     cells = tuple(
         _cell(checkpoint, method, task, length, frequencies[method.label, length], asked)
         for task in tasks
@@ -94,14 +98,14 @@ def make_plan(spec: Spec) -> Plan:
         frequencies={found.fingerprint: found for found in frequencies.values()},
         cells=cells,
         source=source,
-        documents=_described(read, source) if read else (),
+        documents=_described(read, source, checkpoint.tokenizer.unk_token_id) if read else (),
     )
 
 
 def resolve(method: Plugin, rope: Rope, length: int) -> Frequencies:
     """Compute a method's frequencies at a length; raise UserError for what cannot be used."""
     what = f"scaling {method.label} at length {length}"
-    found = call(what, lambda: method.module.frequencies(rope, length, **method.options))
+    found: Any = call(what, lambda: method.module.frequencies(rope, length, **method.options))
     if not isinstance(found, Frequencies):
         message = f"{what}: it returned {type(found).__name__}, not Frequencies."
         raise UserError(message)
@@ -127,6 +131,26 @@ def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> lis
     what = f"task {task.label}"
     options = dict(task.options)
     return call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
+
+
+def _once(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    """Leave out a text that was there before: measured twice, it would feign a narrow interval."""
+    seen: set[str] = set()
+    for name, text in texts:
+        if text not in seen:
+            seen.add(text)
+            yield name, text
+
+
+def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
+    size = checkpoint.config.get_text_config().vocab_size
+    largest = max((max(q.tokens) for questions in asked.values() for q in questions), default=0)
+    if largest >= size:
+        message = (
+            f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"
+            " they do not belong together."
+        )
+        raise UserError(message)
 
 
 def _cell(
@@ -157,13 +181,16 @@ def _key(checkpoint: Checkpoint, fingerprint: str, task: Plugin, length: int) ->
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
 
-def _described(read: Sequence[tuple[str, str]], source: Source) -> tuple[dict[str, Any], ...]:
-    """Say which documents were read: name, hash of the text, tokens."""
+def _described(
+    read: Sequence[tuple[str, str]], source: Source, unknown: int | None
+) -> tuple[dict[str, Any], ...]:
+    """Say which documents were read: name, hash of the text, tokens, tokens that mean unknown."""
     return tuple(
         {
             "name": name,
             "sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
             "tokens": len(passage.tokens),
+            "unknown": passage.tokens.count(unknown) if unknown is not None else 0,
         }
         for (name, text), passage in zip(read, source.passages(), strict=True)
     )

@@ -21,8 +21,8 @@ CELL = ("scaling", "task", "length", "frequencies", "key")
 PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
 
 
-def describe(plan: Plan, before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the record of this plan, with the sessions of a run that goes on.
+def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -> dict[str, Any]:
+    """Return the record of this plan, with the sessions that measured: those before, and this one.
 
     Raises UserError when the folder holds a run of another model.
     """
@@ -52,7 +52,10 @@ def describe(plan: Plan, before: Mapping[str, Any] | None) -> dict[str, Any]:
             }
             for fingerprint, found in plan.frequencies.items()
         },
-        "sessions": [*(before["sessions"] if before else []), _session(plan)],
+        "sessions": [
+            *(before["sessions"] if before else []),
+            *([_session(plan)] if measuring else []),
+        ],
     }
 
 
@@ -69,6 +72,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "rotary_dim": rope.rotary_dim,
         "shipped": dict(rope.shipped),
         "bos": plan.source.bos,
+        "sliding_window": plan.checkpoint.sliding_window,
     }
 
 

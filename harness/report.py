@@ -28,7 +28,11 @@ def write_reports(
 
     Returns the files written, and the reports that do not apply to this frame with the reason.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"folder {folder} cannot be made: {error.strerror}."
+        raise UserError(message) from None
     written: list[Path] = []
     skipped: dict[str, str] = {}
     for given in chosen or names("report"):
@@ -76,16 +80,8 @@ def _figure(figure: Figure, folder: Path, name: str) -> list[Path]:
 
 
 def show(frame: pd.DataFrame, console: Console) -> None:
-    """Print a table per model and task: scalings down, lengths across, 95 % intervals.
-
-    Raises UserError where two runs disagree on one cell.
-    """
-    try:
-        tables = wide(frame)
-    except ValueError as error:
-        message = f"{error}."
-        raise UserError(message) from None
-    for (model, task), table in tables.items():
+    """Print a table per model and task: scalings down, lengths across, 95 % intervals."""
+    for (model, task), table in wide(frame).items():
         metric = frame.loc[frame["task"] == task, "metric"].iloc[0]
         console.print(f"\n{task}, {metric} [95 % interval], {model}", markup=False, highlight=False)
         drawn = Table(box=box.SIMPLE)

@@ -14,7 +14,7 @@ from scaling import native
 from scaling._types import Frequencies, Rope
 
 PROBE_LENGTH = 16  # tokens of the short prompt on which a patch is verified
-PROBE_POSITIONS = (0, 1, 2, 7, 100)
+PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
 
 
 def rope_of(config: Any) -> Rope:

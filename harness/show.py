@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -57,28 +58,34 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def left_out(plan: Plan, console: Console) -> None:
-    """Say which documents are too short for the longest length."""
-    need = max(plan.lengths) - len(plan.source.opening)
-    short = [d["name"] for d in plan.documents if d["tokens"] < need]
-    if short:
+    """Say which documents are left out, and what else bears on the numbers."""
+    units = {question.unit for cell in plan.cells for question in cell.questions}
+    short = [d["name"] for d in plan.documents if d["name"] not in units]
+    if 0 < len(short) < len(plan.documents):
+        count = f"{len(short)} of {len(plan.documents)} documents"
+        told = f"{count} are too short for {max(plan.lengths)} tokens and left out: "
         named = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
-        console.print(
-            f"{len(short)} of {len(plan.documents)} documents are shorter than "
-            f"{max(plan.lengths)} tokens and left out: {named}",
-            highlight=False,
-            markup=False,
-        )
+        console.print(told + named, highlight=False, markup=False)
+    unknown = sum(document["unknown"] for document in plan.documents)
+    if unknown:
+        total = sum(document["tokens"] for document in plan.documents)
+        console.print(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
+    window = plan.checkpoint.sliding_window
+    if window is not None and window < max(plan.lengths):
+        console.print(f"Sliding layers see {window:,} tokens back, whatever the scaling.")
+
+
+def _named(cell: Cell) -> str:
+    return f"{cell.scaling}, {cell.task}, {cell.length} tokens"
 
 
 @contextmanager
 def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
     """Show cells done, the sample in hand and the time left; plain lines where no one watches."""
-    groups = plan.work(measured(read_samples(folder)))
-    left: dict[str, int] = {}
-    for items in groups.values():
-        for cell, _ in items:
-            left[cell.key] = left.get(cell.key, 0) + 1
-    total, cells = sum(q.length for items in groups.values() for _, q in items), len(left)
+    items = [item for items in plan.work(measured(read_samples(folder))).values() for item in items]
+    left = Counter(cell.key for cell, _ in items)
+    total, cells = sum(question.length for _, question in items), len(left)
+    order = iter(items)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -87,22 +94,26 @@ def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
         console=console,
         disable=not console.is_terminal,
     )
-    entry = bar.add_task(f"0/{cells} cells · loading the model", total=total)
+    entry = bar.add_task("", total=total)
+
+    def show_next(done: int) -> None:
+        text = f"{done}/{cells} cells"
+        following = next(order, None)  # the sample in hand
+        if following is not None:
+            text += f" · {_named(following[0])} · {following[1].unit}"
+        bar.update(entry, description=text[:78])
 
     def watch(cell: Cell, question: Question, record: dict[str, Any]) -> None:
         left[cell.key] -= 1
         done = sum(not rest for rest in left.values())
-        named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
-        bar.update(
-            entry,
-            advance=question.length,
-            description=f"{done}/{cells} cells · {named} · {question.unit}"[:78],
-        )
+        bar.advance(entry, question.length)
+        show_next(done)
         if record["status"] != "ok":
-            told = f"{named}, {question.unit}: {record['status']}"
+            told = f"{_named(cell)}, {question.unit}: {record['status']}"
             console.print(told, highlight=False, markup=False)
         elif not console.is_terminal and not left[cell.key]:
-            console.print(f"{done}/{cells} cells: {named}", highlight=False, markup=False)
+            console.print(f"{done}/{cells} cells: {_named(cell)}", highlight=False, markup=False)
 
+    show_next(0)
     with bar:
         yield watch

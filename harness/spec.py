@@ -36,13 +36,12 @@ class Spec(BaseModel):
     trust_remote_code: bool = False
     allow_pickle: bool = False
 
-    @field_validator("length", mode="before")
+    @field_validator("scaling", "task", "length", mode="before")
     @classmethod
-    def _as_text(cls, value: Any) -> Any:
-        """Take the numbers of a YAML list as what they are."""
-        if isinstance(value, list | tuple):
-            return tuple(str(item) if isinstance(item, int) else item for item in value)
-        return value
+    def _as_texts(cls, value: Any) -> Any:
+        """Take YAML's numbers for what they are, and one thing for a list of one."""
+        items = value if isinstance(value, list | tuple) else [value]
+        return tuple(str(item) if isinstance(item, int) else item for item in items)
 
     @field_validator("length")
     @classmethod

@@ -13,7 +13,9 @@ import torch
 
 from harness.checkpoint import load_weights
 from harness.engine import answers
+from harness.errors import UserError
 from harness.plan import Cell, Plan
+from harness.plugins import Plugin, call
 from harness.record import describe
 from harness.rotary import patched
 from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
@@ -31,14 +33,14 @@ def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], 
     """
     with writing(folder) as file:
         before = read_run(folder) if (folder / RUN).exists() else None
-        record = describe(plan, before)
         work = plan.work(measured(read_samples(folder)))
+        record = describe(plan, before, measuring=bool(work))
         model = load_weights(plan.checkpoint) if work else None
         write_run(folder, record)
         for fingerprint, items in work.items():
             with patched(model, plan.frequencies[fingerprint]):
                 for (cell, question), sample in _measured(plan, model, items):
-                    append(file, sample)
+                    append(file, {**sample, "session": len(record["sessions"]) - 1})
                     watch(cell, question, sample)
     samples = read_samples(folder)
     asked = {(cell.key, question.digest) for cell in plan.cells for question in cell.questions}
@@ -47,7 +49,7 @@ def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], 
 
 def _measured(plan: Plan, model: Any, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:
     """Yield each item with its record as it is measured."""
-    tasks = {task.label: task.module for task in plan.tasks}
+    tasks = {task.label: task for task in plan.tasks}
     device = plan.checkpoint.device
     _start_peak(device)
     began = time.perf_counter()
@@ -60,7 +62,7 @@ def _measured(plan: Plan, model: Any, items: Sequence[Item]) -> Iterator[tuple[I
         began = time.perf_counter()
 
 
-def _graded(task: Any, question: Question, answer: Answer | None, plan: Plan) -> Record:
+def _graded(task: Plugin, question: Question, answer: Answer | None, plan: Plan) -> Record:
     """Grade an answer; too little memory or an infinite loss is a status, never a number."""
     if answer is None:
         return {"status": "out_of_memory", "value": None, "weight": 0}
@@ -68,7 +70,10 @@ def _graded(task: Any, question: Question, answer: Answer | None, plan: Plan) ->
         first = next(i for i, nll in enumerate(answer.nll) if not math.isfinite(nll))
         facts = {**question.facts, "position": question.start + first}
         return {"status": "not_finite", "value": None, "weight": 0, "facts": facts}
-    sample = task.grade(question, answer, plan.source)
+    sample = call(f"task {task.label}", lambda: task.module.grade(question, answer, plan.source))
+    if not math.isfinite(sample.value):
+        message = f"task {task.label}: grade gave {sample.value} for {question.unit}."
+        raise UserError(message)
     return {
         "status": "ok",
         "value": sample.value,

@@ -77,7 +77,7 @@ class Frequencies:
     @property
     def fingerprint(self) -> str:
         """Return a hash of the numbers; equal numbers are measured once, whatever their names."""
-        numbers = self.inv_freq.contiguous().numpy().tobytes()
+        numbers = self.inv_freq.detach().cpu().contiguous().numpy().tobytes()
         factor = float(self.attention_factor).hex().encode()
         return hashlib.sha256(numbers + factor).hexdigest()[:16]
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from tasks._intervals import ratio
-from tasks._types import Answer, Question, Sample, Score, Source
+from tasks._types import Answer, Passage, Question, Sample, Score, Source
 
 VERSION = 1
 METRIC = "perplexity"
@@ -30,9 +30,10 @@ def ask(
 ) -> Iterator[Question]:
     """Yield one window per document and length, of the documents that hold the longest length.
 
-    ``tail`` is the number of targets of the tail protocol, in tokens; its longest window stands in
-    the middle of the document, clear of title pages and licences. Raises ValueError when no
-    document is long enough, saying how long the longest is, or when no context is left.
+    ``tail`` is the number of targets of the tail protocol, in tokens. Its windows end at three
+    quarters of the document, whatever the lengths of the sweep: clear of title pages and
+    licences, and the same targets when a length is added. Raises ValueError when no document is
+    long enough, saying what would fit, or when no context is left.
     """
     del seed  # nothing is drawn
     opening = source.opening
@@ -40,23 +41,29 @@ def ask(
     if protocol == "tail" and not 0 < tail < min(lengths) - len(opening):
         message = f"tail={tail} leaves no context in a window of {min(lengths)} tokens"
         raise ValueError(message)
-    passages = [passage for passage in source.passages() if len(passage.tokens) >= longest]
+    room = {p: _end(p) if protocol == "tail" else len(p.tokens) for p in source.passages()}
+    passages = [passage for passage, tokens in room.items() if tokens >= longest]
     if not passages:
-        longest_held = max((len(p.tokens) for p in source.passages()), default=0) + len(opening)
+        held = max(room.values(), default=0) + len(opening)
         message = (
-            f"no document is as long as {max(lengths)} tokens; the longest has {longest_held}: "
-            "ask for shorter lengths or give longer documents"
+            f"no document holds a window of {max(lengths)} tokens; the longest that fits is {held}:"
+            " ask for shorter lengths or give longer documents"
         )
         raise ValueError(message)
     for length in lengths:
         text = length - len(opening)
         for passage in passages:
             if protocol == "tail":
-                end = (len(passage.tokens) + longest) // 2
+                end = _end(passage)
                 tokens, start = passage.tokens[end - text : end], length - tail
             else:
                 tokens, start = passage.tokens[:text], 1
             yield Question(passage.name, length, (*opening, *tokens), start, {"protocol": protocol})
+
+
+def _end(passage: Passage) -> int:
+    """Return where the tail protocol's windows end, in tokens."""
+    return len(passage.tokens) * 3 // 4
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:

@@ -77,7 +77,7 @@ def samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     found = {(line["cell"], line["question"]): line for line in lines}
     assert len(found) == len(lines), "a sample was measured twice"
     for record in found.values():
-        del record["seconds"], record["peak_mib"]
+        del record["seconds"], record["peak_mib"], record["session"]
     return found
 
 
@@ -225,7 +225,7 @@ class TestRun:
         words = sweep(tiny, folder, tmp_path / "run", task=["perplexity:tail=16"], scaling=["none"])
         done = ropewalk(*words)
         assert done.err.splitlines()[0] == (
-            "1 of 4 documents are shorter than 512 tokens and left out: note.txt"
+            "1 of 4 documents are too short for 512 tokens and left out: note.txt"
         )
         assert len(samples(tmp_path / "run")) == 2 * 3
 
@@ -423,8 +423,8 @@ class TestRefused:
             ),
             (
                 {"task": "perplexity", "length": "99k"},
-                "task perplexity: no document is as long as 101376 tokens; the longest has "
-                "{longest}: ask for shorter lengths or give longer documents.",
+                "task perplexity: no document holds a window of 101376 tokens; the longest "
+                "that fits is {longest}: ask for shorter lengths or give longer documents.",
             ),
             (
                 {"task": "perplexity", "length": "100"},
@@ -458,7 +458,7 @@ class TestRefused:
         self, changes: dict[str, str], message: str, refused: Callable[..., str], docs: Path
     ) -> None:
         """The sentence says what was given, what is allowed and what to do; nothing is written."""
-        longest = 1 + max(len(path.read_text()) for path in docs.iterdir())
+        longest = 1 + max(len(path.read_text()) for path in docs.iterdir()) * 3 // 4
         assert refused(**changes) == message.format(longest=longest)
         assert not Path("run").exists()
 
@@ -591,7 +591,7 @@ class TestRefused:
         ("words", "message"),
         [
             (("docs",), "docs is no run folder: it holds no run.json."),
-            (("run", "gone"), "gone is no run folder: it holds no run.json."),
+            (("run", "gone", "--out", "here"), "gone is no run folder: it holds no run.json."),
             (("run", "--report", "curve"), "no report is called 'curve'; did you mean 'curves'? "
              "known: curves, passkey_map, scores, or a path to a .py file."),
         ],
@@ -637,13 +637,18 @@ class TestReport:
         assert all(name in done.out for name in made)
 
     def test_one_report_of_two_runs(self, whole: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
-        """Runs are joined, only what was chosen is made, and it goes into the first folder."""
+        """Runs are joined, only what was chosen is made, and it goes where it is told to."""
         first, second = (shutil.copytree(whole, tmp_path / name) for name in ("a", "b"))
         shutil.rmtree(first / "reports")
         run = json.loads((second / RUN).read_text())
         run["model"]["name"] = "other"
         (second / RUN).write_text(json.dumps(run))
-        assert ropewalk("report", first, second, "--report", "scores").status == 0
+        alone = ropewalk("report", first, second, "--report", "scores")
+        assert alone.err == (
+            "ropewalk: several runs are joined: say with --out where their tables and figures go.\n"
+        )
+        words = ("report", first, second, "--report", "scores", "--out", first / "reports")
+        assert ropewalk(*words).status == 0
         assert sorted(path.name for path in (first / "reports").iterdir()) == [
             "scores.csv",
             "scores.md",

@@ -16,7 +16,7 @@ from tasks._types import Answer, Question, Sample, Source
 from tests.tiny import tiny_tokenizer
 
 DRAW = Random(5)
-TEXTS = {n: "".join(DRAW.choices("abcdefghij ", k=n)) for n in (300, 900, 1500)}
+TEXTS = {n: "".join(DRAW.choices("abcdefghij ", k=n)) for n in (300, 1200, 1600)}
 
 
 @pytest.fixture(scope="module")
@@ -27,16 +27,16 @@ def source() -> Source:
 def test_tail_scores_the_same_tokens_at_every_length(source: Source) -> None:
     """Only the context grows: each longer window ends with the shorter one's text."""
     asked = list(perplexity.ask(source, [100, 200, 800], tail=50))
-    for unit in ("900", "1500"):
+    for unit in ("1200", "1600"):
         short, middle, long = (q for q in asked if q.unit == unit)
         assert short.tokens[short.start :] == middle.tokens[middle.start :]
         assert short.tokens[short.start :] == long.tokens[long.start :]
         assert len(long.tokens) - long.start == 50
         assert middle.tokens[-99:] == short.tokens[1:]
         assert long.tokens[-199:] == middle.tokens[1:]
-        text = source.passages()[1 if unit == "900" else 2].tokens
-        around = (len(text) - 799) // 2
-        assert long.tokens[1:] == text[around : around + 799]
+        text = source.passages()[1 if unit == "1200" else 2].tokens
+        end = len(text) * 3 // 4
+        assert long.tokens[1:] == text[end - 799 : end]
 
 
 def test_prefix_scores_every_token_of_the_first_window_once(source: Source) -> None:
@@ -61,19 +61,26 @@ def test_all_windows_open_with_the_begin_token_where_there_is_one(source: Source
 def test_every_length_measures_the_same_documents(source: Source) -> None:
     """A document too short for the longest length is left out of the shortest too."""
     asked = list(perplexity.ask(source, [200, 800]))
-    assert {q.unit for q in asked if q.length == 200} == {"900", "1500"}
-    assert {q.unit for q in asked if q.length == 800} == {"900", "1500"}
+    assert {q.unit for q in asked if q.length == 200} == {"1200", "1600"}
+    assert {q.unit for q in asked if q.length == 800} == {"1200", "1600"}
+
+
+def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(source: Source) -> None:
+    """Adding a length to a sweep changes no question that was asked before."""
+    few = {q.digest for q in perplexity.ask(source, [200, 400])}
+    more = {q.digest for q in perplexity.ask(source, [200, 400, 880])}
+    assert few < more
 
 
 def test_documents_that_are_all_too_short_are_refused_with_the_longest(source: Source) -> None:
     """The message says how long a window the longest document would fill, and that is true."""
     wanted = (
-        "no document is as long as 5000 tokens; the longest has 1501: "
+        "no document holds a window of 5000 tokens; the longest that fits is 1201: "
         "ask for shorter lengths or give longer documents"
     )
     with pytest.raises(ValueError, match=f"^{wanted}$"):
         list(perplexity.ask(source, [200, 5000]))
-    assert len(list(perplexity.ask(source, [1501]))) == 1
+    assert len(list(perplexity.ask(source, [1201]))) == 1
     with pytest.raises(ValueError, match="^tail=128 leaves no context in a window of 64 tokens$"):
         list(perplexity.ask(source, [64]))
 

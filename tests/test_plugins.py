@@ -87,7 +87,11 @@ def test_the_seed_is_no_option_of_a_task() -> None:
             "no task is called 'pass_key'; did you mean 'passkey'? "
             "known: passkey, perplexity, or a path to a .py file.",
         ),
-        ("method", "_ramp", f"no method is called '_ramp'; known: {METHODS}"),
+        (
+            "method",
+            "_types",
+            f"no method is called '_types'; did you mean 'p_rope'? known: {METHODS}",
+        ),
         ("method", "", f"no method is called ''; known: {METHODS}"),
         ("method", "pi:facto=2", "pi has no option 'facto'; did you mean 'factor'? known: factor."),
         ("method", "none:factor=2", "none has no option 'factor'; known: none."),

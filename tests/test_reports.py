@@ -159,14 +159,6 @@ def test_scores_is_one_row_a_cell() -> None:
     assert scores.make(small()).to_csv(index=False) == GOLDEN
 
 
-def test_a_cell_measured_elsewhere_is_not_called_unmeasured() -> None:
-    """A run that has not come to a cell does not darken the run that has."""
-    planned = small().assign(run="b", status="not_measured", score=math.nan, n=math.nan)
-    table = scores.make(pd.concat([planned, small()]))
-    assert table["status"].tolist() == scores.make(small())["status"].tolist()
-    assert table["score"].tolist()[:2] == [20.0, 40.5]
-
-
 def test_two_scores_for_one_cell_are_refused() -> None:
     """Runs that disagree about a cell are named, not averaged."""
     other = small().assign(run="b", score=1.0)

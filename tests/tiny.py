@@ -41,6 +41,13 @@ FAMILIES: dict[str, dict[str, Any]] = {
         }
     },
     "cohere": {"num_key_value_heads": 1, "logit_scale": 0.25},
+    "qwen3_moe": {
+        **GROUPED,
+        "moe_intermediate_size": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "mlp_only_layers": [],
+    },
     "granite": {"num_key_value_heads": 1, "logits_scaling": 4.0, "attention_multiplier": 0.25},
 }
 

@@ -58,8 +58,6 @@ def _cell(samples: pd.DataFrame) -> dict[str, object]:
 def _summary(statuses: pd.Series[str]) -> str:
     """Return the one status all samples have, or how many have which."""
     counts = statuses.value_counts(sort=False)
-    if len(counts) > 1:  # a cell not measured in one run is measured in another
-        counts = counts.drop("not_measured", errors="ignore")
     if len(counts) == 1:
         return str(counts.index[0])
     others = [f"{count} {status}" for status, count in counts.items() if status != "ok"]

@@ -1,0 +1,179 @@
+"""What a checkpoint is known by, and which ones would give numbers that are not what they say."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
+from harness.errors import UserError
+from harness.plan import make_plan
+from harness.rotary import check_geometry, patched, rope_of
+from harness.spec import Spec
+from scaling import native
+from tests.tiny import SHAPE, WINDOW, save_tiny, tiny_config, tiny_tokenizer
+
+YARN = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": WINDOW,
+}
+
+
+def opened(folder: Path) -> Checkpoint:
+    return open_checkpoint(
+        str(folder), revision=None, dtype="auto", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    )  # fmt: skip
+
+
+def saved_config(folder: Path, config: Any) -> Path:
+    config.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_any_changed_weight_is_another_model(tiny: Path, tmp_path: Path) -> None:
+    """Each tensor in turn, one number changed: the fingerprint, and so every key, is another."""
+    seen = {opened(tiny).fingerprint}
+    weights = load_file(tiny / "model.safetensors")
+    copy = Path(shutil.copytree(tiny, tmp_path / "copy"))
+    assert opened(copy).fingerprint in seen
+    for name in weights:
+        one = {key: value.clone() for key, value in weights.items()}
+        one[name].view(-1)[-1] += 1
+        save_file(one, copy / "model.safetensors", metadata={"format": "pt"})
+        seen.add(opened(copy).fingerprint)
+    assert len(seen) == 1 + len(weights)
+
+
+def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path: Path) -> None:
+    """DeepSeek's softmax scale and Mistral 3's query scale would stay on under every method."""
+    deepseek = AutoConfig.for_model(
+        "deepseek_v3", vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=2, q_lora_rank=16, kv_lora_rank=16,
+        qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16, n_routed_experts=4,
+        num_experts_per_tok=2, n_group=1, topk_group=1, moe_intermediate_size=16,
+        max_position_embeddings=4 * WINDOW,
+        rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
+    )  # fmt: skip
+    with pytest.raises(UserError, match="^deepseek_v3 applies the scaling it ships outside"):
+        check_scaling_is_rotary(opened(saved_config(tmp_path / "deepseek", deepseek)))
+    parameters = {**YARN, "llama_4_scaling_beta": 0.1}
+    ministral = AutoConfig.for_model(
+        "ministral3", vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, rope_parameters=parameters,
+        max_position_embeddings=4 * WINDOW,
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"outside its .* embedding too \(llama_4_scaling_beta\)"):
+        check_scaling_is_rotary(opened(saved_config(tmp_path / "ministral", ministral)))
+    plain = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
+    check_scaling_is_rotary(opened(saved_config(tmp_path / "llama", plain)))
+
+
+def test_a_longrope_checkpoint_is_read_natively_at_every_length() -> None:
+    """Phi-3's two lists: native through the patch gives the library's own logits, bit for bit."""
+    lists = {
+        "short_factor": [1.0 + i / 8 for i in range(8)],
+        "long_factor": [2.0 + i for i in range(8)],
+    }
+    parameters = {"rope_type": "longrope", "rope_theta": 10_000.0, **lists}
+    windows = {
+        "max_position_embeddings": 4 * WINDOW,
+        "original_max_position_embeddings": WINDOW,
+    }
+    config = AutoConfig.for_model(
+        "phi3", **{**SHAPE, **windows}, vocab_size=300, num_key_value_heads=1,
+        pad_token_id=0, rope_parameters=parameters,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    rope = rope_of(model.config)
+    assert rope.trained_length == WINDOW
+    check_geometry(model, rope)
+    for length in (WINDOW // 2, WINDOW, WINDOW + 1, 3 * WINDOW):
+        tokens = (torch.arange(length)[None] * 7919) % 256 + 1
+        with torch.inference_mode():
+            wanted = model(input_ids=tokens, use_cache=False).logits
+            with patched(model, native.frequencies(rope, length)):
+                found = model(input_ids=tokens, use_cache=False).logits
+        assert torch.equal(found, wanted)
+
+
+def test_a_scaling_that_is_not_known_is_refused_before_the_weights(
+    tiny: Path, tmp_path: Path, docs: Path
+) -> None:
+    """What native cannot read, no other method is measured on either; the type is named."""
+    folder = Path(shutil.copytree(tiny, tmp_path / "odd"))
+    config = tiny_config("llama", rope_parameters={"rope_type": "proportional", "rope_theta": 1e4})
+    config.save_pretrained(folder)
+    with pytest.raises(UserError, match="the checkpoint ships 'proportional'"):
+        make_plan(Spec(model=str(folder), docs=str(docs)))
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path, docs: Path) -> None:
+    """A token the model does not have is told before anything is loaded."""
+    folder = save_tiny(tmp_path / "small", vocab_size=100)
+    with pytest.raises(UserError, match=r"gives token \d+, its model has 100: they do not belong"):
+        make_plan(Spec(model=str(folder), docs=str(docs), task=("perplexity:tail=16",)))
+
+
+def test_a_repeated_text_is_measured_once(tiny: Path, tmp_path: Path) -> None:
+    """Three copies of one text are one document: no narrow interval out of nothing."""
+    text = "some words of a text " * 40
+    for name in "abc":
+        (tmp_path / f"{name}.txt").write_text(text)
+    spec = Spec(model=str(tiny), docs=str(tmp_path), task=("perplexity:tail=16",), length=("2x",))
+    plan = make_plan(spec)
+    assert [document["name"] for document in plan.documents] == ["a.txt"]
+    assert {len(cell.questions) for cell in plan.cells} == {1}
+
+
+@pytest.fixture
+def sentencepiece() -> Callable[[str], list[str]]:
+    """Return a reader of Llama-2's kind: a space goes before whatever it is given."""
+    words = ["▁The", "▁grass", "The", "grass", "▁", "\n", "▁is", "is", ".", "x"]
+    vocabulary = {word: index for index, word in enumerate(["<unk>", "<s>", *words])}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Metaspace(prepend_scheme="always"),
+            pre_tokenizers.Split("\n", "isolated"),
+            pre_tokenizers.Split(".", "isolated"),
+        ]
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
+
+    def read(text: str) -> list[str]:
+        from harness.source import make_source
+        from tasks._prompt import continued
+
+        source = make_source(fast, list, WINDOW)
+        return fast.convert_ids_to_tokens(continued(source, text))
+
+    return read
+
+
+def test_text_that_goes_on_has_no_stray_space(sentencepiece: Callable[[str], list[str]]) -> None:
+    """A SentencePiece reader would put a space before each sentence; a prompt has none."""
+    assert sentencepiece("The grass is.") == ["The", "▁grass", "▁is", "."]
+    assert sentencepiece(" The grass is.") == ["▁The", "▁grass", "▁is", "."]
+    assert sentencepiece("\nThe grass") == ["\n", "The", "▁grass"]
+
+
+def test_control_tokens_in_a_text_are_letters() -> None:
+    """A document that says <s> does not begin a new window."""
+    from harness.source import make_source
+
+    source = make_source(tiny_tokenizer(), list, WINDOW)
+    assert source.bos not in source.encode("a <s> b")
+    assert source.decode(source.encode("a <s> b")) == "a <s> b"

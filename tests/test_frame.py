@@ -1,0 +1,115 @@
+"""The frame of a run that is not whole, and of runs that may or may not be joined."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.errors import UserError
+from harness.frame import make_frame
+from harness.reports._cells import cells
+from harness.store import RUN, SAMPLES
+from tests.tiny import save_tiny
+
+
+def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:
+    """Run a small sweep; later words win over these."""
+    settings = {"--length": "2x", "--scaling": "pi", "--task": "perplexity:tail=16"}
+    settings |= dict(zip(words[::2], words[1::2], strict=True))
+    flags = [text for pair in settings.items() for text in pair]
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--model", str(model), "--docs", str(docs), "--out", str(out), *flags])
+    assert ended.value.code == 0
+    return out
+
+
+@pytest.fixture
+def run(tiny: Path, docs: Path, tmp_path: Path) -> Path:
+    return sweep(tiny, docs, tmp_path / "run")
+
+
+def changed(run: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Copy a run and change its record."""
+    shutil.copytree(run, out)
+    record = json.loads((out / RUN).read_text())
+    change(record)
+    (out / RUN).write_text(json.dumps(record))
+    return out
+
+
+def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
+    """Two of three documents: the score stands, and its status says what it is of."""
+    lines = (run / SAMPLES).read_text().splitlines(keepends=True)
+    (run / SAMPLES).write_text("".join(lines[:2]))
+    table = cells(make_frame([run]))
+    assert table["status"].tolist() == ["2 of 3 ok, 1 not_measured"]
+    assert table["n"].tolist() == [2]
+
+
+def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) -> None:
+    """Joining a copy adds nothing; joining the other half makes a whole."""
+    lines = (run / SAMPLES).read_text().splitlines(keepends=True)
+    other = Path(shutil.copytree(run, tmp_path / "other"))
+    (run / SAMPLES).write_text("".join(lines[:2]))
+    (other / SAMPLES).write_text("".join(lines[1:]))
+    joined = make_frame([run, other])
+    assert joined["unit"].is_unique
+    assert cells(joined)[["n", "status"]].to_numpy().tolist() == [[3, "ok"]]
+
+
+def test_two_models_of_one_name_are_not_one_curve(run: Path, docs: Path, tmp_path: Path) -> None:
+    """A folder's name says little: weights that differ are told apart by their hash."""
+    other = save_tiny(tmp_path / "elsewhere" / "llama", seed=5)
+    second = sweep(other, docs, tmp_path / "second", "--length", "4x")
+    with pytest.raises(UserError, match="have different models; report them apart"):
+        make_frame([run, second])
+
+
+def test_other_documents_are_not_the_same_curve(tiny: Path, run: Path, tmp_path: Path) -> None:
+    """Lengths measured on other texts cannot be joined to these."""
+    (tmp_path / "one.txt").write_text("another text " * 300)
+    second = sweep(tiny, tmp_path / "one.txt", tmp_path / "second", "--length", "4x")
+    with pytest.raises(UserError, match="have different documents; report them apart"):
+        make_frame([run, second])
+
+
+def test_one_label_for_two_settings_is_refused(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """The same cell with another seed or file under one name is not averaged or picked."""
+    words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed")
+    first, second = (sweep(tiny, docs, tmp_path / seed, *words, seed) for seed in "12")
+    frame = make_frame([first, second])
+    assert frame["trial"].tolist() == [0, 0]  # other seeds are other trials of the same cell
+    (tmp_path / "pi.py").write_text(
+        "from scaling.ntk import frequencies  # another method under a known name\n"
+    )
+    mine = sweep(tiny, docs, tmp_path / "mine", "--scaling", str(tmp_path / "pi.py"))
+    plain = sweep(tiny, docs, tmp_path / "plain")
+    with pytest.raises(UserError, match="with other settings; report them apart"):
+        make_frame([plain, mine])
+
+
+def test_samples_of_another_task_version_are_not_scored(run: Path, tmp_path: Path) -> None:
+    """When a task's numbers change its version rises, and old samples are not read as new."""
+    old = changed(
+        run, tmp_path / "old", lambda r: r["tasks"]["perplexity:tail=16"].update(version=0)
+    )
+    with pytest.raises(UserError, match="was measured with another version of perplexity:tail=16"):
+        make_frame([old])
+
+
+def test_a_fact_does_not_take_the_place_of_a_column(run: Path) -> None:
+    """A task may call a fact as it likes; scores and labels stay ours."""
+    lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    for line in lines:
+        line["facts"] |= {"score": -1.0, "model": "x", "status": "failed"}
+    (run / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    frame = make_frame([run])
+    assert (frame["score"] > 0).all()
+    assert (frame["model"] == "llama").all()
+    assert (frame["status"] == "ok").all()
