@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
@@ -65,6 +66,7 @@ def open_checkpoint(
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()  # else five lines of retries stand before our sentence
     folder = REFERENCE if name == "reference" else Path(name).expanduser()
     local = folder.is_dir()
     if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):

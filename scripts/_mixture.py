@@ -64,7 +64,8 @@ def passkey_row(source: Source, recipe: Recipe, least: int, draw: Random) -> Row
     length = draw.randint(least, recipe.window)
     key, depth = draw.randrange(10_000, 100_000), draw.random()
     filler = draw.choice(FILLERS)
-    tokens, start = prompt(source, length, key, depth, filler=filler, draw=draw)
+    made = prompt(source, length, key, depth, filler=filler, draw=draw)
+    tokens, start = made.tokens, made.start
     weights = [1.0 if filler == "documents" else 0.2] * start
     weights += [recipe.answer_weight] * (length - start)
     rest = recipe.window - length

@@ -103,12 +103,13 @@ def passkey_share(model: Any, source: Source, window: int, least: int) -> float:
     found = 0
     for trial in range(60):
         draw = Random(f"watch/{trial}")
-        tokens, start = prompt(
+        made = prompt(
             source, draw.randint(least, window), draw.randrange(10_000, 100_000),
             draw.random(), filler="standard" if trial % 2 else "documents", draw=draw,
         )  # fmt: skip
-        logits = model(input_ids=torch.tensor([tokens], device=model.device)).logits[0]
-        found += logits[start - 1 : -1].argmax(-1).tolist() == list(tokens[start:])
+        logits = model(input_ids=torch.tensor([made.tokens], device=model.device)).logits[0]
+        said = logits[made.start - 1 : -1].argmax(-1).tolist()
+        found += said == list(made.tokens[made.start :])
     return round(found / 60, 3)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
@@ -26,10 +27,19 @@ QUESTION = "\nWhat is the pass key? The pass key is"
 Filler = Literal["standard", "documents"]
 
 
+@dataclass(frozen=True)
+class Prompt:
+    """The tokens of a prompt, answer included; where in them needle and answer start."""
+
+    tokens: tuple[int, ...]
+    needle: int
+    start: int
+
+
 def prompt(
     source: Source, length: int, key: int, depth: float, *, filler: Filler, draw: Random
-) -> tuple[tuple[int, ...], int]:
-    """Build one prompt of exactly ``length`` tokens; return it and where its answer starts.
+) -> Prompt:
+    """Build one prompt of exactly ``length`` tokens.
 
     ``depth`` 0 puts the needle before all filler, 1 after it. The needle stands between whole
     sentences of the standard filler, so only the last sentence before the question may be cut.
@@ -40,7 +50,8 @@ def prompt(
         message = f"a passkey prompt needs at least {least} tokens, length is {length}"
         raise ValueError(message)
     before, after = _filler(source, length - least, depth, filler, draw)
-    return (*head, *before, *needle, *after, *question, *answer), length - len(answer)
+    tokens = (*head, *before, *needle, *after, *question, *answer)
+    return Prompt(tokens, len(head) + len(before), length - len(answer))
 
 
 def frame(source: Source, key: int) -> tuple[list[int], list[int], list[int], list[int]]:

@@ -41,10 +41,15 @@ def ask(
             for trial in range(trials):
                 draw = Random(f"{seed}/{index}/{trial}")
                 key = draw.randrange(10_000, 100_000)
-                tokens, start = prompt(source, length, key, depth, filler=filler, draw=draw)
-                facts: dict[str, Fact] = {"depth": depth, "trial": trial, "key": str(key)}
+                made = prompt(source, length, key, depth, filler=filler, draw=draw)
+                facts: dict[str, Fact] = {
+                    "depth": depth,
+                    "trial": trial,
+                    "key": str(key),
+                    "needle": made.needle,
+                }
                 unit = f"depth {depth:.2f} trial {trial}"
-                yield Question(unit, length, tokens, start, facts)
+                yield Question(unit, length, made.tokens, made.start, facts)
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:

@@ -51,12 +51,14 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
 ) -> None:
     """Length is to the token; the needle stands once, whole, where the depth says."""
     source = make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
-    tokens, start = prompt(source, length, key, depth, filler=filler, draw=Random(1))
+    made = prompt(source, length, key, depth, filler=filler, draw=Random(1))
+    tokens, start = made.tokens, made.start
     text = source.decode(tokens)
     needle = NEEDLE.format(key=key)
     assert len(tokens) == length
     assert tokens[0] == source.bos
     assert text.count(needle) == 1
+    assert source.decode(tokens[made.needle :]).startswith(needle)
     assert source.decode(tokens[start:]).strip() == str(key)
     before = text.index(needle) - text.index(INTRODUCTION) - len(INTRODUCTION)
     after = text.index(QUESTION) - text.index(needle) - len(needle)
