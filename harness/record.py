@@ -37,7 +37,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         raise UserError(message)
     return {
         "schema": SCHEMA,
-        "asked": plan.spec.model_dump(mode="json", exclude_unset=True),
+        "asked": plan.spec.model_dump(mode="json"),
         "model": model,
         "lengths": list(plan.lengths),
         "seed": plan.spec.seed,
