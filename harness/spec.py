@@ -25,9 +25,9 @@ class Spec(BaseModel):
 
     model: str = Field("reference", min_length=1)  # "" would be the working folder
     revision: str | None = None
-    scaling: tuple[str, ...] = Field(SCALING, min_length=1)
-    task: tuple[str, ...] = Field(TASKS, min_length=1)
-    length: tuple[str, ...] = Field(LENGTHS, min_length=1)
+    scaling: tuple[str, ...] = SCALING
+    task: tuple[str, ...] = TASKS
+    length: tuple[str, ...] = LENGTHS
     docs: str = Field("embedded", min_length=1)
     out: Path | None = None
     seed: int = 0
@@ -41,6 +41,9 @@ class Spec(BaseModel):
     def _as_texts(cls, value: Any) -> Any:
         """Take YAML's numbers for what they are, and one thing for a list of one."""
         items = value if isinstance(value, list | tuple) else [value]
+        if not items:
+            message = "name at least one"
+            raise ValueError(message)
         return tuple(str(item) if isinstance(item, int) else item for item in items)
 
     @field_validator("length")

@@ -89,21 +89,10 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
             "length: '4q' is no length; write 512, 4k (4096) or 2x (of the window) "
             "(given: [64, '4q']).",
         ),
-        ("length: 512\n", "length: Input should be a valid tuple (given: 512)."),
-        ("scaling: yarn\n", "scaling: Input should be a valid tuple (given: 'yarn')."),
-        ("scaling: [1]\n", "scaling.0: Input should be a valid string (given: 1)."),
-        (
-            "scaling: []\n",
-            "scaling: Tuple should have at least 1 item after validation, not 0 (given: []).",
-        ),
-        (
-            "task: []\n",
-            "task: Tuple should have at least 1 item after validation, not 0 (given: []).",
-        ),
-        (
-            "length: []\n",
-            "length: Tuple should have at least 1 item after validation, not 0 (given: ()).",
-        ),
+        ("scaling: [{}]\n", "scaling.0: Input should be a valid string (given: {})."),
+        ("scaling: []\n", "scaling: name at least one (given: [])."),
+        ("task: []\n", "task: name at least one (given: [])."),
+        ("length: []\n", "length: name at least one (given: [])."),
         (
             "seed: often\n",
             "seed: Input should be a valid integer, unable to parse string as an integer "
@@ -170,3 +159,11 @@ def test_a_missing_sweep_file_is_named(sweep: Path) -> None:
     assert refused(sweep.parent, {}) == (
         f"sweep file {sweep.parent} cannot be read: Is a directory."
     )
+
+
+def test_one_thing_stands_for_a_list_of_one(tmp_path: Path) -> None:
+    """YAML's `scaling: yarn` and `length: 512` mean what they look like."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text("scaling: yarn\nlength: 512\ntask: passkey\n")
+    spec = parse(file, {})
+    assert (spec.scaling, spec.length, spec.task) == (("yarn",), ("512",), ("passkey",))
