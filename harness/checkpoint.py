@@ -64,28 +64,15 @@ def open_checkpoint(
     allow_pickle: bool,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()  # else five lines of retries stand before our sentence
-    folder = REFERENCE if name == "reference" else Path(name).expanduser()
-    local = folder.is_dir()
-    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
-        raise UserError(message)
-    if local and revision:
-        message = f"--revision {revision} is for hub models; {name} is a folder."
-        raise UserError(message)
-    where = str(folder) if local else name
-    commit = None if local else _read("config", where, lambda: _commit(where, revision), NO_FOLDER)
+    where, commit, config = _open_config(name, revision, trust_remote_code)
     options = {"revision": commit or revision, "trust_remote_code": trust_remote_code}
-    config = _read("config", where, lambda: AutoConfig.from_pretrained(where, **options))
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
     place = _device(device)
     return Checkpoint(
         name=where,
-        label="reference" if name == "reference" else where.rstrip("/").rpartition("/")[2],
+        label=_label(name),
         revision=commit,
-        fingerprint=commit or _folder_hash(folder),
+        fingerprint=commit or _folder_hash(Path(where)),
         config=config,
         tokenizer=tokenizer,
         rope=rope_of(config),
@@ -94,6 +81,11 @@ def open_checkpoint(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
+
+
+def read_rope(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Rope]:
+    """Return a model's label and rotary geometry; neither tokenizer nor weights are looked at."""
+    return _label(name), rope_of(_open_config(name, revision, trust_remote_code)[2])
 
 
 def load_weights(checkpoint: Checkpoint) -> Any:
@@ -152,6 +144,32 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
             f"({(changed + beyond)[0]}), where no method could take it off; not supported."
         )
         raise UserError(message)
+
+
+def _open_config(
+    name: str, revision: str | None, trust_remote_code: bool
+) -> tuple[str, str | None, Any]:
+    """Return where a model is (folder or hub name), its commit on the hub, and its config."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()  # else five lines of retries stand before our sentence
+    folder = REFERENCE if name == "reference" else Path(name).expanduser()
+    local = folder.is_dir()
+    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
+        raise UserError(message)
+    if local and revision:
+        message = f"--revision {revision} is for hub models; {name} is a folder."
+        raise UserError(message)
+    where = str(folder) if local else name
+    commit = None if local else _read("config", where, lambda: _commit(where, revision), NO_FOLDER)
+    options = {"revision": commit or revision, "trust_remote_code": trust_remote_code}
+    config = _read("config", where, lambda: AutoConfig.from_pretrained(where, **options))
+    return where, commit, config
+
+
+def _label(name: str) -> str:
+    return name if name == "reference" else str(Path(name).expanduser()).rpartition("/")[2]
 
 
 def _hollow(checkpoint: Checkpoint, config: Any) -> Any:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from harness.plan import Plan
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130
+MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
 app = App(
     name="ropewalk",
@@ -23,6 +24,8 @@ app = App(
     "scaling method carries it furthest.",
     suppress_keyboard_interrupt=False,  # main says what an interrupt keeps
 )
+new = App(name="new", help="Write a file to begin a plug-in of your own with.")
+app.command(new)
 PIPED = 120  # columns where no terminal tells
 out = Console(width=None if sys.stdout.isatty() else PIPED)
 err = Console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
@@ -128,6 +131,82 @@ def _reports(runs: list[Path], folder: Path, chosen: tuple[str, ...] | None) -> 
     out.print("Tables and figures:", highlight=False)
     for file in files:
         out.print(f"  {file}", highlight=False, soft_wrap=True)
+
+
+@app.command(name="inspect")
+def inspect_(
+    model: str | None = None,
+    /,
+    *,
+    scaling: Many = None,
+    length: Many = None,
+    revision: str | None = None,
+    trust_remote_code: Switch = None,
+    out: Path | None = None,
+) -> int:
+    """Show what each scaling does to a model's channels; reads its config alone, no weights.
+
+    Args:
+        model: A folder or a hub name; default: the embedded reference model.
+        scaling: Methods: NAME, NAME:option=value,… or a path to your own .py file.
+        length: Tokens: 512, 4k (4096) or 2x (twice the trained window).
+        revision: Branch, tag or commit on the hub.
+        trust_remote_code: Let code from the model's repository run.
+        out: Write channels and decay there, as CSV, PNG and SVG; default: print the table only.
+    """
+    flags = {name: value for name, value in locals().items() if name != "out"}
+    from harness.spec import parse
+
+    spec = parse(None, {name: value for name, value in flags.items() if value is not None})
+    console: Console = globals()["out"]
+    with err.status("Reading config"):
+        from harness.inspection import inspect, show, write
+
+        inspection = inspect(spec)
+    show(inspection, console)
+    for file in write(inspection, out) if out else ():
+        console.print(f"  {file}", highlight=False, soft_wrap=True)
+    return COMPLETE
+
+
+@new.command(name="method")
+def new_method(name: str, /, *, out: Path = Path()) -> int:
+    """Write NAME.py, a scaling method of ten lines that runs as it is.
+
+    Args:
+        name: The method's name; the file is NAME.py.
+        out: The folder it goes to; default: this one.
+    """
+    from harness.beginning import begin_method
+
+    file = begin_method(name, out)
+    given = file if file.is_absolute() else f"./{file}"
+    told = f"Wrote {file}.\n  ropewalk check {given}\n  ropewalk run --scaling none {given}"
+    globals()["out"].print(told, highlight=False, markup=False, soft_wrap=True)
+    return COMPLETE
+
+
+@app.command
+def check(method: str, /) -> int:
+    """Hold a method to its contract at many geometries, and say what it does.
+
+    Args:
+        method: A path to your own .py file or a NAME, with options as in --scaling.
+    """
+    with err.status("Checking"):
+        from harness.check import check
+        from harness.plugins import load
+
+        plugin = load("method", method)
+        ask = plugin.module.frequencies
+        findings = check(lambda rope, length: ask(rope, length, **plugin.options))
+    width = max(len(finding.about) for finding in findings)
+    for finding in findings:
+        line = f"{MARKS[finding.verdict]} {finding.about:<{width}}  {finding.text}"
+        out.print(line, highlight=False, markup=False, soft_wrap=True)
+    failed = sum(finding.verdict == "failed" for finding in findings)
+    out.print(f"{plugin.label}: {failed} failed" if failed else f"{plugin.label}: passed")
+    return WITH_FAILURES if failed else COMPLETE
 
 
 @app.command(name="list")

@@ -61,8 +61,8 @@ class Plan:
 
 def make_plan(spec: Spec) -> Plan:
     """Check every name, option, document and frequency of the sweep; raise UserError."""
-    methods = _unlike("scaling", [load("method", given) for given in spec.scaling])
-    tasks = _unlike("task", [load("task", given) for given in spec.task])
+    methods = unlike("scaling", [load("method", given) for given in spec.scaling])
+    tasks = unlike("task", [load("task", given) for given in spec.task])
     documents = open_documents(spec.docs)
     given = ("revision", "dtype", "device", "trust_remote_code", "allow_pickle")
     checkpoint = open_checkpoint(spec.model, **spec.model_dump(include=set(given)))
@@ -117,7 +117,7 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Frequencies:
     return found
 
 
-def _unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
+def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
     """Refuse two of one label: their curves could not be told apart."""
     labels = [plugin.label for plugin in plugins]
     for label in labels:

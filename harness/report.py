@@ -49,7 +49,7 @@ def write_reports(
             text = readable(frame) if readable else markdown(made)
             written += _table(made, text, folder, name)
         else:
-            written += _figure(made, folder, name)
+            written += save_figure(made, folder, name)
     return written, skipped
 
 
@@ -69,11 +69,12 @@ def _table(table: pd.DataFrame, text: str, folder: Path, name: str) -> list[Path
     return files
 
 
-def _figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and SVG; the same data give the same bytes."""
     files = [folder / f"{name}.png", folder / f"{name}.svg"]
     with saving():
         for file in files:
-            # No date in the file: the same samples give the same bytes.
+            # No date in the file, which would change its bytes.
             meta = {"Date": None} if file.suffix == ".svg" else {"Software": None}
             figure.savefig(file, dpi=DOTS_PER_INCH, metadata=meta)
     return files

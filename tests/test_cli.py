@@ -680,7 +680,12 @@ print("loaded:", *sorted(heavy))
 
     @pytest.mark.parametrize(
         ("words", "heavy"),
-        [(["list"], ""), (["--help"], ""), (["run", "--help"], ""), (["report"], "torch")],
+        [
+            (["list"], ""),
+            (["--help"], ""),
+            *(([*words, "--help"], "") for words in (["run"], ["inspect"], ["check"], ["new"])),
+            (["report"], "torch"),
+        ],
     )
     def test_instant_commands_load_nothing_heavy(
         self, words: list[str], heavy: str, whole: Path, tmp_path: Path

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scaling
+from harness.check import ROPES, check
 from scaling import none
 from scaling._types import Frequencies, Rope
 
@@ -136,6 +137,17 @@ def test_a_method_is_pure(name: str, rope: Rope, windows: float) -> None:
     METHODS[name](rope, 16 * length).inv_freq.zero_()
     assert _same(METHODS[name](rope, length), first)
     assert rope == before
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
+    """The check command fails none of them, and says of each whether it is plain inside."""
+    findings = {
+        found.about: found for found in check(METHODS[name], [_fit(name, r) for r in ROPES])
+    }
+    assert [found for found in findings.values() if found.verdict == "failed"] == []
+    plain = name in SCALED or name == "native"  # these ropes ship nothing
+    assert findings["inside the window"].verdict == ("passed" if plain else "note")
 
 
 @pytest.mark.parametrize("name", SCALED)

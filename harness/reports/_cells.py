@@ -8,6 +8,7 @@ import pandas as pd
 
 CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]
+MEASURED = ["model", "task", "length", "frequencies", "score"]
 COLUMNS = [*CELL, "stretch", "metric", *SCORE, "status", "trained_length", "frequencies"]
 
 
@@ -26,13 +27,14 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
 def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     """Keep one of the scalings that have the same frequencies in all their cells, named for all.
 
-    Works on samples and on cells; ``ntk`` and ``dynamic_ntk`` become ``ntk = dynamic_ntk``.
+    Works on samples, on cells, and on channels, which have no score; ``ntk`` and ``dynamic_ntk``
+    become ``ntk = dynamic_ntk``.
     """
     # The score is compared too: equal frequencies of which only one was measured stay apart.
     known = frame.assign(frequencies=frame["frequencies"].fillna(frame["scaling"]))
     alike: dict[Hashable, list[str]] = {}
     for scaling, rows in known.groupby("scaling", sort=False):
-        facts = rows[["model", "task", "length", "frequencies", "score"]].astype(str)
+        facts = rows[rows.columns.intersection(MEASURED)].astype(str)
         sign = frozenset(facts.itertuples(index=False, name=None))
         alike.setdefault(sign, []).append(str(scaling))
     labels = {names[0]: " = ".join(names) for names in alike.values()}

@@ -1,0 +1,81 @@
+"""What a method does to the channel pairs of a rotary embedding: pure numbers, no model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from scaling._types import Frequencies, Rope
+
+Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
+ROUNDING = 1e-5  # two float32 frequencies that differ by less, relatively, are one
+
+
+@dataclass(frozen=True)
+class Channel:
+    """One channel pair, read at one length.
+
+    ``turns`` are those it made in the trained window, unscaled; wavelengths are tokens per turn,
+    None for a pair that is not rotated; ``ratio`` is the frequency over the unscaled one;
+    ``change`` says how that compares with the stretch (``beyond``: slowed by more than it);
+    ``unseen`` tells a pair that meets angles it never had in training.
+    """
+
+    pair: int
+    turns: float
+    wavelength_unscaled: float
+    wavelength: float | None
+    ratio: float
+    change: Change
+    unseen: bool
+
+
+def channels(rope: Rope, found: Frequencies, length: int) -> tuple[Channel, ...]:
+    """Return every channel pair, fastest first.
+
+    A pair that turned fully in training saw every angle. One that did not has unseen angles where
+    its largest, ``length`` times its frequency, exceeds the largest of the trained window.
+    """
+    pairs = zip(rope.inv_freq().tolist(), found.inv_freq.tolist(), strict=True)
+    return tuple(_channel(rope, length, index, *pair) for index, pair in enumerate(pairs))
+
+
+def _channel(rope: Rope, length: int, pair: int, plain: float, new: float) -> Channel:
+    trained = rope.trained_length * plain  # radians
+    turns = trained / (2 * math.pi)
+    return Channel(
+        pair=pair,
+        turns=turns,
+        wavelength_unscaled=2 * math.pi / plain,
+        wavelength=2 * math.pi / new if new else None,
+        ratio=new / plain,
+        change=_change(new / plain, rope.stretch(length)),
+        unseen=turns < 1 and length * new > trained * (1 + ROUNDING),
+    )
+
+
+def _change(ratio: float, stretch: float) -> Change:
+    if ratio > 1 + ROUNDING:
+        return "faster"
+    if ratio >= 1 - ROUNDING:
+        return "unchanged"
+    if ratio * stretch > 1 + ROUNDING:
+        return "in part"
+    return "in full" if ratio * stretch >= 1 - ROUNDING else "beyond"
+
+
+def decay(found: Frequencies, distances: Sequence[int]) -> list[float]:
+    """Return the upper bound of the attention score at each relative distance in tokens.
+
+    RoFormer, arXiv:2104.09864, section 3.4.3: the mean over j of abs(S_j), where S_j is the sum of
+    e^(i * distance * inv_freq) over the j fastest pairs; at distance 0 it is (pairs + 1) / 2. It is
+    multiplied by the square of the attention factor, as the score is. float64.
+    """
+    angles = torch.outer(torch.tensor(distances, dtype=torch.float64), found.inv_freq.double())
+    sums = torch.polar(torch.ones_like(angles), angles).cumsum(dim=1)
+    bounds: list[float] = (sums.abs().mean(dim=1) * found.attention_factor**2).tolist()
+    return bounds

@@ -1,0 +1,249 @@
+"""Does a method keep the contract, and what does it do? A grid of geometries answers in words."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+from harness.channels import ROUNDING, Channel, channels
+from harness.errors import UserError
+from harness.plugins import call
+from scaling._types import Frequencies, Rope
+
+Method = Callable[[Rope, int], Frequencies]
+Verdict = Literal["passed", "failed", "note"]
+
+ROPES = tuple(
+    Rope(*geometry)
+    for geometry in product((16, 32, 64, 128), (1e3, 1e4, 5e5, 1e6), (256, 4096, 131072))
+)
+WINDOWS = (0.5, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0)  # lengths, in trained windows
+TOLD = (2.0, 8.0, 64.0)  # of them, those at which the slowest channel is told
+RESULTS = {
+    "result": "it is Frequencies",
+    "numbers": "float32, finite, none negative; attention factor above 0",
+    "pairs": "one frequency for every channel pair",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the answer. A ``note`` is information: many good methods differ in it."""
+
+    about: str
+    verdict: Verdict
+    text: str
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What a method gave at one rope and length: frequencies, or in words why not.
+
+    ``refused`` is the method's own ValueError; ``raised``, any other error; ``unfit`` says by
+    kind what is wrong with the result.
+    """
+
+    rope: Rope
+    length: int
+    found: Frequencies | None = None
+    refused: str | None = None
+    raised: str | None = None
+    unfit: tuple[str, str] | None = None
+    repeats: bool = True
+    pure: bool = True
+
+    @property
+    def windows(self) -> float:
+        """Return the length in trained windows."""
+        return self.length / self.rope.trained_length
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:
+        """Return what became of each channel pair; none where there are no frequencies."""
+        return channels(self.rope, self.found, self.length) if self.found else ()
+
+
+def check(
+    method: Method, ropes: Sequence[Rope] = ROPES, windows: Sequence[float] = WINDOWS
+) -> tuple[Finding, ...]:
+    """Try a method at every rope and length; return what holds and what does not, in words."""
+    trials = [
+        attempt(method, rope, max(1, int(share * rope.trained_length)))
+        for rope in ropes
+        for share in windows
+    ]
+    good = [trial for trial in trials if trial.found]
+    findings = [_runs(trials), *_results(trials)]
+    if good:
+        findings += [_repeats(good), _pure(good), _order(good)]
+        findings += [_inside(good), _fastest(good), _slowest(good), _unseen(good)]
+        findings.append(Finding("attention factor", "note", _span(_factors(good))))
+    return tuple(findings)
+
+
+def attempt(method: Method, rope: Rope, length: int) -> Trial:
+    """Ask a method one question, and again after another one."""
+    given = deepcopy(rope)
+    where = f"at {_where(rope, length)}"
+    try:
+        found: Any = call(where, lambda: method(given, length))
+        unfit = _unfit(found, rope)
+        if unfit:
+            return Trial(rope, length, unfit=(unfit[0], f"{where}: {unfit[1]}"))
+        prints = [found.fingerprint]
+        call(f"at {_where(rope, 16 * length)}", lambda: method(given, 16 * length))
+        prints.append(found.fingerprint)  # another one now where a buffer is shared
+        prints.append(call(where, lambda: method(given, length).fingerprint))
+    except UserError as error:
+        return _trouble(rope, length, error)
+    return Trial(rope, length, found, repeats=len(set(prints)) == 1, pure=given == rope)
+
+
+def _trouble(rope: Rope, length: int, error: UserError) -> Trial:
+    """Tell a method's refusal from frequencies that are none and from any other error."""
+    text, cause = str(error).rstrip("."), error.__cause__
+    if not isinstance(cause, ValueError):
+        return Trial(rope, length, raised=text)
+    # Frequencies refuses bad numbers where it is made; a method refuses in its own functions.
+    if traceback.extract_tb(cause.__traceback__)[-1].name == "__post_init__":
+        return Trial(rope, length, unfit=("numbers", text))
+    return Trial(rope, length, refused=text)
+
+
+def _unfit(found: Any, rope: Rope) -> tuple[str, str] | None:
+    """Return what is wrong with a result: kind and words."""
+    if not isinstance(found, Frequencies):
+        return "result", f"it returned {type(found).__name__}, not Frequencies"
+    pairs = rope.rotary_dim // 2
+    if len(found.inv_freq) != pairs:
+        return "pairs", f"{len(found.inv_freq)} frequencies for {pairs} channel pairs"
+    return None
+
+
+def _where(rope: Rope, length: int) -> str:
+    return (
+        f"rotary_dim {rope.rotary_dim}, base {rope.base:g}, window {rope.trained_length}, "
+        f"length {length}"
+    )
+
+
+def _runs(trials: Sequence[Trial]) -> Finding:
+    raised = [trial.raised for trial in trials if trial.raised]
+    refused = [trial.refused for trial in trials if trial.refused]
+    count = len(trials)
+    if raised:
+        return Finding("runs", "failed", f"an error in {len(raised)} of {count} calls: {raised[0]}")
+    if len(refused) == count:
+        return Finding("runs", "failed", f"it refuses every geometry: {refused[0]}")
+    if refused:
+        return Finding("runs", "note", f"it refuses {len(refused)} of {count} calls: {refused[0]}")
+    sizes = zip(
+        *((t.rope.rotary_dim, t.rope.base, t.rope.trained_length, t.windows) for t in trials),
+        strict=True,
+    )
+    names = ("rotary_dim", "base", "window", "length in windows")
+    spans = [f"{name} {_span(values)}" for name, values in zip(names, sizes, strict=True)]
+    return Finding("runs", "passed", f"at all {count} geometries tried: {', '.join(spans)}")
+
+
+def _results(trials: Sequence[Trial]) -> list[Finding]:
+    """Return what every result must be; nothing is said of what no call came to."""
+    findings = []
+    for kind, right in RESULTS.items():
+        wrong = [trial.unfit[1] for trial in trials if trial.unfit and trial.unfit[0] == kind]
+        if wrong:
+            text = f"not in {len(wrong)} of {len(trials)} calls: {wrong[0]}"
+            findings.append(Finding(kind, "failed", text))
+        elif any(trial.found for trial in trials):
+            findings.append(Finding(kind, "passed", right))
+    return findings
+
+
+def _holds(about: str, wrong: Sequence[Trial], right: str, told: str, verdict: Verdict) -> Finding:
+    """Return ``right`` where nothing is wrong, else what is told and the first place of it."""
+    if not wrong:
+        return Finding(about, "passed", right)
+    return Finding(about, verdict, f"{told}, first at {_where(wrong[0].rope, wrong[0].length)}")
+
+
+def _repeats(trials: Sequence[Trial]) -> Finding:
+    wrong = [trial for trial in trials if not trial.repeats]
+    told = "the same call gives other numbers the second time"
+    return _holds("repeats", wrong, "the same call gives the same bits", told, "failed")
+
+
+def _pure(trials: Sequence[Trial]) -> Finding:
+    wrong = [trial for trial in trials if not trial.pure]
+    return _holds("pure", wrong, "the rope is left as it was", "the rope is changed", "failed")
+
+
+def _order(trials: Sequence[Trial]) -> Finding:
+    wrong = [t for t in trials if t.found and bool((t.found.inv_freq.diff() > 0).any())]
+    told = "a pair is faster than the one before it"
+    return _holds("order", wrong, "fastest channel pair first", told, "note")
+
+
+def _inside(trials: Sequence[Trial]) -> Finding:
+    """Tell whether the trained window is read as it was in training, and what it costs if not."""
+    inside = [trial for trial in trials if trial.windows <= 1]
+    if not inside:
+        return Finding("inside the window", "note", "not known")
+    plain = [Frequencies(trial.rope.inv_freq()).fingerprint for trial in inside]
+    if [trial.found.fingerprint for trial in inside if trial.found] == plain:
+        return Finding("inside the window", "passed", "equal to none, bit for bit")
+    moved = max(_moved(channel) for trial in inside for channel in trial.channels)
+    text = (
+        f"not equal to none: frequencies move by up to {moved:.3g} %, attention factor "
+        f"{_span(_factors(inside))}; the model reads its own window otherwise than it was trained"
+    )
+    return Finding("inside the window", "note", text)
+
+
+def _fastest(trials: Sequence[Trial]) -> Finding:
+    worst = max(trials, key=lambda trial: _moved(trial.channels[0]))
+    moved = _moved(worst.channels[0])
+    where = f"moves by up to {moved:.3g} %, {_where(worst.rope, worst.length)}"
+    text = where if moved > 100 * ROUNDING else "never moves"
+    return Finding("fastest pair", "note", text)
+
+
+def _slowest(trials: Sequence[Trial]) -> Finding:
+    told = []
+    for windows in TOLD:
+        there = [t.channels[-1].ratio for t in trials if math.isclose(t.windows, windows)]
+        if there:
+            slower = _span([1 / ratio if ratio else math.inf for ratio in there])
+            told.append(f"{slower} at {windows:g} windows")
+    return Finding("slowest pair", "note", f"slowed by {', '.join(told)}" if told else "not known")
+
+
+def _unseen(trials: Sequence[Trial]) -> Finding:
+    counts = [sum(channel.unseen for channel in trial.channels) for trial in trials]
+    most = max(counts)
+    worst = trials[counts.index(most)]
+    where = (
+        f"met by up to {most} of {len(worst.channels)} pairs, {_where(worst.rope, worst.length)}"
+    )
+    return Finding("unseen angles", "note", where if most else "met by no pair at any length")
+
+
+def _factors(trials: Sequence[Trial]) -> list[float]:
+    return [float(trial.found.attention_factor) for trial in trials if trial.found]
+
+
+def _moved(channel: Channel) -> float:
+    """Return by how many per cent a frequency differs from the unscaled one."""
+    return 100 * abs(channel.ratio - 1)
+
+
+def _span(values: Sequence[float]) -> str:
+    """Return "1", or "1 to 64"; what differs by rounding is one."""
+    low, high = min(values), max(values)
+    words = [f"{value:.3g}" if value < 1e3 else f"{value:g}" for value in (low, high)]
+    words = [word.replace("inf", "∞") for word in words]
+    return words[0] if words[0] == words[1] else " to ".join(words)

@@ -1,0 +1,182 @@
+"""What each method of a sweep makes of a model's channels, from the config alone."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from harness.channels import Change, Channel, channels, decay
+from harness.checkpoint import read_rope
+from harness.errors import UserError
+from harness.plan import resolve, unlike
+from harness.plugins import load
+from harness.report import save_figure
+from harness.reports import _channels, _decay
+from harness.spec import Spec
+from scaling._types import Frequencies, Rope
+
+KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
+BINS, SAMPLED = 3, 256  # per octave of distances in a decay curve; distances of each, at most
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One method at one length."""
+
+    scaling: str
+    length: int
+    frequencies: Frequencies
+    channels: tuple[Channel, ...]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A model's rotary geometry, and every method at every length."""
+
+    model: str
+    rope: Rope
+    readings: tuple[Reading, ...]
+
+
+def inspect(spec: Spec) -> Inspection:
+    """Compute the channels of every scaling x length; raise UserError as a sweep would."""
+    methods = unlike("scaling", [load("method", given) for given in spec.scaling])
+    model, rope = read_rope(
+        spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code
+    )
+    readings = []
+    for method in methods:
+        for length in spec.lengths(rope.trained_length):
+            found = resolve(method, rope, length)
+            readings.append(Reading(method.label, length, found, channels(rope, found, length)))
+    return Inspection(model, rope, tuple(readings))
+
+
+def channel_frame(inspection: Inspection) -> pd.DataFrame:
+    """Return one row per scaling, length and channel pair; a pair at rest has no wavelength."""
+    return pd.DataFrame(
+        {**_head(inspection, reading), **asdict(channel)}
+        for reading in inspection.readings
+        for channel in reading.channels
+    )
+
+
+def decay_frame(inspection: Inspection) -> pd.DataFrame:
+    """Return one row per scaling, length and bin of relative distances (first to last).
+
+    The bound is the mean over the bin: from token to token it leaps by more than methods differ.
+    Distance 0 and short distances have bins of their own.
+    """
+    plain = Frequencies(inspection.rope.inv_freq())
+    frames = []
+    for reading in inspection.readings:
+        bins = _bins(reading.length - 1)
+        curves = {
+            "distance": [bin_[0] for bin_ in bins],
+            "distance_last": [bin_[-1] for bin_ in bins],
+            "bound": _means(reading.frequencies, bins),
+            "bound_unscaled": _means(plain, bins),
+        }
+        frames.append(pd.DataFrame({**_head(inspection, reading), **curves}))
+    return pd.concat(frames, ignore_index=True)
+
+
+def _bins(last: int) -> list[list[int]]:
+    """Return 0 to ``last`` in bins of equal ratio, each by its ends and distances between."""
+    edges = {round(2 ** (step / BINS)) for step in range(int(BINS * np.log2(last + 1)) + 1)}
+    starts = [0, *sorted(edge for edge in edges if edge <= last)]
+    ends = [*(start - 1 for start in starts[1:]), last]
+    return [
+        sorted({round(value) for value in np.linspace(start, end, SAMPLED).tolist()})
+        for start, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _means(found: Frequencies, bins: list[list[int]]) -> list[float]:
+    bounds = iter(decay(found, [distance for bin_ in bins for distance in bin_]))
+    return [sum(islice(bounds, len(bin_))) / len(bin_) for bin_ in bins]
+
+
+def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
+    """Return what the rows of both tables begin with."""
+    rope = inspection.rope
+    return {
+        "model": inspection.model,
+        "trained_length": rope.trained_length,
+        "scaling": reading.scaling,
+        "length": reading.length,
+        "stretch": rope.stretch(reading.length),
+        "frequencies": reading.frequencies.fingerprint,
+        "attention_factor": reading.frequencies.attention_factor,
+    }
+
+
+def write(inspection: Inspection, folder: Path) -> list[Path]:
+    """Write both tables as CSV and both figures as PNG and SVG; return the files."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"folder {folder} cannot be made: {error.strerror}."
+        raise UserError(message) from None
+    files = []
+    made = (
+        ("channels", channel_frame(inspection), _channels.draw),
+        ("decay", decay_frame(inspection), _decay.draw),
+    )
+    for name, frame, draw in made:
+        files.append(folder / f"{name}.csv")
+        frame.to_csv(files[-1], index=False, lineterminator="\n")
+        files += save_figure(draw(frame), folder, name)
+    return files
+
+
+def show(inspection: Inspection, console: Console) -> None:
+    """Print a row per scaling and length: how many channel pairs change in which way."""
+    rope = inspection.rope
+    console.print(
+        f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
+        f"{rope.rotary_dim // 2} channel pairs",
+        highlight=False,
+        markup=False,
+    )
+    found = {channel.change for reading in inspection.readings for channel in reading.channels}
+    kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in found)
+    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
+    table.add_column("scaling", overflow="fold")
+    heads = [kind.replace("in ", "in\n") for kind in kinds]
+    for head in ("length", "stretch", "att.\nfactor", *heads, "unseen", "wavelengths\n(tokens)"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for reading in inspection.readings:
+        table.add_row(*_row(reading, rope, kinds))
+    console.print(table)
+    console.print(
+        "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
+        f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
+        "unseen: those that meet angles training never showed.",
+        highlight=False,
+    )
+
+
+def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
+    changes = [channel.change for channel in reading.channels]
+    waves = [channel.wavelength for channel in reading.channels]
+    moving = [wave for wave in waves if wave is not None]
+    span = [f"{min(moving):.2f}", f"{max(moving):,.0f}"] if moving else []
+    span += ["∞"] if len(moving) < len(waves) else []  # a pair at rest
+    return [
+        reading.scaling,
+        str(reading.length),
+        f"{rope.stretch(reading.length):.3g}x",
+        f"{reading.frequencies.attention_factor:.4g}",
+        *(str(changes.count(kind)) for kind in kinds),
+        str(sum(channel.unseen for channel in reading.channels)),
+        " to ".join(span[:1] + span[-1:] if len(span) > 1 else span),
+    ]

@@ -1,0 +1,84 @@
+"""How far attention carries: its score's upper bound against distance, before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from harness.reports._cells import coinciding
+from harness.reports._style import (
+    GREY,
+    SIZE,
+    Look,
+    columns_for,
+    foot,
+    length_label,
+    looks,
+    sheet,
+    tidy,
+)
+
+UNSCALED = "unscaled"
+NOTE = (
+    "Upper bound of the attention score, attention factor included: mean of |Sⱼ| over the channel "
+    "pairs j (RoFormer, arXiv:2104.09864, section 3.4.3), averaged over a third of an octave of "
+    "distances. Grey: the trained window."
+)
+
+
+def draw(frame: pd.DataFrame) -> Figure:
+    """Draw a panel per length in which a method changes anything (all, where none does)."""
+    table = coinciding(frame[frame["distance"] > 0])  # the axis is logarithmic
+    changed = table.loc[table["bound"] != table["bound_unscaled"], "length"].unique()
+    if len(changed):
+        table = table[table["length"].isin(changed)]
+    groups = list(table.groupby("length"))
+    columns = columns_for(len(groups), 1)
+    figure, panels = sheet(len(groups), columns, panel_height=2.6)
+    room = figure.get_size_inches()[0] / columns - 0.65
+    look = looks(table["scaling"].unique())
+    top = 1.05 * max(table["bound"].max(), table["bound_unscaled"].max())
+    for axes, (length, rows) in zip(panels, groups, strict=True):
+        _panel(axes, rows, look)
+        axes.set_ylim(0, top)
+        first = rows.iloc[0]
+        name = f"{first['model']}, {length_label(int(str(length)))} tokens"
+        tidy(axes, f"{name} ({first['stretch']:.3g}×)", room=room)
+    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+    names = [name for name in (UNSCALED, *look) if name in lines]
+    foot(figure, [lines[name] for name in names], names, NOTE)
+    return figure
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look]) -> None:
+    """Draw the bounds at one length against the distance, and the trained window."""
+    trained_length, last = rows["trained_length"].iloc[0], rows["distance_last"].max()
+    middle = rows[["distance", "distance_last"]].prod(axis=1) ** 0.5  # of a bin
+    rows = rows.assign(distance=middle)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(1, max(2, last))
+    axes.axvspan(1, min(trained_length, last), color="0.94", linewidth=0, zorder=0)
+    axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+    if not any(style.color == "black" for style in look.values()):
+        one = rows[rows["scaling"] == rows["scaling"].iloc[0]]
+        axes.plot(
+            one["distance"], one["bound_unscaled"], label=UNSCALED, color="black",
+            linestyle="--", linewidth=0.9,
+        )  # fmt: skip
+    for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
+        style = look[str(scaling)]
+        every = max(1, len(curve) // 12)
+        axes.plot(
+            curve["distance"], curve["bound"], label=str(scaling), color=style.color,
+            linestyle=style.linestyle, linewidth=1.1, marker=style.marker, markersize=3.6,
+            markeredgecolor="white", markeredgewidth=0.3,
+            markevery=(index * every // len(look), every),
+        )  # fmt: skip
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: length_label(int(value))))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.set_xlabel("Relative distance (tokens)", fontsize=SIZE)
+    axes.set_ylabel("Upper bound of the score", fontsize=SIZE)

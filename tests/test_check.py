@@ -1,0 +1,273 @@
+"""What a method is held to, what is said of one that fails, and the file to begin one with."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.check import Finding, check
+from harness.cli import main
+from scaling import abf, none, ntk, p_rope, pi, yarn
+from scaling._types import Frequencies, Rope
+
+ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
+AT = "at rotary_dim 4, base 100, window 32, length"
+KEPT = ["runs", "result", "numbers", "pairs", "repeats", "pure", "order", "inside the window"]
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
+    """Return status, output and error of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return ended.value.code, *capsys.readouterr()
+
+
+def told(method: Callable[..., Any], *windows: float) -> dict[str, Finding]:
+    """Return the findings on a rope of two channel pairs, by what they are about."""
+    return {found.about: found for found in check(method, ONE, windows or (1.0, 2.0, 8.0))}
+
+
+def failed(method: Callable[..., Any], *windows: float) -> dict[str, str]:
+    return {
+        found.about: found.text
+        for found in told(method, *windows).values()
+        if found.verdict == "failed"
+    }
+
+
+def test_a_good_method_passes_every_line() -> None:
+    """PI keeps the whole contract, and what it does is told in numbers."""
+    found = told(pi.frequencies)
+    assert [line.about for line in found.values() if line.verdict == "passed"] == KEPT
+    assert found["inside the window"].text == "equal to none, bit for bit"
+    assert found["fastest pair"].text == (
+        "moves by up to 87.5 %, rotary_dim 4, base 100, window 32, length 256"
+    )
+    assert found["slowest pair"].text == "slowed by 2 at 2 windows, 8 at 8 windows"
+    assert found["unseen angles"].text == "met by no pair at any length"
+    assert found["attention factor"].text == "1"
+
+
+def test_what_methods_do_is_told() -> None:
+    """Unscaled, NTK, YaRN and p-RoPE are told apart by their notes."""
+    assert told(none.frequencies)["unseen angles"].text == (
+        "met by up to 1 of 2 pairs, rotary_dim 4, base 100, window 32, length 64"
+    )
+    assert told(ntk.frequencies)["fastest pair"].text == "never moves"
+    assert told(yarn.frequencies, 1.0, 8.0)["attention factor"].text == "1 to 1.21"
+    still = told(lambda rope, length: p_rope.frequencies(rope, length, p=0.5))
+    assert still["slowest pair"].text == "slowed by ∞ at 2 windows, ∞ at 8 windows"
+
+
+def test_another_reading_of_the_window_is_a_note() -> None:
+    """ABF at base 10000 makes 1/10 into 1/100 inside the window too: told, and no failure."""
+    found = told(lambda rope, length: abf.frequencies(rope, length, base=1e4))["inside the window"]
+    assert found == Finding(
+        "inside the window",
+        "note",
+        "not equal to none: frequencies move by up to 90 %, attention factor 1; the model reads "
+        "its own window otherwise than it was trained",
+    )
+
+
+def test_what_is_no_result_fails() -> None:
+    """A tensor in place of Frequencies is named by its type, and nothing else is claimed."""
+    found = check(lambda rope, _: rope.inv_freq(), ONE, [1.0, 2.0])  # type: ignore[arg-type, return-value]
+    assert [(line.about, line.verdict) for line in found] == [
+        ("runs", "passed"),
+        ("result", "failed"),
+    ]
+    wanted = f"not in 2 of 2 calls: {AT} 32: it returned Tensor, not Frequencies"
+    assert found[1].text == wanted
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda f: f.double(), "inv_freq must be one row of float32, got torch.float64 (2,)"),
+        (lambda f: f[None], "inv_freq must be one row of float32, got torch.float32 (1, 2)"),
+        (lambda f: f * torch.nan, "inv_freq must be finite and not negative, got [nan, nan]"),
+        (lambda f: -f / f, "inv_freq must be finite and not negative, got [-1.0, -1.0]"),
+    ],
+)
+def test_bad_numbers_fail(change: Callable[[torch.Tensor], torch.Tensor], text: str) -> None:
+    """Each is found at every call, and the first is shown."""
+    found = failed(lambda rope, _: Frequencies(change(rope.inv_freq())))
+    assert found == {"numbers": f"not in 3 of 3 calls: {AT} 32: {text}"}
+
+
+def test_a_missing_pair_fails() -> None:
+    """As many frequencies as channel pairs, no more and no fewer."""
+    found = failed(lambda rope, _: Frequencies(rope.inv_freq()[1:]))
+    assert found == {
+        "pairs": f"not in 3 of 3 calls: {AT} 32: 1 frequencies for 2 channel pairs"
+    }  # fmt: skip
+
+
+def test_an_error_fails_with_its_line() -> None:
+    """An error other than a refusal names the file and the line, where it happens only far out."""
+
+    def short_sighted(rope: Rope, length: int) -> Frequencies:
+        return Frequencies(rope.inv_freq() / (1 if length < 100 else 0 // 0))
+
+    found = failed(short_sighted, 1.0, 8.0)
+    assert list(found) == ["runs"]
+    assert found["runs"].startswith(
+        "an error in 2 of 2 calls: at rotary_dim 4, base 100, window 32, length 512 failed: "
+        f"ZeroDivisionError: integer division or modulo by zero at {__file__}:"
+    )
+
+
+def test_a_refusal_is_a_note_and_refusing_all_a_failure() -> None:
+    """A method may say no to a geometry; one that says it always does nothing."""
+
+    def refuse(rope: Rope, length: int) -> Frequencies:
+        if rope.base > 50:
+            message = "the base is too large"
+            raise ValueError(message)
+        return none.frequencies(rope, length)
+
+    small = Rope(4, 10.0, 32)
+    assert failed(refuse) == {"runs": f"it refuses every geometry: {AT} 32: the base is too large"}
+    found = check(refuse, [*ONE, small], [1.0, 2.0])
+    text = f"it refuses 2 of 4 calls: {AT} 32: the base is too large"
+    assert found[0] == Finding("runs", "note", text)
+    assert all(line.verdict != "failed" for line in found)
+
+
+def test_of_lengths_that_are_all_refused_nothing_is_said() -> None:
+    """A method for long inputs alone is not called plain inside the window."""
+
+    def long_only(rope: Rope, length: int) -> Frequencies:
+        if length <= rope.trained_length:
+            message = "too short"
+            raise ValueError(message)
+        return none.frequencies(rope, length)
+
+    assert told(long_only, 1.0, 4.0)["inside the window"].text == "not known"
+    assert told(long_only, 1.0, 4.0)["slowest pair"].text == "not known"
+
+
+def test_another_answer_the_second_time_fails() -> None:
+    """Chance, memory of the longest length, and a buffer that is written again are found."""
+    longest, buffer = [1], torch.zeros(2)
+
+    def chance(rope: Rope, _: int) -> Frequencies:
+        return Frequencies(rope.inv_freq() * random.random())
+
+    def memory(rope: Rope, length: int) -> Frequencies:
+        longest.append(max(length, longest[-1]))
+        return pi.frequencies(rope, longest[-1])
+
+    def shared(rope: Rope, length: int) -> Frequencies:
+        return Frequencies(buffer.copy_(rope.inv_freq() / length))
+
+    for method in (chance, memory, shared):
+        text = f"the same call gives other numbers the second time, first {AT} 32"
+        assert failed(method) == {"repeats": text}
+
+
+def test_a_changed_rope_fails() -> None:
+    """What a checkpoint ships is not a method's to write to; the given rope stays whole."""
+
+    def greedy(rope: Rope, length: int) -> Frequencies:
+        rope.shipped["seen"] = length  # type: ignore[index]
+        return none.frequencies(rope, length)
+
+    assert failed(greedy) == {"pure": f"the rope is changed, first {AT} 32"}
+    assert ONE[0].shipped == {}
+
+
+def test_rising_frequencies_are_a_note() -> None:
+    """Nothing breaks, but the order of the channels is no longer what everyone expects."""
+    found = told(lambda rope, _: Frequencies(rope.inv_freq().flip(0)))["order"]
+    text = f"a pair is faster than the one before it, first {AT} 32"
+    assert found == Finding("order", "note", text)
+
+
+class TestCommands:
+    """``ropewalk new`` and ``ropewalk check``."""
+
+    def test_the_file_to_begin_with_passes_and_runs(
+        self, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """From nothing to a sweep in three commands; at strength 1 its numbers are those of ntk."""
+        monkeypatch.chdir(tmp_path)
+        assert ask(capsys, "new", "method", "mine") == (
+            0,
+            "Wrote mine.py.\n  ropewalk check ./mine.py\n  ropewalk run --scaling none ./mine.py\n",
+            "",
+        )
+        status, out, _ = ask(capsys, "check", "./mine.py:strength=0.9")
+        assert (status, out.count("✗")) == (0, 0)
+        assert out.endswith("mine:strength=0.9: passed\n")
+        words = ["--model", tiny, "--docs", docs, "--scaling", "ntk", "./mine.py", "--length", "4x"]
+        words += ["--task", "perplexity:tail=16", "--device", "cpu", "--out", "run"]
+        assert ask(capsys, "run", *words)[0] == 0
+        cells = json.loads(Path("run/run.json").read_text())["cells"]
+        assert {cell["scaling"] for cell in cells} == {"ntk", "mine"}
+        assert len({cell["key"] for cell in cells}) == 1
+
+    def test_the_folder_is_made(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """The file goes where --out says, and that is the path to go on with."""
+        folder = tmp_path / "methods"
+        status, out, _ = ask(capsys, "new", "method", "mine", "--out", folder)
+        assert (status, out.splitlines()[1]) == (0, f"  ropewalk check {folder}/mine.py")
+        assert (folder / "mine.py").read_text().startswith('"""mine: ')
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (("2fast",), "'2fast' is no name for a method; write letters, digits and _, as in "
+             "my_rope."),
+            (("lambda",), "'lambda' is no name for a method; write letters, digits and _, as in "
+             "my_rope."),
+            (("yarn",), "a method of Ropewalk is called 'yarn'; choose another name."),
+            (("here",), "here.py exists already; choose another name, or another folder with "
+             "--out."),
+            (("mine", "--out", "here.py"), "here.py/mine.py cannot be written: File exists."),
+        ],
+    )  # fmt: skip
+    def test_a_file_is_never_written_over(
+        self, words: tuple[str, ...], message: str, tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """A name that is none, is taken or is there already is one sentence."""
+        monkeypatch.chdir(tmp_path)
+        Path("here.py").write_text("mine")
+        assert ask(capsys, "new", "method", *words) == (2, "", f"ropewalk: {message}\n")
+        assert [path.read_text() for path in tmp_path.iterdir()] == ["mine"]
+
+    def test_a_failed_check_is_exit_1(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The line that failed is crossed, and the count told."""
+        file = tmp_path / "bad.py"
+        file.write_text("def frequencies(rope, length):\n    return rope.inv_freq()\n")
+        status, out, err = ask(capsys, "check", file)
+        assert (status, err) == (1, "")
+        assert "✗ result  not in 384 of 384 calls: at rotary_dim 16, base 1000, window" in out
+        assert out.endswith("bad: 1 failed\n")
+
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("gone.py", "method file gone.py does not exist."),
+            ("yarm", "no method is called 'yarm'; did you mean 'yarn'? known: "),
+            ("pi:factro=2", "pi has no option 'factro'; did you mean 'factor'? known: factor."),
+        ],
+    )
+    def test_a_method_that_cannot_be_read_is_refused(
+        self, given: str, message: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """As in a sweep: one sentence and exit status 2."""
+        status, out, err = ask(capsys, "check", given)
+        assert (status, out) == (2, "")
+        assert err.startswith(f"ropewalk: {message}")

@@ -1,0 +1,286 @@
+"""What a method does to the channels: numbers worked by hand, tables and figures of them."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from matplotlib.figure import Figure
+
+from harness.channels import channels, decay
+from harness.cli import main
+from harness.inspection import channel_frame, decay_frame, inspect
+from harness.reports import _channels, _decay
+from harness.spec import parse
+from scaling import ntk, p_rope, pi
+from scaling._types import Frequencies, Rope
+
+# Frequencies 1 and 1/10: 32 / 2π = 5.09 and 0.509 turns in the trained window.
+SMALL = Rope(rotary_dim=4, base=100.0, trained_length=32)
+PLAIN = Frequencies(SMALL.inv_freq())
+FILES = [f"{name}.{end}" for name in ("channels", "decay") for end in ("csv", "png", "svg")]
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
+    """Return status, output and error of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return ended.value.code, *capsys.readouterr()
+
+
+def frames(*scaling: str, length: tuple[str, ...] = ("1x", "2x", "8x")) -> list[pd.DataFrame]:
+    """Return both tables of the reference model (window 256, base 10000, 32 channel pairs)."""
+    inspection = inspect(parse(None, {"scaling": scaling, "length": length}))
+    return [channel_frame(inspection), decay_frame(inspection)]
+
+
+def legend(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+def titles(figure: Figure) -> list[str]:
+    return [axes.get_title(loc="left") for axes in figure.axes]
+
+
+class TestChannels:
+    """Every channel pair by hand, on a rope of two."""
+
+    def test_turns_and_wavelengths(self) -> None:
+        """A pair of frequency 1 turns every 2π tokens, one of 1/10 every 20π."""
+        fast, slow = channels(SMALL, PLAIN, 32)
+        assert (fast.pair, slow.pair) == (0, 1)
+        assert fast.turns == pytest.approx(32 / (2 * math.pi))
+        assert slow.turns == pytest.approx(3.2 / (2 * math.pi))
+        assert fast.wavelength == fast.wavelength_unscaled == pytest.approx(2 * math.pi)
+        assert slow.wavelength == slow.wavelength_unscaled == pytest.approx(20 * math.pi)
+
+    def test_a_slow_pair_meets_new_angles_past_the_window(self) -> None:
+        """Of two pairs only the one of half a turn has unseen angles, from the next token on."""
+        assert [channel.unseen for channel in channels(SMALL, PLAIN, 32)] == [False, False]
+        assert [channel.unseen for channel in channels(SMALL, PLAIN, 33)] == [False, True]
+
+    def test_interpolated_pairs_stay_inside_what_was_seen(self) -> None:
+        """Interpolation by the stretch ends at the largest trained angle, not past it."""
+        for length in (33, 64, 100, 31 * 32):
+            for channel in channels(SMALL, pi.frequencies(SMALL, length), length):
+                assert (channel.change, channel.unseen) == ("in full", False)
+                assert channel.ratio == pytest.approx(32 / length)
+
+    def test_a_factor_below_the_stretch_is_not_enough(self) -> None:
+        """PI by 2 at four windows: the slow pair turns 6.4 radians, and 3.2 were trained."""
+        slow = channels(SMALL, pi.frequencies(SMALL, 128, factor=2.0), 128)[1]
+        assert (slow.change, slow.unseen) == ("in part", True)
+
+    def test_ntk_keeps_the_fastest_and_interpolates_the_slowest(self) -> None:
+        """At stretch 4 the base is 100 * 4^2 and the slow frequency 1/40."""
+        fast, slow = channels(SMALL, ntk.frequencies(SMALL, 128), 128)
+        assert (fast.change, slow.change) == ("unchanged", "in full")
+        assert slow.wavelength == pytest.approx(80 * math.pi)
+
+    def test_what_goes_beyond_interpolation_is_told_apart(self) -> None:
+        """Slower than by the stretch, at rest, and faster are three other things."""
+        changed = Frequencies(torch.tensor([2.0, 0.1 / 5]))
+        assert [c.change for c in channels(SMALL, changed, 128)] == ["faster", "beyond"]
+        still = channels(SMALL, p_rope.frequencies(SMALL, 128, p=0.5), 128)[1]
+        assert (still.wavelength, still.ratio, still.change) == (None, 0.0, "beyond")
+        assert not still.unseen
+
+    def test_faster_inside_the_window_is_unseen_too(self) -> None:
+        """Three times as fast over half a window is half again the largest trained angle."""
+        assert channels(SMALL, Frequencies(torch.tensor([1.0, 0.3])), 16)[1].unseen
+
+
+class TestDecay:
+    """The bound of RoFormer's section 3.4.3."""
+
+    def test_at_distance_0_it_is_half_of_pairs_and_one(self) -> None:
+        """All terms of S_j are 1, so abs(S_j) = j, and the mean of 1 to 32 is 16.5."""
+        assert decay(Frequencies(Rope(64, 1e4, 256).inv_freq()), [0]) == [16.5]
+
+    def test_two_pairs_by_hand(self) -> None:
+        """abs(e^(im) + e^(im/10)) is 2 abs(cos(0.45 m)), so the mean is (1 + that) / 2."""
+        distances = [0, 1, 3, 7, 100]
+        wanted = [(1 + 2 * abs(math.cos(0.45 * m))) / 2 for m in distances]
+        assert decay(PLAIN, distances) == pytest.approx(wanted, abs=1e-5)
+
+    def test_pi_stretches_the_curve(self) -> None:
+        """Interpolated by 4, a distance of 4 m has the bound that m had."""
+        found = decay(pi.frequencies(SMALL, 128), [0, 4, 12, 28, 400])
+        assert found == pytest.approx(decay(PLAIN, [0, 1, 3, 7, 100]), abs=1e-5)
+
+    def test_the_attention_factor_counts_twice(self) -> None:
+        """It multiplies queries and keys, so the score by its square."""
+        found = decay(Frequencies(SMALL.inv_freq(), 1.5), [0, 3])
+        assert found == pytest.approx([2.25 * bound for bound in decay(PLAIN, [0, 3])])
+
+
+class TestTables:
+    """Tidy rows of the reference model."""
+
+    def test_one_row_per_scaling_length_and_pair(self) -> None:
+        """Pairs from 13 on are slower than a turn: 2π * 10000^(13/32) is 265 tokens, over 256."""
+        table, _ = frames("none", "pi")
+        assert len(table) == 2 * 3 * 32
+        unseen = table[table["unseen"]].groupby(["scaling", "length"])["pair"]
+        assert unseen.agg(["min", "count"]).to_dict("index") == {
+            ("none", length): {"min": 13, "count": 19} for length in (512, 2048)
+        }
+
+    def test_bins_of_distances_leave_none_out(self) -> None:
+        """Bins join from 0 to the last distance, and the first are single distances."""
+        _, table = frames("yarn", length=("1", "2", "3", "300", "8x"))
+        for length, rows in table.groupby("length"):
+            first, last = rows["distance"].tolist(), rows["distance_last"].tolist()
+            assert first[:3] == list(range(min(3, int(str(length)))))
+            assert first[1:] == [end + 1 for end in last[:-1]]
+            assert last[-1] == int(str(length)) - 1
+        start = table[table["distance"] == 0]
+        assert start["bound_unscaled"].tolist() == [16.5] * 5
+        factor = start["attention_factor"]
+        assert start["bound"].tolist() == pytest.approx((16.5 * factor**2).tolist())
+
+    def test_a_bin_holds_the_mean_of_its_distances(self) -> None:
+        """The first bin of several distances is the mean of their bounds."""
+        _, table = frames("none", length=("1x",))
+        row = table[table["distance_last"] > table["distance"]].iloc[0]
+        inside = range(int(row["distance"]), int(row["distance_last"]) + 1)
+        bounds = decay(Frequencies(Rope(64, 1e4, 256).inv_freq()), inside)
+        assert row["bound"] == pytest.approx(sum(bounds) / len(bounds))
+
+
+class TestFigures:
+    """What is drawn, by its data."""
+
+    def test_panels_are_the_lengths_at_which_something_changes(self) -> None:
+        """Inside the window all methods are plain, so its panel is left out."""
+        for frame, module in zip(frames("none", "pi", "yarn"), (_channels, _decay), strict=True):
+            wanted = ["reference, 512 tokens (2×)", "reference, 2k tokens (8×)"]
+            assert titles(module.draw(frame)) == wanted
+
+    def test_where_nothing_changes_all_lengths_are_drawn(self) -> None:
+        """The plain embedding alone has a figure too."""
+        for frame, module in zip(frames("none"), (_channels, _decay), strict=True):
+            assert len(titles(module.draw(frame))) == 3
+
+    def test_methods_that_coincide_are_one_line(self) -> None:
+        """Equal frequencies at all lengths share a line and a name."""
+        table, curves = frames("none", "ntk", "dynamic_ntk")
+        assert legend(_channels.draw(table)) == ["none", "ntk = dynamic_ntk", "unseen angles"]
+        assert legend(_decay.draw(curves)) == ["none", "ntk = dynamic_ntk"]
+
+    def test_lines_are_the_rows_of_the_table(self) -> None:
+        """Turns across and ratios up, at eight windows."""
+        table, _ = frames("pi", "yarn")
+        rows = table[(table["scaling"] == "yarn") & (table["length"] == 2048)]
+        [line] = [drawn for drawn in _channels.draw(table).axes[-1].lines
+                  if drawn.get_label() == "yarn"]  # fmt: skip
+        assert list(line.get_xdata()) == rows["turns"].tolist()
+        assert list(line.get_ydata()) == rows["ratio"].tolist()
+
+    def test_the_shaded_field_holds_the_unseen_pairs(self) -> None:
+        """At length L it is what is left of one turn and above trained_length / L."""
+        table, _ = frames("ntk", "yarn", "abf:base=1000", length=("128", "8x"))
+        figure = _channels.draw(table)
+        for axes, length in zip(figure.axes, (128, 2048), strict=True):
+            [field] = axes.collections
+            box = field.get_paths()[0].get_extents()
+            assert (box.x1, box.y0) == (1, 256 / length)
+            rows = table[table["length"] == length]
+            inside = (rows["turns"] < 1) & (rows["ratio"] > 1.00001 * box.y0)
+            assert inside.tolist() == rows["unseen"].tolist()
+
+    def test_channels_at_rest_are_marked_on_the_axis(self) -> None:
+        """A ratio of 0 has no place on the axis: 8 of 32 pairs are triangles, and the note says."""
+        table, _ = frames("p_rope", length=("2x",))
+        figure = _channels.draw(table)
+        [rest] = [line for line in figure.axes[0].lines if line.get_label() == "_rest"]
+        assert len(rest.get_xdata()) == 8
+        assert "Triangles on the axis: not rotated." in figure.texts[-1].get_text().replace(
+            "\n", " "
+        )
+
+    def test_without_none_the_unscaled_curve_is_drawn_beside(self) -> None:
+        """Before and after are both seen, whatever was asked for."""
+        _, curves = frames("pi", length=("2x",))
+        figure = _decay.draw(curves)
+        assert legend(figure) == ["unscaled", "pi"]
+        [line] = [line for line in figure.axes[0].lines if line.get_label() == "unscaled"]
+        wanted = curves.loc[curves["distance"] > 0, "bound_unscaled"].tolist()
+        assert list(line.get_ydata()) == wanted
+
+
+class TestCommand:
+    """``ropewalk inspect``."""
+
+    def test_a_config_is_enough(
+        self, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Neither weights nor tokenizer are needed, and every file is written."""
+        (tmp_path / "model").mkdir()
+        shutil.copy(tiny / "config.json", tmp_path / "model")
+        words = ("--scaling", "none", "yarn", "--length", "1x", "4x", "--out", tmp_path / "figures")
+        status, out, _ = ask(capsys, "inspect", tmp_path / "model", *words)
+        assert not status
+        assert out.startswith("model: trained window 64 tokens, base 10000, 8 channel pairs\n")
+        assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == FILES
+        assert all(name in out for name in FILES)
+        table = pd.read_csv(tmp_path / "figures" / "channels.csv")
+        assert len(table) == 2 * 2 * 8
+
+    def test_without_out_nothing_is_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The table alone is printed: counts, attention factor, unseen pairs, wavelengths."""
+        monkeypatch.chdir(tmp_path)
+        words = ("--scaling", "none", "yarn", "p_rope:p=0.75", "--length", "8x")
+        status, out, _ = ask(capsys, "inspect", *words)
+        assert not status
+        rows = [line.split() for line in out.splitlines() if "8x" in line]
+        assert rows == [
+            ["none", "2048", "8x", "1", "32", "0", "0", "0", "19", "6.28", "to", "47,117"],
+            ["yarn", "2048", "8x", "1.208", "1", "12", "19", "0", "0", "6.28", "to", "376,938"],
+            ["p_rope:p=0.75", "2048", "8x", "1", "24", "0", "0", "8", "11", "6.28", "to", "∞"],
+        ]
+        assert list(tmp_path.iterdir()) == []
+
+    def test_the_same_question_gives_the_same_files(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Tables and figures are the same bytes again."""
+        for name in ("one", "two"):
+            ask(capsys, "inspect", "--scaling", "pi", "--length", "2x", "--out", tmp_path / name)
+        one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
+                    for name in ("one", "two"))  # fmt: skip
+        assert one == two
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (("./gone",), "model folder ./gone does not exist; give a folder or a hub name "
+             "(owner/name)."),
+            (("--length", "2y"), "length: '2y' is no length; write 512, 4k (4096) or 2x (of the "
+             "window) (given: ('2y',))."),
+            (("--scaling", "pi", "pi"), "--scaling names 'pi' twice; leave one out, or rename a "
+             "file."),
+            (("--scaling", "pi:factor=0.5"), "scaling pi:factor=0.5 at length 256: factor must be "
+             "1 or more, got 0.5."),
+            (("--out", "taken/here"), "folder taken/here cannot be made: Not a directory."),
+        ],
+    )  # fmt: skip
+    def test_a_users_error_is_one_sentence(
+        self,
+        words: tuple[str, ...],
+        message: str,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """What a sweep refuses is refused in the same words."""
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "taken").touch()
+        status, _, err = ask(capsys, "inspect", *words)
+        assert (status, err) == (2, f"ropewalk: {message}\n")
