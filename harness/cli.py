@@ -27,7 +27,7 @@ app = App(
 new = App(name="new", help="Write a file to begin a plug-in of your own with.")
 app.command(new)
 PIPED = 120  # columns where no terminal tells
-out = Console(width=None if sys.stdout.isatty() else PIPED)
+screen = Console(width=None if sys.stdout.isatty() else PIPED)
 err = Console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
 
 Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
@@ -82,7 +82,7 @@ def run(
         plan = make_plan(spec)
     folder = spec.out or Path("results") / f"run-{plan.checkpoint.label}"
     if dry_run:
-        show.plan(plan, folder, globals()["out"])
+        show.plan(plan, folder, screen)
         return COMPLETE
     return _measure(plan, folder)
 
@@ -125,12 +125,12 @@ def _reports(runs: list[Path], folder: Path, chosen: tuple[str, ...] | None) -> 
 
         frame = make_frame(runs)
         files, skipped = write_reports(frame, folder, chosen)
-    show(frame, out)
+    show(frame, screen)
     for name, reason in skipped.items():
-        out.print(f"No {name}: {reason}", highlight=False, markup=False)
-    out.print("Tables and figures:", highlight=False)
+        screen.print(f"No {name}: {reason}", highlight=False, markup=False)
+    screen.print("Tables and figures:", highlight=False)
     for file in files:
-        out.print(f"  {file}", highlight=False, soft_wrap=True)
+        screen.print(f"  {file}", highlight=False, soft_wrap=True)
 
 
 @app.command(name="inspect")
@@ -158,14 +158,13 @@ def inspect_(
     from harness.spec import parse
 
     spec = parse(None, {name: value for name, value in flags.items() if value is not None})
-    console: Console = globals()["out"]
     with err.status("Reading config"):
         from harness.inspection import inspect, show, write
 
         inspection = inspect(spec)
-    show(inspection, console)
+    show(inspection, screen)
     for file in write(inspection, out) if out else ():
-        console.print(f"  {file}", highlight=False, soft_wrap=True)
+        screen.print(f"  {file}", highlight=False, soft_wrap=True)
     return COMPLETE
 
 
@@ -182,7 +181,7 @@ def new_method(name: str, /, *, out: Path = Path()) -> int:
     file = begin_method(name, out)
     given = file if file.is_absolute() else f"./{file}"
     told = f"Wrote {file}.\n  ropewalk check {given}\n  ropewalk run --scaling none {given}"
-    globals()["out"].print(told, highlight=False, markup=False, soft_wrap=True)
+    screen.print(told, highlight=False, markup=False, soft_wrap=True)
     return COMPLETE
 
 
@@ -203,9 +202,9 @@ def check(method: str, /) -> int:
     width = max(len(finding.about) for finding in findings)
     for finding in findings:
         line = f"{MARKS[finding.verdict]} {finding.about:<{width}}  {finding.text}"
-        out.print(line, highlight=False, markup=False, soft_wrap=True)
+        screen.print(line, highlight=False, markup=False, soft_wrap=True)
     failed = sum(finding.verdict == "failed" for finding in findings)
-    out.print(f"{plugin.label}: {failed} failed" if failed else f"{plugin.label}: passed")
+    screen.print(f"{plugin.label}: {failed} failed" if failed else f"{plugin.label}: passed")
     return WITH_FAILURES if failed else COMPLETE
 
 
@@ -217,9 +216,11 @@ def list_() -> int:
     for kind in FOLDERS:
         lines = catalogue(kind)
         width = max(map(len, lines), default=0)
-        out.print(f"[bold]{kind}s[/bold]")
+        screen.print(f"[bold]{kind}s[/bold]")
         for name, line in lines.items():
-            out.print(f"  {name:<{width}}  {line}", highlight=False, markup=False, soft_wrap=True)
+            screen.print(
+                f"  {name:<{width}}  {line}", highlight=False, markup=False, soft_wrap=True
+            )
     return COMPLETE
 
 

@@ -15,7 +15,7 @@ from harness.plugins import nearest
 SCALING = ("none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn")
 TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
-LENGTH = re.compile(r"(\d+)([kx]?)")
+LENGTH = re.compile(r"([1-9]\d*)([kx]?)")
 
 
 class Spec(BaseModel):

@@ -167,3 +167,10 @@ def test_one_thing_stands_for_a_list_of_one(tmp_path: Path) -> None:
     file.write_text("scaling: yarn\nlength: 512\ntask: passkey\n")
     spec = parse(file, {})
     assert (spec.scaling, spec.length, spec.task) == (("yarn",), ("512",), ("passkey",))
+
+
+def test_no_length_is_nothing() -> None:
+    """Zero tokens, or zero windows, are no context to measure in."""
+    for text in ("0", "0k", "0x", "-1", "1.5k"):
+        with pytest.raises(UserError, match=f"^length: '{text}' is no length; write 512, 4k"):
+            parse(None, {"length": (text,)})
