@@ -436,10 +436,6 @@ class TestRefused:
                 "(given: ('long',)).",
             ),
             (
-                {"length": "0"},
-                "task perplexity:tail=16: tail=16 leaves no context in a window of 0 tokens.",
-            ),
-            (
                 {"dtype": "float8"},
                 "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16' "
                 "(given: 'float8').",
