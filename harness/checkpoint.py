@@ -31,7 +31,7 @@ class Checkpoint:
     """What is known of a model before its weights are read.
 
     ``fingerprint`` stands for the weights in the key of every sample: the hub's commit, or for a
-    folder a hash of its config and of samples of its weight files. ``dtype`` is resolved.
+    folder a hash of its files. ``dtype`` is resolved.
     """
 
     name: str
@@ -225,11 +225,10 @@ def _dtype(dtype: str, device: str, config: Any) -> str:
 
 
 def _folder_hash(folder: Path) -> str:
-    """Hash config, tokenizer and weight files, every byte: a changed model has other numbers."""
+    """Hash config, tokenizer, code and weights, every byte: a changed model has other numbers."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
-        kept = path.name in ("config.json", "tokenizer.json", "tokenizer.model")
-        if kept or path.suffix in (".safetensors", ".bin"):
+        if path.suffix in (".json", ".model", ".py", ".safetensors", ".bin"):
             with path.open("rb") as file:
                 digest.update(f"{path.name} {file_digest(file, 'sha256').hexdigest()}".encode())
     return digest.hexdigest()[:16]

@@ -45,24 +45,28 @@ def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
     for folder, run in runs.items():
         for place, cell in _cells(folder, run):
             known = cells.setdefault(place, cell)
-            if known.key != cell.key:
+            if known.key != cell.key or known.records.keys() != cell.records.keys():
                 named = ", ".join(map(str, place))
                 message = (
-                    f"{known.run} and {cell.run} measured {named} with other settings; "
-                    "report them apart."
+                    f"{known.run} and {cell.run} measured {named} with other settings or on other "
+                    "documents; report them apart."
                 )
                 raise UserError(message)
             for question, record in cell.records.items():
-                known.records[question] = known.records.get(question) or record
+                before = known.records[question]
+                if before is None or before["status"] != "ok":
+                    known.records[question] = record or before
+    _check_same_units(cells)
     frame = pd.DataFrame([row for place, cell in cells.items() for row in _rows(place, cell)])
     # A column of nothing but None, as the intervals of one document, would be objects.
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
 def _check_comparable(runs: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Raise UserError where two runs have one name for two models, or read other documents."""
+    """Raise UserError where two runs of one model name have other weights, seeds or documents."""
     for aspect, of in (
         ("models", lambda run: run["model"]),
+        ("seeds", lambda run: [run["seed"]]),
         ("documents", lambda run: sorted(d["sha256"] for d in run["documents"]["read"])),
     ):
         seen: dict[str, tuple[Path, Any]] = {}
@@ -74,6 +78,19 @@ def _check_comparable(runs: Mapping[Path, Mapping[str, Any]]) -> None:
             if known != told:
                 message = f"{first} and {folder} have different {aspect}; report them apart."
                 raise UserError(message)
+
+
+def _check_same_units(cells: Mapping[Key, Cell]) -> None:
+    """Raise UserError where runs together measure a task on more documents at one length."""
+    asked: dict[tuple[str, str], tuple[int, int]] = {}
+    for (model, task, _, length), cell in cells.items():
+        first, count = asked.setdefault((model, task), (length, len(cell.records)))
+        if count != len(cell.records):
+            message = (
+                f"{model}, {task}: {count} samples at {first} tokens and {len(cell.records)} at "
+                f"{length} are not the same documents; measure both lengths in one sweep."
+            )
+            raise UserError(message)
 
 
 def _cells(folder: Path, run: Mapping[str, Any]) -> Iterable[tuple[Key, Cell]]:

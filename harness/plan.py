@@ -46,6 +46,7 @@ class Plan:
     cells: tuple[Cell, ...]
     source: Source
     documents: tuple[dict[str, Any], ...]
+    repeated: int  # documents left out because their text was there before
 
     def work(self, done: set[tuple[str, str]]) -> dict[str, list[tuple[Cell, Question]]]:
         """Return what is left to measure by fingerprint, every question once."""
@@ -75,9 +76,12 @@ def make_plan(spec: Spec) -> Plan:
         for length in lengths
     }
     read: list[tuple[str, str]] = []
+    repeated: list[int] = []
 
     def texts() -> list[tuple[str, str]]:
-        read.extend(_once(documents.read()))
+        every = list(documents.read())
+        read.extend(_once(every))
+        repeated.append(len(every) - len(read))
         return read
 
     source = make_source(checkpoint.tokenizer, texts, checkpoint.rope.trained_length)
@@ -99,6 +103,7 @@ def make_plan(spec: Spec) -> Plan:
         cells=cells,
         source=source,
         documents=_described(read, source, checkpoint.tokenizer.unk_token_id) if read else (),
+        repeated=sum(repeated),
     )
 
 

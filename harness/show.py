@@ -63,9 +63,11 @@ def left_out(plan: Plan, console: Console) -> None:
     short = [d["name"] for d in plan.documents if d["name"] not in units]
     if 0 < len(short) < len(plan.documents):
         count = f"{len(short)} of {len(plan.documents)} documents"
-        told = f"{count} are too short for {max(plan.lengths)} tokens and left out: "
+        told = f"{count} hold no window of {max(plan.lengths)} tokens and are left out: "
         named = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
         console.print(told + named, highlight=False, markup=False)
+    if plan.repeated:
+        console.print(f"{plan.repeated} documents repeat another one and are left out.")
     unknown = sum(document["unknown"] for document in plan.documents)
     if unknown:
         total = sum(document["tokens"] for document in plan.documents)

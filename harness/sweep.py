@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import resource
 import time
@@ -13,13 +14,12 @@ import torch
 
 from harness.checkpoint import load_weights
 from harness.engine import answers
-from harness.errors import UserError
 from harness.plan import Cell, Plan
 from harness.plugins import Plugin, call
 from harness.record import describe
 from harness.rotary import patched
 from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
-from tasks._types import Answer, Question
+from tasks._types import Answer, Question, Sample
 
 Item = tuple[Cell, Question]
 Record = dict[str, Any]
@@ -70,16 +70,17 @@ def _graded(task: Plugin, question: Question, answer: Answer | None, plan: Plan)
         first = next(i for i, nll in enumerate(answer.nll) if not math.isfinite(nll))
         facts = {**question.facts, "position": question.start + first}
         return {"status": "not_finite", "value": None, "weight": 0, "facts": facts}
-    sample = call(f"task {task.label}", lambda: task.module.grade(question, answer, plan.source))
-    if not math.isfinite(sample.value):
-        message = f"task {task.label}: grade gave {sample.value} for {question.unit}."
-        raise UserError(message)
-    return {
-        "status": "ok",
-        "value": sample.value,
-        "weight": sample.weight,
-        "facts": dict(sample.facts),
-    }
+    return call(f"task {task.label}", lambda: _ok(task.module.grade(question, answer, plan.source)))
+
+
+def _ok(sample: Sample) -> Record:
+    """Return a graded sample as it is recorded; raise what a file of numbers cannot hold."""
+    facts = dict(sample.facts)
+    outcome: Record = {
+        "status": "ok", "value": sample.value, "weight": sample.weight, "facts": facts,
+    }  # fmt: skip
+    json.dumps(outcome, allow_nan=False)
+    return {**outcome, "value": float(sample.value)}
 
 
 def _record(item: Item, outcome: Record, seconds: float, peak_mib: float) -> Record:

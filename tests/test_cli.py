@@ -225,7 +225,7 @@ class TestRun:
         words = sweep(tiny, folder, tmp_path / "run", task=["perplexity:tail=16"], scaling=["none"])
         done = ropewalk(*words)
         assert done.err.splitlines()[0] == (
-            "1 of 4 documents are too short for 512 tokens and left out: note.txt"
+            "1 of 4 documents hold no window of 512 tokens and are left out: note.txt"
         )
         assert len(samples(tmp_path / "run")) == 2 * 3
 

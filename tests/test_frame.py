@@ -83,14 +83,14 @@ def test_one_label_for_two_settings_is_refused(tiny: Path, docs: Path, tmp_path:
     """The same cell with another seed or file under one name is not averaged or picked."""
     words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed")
     first, second = (sweep(tiny, docs, tmp_path / seed, *words, seed) for seed in "12")
-    frame = make_frame([first, second])
-    assert frame["trial"].tolist() == [0, 0]  # other seeds are other trials of the same cell
+    with pytest.raises(UserError, match="have different seeds; report them apart"):
+        make_frame([first, second])
     (tmp_path / "pi.py").write_text(
         "from scaling.ntk import frequencies  # another method under a known name\n"
     )
     mine = sweep(tiny, docs, tmp_path / "mine", "--scaling", str(tmp_path / "pi.py"))
     plain = sweep(tiny, docs, tmp_path / "plain")
-    with pytest.raises(UserError, match="with other settings; report them apart"):
+    with pytest.raises(UserError, match="with other settings or on other documents; report"):
         make_frame([plain, mine])
 
 
@@ -113,3 +113,31 @@ def test_a_fact_does_not_take_the_place_of_a_column(run: Path) -> None:
     assert (frame["score"] > 0).all()
     assert (frame["model"] == "llama").all()
     assert (frame["status"] == "ok").all()
+
+
+def test_lengths_measured_on_more_documents_are_not_one_curve(
+    tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """A longer length leaves documents out; joined runs must not hide that on the curve."""
+    short = sweep(tiny, docs, tmp_path / "short", "--length", "2x")
+    long = sweep(tiny, docs, tmp_path / "long", "--length", "40x")
+    with pytest.raises(UserError, match="are not the same documents; measure both lengths in one"):
+        make_frame([short, long])
+    both = sweep(tiny, docs, tmp_path / "both")
+    with pytest.raises(UserError, match="report them apart"):
+        make_frame([changed(both, tmp_path / "cut", drop_one_question), both])
+
+
+def drop_one_question(record: dict[str, Any]) -> None:
+    record["tasks"]["perplexity:tail=16"]["questions"]["128"].pop()
+
+
+def test_a_measured_sample_stands_before_a_failed_one(run: Path, tmp_path: Path) -> None:
+    """What one run had no memory for another one measured, in whichever order they are given."""
+    poor = Path(shutil.copytree(run, tmp_path / "poor"))
+    records = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    for record in records:
+        record |= {"status": "out_of_memory", "value": None, "weight": 0}
+    (poor / SAMPLES).write_text("".join(json.dumps(record) + "\n" for record in records))
+    for order in ([run, poor], [poor, run]):
+        assert (make_frame(order)["status"] == "ok").all()

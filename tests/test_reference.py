@@ -27,7 +27,9 @@ PER_CELL = 3
 @pytest.fixture(scope="module")
 def plan() -> Plan:
     """The committed run's sweep as this machine would run it."""
-    return make_plan(Spec.model_validate(read_run(RUN)["asked"]))
+    run = read_run(RUN)
+    there = {"dtype": run["model"]["dtype"], "device": "cpu"}
+    return make_plan(Spec.model_validate({**run["asked"], **there}))
 
 
 @pytest.fixture(scope="module")
