@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass
 from hashlib import file_digest
 from pathlib import Path
@@ -17,7 +16,7 @@ from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
 from harness.errors import UserError, reason
-from harness.rotary import check_geometry, rope_of
+from harness.rotary import check_geometry, rope_of, unscaled
 from scaling._types import Rope
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -130,12 +129,9 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
     if shipped.get("rope_type", "default") == "default":
         return
     kind = checkpoint.config.model_type
-    plain = deepcopy(checkpoint.config)
-    kept = {
-        name: shipped[name] for name in ("rope_theta", "partial_rotary_factor") if name in shipped
-    }
-    plain.get_text_config().rope_parameters = {"rope_type": "default", **kept}
-    with_it, without = (_scales(_hollow(checkpoint, c)) for c in (checkpoint.config, plain))
+    with_it, without = (
+        _scales(_hollow(checkpoint, c)) for c in (checkpoint.config, unscaled(checkpoint.config))
+    )
     changed = [name for name in with_it if with_it[name] != without.get(name)]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
     if changed or beyond:

@@ -70,18 +70,14 @@ def make_plan(spec: Spec) -> Plan:
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)
-    frequencies = {
-        (method.label, length): resolve(method, checkpoint.rope, length)
-        for method in methods
-        for length in lengths
-    }
+    pairs = [(method, length) for method in methods for length in lengths]
+    frequencies = {(m.label, length): resolve(m, checkpoint.rope, length) for m, length in pairs}
+    every: list[tuple[str, str]] = []
     read: list[tuple[str, str]] = []
-    repeated: list[int] = []
 
     def texts() -> list[tuple[str, str]]:
-        every = list(documents.read())
+        every.extend(documents.read())
         read.extend(_once(every))
-        repeated.append(len(every) - len(read))
         return read
 
     source = make_source(checkpoint.tokenizer, texts, checkpoint.rope.trained_length)
@@ -90,8 +86,7 @@ def make_plan(spec: Spec) -> Plan:
     cells = tuple(
         _cell(checkpoint, method, task, length, frequencies[method.label, length], asked)
         for task in tasks
-        for method in methods
-        for length in lengths
+        for method, length in pairs
     )
     return Plan(
         spec=spec,
@@ -103,7 +98,7 @@ def make_plan(spec: Spec) -> Plan:
         cells=cells,
         source=source,
         documents=_described(read, source, checkpoint.tokenizer.unk_token_id) if read else (),
-        repeated=sum(repeated),
+        repeated=len(every) - len(read),
     )
 
 

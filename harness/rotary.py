@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from harness.errors import UserError
 from scaling import native
 from scaling._types import Frequencies, Rope
 
+FULL = "full_attention"  # of a rotary embedding per layer type, the slot that sees far
 PROBE_LENGTH = 16  # tokens of the short prompt on which a patch is verified
 PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
 
@@ -20,19 +22,13 @@ PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
 def rope_of(config: Any) -> Rope:
     """Read the rotary geometry from a model's config alone.
 
-    Raises UserError naming the field and the model type where something is missing; no physical
-    quantity is guessed.
+    Where a model has a rotary embedding per layer type (Gemma 3, OLMo 3), it is the one of the
+    full-attention layers: sliding layers never see far, so theirs is never scaled. Raises UserError
+    naming the field and the model type where something is missing; no physical quantity is guessed.
     """
     config = config.get_text_config()
-    kind = config.model_type
-    shipped = getattr(config, "rope_parameters", None)
-    if not shipped:
-        message = f"{kind} models have no rotary embedding (no rope_parameters in the config)."
-        raise UserError(message)
-    if "rope_theta" not in shipped:
-        slots = ", ".join(map(str, shipped))
-        message = f"{kind} models have a rotary embedding per layer type ({slots}): not supported."
-        raise UserError(message)
+    kind, slot = config.model_type, _slot(config)
+    shipped = config.rope_parameters[slot] if slot else config.rope_parameters
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     rotary_dim = int(head_dim * shipped.get("partial_rotary_factor", 1.0))
     if rotary_dim < 2 or rotary_dim % 2:
@@ -40,10 +36,38 @@ def rope_of(config: Any) -> Rope:
         raise UserError(message)
     trained = _trained_length(config, shipped)
     given = dict(shipped)
+    if slot:
+        given.pop("truncate", None)  # transformers reads it from a flat config only
     if given.get("rope_type") == "longrope" and given.get("factor") is None:
         # transformers' own rule where a checkpoint names only its two windows
         given["factor"] = config.max_position_embeddings / trained
     return Rope(rotary_dim, float(shipped["rope_theta"]), trained, given)
+
+
+def unscaled(config: Any) -> Any:
+    """Return a copy of a config without the scaling that ``rope_of`` reads from it."""
+    plain = deepcopy(config)
+    text = plain.get_text_config()
+    slot, given = _slot(text), text.rope_parameters
+    shipped, kept = given[slot] if slot else given, ("rope_theta", "partial_rotary_factor")
+    bare = {"rope_type": "default", **{k: v for k, v in shipped.items() if k in kept}}
+    text.rope_parameters = {**given, slot: bare} if slot else bare
+    return plain
+
+
+def _slot(config: Any) -> str:
+    """Return which entry of rope_parameters is scaled: "" where it is one flat entry."""
+    kind, shipped = config.model_type, getattr(config, "rope_parameters", None)
+    if not shipped:
+        message = f"{kind} models tell of no rotary embedding (no rope_parameters in the config)."
+        raise UserError(message)
+    if "rope_theta" in shipped:
+        return ""
+    if not shipped.get(FULL):
+        slots = ", ".join(str(name) for name, given in shipped.items() if given)
+        message = f"{kind}: it has a rotary embedding for {slots}, but none for {FULL}; refused."
+        raise UserError(message)
+    return FULL
 
 
 def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
@@ -63,9 +87,8 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
 class PatchedRotary(nn.Module):
     """Delegates to a model's own rotary module after putting its own frequencies into it.
 
-    The layout (half-split, interleaved, partial) stays the model's. The frequencies are float32
-    and follow the input's device, even where the model was cast to another dtype. The class name
-    must not contain "RotaryEmbedding": transformers re-initializes such modules.
+    The layout stays the model's. The frequencies are float32 on the input's device, whatever the
+    model's dtype. Not named "…RotaryEmbedding": transformers re-initializes such modules.
     """
 
     def __init__(self, inner: nn.Module, frequencies: Frequencies) -> None:
@@ -77,9 +100,11 @@ class PatchedRotary(nn.Module):
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         """Return what the model's own module makes of these frequencies."""
         own: Any = self.inner
-        own.inv_freq = self.frequencies.inv_freq.to(x.device)
-        own.attention_scaling = self.frequencies.attention_factor
-        own.rope_type = "default"  # keeps transformers from recomputing by length
+        inv_freq, attention_scaling, _ = _names(own)
+        setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
+        setattr(own, attention_scaling, self.frequencies.attention_factor)
+        kinds = own.rope_type  # "default" keeps transformers from recomputing by length
+        own.rope_type = {**kinds, FULL: "default"} if isinstance(kinds, dict) else "default"
         return own(x, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
@@ -90,28 +115,37 @@ class PatchedRotary(nn.Module):
             return getattr(super().__getattr__("inner"), name)
 
 
+def _names(own: Any) -> tuple[str, str, str]:
+    """Return what a rotary module, of one slot or a slot per layer type, calls what is patched."""
+    slot = f"{FULL}_" if isinstance(getattr(own, "rope_type", None), dict) else ""
+    return f"{slot}inv_freq", f"{slot}attention_scaling", "rope_type"
+
+
+def _as_is(own: Any) -> Frequencies:
+    """Return the frequencies a rotary module holds."""
+    inv_freq, attention_scaling, _ = _names(own)
+    return Frequencies(getattr(own, inv_freq).float().cpu(), float(getattr(own, attention_scaling)))
+
+
 def rotary_name(model: nn.Module) -> str:
     """Return the name of the model's one rotary module.
 
-    Raises UserError where there is none, several, one patched already, or one of a shape that
-    is not understood.
+    Raises UserError where there is none, several, one patched already, or one not understood.
     """
     if any(isinstance(module, PatchedRotary) for module in model.modules()):
         message = "the model is patched already; patches do not nest."
         raise UserError(message)
-    found: list[str] = [
-        n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")
-    ]
+    found = [n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")]
     kind = type(model).__name__
     if len(found) != 1:
         message = f"{kind} has {len(found)} rotary modules ({', '.join(found)}); one is supported."
         raise UserError(message)
     own = model.get_submodule(found[0])
-    missing = [n for n in ("inv_freq", "attention_scaling", "rope_type") if not hasattr(own, n)]
+    missing = [n for n in _names(own) if not hasattr(own, n)]
     if missing:
         message = f"the rotary module of {kind} has no {', '.join(missing)}; it cannot be patched."
         raise UserError(message)
-    return found[0]
+    return str(found[0])
 
 
 @contextmanager
@@ -123,16 +157,23 @@ def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
     output; frequencies of zero do change it, so the output depends on what is patched.
     """
     name = rotary_name(model)
-    own: Any = model.get_submodule(name)
-    saved = {key: getattr(own, key) for key in ("inv_freq", "attention_scaling", "rope_type")}
-    given, wanted = len(frequencies.inv_freq), len(saved["inv_freq"])
+    given, wanted = (len(f.inv_freq) for f in (frequencies, _as_is(model.get_submodule(name))))
     if given != wanted:
         message = f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
         raise UserError(message)
-    try:
-        _verify(model, name, saved)
-        model.set_submodule(name, PatchedRotary(own, frequencies))
+    _verify(model, name)
+    with _placed(model, name, frequencies):
         _verify_angles(model, name, frequencies)
+        yield
+
+
+@contextmanager
+def _placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
+    """Put frequencies into the rotary module, and on exit everything back as it was."""
+    own: Any = model.get_submodule(name)
+    saved = {key: getattr(own, key) for key in _names(own)}
+    try:
+        model.set_submodule(name, PatchedRotary(own, frequencies))
         yield
     finally:
         for key, value in saved.items():
@@ -140,26 +181,19 @@ def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
         model.set_submodule(name, own)
 
 
-def _verify(model: Any, name: str, saved: dict[str, Any]) -> None:
+def _verify(model: Any, name: str) -> None:
     """Check on the model's own output that the patch is an identity, and that it has an effect."""
     own: Any = model.get_submodule(name)
-    before = _probe(model)
+    before, kind = _probe(model), type(model).__name__
     if not bool(torch.isfinite(before).all()):
-        message = f"{type(model).__name__} gives no finite logits for a short prompt; refused."
+        message = f"{kind} gives no finite logits for a short prompt; refused."
         raise UserError(message)
-    as_is = Frequencies(saved["inv_freq"].float().cpu(), float(saved["attention_scaling"]))
-    zero = Frequencies(torch.zeros_like(as_is.inv_freq))
+    as_is, held = _as_is(own), getattr(own, _names(own)[0])
     outputs = []
-    for frequencies in (as_is, zero):
-        try:
-            model.set_submodule(name, PatchedRotary(own, frequencies))
+    for frequencies in (as_is, Frequencies(torch.zeros_like(as_is.inv_freq))):
+        with _placed(model, name, frequencies):
             outputs.append(_probe(model))
-        finally:
-            model.set_submodule(name, own)
-            for key, value in saved.items():
-                setattr(own, key, value)
-    kind = type(model).__name__
-    if saved["inv_freq"].dtype == torch.float32 and not torch.equal(outputs[0], before):
+    if held.dtype == torch.float32 and not torch.equal(outputs[0], before):
         message = f"{kind}: its own frequencies put through the patch change its output; refused."
         raise UserError(message)
     if torch.equal(outputs[1], before):
@@ -183,39 +217,34 @@ def _verify_angles(model: Any, name: str, frequencies: Frequencies) -> None:
     Layouts differ in how often and in which order a pair's angle appears, so the values are
     compared sorted.
     """
-    module = model.get_submodule(name)
-    device = model.device
-    positions = torch.tensor([PROBE_POSITIONS], device=device)
-    given = module(torch.zeros(1, 1, 1, dtype=torch.float32, device=device), positions)
+    module: Any = model.get_submodule(name)
+    positions = torch.tensor([PROBE_POSITIONS], device=model.device)
+    layer = {"layer_type": FULL} if isinstance(module.rope_type, dict) else {}
+    given = module(torch.zeros(1, dtype=torch.float32, device=model.device), positions, **layer)
     angles = positions[0, :, None].float().cpu() * frequencies.inv_freq
     for values, function in zip(given, (torch.cos, torch.sin), strict=True):
         wanted = function(angles) * frequencies.attention_factor
         copies = values.shape[-1] // wanted.shape[-1]
         expected = wanted.repeat_interleave(copies, dim=-1).sort(-1).values
-        found = values[0].float().cpu().sort(-1).values
+        found = values[0].real.float().cpu().sort(-1).values
         if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
-            message = (
-                f"{type(model).__name__}: its rotary module does not give the angles asked for."
-            )
+            kind = type(model).__name__
+            message = f"{kind}: its rotary module does not give the angles asked for."
             raise UserError(message)
 
 
 def check_geometry(model: Any, rope: Rope) -> None:
     """Check that what was read from the config is what the loaded model uses.
 
-    The frequencies the checkpoint ships, computed by our own formula inside the trained window,
-    must be those in the model's rotary module. Raises UserError with the difference.
+    The frequencies the checkpoint ships, by our own formula, must be those in its rotary module.
     """
     own: Any = model.get_submodule(rotary_name(model))
-    ours = native.frequencies(rope, rope.trained_length)
-    theirs = own.inv_freq.float().cpu()
-    tolerance = 1e-6 if own.inv_freq.dtype == torch.float32 else 1e-2
-    same = theirs.shape == ours.inv_freq.shape and torch.allclose(
-        theirs, ours.inv_freq, rtol=tolerance, atol=0.0
+    ours, theirs = native.frequencies(rope, rope.trained_length), _as_is(own)
+    tolerance = 1e-6 if getattr(own, _names(own)[0]).dtype == torch.float32 else 1e-2
+    same = len(theirs.inv_freq) == len(ours.inv_freq) and torch.allclose(
+        theirs.inv_freq, ours.inv_freq, rtol=tolerance, atol=0.0
     )
-    if not same or abs(float(own.attention_scaling) - ours.attention_factor) > tolerance:
-        message = (
-            f"{type(model).__name__}: the rotary frequencies of the loaded model are not those its"
-            f" config describes ({rope}); refused."
-        )
+    if not same or abs(theirs.attention_factor - ours.attention_factor) > tolerance:
+        kind = type(model).__name__
+        message = f"{kind}: its rotary frequencies are not those its config describes ({rope})."
         raise UserError(message)

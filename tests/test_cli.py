@@ -16,7 +16,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
-from transformers import Gemma3TextConfig, GPT2Config
+from transformers import AutoConfig, GPT2Config
 
 from harness.cli import main
 from harness.plugins import ROOT, names
@@ -511,22 +511,18 @@ class TestRefused:
         GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=300).save_pretrained("gpt2")
         tiny_tokenizer().save_pretrained("gpt2")
         assert refused(model=Path("gpt2")) == (
-            "gpt2 models have no rotary embedding (no rope_parameters in the config)."
+            "gpt2 models tell of no rotary embedding (no rope_parameters in the config)."
         )
 
-    def test_a_rotary_embedding_per_layer_type_is_refused(
+    def test_a_rotary_embedding_for_sliding_layers_alone_is_refused(
         self, refused: Callable[..., str]
     ) -> None:
-        """Gemma 3 rotates its layers differently, which one set of frequencies cannot say."""
-        config = Gemma3TextConfig(
-            num_hidden_layers=2, hidden_size=32, intermediate_size=32, num_attention_heads=2,
-            num_key_value_heads=1, head_dim=16, vocab_size=300,
-        )  # fmt: skip
-        config.save_pretrained("gemma3")
-        tiny_tokenizer().save_pretrained("gemma3")
-        assert refused(model=Path("gemma3")) == (
-            "gemma3_text models have a rotary embedding per layer type "
-            "(full_attention, sliding_attention): not supported."
+        """Where no layer that rotates sees far, there is nothing to scale."""
+        AutoConfig.for_model("beam", vocab_size=300, pad_token_id=0).save_pretrained("beam")
+        tiny_tokenizer().save_pretrained("beam")
+        assert refused(model=Path("beam")) == (
+            "beam: it has a rotary embedding for sliding_attention, but none for full_attention;"
+            " refused."
         )
 
     def test_the_folder_of_another_model_is_refused(

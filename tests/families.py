@@ -1,0 +1,226 @@
+"""Tiny models of many families, what the patch does to each, and the table made of it.
+
+``python -m tests.families > results/families.md`` writes the table anew.
+"""
+
+from __future__ import annotations
+
+import sys
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from harness.engine import answers
+from harness.errors import UserError
+from harness.rotary import FULL, check_geometry, patched, rope_of
+from scaling import native, none, ntk, pi, yarn
+from scaling._types import Frequencies, Rope
+from tasks._types import Question
+from tests.tiny import SHAPE, WINDOW
+
+LENGTH = 3 * WINDOW
+TOKENS = (torch.arange(LENGTH)[None] * 7919) % 256 + 1
+FACTOR = 4.0
+EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+}
+TWO = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
+LATENT = {
+    "head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 16, "v_head_dim": 16, "n_group": 1, "topk_group": 1,
+}  # fmt: skip
+PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
+SUPPORTED: dict[str, dict[str, Any]] = {
+    "afmoe": {}, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "bitnet": {}, "cohere": {},
+    "cohere2": TWO, "cwm": PLAIN, "deepseek_v3": LATENT, "diffllama": {}, "doge": {},
+    "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": TWO, "falcon": {"alibi": False},
+    "flex_olmo": {}, "gemma": {}, "gemma2": TWO, "gemma3_text": TWO, "glm": {}, "glm4": {},
+    "glm4_moe": {}, "gpt_neox": {}, "gpt_oss": {**TWO, **PLAIN}, "granite": {}, "granitemoe": {},
+    "helium": {}, "hunyuan_v1_dense": {}, "hunyuan_v1_moe": {}, "hy_v3": {}, "hyperclovax": {},
+    "jais2": {}, "laguna": TWO, "lfm2": {"layer_types": ["conv", "full_attention"]}, "llama": {},
+    "mellum": TWO, "minimax": {}, "minimax_m2": {}, "ministral": TWO,
+    "mistral": {}, "mixtral": {}, "modernbert-decoder": {**TWO, "pad_token_id": 0},
+    "nanochat": {}, "nemotron": {}, "olmo": {}, "olmo2": {}, "olmo3": TWO, "olmoe": {},
+    "persimmon": {}, "phi": {}, "phi3": {"original_max_position_embeddings": WINDOW},
+    "qwen2": {}, "qwen2_moe": {}, "qwen3": {},
+    "qwen3_moe": {}, "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]},
+    "seed_oss": {}, "smollm3": {"no_rope_layers": [1, 0]}, "solar_open": {}, "stablelm": {},
+    "starcoder2": {}, "vaultgemma": TWO,
+}  # fmt: skip
+SLIDING_ONLY = ("afmoe", "cohere2", "exaone4")  # their full-attention layers are NoPE
+# The sentence each is refused with, before its weights are read or on its own output.
+REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
+    "beam": ("beam: it has a rotary embedding for sliding_attention, but none for", {}),
+    "bloom": ("bloom models tell of no rotary embedding", {}),
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM: its rotary module does not give the angles asked for.", {},
+    ),
+    "deepseek_v4": ("deepseek_v4: it has a rotary embedding for main, compress, but none for", {}),
+    "gpt2": ("gpt2 models tell of no rotary embedding", {}),
+    "gptj": ("gptj models tell of no rotary embedding", {}),
+    "granite_swa": ("GraniteSWAForCausalLM has 2 rotary modules", {}),
+    "jamba": ("jamba models tell of no rotary embedding", {}),
+    "llama4_text": ("Llama4ForCausalLM: its rotary module does not give the angles asked for.", {}),
+    "mamba": ("mamba models tell of no rotary embedding", {}),
+    "opt": ("opt models tell of no rotary embedding", {}),
+    "phimoe": ("PhimoeForCausalLM: its output does not depend on its rotary module's", {}),
+    "recurrent_gemma": ("RecurrentGemmaForCausalLM has 0 rotary modules", {}),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found of one family; a difference is in units of the logits' spread."""
+
+    family: str
+    refusal: str = ""
+    rotary: str = ""
+    layers: str = ""
+    identity: bool = False
+    restored: bool = False
+    effect: float = 0.0
+    linear: float = 0.0
+    yarn: float = 0.0
+    losses: tuple[float, float] = (0.0, 0.0)
+
+
+def tiny(family: str) -> Any:
+    """Return the config of a family in a tiny shape."""
+    given = SUPPORTED.get(family) or REFUSED.get(family, ("", {}))[1]
+    tokens = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    shape = {**SHAPE, "num_key_value_heads": 2, "head_dim": 16, **EXPERTS, **tokens, **given}
+    if family == "falcon":
+        del shape["head_dim"]  # a property without a setter
+    return AutoConfig.for_model(family, **shape)
+
+
+def build(config: Any) -> Any:
+    """Return a model of seeded random weights."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(deepcopy(config)).eval()
+
+
+@torch.inference_mode()
+def logits(model: Any) -> torch.Tensor:
+    return model(input_ids=TOKENS, use_cache=False).logits
+
+
+def inside(model: Any, frequencies: Frequencies) -> torch.Tensor:
+    """Return the logits of a patched model."""
+    with patched(model, frequencies):
+        return logits(model)
+
+
+def scaled(config: Any, kind: str) -> Any:
+    """Return a config with the library's own scaling, in the slot that is patched."""
+    changed = deepcopy(config)
+    parameters = changed.rope_parameters
+    slot = parameters if "rope_theta" in parameters else parameters[FULL]
+    extra = {"original_max_position_embeddings": WINDOW} if kind == "yarn" else {}
+    slot.update(rope_type=kind, factor=FACTOR, **extra)
+    return changed
+
+
+def difference(model: Any, config: Any, kind: str, frequencies: Frequencies) -> float:
+    """Return how far the patch is from the library's own type, in units of the logits' spread."""
+    own = build(scaled(config, kind))
+    own.load_state_dict(model.state_dict())
+    wanted = logits(own)
+    return float((inside(model, frequencies) - wanted).abs().max() / wanted.std())
+
+
+@cache
+def find(family: str) -> Findings:
+    """Measure one family; a refusal is a finding."""
+    config = tiny(family)
+    try:
+        rope = rope_of(config)
+        model = build(config)
+        check_geometry(model, rope)
+        return _found(family, config, model, rope)
+    except UserError as error:
+        return Findings(family, refusal=str(error))
+
+
+def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
+    before = logits(model)
+    plain = [inside(model, one.frequencies(rope, LENGTH)) for one in (none, native)]
+    strong = inside(model, ntk.frequencies(rope, LENGTH, factor=8))
+    question = Question("q", LENGTH, tuple(TOKENS[0].tolist()), 1)
+    ((_, answer),) = answers(model, [question])
+    assert answer is not None
+    with torch.inference_mode():
+        wanted = model(input_ids=TOKENS, labels=TOKENS, use_cache=False)
+    # A mixture of experts may add its router's loss to the one of the tokens.
+    extra = float(getattr(wanted, "aux_loss", None) or 0.0)
+    head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return Findings(
+        family,
+        rotary=f"{rope.rotary_dim} of {head}",
+        layers=_layers(family, "rope_theta" not in config.rope_parameters),
+        identity=all(torch.equal(one, before) for one in plain),
+        restored=torch.equal(logits(model), before),
+        effect=float((strong - before).abs().max() / before.std()),
+        linear=difference(model, config, "linear", pi.frequencies(rope, LENGTH, factor=FACTOR)),
+        yarn=difference(model, config, "yarn", yarn.frequencies(rope, LENGTH, factor=FACTOR)),
+        losses=(sum(answer.nll) / len(answer.nll), float(wanted.loss) - extra),
+    )
+
+
+def _layers(family: str, per_type: bool) -> str:
+    if per_type:
+        return "full attention; sliding layers keep their own"
+    if family in SLIDING_ONLY:
+        return "sliding only, as trained"
+    return "all but NoPE layers" if family == "smollm3" else "all"
+
+
+def told(value: float) -> str:
+    """Say a difference in words that are the same on every machine of one rounding."""
+    return "bit-equal" if value == 0 else "to rounding" if value < 1e-5 else f"{value:.0e}"
+
+
+def table() -> str:
+    """Return the whole of results/families.md."""
+    found = [find(family) for family in sorted([*SUPPORTED, *REFUSED])]
+    taken = [one for one in found if not one.refusal]
+    lines = [
+        "# Families: what the patch was checked on",
+        "",
+        f"Made by `python -m tests.families` with transformers {transformers.__version__}: not to",
+        "be edited. Each family is a model of two layers and seeded random weights, read at three",
+        f"times its window. {len(taken)} families are supported; {len(found) - len(taken)} stand",
+        "for those that are refused by name.",
+        "",
+        "For every supported family: plain and native frequencies through the patch change no bit",
+        "of the logits; on leaving, the model is itself again, bit for bit; other frequencies do",
+        "change the logits; the engine's mean loss is that of `model(labels=...)` to 2e-6. The",
+        "columns linear and yarn compare the patched model's logits with those of transformers'",
+        "own type at factor 4 on the same weights. *Rotated* counts channels of a tiny head.",
+        "",
+        "| family | rotated | scaled layers | linear | yarn |",
+        "|---|---|---|---|---|",
+        *(
+            f"| {f.family} | {f.rotary} | {f.layers} | {told(f.linear)} | {told(f.yarn)} |"
+            for f in taken
+        ),
+        "",
+        "| refused | in the words |",
+        "|---|---|",
+        *(f"| {one.family} | {one.refusal} |" for one in found if one.refusal),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(table())

@@ -1,0 +1,135 @@
+"""Many families of transformers through the patch and the engine; the table made of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from harness.checkpoint import check_scaling_is_rotary, open_checkpoint
+from harness.errors import UserError
+from harness.plugins import ROOT
+from harness.rotary import FULL, check_geometry, patched, rope_of, rotary_name
+from scaling import native, pi, yarn
+from tests.families import (
+    FACTOR,
+    LENGTH,
+    REFUSED,
+    SUPPORTED,
+    Findings,
+    build,
+    find,
+    inside,
+    logits,
+    table,
+    tiny,
+)
+from tests.tiny import WINDOW, tiny_tokenizer
+
+PER_TYPE = ("gemma3_text", "laguna", "mellum", "modernbert-decoder", "olmo3")
+ROUNDING = 1e-5  # of the logits' spread
+
+
+def shipping(family: str, **scaling: Any) -> Any:
+    """Return a config that ships a scaling in its full-attention slot."""
+    config = tiny(family)
+    config.rope_parameters[FULL].update(scaling)
+    return config
+
+
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_a_family_is_measured_as_it_is(family: str) -> None:
+    """Identity and restoration to the bit, transformers' own types, and the loss with labels."""
+    found: Findings = find(family)
+    assert found.refusal == ""
+    assert found.identity
+    assert found.restored
+    assert found.effect > 1e-2
+    assert max(found.linear, found.yarn) < ROUNDING
+    assert found.losses[0] == pytest.approx(found.losses[1], rel=2e-6)
+
+
+@pytest.mark.parametrize("family", REFUSED)
+def test_what_cannot_be_patched_whole_is_refused_by_name(family: str) -> None:
+    """A model without a rotary embedding, or with one not understood, is told why."""
+    assert find(family).refusal.startswith(REFUSED[family][0])
+
+
+@pytest.mark.parametrize("family", PER_TYPE)
+def test_sliding_layers_keep_their_own_frequencies(family: str) -> None:
+    """Of a rotary embedding per layer type only the full-attention one is patched, bit for bit."""
+    config = tiny(family)
+    model, positions = build(config), torch.arange(LENGTH)[None]
+    name, nothing = rotary_name(model), torch.zeros(1)
+
+    def angles(kind: str) -> torch.Tensor:
+        return torch.cat(model.get_submodule(name)(nothing, positions, layer_type=kind))
+
+    sliding, full = angles("sliding_attention"), angles(FULL)
+    with patched(model, pi.frequencies(rope_of(config), LENGTH, factor=FACTOR)):
+        assert torch.equal(angles("sliding_attention"), sliding)
+        assert not torch.equal(angles(FULL), full)
+    assert torch.equal(angles(FULL), full)
+
+
+@pytest.mark.parametrize(
+    "scaling",
+    [
+        {"rope_type": "linear", "factor": 8.0},
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": WINDOW,
+         "truncate": False},
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("family", PER_TYPE)
+def test_a_scaling_shipped_for_full_attention_is_read(
+    family: str, scaling: dict[str, Any], tmp_path: Path
+) -> None:
+    """Native gives the checkpoint's own logits, plain methods take its scaling off whole."""
+    config = shipping(family, **scaling)
+    model, rope = build(config), rope_of(config)
+    check_geometry(model, rope)
+    assert rope.trained_length == WINDOW
+    assert torch.equal(inside(model, native.frequencies(rope, LENGTH)), logits(model))
+    plain = build(tiny(family))
+    plain.load_state_dict(model.state_dict())
+    frequencies = yarn.frequencies(rope, LENGTH, factor=FACTOR)
+    assert torch.equal(inside(model, frequencies), inside(plain, frequencies))
+    config.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    check_scaling_is_rotary(
+        open_checkpoint(
+            str(tmp_path),
+            revision=None,
+            dtype="auto",
+            device="cpu",
+            trust_remote_code=False,
+            allow_pickle=False,
+        )
+    )
+
+
+def test_full_attention_without_a_rotary_embedding_is_refused() -> None:
+    """Where only the sliding layers rotate there is nothing to scale, and the model says so."""
+    config = tiny("olmo3")
+    config.rope_parameters[FULL] = None
+    with pytest.raises(UserError, match=r"^olmo3: it has a rotary embedding for sliding_attention"):
+        rope_of(config)
+
+
+def test_a_model_of_sliding_layers_alone_is_refused() -> None:
+    """A config may describe full attention that no layer has: the module tells."""
+    config = tiny("gemma3_text")
+    config.layer_types = ["sliding_attention", "sliding_attention"]
+    with pytest.raises(UserError, match="Gemma3ForCausalLM has no full_attention_inv_freq"):
+        check_geometry(build(config), rope_of(config))
+
+
+def test_the_table_of_families_is_up_to_date() -> None:
+    """results/families.md is what this library's models give."""
+    text = (ROOT / "results" / "families.md").read_text(encoding="utf-8")
+    if f"transformers {transformers.__version__}:" not in text:
+        pytest.skip("the table is of another transformers")
+    assert text == table()
