@@ -1,4 +1,6 @@
-"""Train the embedded reference model from nothing; deterministic from its seed, resumable.
+"""Train the embedded reference model from nothing, resumable.
+
+Deterministic from its seed on one machine and number of threads.
 
     .venv/bin/python scripts/train_reference.py training/reference
 
@@ -23,6 +25,7 @@ import torch
 from _mixture import Recipe, batch
 from cyclopts import App
 from rich.console import Console
+from rich.progress import track
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -131,12 +134,14 @@ def train(
     least = sum(map(len, frame(source, 10_000)))
     model, optimizer, state = _start(recipe, tokenizer, out, device)
     console.print(f"{sum(len(p.tokens) for p in source.passages())} tokens of text; {recipe}")
+    kind = torch.device(device).type
+    fast = kind != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     began = time.time()
-    for step in range(state["step"], recipe.steps):
+    for step in track(range(state["step"], recipe.steps), "Training", console=console):
         tokens, weights = (part.to(device) for part in batch(source, recipe, least, step))
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(recipe, step)
-        with torch.autocast(torch.device(device).type, torch.bfloat16):
+        with torch.autocast(kind, torch.bfloat16, enabled=fast):
             loss = loss_of(model, tokens, weights)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
