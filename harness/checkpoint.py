@@ -64,7 +64,7 @@ def open_checkpoint(
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated."""
     where, commit, config = _open_config(name, revision, trust_remote_code)
-    options = {"revision": commit or revision, "trust_remote_code": trust_remote_code}
+    options = {"revision": commit, "trust_remote_code": trust_remote_code}
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
     place = _device(device)
     return Checkpoint(
@@ -159,7 +159,7 @@ def _open_config(
         raise UserError(message)
     where = str(folder) if local else name
     commit = None if local else _read("config", where, lambda: _commit(where, revision), NO_FOLDER)
-    options = {"revision": commit or revision, "trust_remote_code": trust_remote_code}
+    options = {"revision": commit, "trust_remote_code": trust_remote_code}
     config = _read("config", where, lambda: AutoConfig.from_pretrained(where, **options))
     return where, commit, config
 

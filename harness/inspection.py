@@ -15,12 +15,12 @@ from rich.table import Table
 
 from harness.channels import Change, Channel, channels, decay
 from harness.checkpoint import read_rope
-from harness.errors import UserError
 from harness.plan import resolve, unlike
 from harness.plugins import load
 from harness.report import save_figure
 from harness.reports import _channels, _decay
 from harness.spec import Spec
+from harness.store import make_folder
 from scaling._types import Frequencies, Rope
 
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
@@ -121,11 +121,7 @@ def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
 
 def write(inspection: Inspection, folder: Path) -> list[Path]:
     """Write both tables as CSV and both figures as PNG and SVG; return the files."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"folder {folder} cannot be made: {error.strerror}."
-        raise UserError(message) from None
+    make_folder(folder)
     files = []
     made = (
         ("channels", channel_frame(inspection), _channels.draw),

@@ -12,10 +12,10 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names
 from harness.reports._style import saving
 from harness.reports._tables import markdown, wide
+from harness.store import make_folder
 
 DOTS_PER_INCH = 200
 SUFFIXES = (".csv", ".md", ".png", ".svg")
@@ -28,11 +28,7 @@ def write_reports(
 
     Returns the files written, and the reports that do not apply to this frame with the reason.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"folder {folder} cannot be made: {error.strerror}."
-        raise UserError(message) from None
+    make_folder(folder)
     written: list[Path] = []
     skipped: dict[str, str] = {}
     for given in chosen or names("report"):

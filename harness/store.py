@@ -24,11 +24,7 @@ def writing(folder: Path) -> Iterator[TextIO]:
 
     A torn last line, left by a kill, is cut off. Raises UserError while another process writes.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"run folder {folder} cannot be made: {error.strerror}."
-        raise UserError(message) from None
+    make_folder(folder, "run folder")
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
@@ -41,6 +37,15 @@ def writing(folder: Path) -> Iterator[TextIO]:
             yield file
     finally:
         lock.release()
+
+
+def make_folder(folder: Path, what: str = "folder") -> None:
+    """Make a folder and those above it; raise UserError where that cannot be."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{what} {folder} cannot be made: {error.strerror}."
+        raise UserError(message) from None
 
 
 def append(file: TextIO, record: Mapping[str, Any]) -> None:

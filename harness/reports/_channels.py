@@ -13,17 +13,8 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from harness.reports._cells import coinciding
-from harness.reports._style import (
-    GREY,
-    SIZE,
-    Look,
-    columns_for,
-    foot,
-    length_label,
-    looks,
-    sheet,
-    tidy,
-)
+from harness.reports._lengths import by_length, where_changed
+from harness.reports._style import GREY, SIZE, Look, foot, looks
 
 UNSEEN = "unseen angles"
 SHADE = "0.9"
@@ -39,20 +30,10 @@ REST = " Triangles on the axis: not rotated."
 def draw(frame: pd.DataFrame) -> Figure:
     """Draw a panel per length in which a method changes anything (all, where none does)."""
     table = coinciding(frame)
-    changed = table.loc[table["change"] != "unchanged", "length"].unique()
-    if len(changed):
-        table = table[table["length"].isin(changed)]
-    groups = list(table.groupby("length"))
-    columns = columns_for(len(groups), 1)
-    figure, panels = sheet(len(groups), columns, panel_height=2.6)
-    room = figure.get_size_inches()[0] / columns - 0.65
+    table = where_changed(table, table["change"] != "unchanged")
     look = looks(table["scaling"].unique())
     low, high = _span(table)
-    for axes, (length, rows) in zip(panels, groups, strict=True):
-        _panel(axes, rows, look, low, high)
-        first = rows.iloc[0]
-        name = f"{first['model']}, {length_label(int(str(length)))} tokens"
-        tidy(axes, f"{name} ({first['stretch']:.3g}×)", room=room)
+    figure, panels = by_length(table, lambda axes, rows: _panel(axes, rows, look, low, high))
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
     handles = [*(lines[name] for name in look), Patch(color=SHADE)]
     note = NOTE + (REST if (table["ratio"] == 0).any() else "")

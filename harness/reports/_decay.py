@@ -10,17 +10,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from harness.reports._cells import coinciding
-from harness.reports._style import (
-    GREY,
-    SIZE,
-    Look,
-    columns_for,
-    foot,
-    length_label,
-    looks,
-    sheet,
-    tidy,
-)
+from harness.reports._lengths import by_length, where_changed
+from harness.reports._style import GREY, SIZE, Look, foot, length_label, looks
 
 UNSCALED = "unscaled"
 NOTE = (
@@ -33,28 +24,17 @@ NOTE = (
 def draw(frame: pd.DataFrame) -> Figure:
     """Draw a panel per length in which a method changes anything (all, where none does)."""
     table = coinciding(frame[frame["distance"] > 0])  # the axis is logarithmic
-    changed = table.loc[table["bound"] != table["bound_unscaled"], "length"].unique()
-    if len(changed):
-        table = table[table["length"].isin(changed)]
-    groups = list(table.groupby("length"))
-    columns = columns_for(len(groups), 1)
-    figure, panels = sheet(len(groups), columns, panel_height=2.6)
-    room = figure.get_size_inches()[0] / columns - 0.65
+    table = where_changed(table, table["bound"] != table["bound_unscaled"])
     look = looks(table["scaling"].unique())
     top = 1.05 * max(table["bound"].max(), table["bound_unscaled"].max())
-    for axes, (length, rows) in zip(panels, groups, strict=True):
-        _panel(axes, rows, look)
-        axes.set_ylim(0, top)
-        first = rows.iloc[0]
-        name = f"{first['model']}, {length_label(int(str(length)))} tokens"
-        tidy(axes, f"{name} ({first['stretch']:.3g}×)", room=room)
+    figure, panels = by_length(table, lambda axes, rows: _panel(axes, rows, look, top))
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
     names = [name for name in (UNSCALED, *look) if name in lines]
     foot(figure, [lines[name] for name in names], names, NOTE)
     return figure
 
 
-def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look]) -> None:
+def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], top: float) -> None:
     """Draw the bounds at one length against the distance, and the trained window."""
     trained_length, last = rows["trained_length"].iloc[0], rows["distance_last"].max()
     middle = rows[["distance", "distance_last"]].prod(axis=1) ** 0.5  # of a bin
@@ -82,3 +62,4 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look]) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("Relative distance (tokens)", fontsize=SIZE)
     axes.set_ylabel("Upper bound of the score", fontsize=SIZE)
+    axes.set_ylim(0, top)
