@@ -1,0 +1,17 @@
+"""Where a command speaks: results on stdout, everything else on stderr."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.console import Console
+
+COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
+PIPED = 120  # columns where no terminal tells
+screen = Console(width=None if sys.stdout.isatty() else PIPED)
+err = Console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
+
+Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
+Switch = Annotated[bool | None, Parameter(negative="")]

@@ -1,0 +1,29 @@
+"""``ropewalk check``: the contract and property tests on a method."""
+
+from __future__ import annotations
+
+from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
+
+MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
+
+
+def check(method: str, /) -> int:
+    """Hold a method to its contract at many geometries, and say what it does.
+
+    Args:
+        method: A path to your own .py file or a NAME, with options as in --scaling.
+    """
+    with err.status("Checking"):
+        from harness.check import check
+        from harness.plugins import load
+
+        plugin = load("method", method)
+        ask = plugin.module.frequencies
+        findings = check(lambda rope, length: ask(rope, length, **plugin.options))
+    width = max(len(finding.about) for finding in findings)
+    for finding in findings:
+        line = f"{MARKS[finding.verdict]} {finding.about:<{width}}  {finding.text}"
+        screen.print(line, highlight=False, markup=False, soft_wrap=True)
+    failed = sum(finding.verdict == "failed" for finding in findings)
+    screen.print(f"{plugin.label}: {failed} failed" if failed else f"{plugin.label}: passed")
+    return WITH_FAILURES if failed else COMPLETE

@@ -1,0 +1,23 @@
+"""``ropewalk new``: a file to begin a plug-in of one's own with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.commands._screen import COMPLETE, screen
+
+
+def method(name: str, /, *, out: Path = Path()) -> int:
+    """Write NAME.py, a scaling method of ten lines that runs as it is.
+
+    Args:
+        name: The method's name; the file is NAME.py.
+        out: The folder it goes to; default: this one.
+    """
+    from harness.beginning import begin_method
+
+    file = begin_method(name, out)
+    given = file if file.is_absolute() else f"./{file}"
+    told = f"Wrote {file}.\n  ropewalk check {given}\n  ropewalk run --scaling none {given}"
+    screen.print(told, highlight=False, markup=False, soft_wrap=True)
+    return COMPLETE
