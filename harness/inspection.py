@@ -21,6 +21,8 @@ from harness.report import save_figure
 from harness.reports import _channels, _decay
 from harness.spec import Spec
 from harness.store import make_folder
+from scaling._bands import Bands
+from scaling._rotation import Rotation, frequencies_of
 from scaling._types import Frequencies, Rope
 
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
@@ -33,8 +35,13 @@ class Reading:
 
     scaling: str
     length: int
-    frequencies: Frequencies
+    rotation: Rotation
     channels: tuple[Channel, ...]
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """Return the frequencies; of bands the first one's."""
+        return frequencies_of(self.rotation)
 
 
 @dataclass(frozen=True)
@@ -56,7 +63,9 @@ def inspect(spec: Spec) -> Inspection:
     for method in methods:
         for length in spec.lengths(rope.trained_length):
             found = resolve(method, rope, length)
-            readings.append(Reading(method.label, length, found, channels(rope, found, length)))
+            reached = found.reach + 1 if isinstance(found, Bands) else length
+            pairs = channels(rope, frequencies_of(found), length, reached)
+            readings.append(Reading(method.label, length, found, pairs))
     return Inspection(model, rope, tuple(readings))
 
 

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.documents import open_documents
 from harness.errors import UserError
-from harness.plugins import Plugin, call, load
+from harness.plugins import Plugin, call, entry, load
 from harness.source import make_source
 from harness.spec import Spec
 from scaling import native
-from scaling._types import Frequencies, Rope
+from scaling._bands import Bands
+from scaling._rotation import Rotation, frequencies_of
+from scaling._types import Rope
 from tasks._types import Question, Source
 
 Asked = dict[str, list[Question]]  # by task label
@@ -42,21 +45,23 @@ class Plan:
     lengths: tuple[int, ...]
     methods: tuple[Plugin, ...]
     tasks: tuple[Plugin, ...]
-    frequencies: dict[str, Frequencies]
+    rotations: dict[str, Rotation]
+    hosts: dict[str, str]  # of bands that are another's in a shorter context, that other
     cells: tuple[Cell, ...]
     source: Source
     documents: tuple[dict[str, Any], ...]
     repeated: int  # documents left out because their text was there before
 
     def work(self, done: set[tuple[str, str]]) -> dict[str, list[tuple[Cell, Question]]]:
-        """Return what is left to measure by fingerprint, every question once."""
+        """Return what is left to measure by the fingerprint it runs under, every question once."""
         seen = set(done)
         groups: dict[str, list[tuple[Cell, Question]]] = {}
         for cell in self.cells:
             for question in cell.questions:
                 if (cell.key, question.digest) not in seen:
                     seen.add((cell.key, question.digest))
-                    groups.setdefault(cell.frequencies, []).append((cell, question))
+                    host = self.hosts.get(cell.frequencies, cell.frequencies)
+                    groups.setdefault(host, []).append((cell, question))
         return groups
 
 
@@ -71,7 +76,7 @@ def make_plan(spec: Spec) -> Plan:
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)
     pairs = [(method, length) for method in methods for length in lengths]
-    frequencies = {(m.label, length): resolve(m, checkpoint.rope, length) for m, length in pairs}
+    rotations = {(m.label, length): resolve(m, checkpoint.rope, length) for m, length in pairs}
     every: list[tuple[str, str]] = []
     read: list[tuple[str, str]] = []
 
@@ -84,7 +89,7 @@ def make_plan(spec: Spec) -> Plan:
     asked: Asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
     _check_vocabulary(checkpoint, asked)
     cells = tuple(
-        _cell(checkpoint, method, task, length, frequencies[method.label, length], asked)
+        _cell(checkpoint, method, task, length, rotations[method.label, length], asked)
         for task in tasks
         for method, length in pairs
     )
@@ -94,7 +99,8 @@ def make_plan(spec: Spec) -> Plan:
         lengths=lengths,
         methods=methods,
         tasks=tasks,
-        frequencies={found.fingerprint: found for found in frequencies.values()},
+        rotations={found.fingerprint: found for found in rotations.values()},
+        hosts=_hosts(rotations),
         cells=cells,
         source=source,
         documents=_described(read, source, checkpoint.tokenizer.unk_token_id) if read else (),
@@ -102,17 +108,37 @@ def make_plan(spec: Spec) -> Plan:
     )
 
 
-def resolve(method: Plugin, rope: Rope, length: int) -> Frequencies:
-    """Compute a method's frequencies at a length; raise UserError for what cannot be used."""
+def _hosts(rotations: Mapping[tuple[str, int], Rotation]) -> dict[str, str]:
+    """Return, of bands that a method's bands at its longest length begin with, those longest.
+
+    Both are then measured by one attention, so that shorter contexts can be read off longer ones.
+    """
+    longest: dict[str, tuple[int, Rotation]] = {}
+    for (label, length), found in rotations.items():
+        longest[label] = max(longest.get(label, (0, found)), (length, found), key=itemgetter(0))
+    hosts = {}
+    for (label, length), found in rotations.items():
+        whole = longest[label][1]
+        if not isinstance(found, Bands) or not isinstance(whole, Bands) or found is whole:
+            continue
+        if whole.upto(length).fingerprint == found.fingerprint:
+            hosts[found.fingerprint] = whole.fingerprint
+    return hosts
+
+
+def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
+    """Compute what a method does at a length; raise UserError for what cannot be used."""
     what = f"scaling {method.label} at length {length}"
-    found: Any = call(what, lambda: method.module.frequencies(rope, length, **method.options))
-    if not isinstance(found, Frequencies):
-        message = f"{what}: it returned {type(found).__name__}, not Frequencies."
+    found: Any = call(what, lambda: entry(method.module, "method")(rope, length, **method.options))
+    if not isinstance(found, Rotation):
+        message = f"{what}: it returned {type(found).__name__}, not Frequencies or Bands."
         raise UserError(message)
-    if len(found.inv_freq) != rope.rotary_dim // 2:
-        message = (
-            f"{what}: {len(found.inv_freq)} frequencies for {rope.rotary_dim // 2} channel pairs."
-        )
+    if isinstance(found, Bands) and found.length != length:
+        message = f"{what}: its bands are for {found.length} tokens."
+        raise UserError(message)
+    wanted, inner = rope.rotary_dim // 2, found.bands if isinstance(found, Bands) else (found,)
+    for counts in {len(frequencies_of(part).inv_freq) for part in inner} - {wanted}:
+        message = f"{what}: {counts} frequencies for {wanted} channel pairs."
         raise UserError(message)
     return found
 
@@ -158,7 +184,7 @@ def _cell(
     method: Plugin,
     task: Plugin,
     length: int,
-    found: Frequencies,
+    found: Rotation,
     asked: Asked,
 ) -> Cell:
     key = _key(checkpoint, found.fingerprint, task, length)

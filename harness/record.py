@@ -16,6 +16,9 @@ from harness.errors import UserError
 from harness.plan import Plan
 from harness.plugins import Plugin
 from harness.store import SCHEMA
+from scaling._bands import Bands
+from scaling._rotation import Rotation, frequencies_of
+from scaling._served import Served
 
 CELL = ("scaling", "task", "length", "frequencies", "key")
 PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
@@ -46,17 +49,27 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         "documents": {"given": plan.spec.docs, "read": list(plan.documents)},
         "cells": [{name: getattr(cell, name) for name in CELL} for cell in plan.cells],
         "frequencies": {
-            fingerprint: {
-                "attention_factor": float(found.attention_factor),
-                "inv_freq": found.inv_freq.tolist(),
-            }
-            for fingerprint, found in plan.frequencies.items()
+            fingerprint: _numbers(found) for fingerprint, found in plan.rotations.items()
         },
         "sessions": [
             *(before["sessions"] if before else []),
             *([_session(plan)] if measuring else []),
         ],
     }
+
+
+def _numbers(found: Rotation) -> dict[str, Any]:
+    """Return the frequencies, and of what is more than those what it is made of."""
+    frequencies = frequencies_of(found)
+    told: dict[str, Any] = {
+        "attention_factor": float(frequencies.attention_factor),
+        "inv_freq": frequencies.inv_freq.tolist(),
+    }
+    if isinstance(found, Bands):
+        told |= {"bands": len(found.bands), "pairs": found.pairs, "reach": found.reach}
+    if isinstance(found, Served):
+        told |= {"served": dict(found.rope_parameters)}
+    return told
 
 
 def _model(plan: Plan) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from rich.table import Table
 from harness.estimate import estimate
 from harness.plan import Cell, Plan
 from harness.store import measured, read_samples
+from scaling._rotation import frequencies_of
 from tasks._types import Question
 
 Watch = Callable[[Cell, Question, dict[str, Any]], None]
@@ -34,7 +35,7 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
     for cell in plan.cells:
         left = {(cell.key, question.digest) for question in cell.questions} - seen
         seen |= left
-        found = plan.frequencies[cell.frequencies]
+        found = frequencies_of(plan.rotations[cell.frequencies])
         table.add_row(
             cell.task,
             cell.scaling,

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 
 from harness.checkpoint import load_weights
-from harness.engine import answers
+from harness.patch import answering, scaled
 from harness.plan import Cell, Plan
 from harness.plugins import Plugin, call
 from harness.record import describe
-from harness.rotary import patched
 from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
+from scaling._rotation import Rotation
 from tasks._types import Answer, Question, Sample
 
 Item = tuple[Cell, Question]
@@ -38,8 +38,9 @@ def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], 
         model = load_weights(plan.checkpoint) if work else None
         write_run(folder, record)
         for fingerprint, items in work.items():
-            with patched(model, plan.frequencies[fingerprint]):
-                for (cell, question), sample in _measured(plan, model, items):
+            rotation = plan.rotations[fingerprint]
+            with scaled(model, rotation):
+                for (cell, question), sample in _measured(plan, model, rotation, items):
                     append(file, {**sample, "session": len(record["sessions"]) - 1})
                     watch(cell, question, sample)
     samples = read_samples(folder)
@@ -47,13 +48,15 @@ def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], 
     return sum(samples[key]["status"] != "ok" for key in asked)
 
 
-def _measured(plan: Plan, model: Any, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:
+def _measured(
+    plan: Plan, model: Any, rotation: Rotation, items: Sequence[Item]
+) -> Iterator[tuple[Item, Record]]:
     """Yield each item with its record as it is measured."""
     tasks = {task.label: task for task in plan.tasks}
     device = plan.checkpoint.device
     _start_peak(device)
     began = time.perf_counter()
-    for index, answer in answers(model, [question for _, question in items]):
+    for index, answer in answering(rotation)(model, [question for _, question in items]):
         cell, question = items[index]
         outcome = _graded(tasks[cell.task], question, answer, plan)
         seconds = time.perf_counter() - began

@@ -260,7 +260,7 @@ class TestRun:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """It is a row with a status and exit status 1, and the next run measures it again."""
-        from harness import sweep as machine
+        from harness import patch as machine
 
         answers, fits = machine.answers, [False, True, True]
 
