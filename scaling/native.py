@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
+from types import ModuleType
 
 from scaling import dynamic_ntk, llama3, longrope, none, pi, yarn
 from scaling._types import Frequencies, Rope
 
-TYPES: dict[str, tuple[str, Callable[..., Frequencies]]] = {
-    "default": ("none", none.frequencies),
-    "linear": ("pi", pi.frequencies),
-    "dynamic": ("dynamic_ntk", dynamic_ntk.frequencies),
-    "yarn": ("yarn", yarn.frequencies),
-    "llama3": ("llama3", llama3.frequencies),
-    "longrope": ("longrope", longrope.frequencies),
+TYPES: dict[str, ModuleType] = {
+    "default": none,
+    "linear": pi,
+    "dynamic": dynamic_ntk,
+    "yarn": yarn,
+    "llama3": llama3,
+    "longrope": longrope,
 }
 
 
@@ -32,7 +32,8 @@ def frequencies(rope: Rope, length: int) -> Frequencies:
     kind = shipped_type(rope)
     window = None if kind == "dynamic" else _optional(rope, "original_max_position_embeddings")
     scaled = rope if window is None else replace(rope, trained_length=int(window))
-    return TYPES[kind][1](scaled, length, **options)
+    found: Frequencies = TYPES[kind].frequencies(scaled, length, **options)
+    return found
 
 
 def shipped_type(rope: Rope) -> str:
