@@ -14,11 +14,13 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.channels import Change, Channel, channels, decay
-from harness.checkpoint import read_rope
+from harness.checkpoint import read_config
+from harness.notes import notes
 from harness.plan import resolve, unlike
 from harness.plugins import load
 from harness.report import save_figure
 from harness.reports import _channels, _decay
+from harness.rotary import rope_of
 from harness.spec import Spec
 from harness.store import make_folder
 from scaling._bands import Bands
@@ -46,27 +48,30 @@ class Reading:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model's rotary geometry, and every method at every length."""
+    """A model's rotary geometry, what bears on it, and every method at every length."""
 
     model: str
     rope: Rope
+    notes: tuple[str, ...]
     readings: tuple[Reading, ...]
 
 
 def inspect(spec: Spec) -> Inspection:
     """Compute the channels of every scaling x length; raise UserError as a sweep would."""
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
-    model, rope = read_rope(
-        spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code
-    )
+    trusted = spec.trust_remote_code
+    model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
+    rope = rope_of(config)
+    lengths = spec.lengths(rope.trained_length)
     readings = []
     for method in methods:
-        for length in spec.lengths(rope.trained_length):
+        for length in lengths:
             found = resolve(method, rope, length)
             reached = found.reach + 1 if isinstance(found, Bands) else length
             pairs = channels(rope, frequencies_of(found), length, reached)
             readings.append(Reading(method.label, length, found, pairs))
-    return Inspection(model, rope, tuple(readings))
+    told = notes(model, config, methods, lengths, trust_remote_code=trusted)
+    return Inspection(model, rope, tuple(told), tuple(readings))
 
 
 def channel_frame(inspection: Inspection) -> pd.DataFrame:
@@ -149,6 +154,8 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(
         f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
         f"{rope.rotary_dim // 2} channel pairs",
+        *inspection.notes,
+        sep="\n",
         highlight=False,
         markup=False,
     )
