@@ -151,9 +151,12 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
 def show(inspection: Inspection, console: Console) -> None:
     """Print a row per scaling and length: how many channel pairs change in which way."""
     rope = inspection.rope
+    turns = rope.turns().tolist()
+    slow = sum(turn < 1 for turn in turns)
     console.print(
         f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
-        f"{rope.rotary_dim // 2} channel pairs",
+        f"{len(turns)} channel pairs of {turns[0]:.3g} to {turns[-1]:.2g} turns in the window, "
+        f"{slow} of less than one",
         *inspection.notes,
         sep="\n",
         highlight=False,
@@ -172,9 +175,15 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(
         "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
         f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
-        "unseen: those that meet angles training never showed.",
+        "unseen: those (0 the fastest) that meet angles training never showed.",
         highlight=False,
     )
+
+
+def _unseen(pairs: list[int]) -> str:
+    """Return how many pairs, and which where they are neighbours."""
+    joined = pairs and pairs[-1] - pairs[0] == len(pairs) - 1
+    return f"{len(pairs)} ({pairs[0]}–{pairs[-1]})" if joined else str(len(pairs))
 
 
 def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
@@ -189,6 +198,6 @@ def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
         f"{rope.stretch(reading.length):.3g}x",
         f"{reading.frequencies.attention_factor:.4g}",
         *(str(changes.count(kind)) for kind in kinds),
-        str(sum(channel.unseen for channel in reading.channels)),
+        _unseen([channel.pair for channel in reading.channels if channel.unseen]),
         " to ".join(span[:1] + span[-1:] if len(span) > 1 else span),
     ]
