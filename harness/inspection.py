@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -155,7 +156,7 @@ def show(inspection: Inspection, console: Console) -> None:
     slow = sum(turn < 1 for turn in turns)
     console.print(
         f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
-        f"{len(turns)} channel pairs of {turns[0]:.3g} to {turns[-1]:.2g} turns in the window, "
+        f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
         f"{slow} of less than one",
         *inspection.notes,
         sep="\n",
@@ -164,10 +165,10 @@ def show(inspection: Inspection, console: Console) -> None:
     )
     found = {channel.change for reading in inspection.readings for channel in reading.channels}
     kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in found)
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("scaling", overflow="fold")
-    heads = [kind.replace("in ", "in\n") for kind in kinds]
-    for head in ("length", "stretch", "att.\nfactor", *heads, "unseen", "wavelengths\n(tokens)"):
+    table = Table(box=box.SIMPLE, padding=0)
+    table.add_column("scaling", overflow="fold")  # all fits 80 columns, the other ones first
+    heads = [kind.replace("in ", "in\n").replace("un", "un-\n") for kind in kinds]
+    for head in ("length", "att.\nfactor", *heads, "unseen", "longest\nwave"):
         table.add_column(head, justify="right", no_wrap=True)
     for reading in inspection.readings:
         table.add_row(*_row(reading, rope, kinds))
@@ -175,7 +176,8 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(
         "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
         f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
-        "unseen: those (0 the fastest) that meet angles training never showed.",
+        "unseen: those (0 the fastest) that meet angles training never showed; longest wave: "
+        "tokens in a turn of the slowest.",
         highlight=False,
     )
 
@@ -188,16 +190,12 @@ def _unseen(pairs: list[int]) -> str:
 
 def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
     changes = [channel.change for channel in reading.channels]
-    waves = [channel.wavelength for channel in reading.channels]
-    moving = [wave for wave in waves if wave is not None]
-    span = [f"{min(moving):.2f}", f"{max(moving):,.0f}"] if moving else []
-    span += ["∞"] if len(moving) < len(waves) else []  # a pair at rest
+    waves = [channel.wavelength or math.inf for channel in reading.channels]  # a pair at rest: ∞
     return [
         reading.scaling,
-        str(reading.length),
-        f"{rope.stretch(reading.length):.3g}x",
+        f"{reading.length} ({rope.stretch(reading.length):.3g}x)",
         f"{reading.frequencies.attention_factor:.4g}",
         *(str(changes.count(kind)) for kind in kinds),
         _unseen([channel.pair for channel in reading.channels if channel.unseen]),
-        " to ".join(span[:1] + span[-1:] if len(span) > 1 else span),
+        f"{max(waves):,.0f}".replace("inf", "∞"),
     ]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
+from rich.console import Console
 
 from harness.channels import channels, decay
 from harness.cli import main
-from harness.inspection import channel_frame, decay_frame, inspect
+from harness.inspection import channel_frame, decay_frame, inspect, show
 from harness.plugins import ROOT
 from harness.reports import _channels, _decay
 from harness.spec import parse
@@ -256,41 +258,25 @@ class TestCommand:
         words = ("--scaling", "none", "yarn", "p_rope:p=0.75", "--length", "8x")
         status, out, _ = ask(capsys, "inspect", *words)
         assert not status
-        rows = [line.split() for line in out.splitlines() if "8x" in line]
+        rows = [line.split() for line in out.splitlines() if "(8x)" in line]
         assert rows == [
-            [
-                "none",
-                "2048",
-                "8x",
-                "1",
-                "32",
-                "0",
-                "0",
-                "0",
-                "19",
-                "(13–31)",
-                "6.28",
-                "to",
-                "47,117",
-            ],
-            ["yarn", "2048", "8x", "1.208", "1", "12", "19", "0", "0", "6.28", "to", "376,938"],
-            [
-                "p_rope:p=0.75",
-                "2048",
-                "8x",
-                "1",
-                "24",
-                "0",
-                "0",
-                "8",
-                "11",
-                "(13–23)",
-                "6.28",
-                "to",
-                "∞",
-            ],
+            ["none", "2048", "(8x)", "1", "32", "0", "0", "0", "19", "(13–31)", "47,117"],
+            ["yarn", "2048", "(8x)", "1.208", "1", "12", "19", "0", "0", "376,938"],
+            ["p_rope:p=0.75", "2048", "(8x)", "1", "24", "0", "0", "8", "11", "(13–23)", "∞"],
         ]
         assert list(tmp_path.iterdir()) == []
+
+    def test_eighty_columns_hold_the_table(self) -> None:
+        """In a common terminal no column is cut, and a method is known by its whole name."""
+        names = ("none", "yarn:factor=8", "p_rope")
+        spec = parse(None, {"scaling": names, "length": ("64x",), "model": "reference"})
+        console = Console(width=80, file=StringIO(), force_terminal=False)
+        show(inspect(spec), console)
+        out = console.file.getvalue()
+        assert "…" not in out
+        [line] = [line for line in out.splitlines() if "yarn" in line]
+        assert line.split()[:4] == ["yarn:factor=8", "16384", "(64x)", "1.208"]
+        assert line.split()[-1] == "376,938"
 
     def test_the_same_question_gives_the_same_files(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
