@@ -26,10 +26,10 @@ Watch = Callable[[Cell, Question, dict[str, Any]], None]
 def plan(plan: Plan, folder: Path, console: Console) -> None:
     """Print the cells of a plan, what each has left to measure, and the whole cost."""
     done = measured(read_samples(folder))
-    table = Table(box=box.SIMPLE, title=f"Plan for {folder}", title_justify="left")
+    table = Table(box=box.SIMPLE, padding=0, title=f"Plan for {folder}", title_justify="left")
     for name in ("task", "scaling"):
         table.add_column(name, no_wrap=True)
-    for name in ("length", "stretch", "att. factor", "samples", "left"):
+    for name in ("length", "stretch", "att.\nfactor", "samples", "left"):
         table.add_column(name, justify="right")
     table.add_column("frequencies", no_wrap=True)
     seen = set(done)
