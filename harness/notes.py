@@ -33,7 +33,7 @@ def notes(
         lines.append(acted_on(layers, rope, max(lengths)))
     except UserError as error:  # a sweep would refuse the model
         lines.append(f"Which layers rotate cannot be told. {error}")
-    lines += [trained_with(method) for method in methods]
+    lines += [line for method in methods for line in (composed(rope, method), trained_with(method))]
     return [line for line in lines if line]
 
 
@@ -61,6 +61,16 @@ def shipped(model: str, rope: Rope, *, asked: bool = False) -> str:
         f"{rope.base:g}, trained window {taken}); every other method starts from none, its "
         f"factors relative to {window} tokens."
     )
+
+
+def composed(rope: Rope, method: Plugin) -> str:
+    """Say of a method that is put on another one whether what is shipped stays under it."""
+    on = method.options.get("on")
+    if on is None or native.shipped_type(rope) == "default":
+        return ""
+    lowest = str(on).rpartition("on=")[2].partition(":")[0]
+    fate = "kept" if lowest == "native" else "taken off"
+    return f"{method.label} builds on {on}: the shipped scaling is {fate}."
 
 
 def equal_to(rope: Rope) -> str:

@@ -197,6 +197,26 @@ def test_a_window_that_no_length_reaches_is_not_told(hub: Path) -> None:
     assert len(told(config, lengths=(1, window + 1))) == count + 1
 
 
+@pytest.mark.parametrize("hub", ["Llama-3.1-8B"], indirect=True)
+def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
+    """On native the shipped scaling is kept, on another method off; a plain model has none."""
+    config = AutoConfig.from_pretrained(hub)
+    rope = rope_of(config)
+    for given, on, fate in (
+        ("log_n:on=native", "native", "kept"),
+        ("log_n:on=resonance:on=native", "resonance:on=native", "kept"),
+        ("log_n:on=yarn", "yarn", "taken off"),
+        ("log_n", "none", "taken off"),
+    ):
+        wanted = f"{given} builds on {on}: the shipped scaling is {fate}."
+        assert told(config, given)[1:] == [wanted]
+        if "resonance" not in given:  # inside the window, where log-n and yarn do nothing
+            bottom = "native" if fate == "kept" else "none"
+            found, alone = (resolve(load("method", m), rope, 8192) for m in (given, bottom))
+            assert found.fingerprint == alone.fingerprint
+    assert told(AutoConfig.for_model("llama"), "log_n:on=native") == []
+
+
 def test_a_method_made_for_training_says_so() -> None:
     """ABF, p-RoPE, Giraffe and Resonance train; the training-free ones say nothing."""
     config = AutoConfig.for_model("llama")
