@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,11 +15,13 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.channels import Change, Channel, channels, decay
-from harness.checkpoint import read_rope
+from harness.checkpoint import read_config
+from harness.notes import notes
 from harness.plan import resolve, unlike
 from harness.plugins import load
 from harness.report import save_figure
 from harness.reports import _channels, _decay
+from harness.rotary import rope_of
 from harness.spec import Spec
 from harness.store import make_folder
 from scaling._bands import Bands
@@ -46,27 +49,30 @@ class Reading:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model's rotary geometry, and every method at every length."""
+    """A model's rotary geometry, what bears on it, and every method at every length."""
 
     model: str
     rope: Rope
+    notes: tuple[str, ...]
     readings: tuple[Reading, ...]
 
 
 def inspect(spec: Spec) -> Inspection:
     """Compute the channels of every scaling x length; raise UserError as a sweep would."""
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
-    model, rope = read_rope(
-        spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code
-    )
+    trusted = spec.trust_remote_code
+    model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
+    rope = rope_of(config)
+    lengths = spec.lengths(rope.trained_length)
     readings = []
     for method in methods:
-        for length in spec.lengths(rope.trained_length):
+        for length in lengths:
             found = resolve(method, rope, length)
             reached = found.reach + 1 if isinstance(found, Bands) else length
             pairs = channels(rope, frequencies_of(found), length, reached)
             readings.append(Reading(method.label, length, found, pairs))
-    return Inspection(model, rope, tuple(readings))
+    told = notes(model, config, methods, lengths, trust_remote_code=trusted)
+    return Inspection(model, rope, tuple(told), tuple(readings))
 
 
 def channel_frame(inspection: Inspection) -> pd.DataFrame:
@@ -146,18 +152,23 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
 def show(inspection: Inspection, console: Console) -> None:
     """Print a row per scaling and length: how many channel pairs change in which way."""
     rope = inspection.rope
+    turns = rope.turns().tolist()
+    slow = sum(turn < 1 for turn in turns)
     console.print(
         f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
-        f"{rope.rotary_dim // 2} channel pairs",
+        f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
+        f"{slow} of less than one",
+        *inspection.notes,
+        sep="\n",
         highlight=False,
         markup=False,
     )
     found = {channel.change for reading in inspection.readings for channel in reading.channels}
     kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in found)
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("scaling", overflow="fold")
-    heads = [kind.replace("in ", "in\n") for kind in kinds]
-    for head in ("length", "stretch", "att.\nfactor", *heads, "unseen", "wavelengths\n(tokens)"):
+    table = Table(box=box.SIMPLE, padding=0)
+    table.add_column("scaling", overflow="fold")  # all fits 80 columns, the other ones first
+    heads = [kind.replace("in ", "in\n").replace("un", "un-\n") for kind in kinds]
+    for head in ("length", "att.\nfactor", *heads, "unseen", "longest\nwave"):
         table.add_column(head, justify="right", no_wrap=True)
     for reading in inspection.readings:
         table.add_row(*_row(reading, rope, kinds))
@@ -165,23 +176,26 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(
         "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
         f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
-        "unseen: those that meet angles training never showed.",
+        "unseen: those (0 the fastest) that meet angles training never showed; longest wave: "
+        "tokens in a turn of the slowest.",
         highlight=False,
     )
 
 
+def _unseen(pairs: list[int]) -> str:
+    """Return how many pairs, and which where they are neighbours."""
+    joined = pairs and pairs[-1] - pairs[0] == len(pairs) - 1
+    return f"{len(pairs)} ({pairs[0]}–{pairs[-1]})" if joined else str(len(pairs))
+
+
 def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
     changes = [channel.change for channel in reading.channels]
-    waves = [channel.wavelength for channel in reading.channels]
-    moving = [wave for wave in waves if wave is not None]
-    span = [f"{min(moving):.2f}", f"{max(moving):,.0f}"] if moving else []
-    span += ["∞"] if len(moving) < len(waves) else []  # a pair at rest
+    waves = [channel.wavelength or math.inf for channel in reading.channels]  # a pair at rest: ∞
     return [
         reading.scaling,
-        str(reading.length),
-        f"{rope.stretch(reading.length):.3g}x",
+        f"{reading.length} ({rope.stretch(reading.length):.3g}x)",
         f"{reading.frequencies.attention_factor:.4g}",
         *(str(changes.count(kind)) for kind in kinds),
-        str(sum(channel.unseen for channel in reading.channels)),
-        " to ".join(span[:1] + span[-1:] if len(span) > 1 else span),
+        _unseen([channel.pair for channel in reading.channels if channel.unseen]),
+        f"{max(waves):,.0f}".replace("inf", "∞"),
     ]

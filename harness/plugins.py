@@ -85,7 +85,8 @@ def load(kind: str, given: str) -> Plugin:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the words allowed, and the one probably meant."""
     allowed = sorted(known)
-    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    parts = [known for known in allowed if known in word.split("_")]  # dynamic_yarn: yarn
+    close = parts or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(allowed) or 'none'}"
 

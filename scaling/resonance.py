@@ -9,6 +9,8 @@ import torch
 from scaling._on import frequencies_on
 from scaling._types import Frequencies, Rope
 
+TRAINING = "the authors train or fine-tune with it"
+
 
 def frequencies(rope: Rope, length: int, *, on: str = "none") -> Frequencies:
     """Return another method's frequencies, each with the nearest wavelength in whole tokens.

@@ -262,6 +262,8 @@ def test_nearest_names_all_and_the_likeliest() -> None:
     """The answer to an unknown word holds all allowed ones, sorted."""
     assert nearest("lenght", ["width", "length"]) == "did you mean 'length'? known: length, width"
     assert nearest("q", []) == "known: none"
+    dynamic = nearest("dynamic_yarn", ["dynamic_ntk", "ntk", "yarn"])
+    assert dynamic.startswith("did you mean 'yarn'?")
 
 
 def test_options_are_split_at_commas_and_first_equals_signs() -> None:

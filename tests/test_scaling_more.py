@@ -236,8 +236,7 @@ def test_resonance_stands_on_a_method_of_the_folder(on: str) -> None:
         resonance.frequencies(LLAMA2, 8192, on=on)
     message = str(caught.value)
     assert message.endswith(f"got {on!r}")
-    assert "none, ntk, ntk_by_parts, ntk_mixed, p_rope, pi, " in message
-    assert "resonance," not in message
+    assert "none, ntk, ntk_by_parts, ntk_by_parts_code, ntk_mixed, p_rope, pi, " in message
 
 
 @pytest.mark.parametrize(
