@@ -74,7 +74,7 @@ def _change(ratio: float, stretch: float) -> Change:
     return "in full" if ratio * stretch >= 1 - ROUNDING else "beyond"
 
 
-def decay(found: Frequencies, distances: Sequence[int]) -> list[float]:
+def decay(found: Frequencies, distances: Sequence[float]) -> list[float]:
     """Return the upper bound of the attention score at each relative distance in tokens.
 
     RoFormer, arXiv:2104.09864, section 3.4.3: the mean over j of abs(S_j), where S_j is the sum of

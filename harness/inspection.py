@@ -42,9 +42,9 @@ class Reading:
     channels: tuple[Channel, ...]
 
     @property
-    def frequencies(self) -> Frequencies:
-        """Return the frequencies; of bands the first one's."""
-        return frequencies_of(self.rotation)
+    def attention_factor(self) -> float:
+        """Return what multiplies cos and sin; of bands the first one's."""
+        return frequencies_of(self.rotation).attention_factor
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,9 @@ def decay_frame(inspection: Inspection) -> pd.DataFrame:
     """Return one row per scaling, length and bin of relative distances (first to last).
 
     The bound is the mean over the bin: from token to token it leaps by more than methods differ.
-    Distance 0 and short distances have bins of their own.
+    Distance 0 and short distances have bins of their own. Where positions are moved, the distance
+    is the true one and the bound is read where the last query of the context has its key rotated
+    to; empty where it meets no key of the bin.
     """
     plain = Frequencies(inspection.rope.inv_freq())
     frames = []
@@ -97,7 +99,7 @@ def decay_frame(inspection: Inspection) -> pd.DataFrame:
         curves = {
             "distance": [bin_[0] for bin_ in bins],
             "distance_last": [bin_[-1] for bin_ in bins],
-            "bound": _means(reading.frequencies, bins),
+            "bound": _means(reading.rotation, bins),
             "bound_unscaled": _means(plain, bins),
         }
         frames.append(pd.DataFrame({**_head(inspection, reading), **curves}))
@@ -115,9 +117,13 @@ def _bins(last: int) -> list[list[int]]:
     ]
 
 
-def _means(found: Frequencies, bins: list[list[int]]) -> list[float]:
-    bounds = iter(decay(found, [distance for bin_ in bins for distance in bin_]))
-    return [sum(islice(bounds, len(bin_))) / len(bin_) for bin_ in bins]
+def _means(found: Rotation, bins: list[list[int]]) -> list[float]:
+    every = [distance for bin_ in bins for distance in bin_]
+    seen: list[float] = [*every]
+    if isinstance(found, Bands):
+        seen = found.relative(found.length - 1).flip(0)[every].tolist()
+    bounds = iter(decay(frequencies_of(found), seen))
+    return [float(np.mean([*islice(bounds, len(bin_))])) for bin_ in bins]
 
 
 def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
@@ -129,8 +135,8 @@ def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
         "scaling": reading.scaling,
         "length": reading.length,
         "stretch": rope.stretch(reading.length),
-        "frequencies": reading.frequencies.fingerprint,
-        "attention_factor": reading.frequencies.attention_factor,
+        "frequencies": reading.rotation.fingerprint,
+        "attention_factor": reading.attention_factor,
     }
 
 
@@ -178,8 +184,26 @@ def show(inspection: Inspection, console: Console) -> None:
         f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
         "unseen: those (0 the fastest) that meet angles training never showed; longest wave: "
         "tokens in a turn of the slowest.",
+        *_moved(inspection),
+        sep="\n",
         highlight=False,
+        markup=False,
     )
+
+
+def _moved(inspection: Inspection) -> list[str]:
+    """Say of every method that moves positions how far it reaches, at its longest length."""
+    last = {r.scaling: r for r in inspection.readings if isinstance(r.rotation, Bands)}
+    lines = []
+    for scaling, reading in last.items():
+        assert isinstance(reading.rotation, Bands)
+        told = (
+            f"{scaling} at {reading.length:,} tokens: relative positions up to "
+            f"{reading.rotation.reach:,.6g} of {reading.length - 1:,}"
+        )
+        share = reading.rotation.pairs / (reading.length * (reading.length + 1) / 2)
+        lines.append(told + (f"; {1 - share:.0%} of the pairs are not met." if share < 1 else "."))
+    return lines
 
 
 def _unseen(pairs: list[int]) -> str:
@@ -194,7 +218,7 @@ def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
     return [
         reading.scaling,
         f"{reading.length} ({rope.stretch(reading.length):.3g}x)",
-        f"{reading.frequencies.attention_factor:.4g}",
+        f"{reading.attention_factor:.4g}",
         *(str(changes.count(kind)) for kind in kinds),
         _unseen([channel.pair for channel in reading.channels if channel.unseen]),
         f"{max(waves):,.0f}".replace("inf", "∞"),

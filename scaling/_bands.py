@@ -124,6 +124,19 @@ class Bands:
         """Return the largest relative position, in tokens, that a pair is rotated to."""
         return max(_reach(band) for band in self.bands)
 
+    def relative(self, query: int) -> torch.Tensor:
+        """Return what a query's relative position to every key up to itself is rotated as.
+
+        float64 ``(query + 1,)``, tokens; NaN for a key that it does not meet.
+        """
+        found = torch.full((query + 1,), torch.nan, dtype=torch.float64)
+        for band in self.bands:
+            row = query - band.start
+            if 0 <= row < len(band.first):
+                met = slice(int(band.first[row]), int(band.end[row]))
+                found[met] = band.query[row] - band.key[met]
+        return found
+
     def upto(self, length: int) -> Bands | Frequencies:
         """Return the same attention in a shorter context, in its plainest form."""
         scale = None if self.query_scale is None else self.query_scale[:length]
