@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
-from harness.plugins import call, load
+from harness.plugins import Plugin, call, load, names
 from harness.store import read_run, read_samples
 from tasks._types import Sample, Score
 
@@ -31,19 +31,21 @@ class Cell:
     records: dict[str, Mapping[str, Any] | None]
 
 
-def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
+def make_frame(folders: Iterable[Path], tasks: Iterable[str] = ()) -> pd.DataFrame:
     """Read runs from their files alone and join them.
 
     One row per question with the columns of ``results/README.md``; one that was not measured is
-    a row of status not_measured. Cells that share their frequencies share their samples. Raises
+    a row of status not_measured. Cells that share their frequencies share their samples. A run
+    measured with a user's task needs that task among ``tasks``: no record makes code run. Raises
     UserError where runs are not comparable: another model, other documents or other settings
     under one name.
     """
     cells: dict[Key, Cell] = {}
     runs = {folder: read_run(folder) for folder in folders}
     _check_comparable(runs)
+    own = [task for task in (load("task", given) for given in tasks) if task.digest is not None]
     for folder, run in runs.items():
-        for place, cell in _cells(folder, run):
+        for place, cell in _cells(folder, run, own):
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
                 named = ", ".join(map(str, place))
@@ -82,20 +84,26 @@ def _check_comparable(runs: Mapping[Path, Mapping[str, Any]]) -> None:
 
 def _check_same_units(cells: Mapping[Key, Cell]) -> None:
     """Raise UserError where runs together measure a task on more documents at one length."""
-    asked: dict[tuple[str, str], tuple[int, int]] = {}
+    known: dict[tuple[str, str], tuple[int, Cell, set[str]]] = {}
     for (model, task, _, length), cell in cells.items():
-        first, count = asked.setdefault((model, task), (length, len(cell.records)))
-        if count != len(cell.records):
+        records = [record for record in cell.records.values() if record is not None]
+        if len(records) < len(cell.records):
+            continue  # half measured, and shown as such
+        units = {str(record["unit"]) for record in records}
+        first, other, before = known.setdefault((model, task), (length, cell, units))
+        if units != before and cell.run != other.run:
             message = (
-                f"{model}, {task}: {count} samples at {first} tokens and {len(cell.records)} at "
+                f"{model}, {task}: {len(before)} samples at {first} tokens and {len(units)} at "
                 f"{length} are not the same documents; measure both lengths in one sweep."
             )
             raise UserError(message)
 
 
-def _cells(folder: Path, run: Mapping[str, Any]) -> Iterable[tuple[Key, Cell]]:
+def _cells(
+    folder: Path, run: Mapping[str, Any], own: Sequence[Plugin]
+) -> Iterable[tuple[Key, Cell]]:
     samples = read_samples(folder)
-    tasks = {label: _task(folder, task) for label, task in run["tasks"].items()}
+    tasks = {label: _task(folder, task, own) for label, task in run["tasks"].items()}
     for cell in run["cells"]:
         task = run["tasks"][cell["task"]]
         wanted = dict.fromkeys(task["questions"][str(cell["length"])])
@@ -130,12 +138,25 @@ def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
         yield {**told["facts"], **head, **{name: told.get(name) for name in SAMPLE}}
 
 
-def _task(folder: Path, record: Mapping[str, Any]) -> Any:
-    """Load the task that a run was measured with: the same version, the same file."""
-    task = load("task", record["given"])
-    if (task.digest, task.module.VERSION) != (record["file"], record["version"]):
+def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any:
+    """Find the task that a run was measured with: the same version, the same file.
+
+    A record may come from anywhere, so the code it names is not executed: only tasks of the
+    package are loaded by name, and a user's must be among ``own``, by the hash of its file.
+    """
+    given = str(record["given"])
+    built_in = record["file"] is None and given.partition(":")[0] in names("task")
+    known = {task.digest: task for task in own}
+    if not built_in and record["file"] not in known:
         message = (
-            f"{folder} was measured with another version of {record['given']}; "
+            f"{folder} was measured with the task {given}, whose code runs only when named: "
+            f"add --task {given.partition(':')[0]}, the same file as then."
+        )
+        raise UserError(message)
+    task = load("task", given) if built_in else known[record["file"]]
+    if record["version"] != task.module.VERSION:
+        message = (
+            f"{folder} was measured with another version of {given}; "
             "run the sweep again or bring that version back."
         )
         raise UserError(message)

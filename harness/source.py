@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
+from harness.tokens import tokenize
 from tasks._types import Passage, Source
 
 
@@ -13,19 +14,27 @@ def make_source(
     tokenizer: Any, documents: Callable[[], Iterable[tuple[str, str]]], trained_length: int
 ) -> Source:
     """Return the Source of a tokenizer and of (name, text) documents, read on the first use."""
+    return source_of(
+        tokenizer,
+        lambda: (Passage(name, *tokenize(tokenizer, text)) for name, text in documents()),
+        trained_length,
+    )
+
+
+def source_of(
+    tokenizer: Any, passages: Callable[[], Iterable[Passage]], trained_length: int
+) -> Source:
+    """Return the Source of a tokenizer and of documents in its tokens, read on the first use."""
 
     def encode(text: str) -> list[int]:
-        # A document that says "<s>" or "<|endoftext|>" means these letters, not the control token.
-        read = tokenizer(text, add_special_tokens=False, split_special_tokens=True, verbose=False)
-        tokens: list[int] = read["input_ids"]
-        return tokens
+        return list(tokenize(tokenizer, text)[0])
 
     def decode(tokens: Sequence[int]) -> str:
         text: str = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
         return text
 
     @cache
-    def passages() -> tuple[Passage, ...]:
-        return tuple(Passage(name, tuple(encode(text))) for name, text in documents())
+    def read() -> tuple[Passage, ...]:
+        return tuple(passages())
 
-    return Source(encode, decode, tokenizer.bos_token_id, trained_length, passages)
+    return Source(encode, decode, tokenizer.bos_token_id, trained_length, read)

@@ -13,10 +13,15 @@ Fact = str | int | float | None
 
 @dataclass(frozen=True)
 class Passage:
-    """One document in the model's own tokens, without any special token."""
+    """One document in the model's own tokens, without any special token.
+
+    ``ends[i]`` are the bytes of the document's text, in UTF-8, before token i: n + 1 numbers for n
+    tokens, None where the tokenizer does not tell where its tokens stand.
+    """
 
     name: str
     tokens: tuple[int, ...]
+    ends: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,37 @@
+"""Bits per byte of the scored text beside perplexity: comparable between different tokenizers."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from harness.reports._cells import CELL, cells
+
+COLUMNS = [*CELL, "perplexity", "bits_per_byte", "low", "high", "n", "tokens", "bytes", "status"]
+
+
+def make(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return one row per cell of perplexity.
+
+    Bits per byte are the loss of all targets over the bytes of their text in UTF-8, in units of
+    ln 2; the interval is that of the perplexity in these units. Compare models on the same
+    documents and protocol, and mind that as many tokens are more text where tokens are longer.
+    Raises ValueError for a frame without bytes.
+    """
+    asked = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
+    if "bytes" not in asked or asked["bytes"].isna().all():
+        message = "no sample tells the bytes of its text; measure perplexity again to have them"
+        raise ValueError(message)
+    known = asked.dropna(subset="bytes")
+    sums = known.groupby(CELL, sort=False)[["weight", "bytes"]].sum().reset_index()
+    table = cells(frame).merge(sums, on=CELL)
+    per_byte = table["weight"] / table["bytes"] / math.log(2)
+    for column in ("score", "low", "high"):
+        bits = pd.to_numeric(table[column]).map(math.log) * per_byte
+        table[{"score": "bits_per_byte"}.get(column, f"{column}_bits")] = bits
+    # What was perplexity's interval is that of the bits from here on.
+    table = table.drop(columns=["low", "high"]).rename(
+        columns={"score": "perplexity", "low_bits": "low", "high_bits": "high", "weight": "tokens"}
+    )
+    return table.astype({"tokens": int, "bytes": int})[COLUMNS]

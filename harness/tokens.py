@@ -1,0 +1,115 @@
+"""From text to tokens, once: what was read before comes from a cache on disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from huggingface_hub import cached_assets_path
+
+CACHE = 1  # raised when a cached file would be read as something else
+LEAST = 1 << 17  # characters; a shorter text is tokenized about as fast as it is looked up
+
+Tokens = tuple[tuple[int, ...], tuple[int, ...] | None]
+
+
+def make_reader(tokenizer: Any) -> Callable[[str], Tokens]:
+    """Return a function from a text to its tokens and to the bytes before each of them.
+
+    The bytes are None for a tokenizer that does not tell where its tokens stand. Long texts are
+    kept in the Hugging Face assets cache (HF_ASSETS_CACHE), by a hash of the tokenizer and of the
+    text. A file there is written whole or not at all, and one that is damaged is written anew.
+    """
+    folder = _folder(tokenizer)
+
+    def read(text: str) -> Tokens:
+        if folder is None or len(text) < LEAST:
+            return tokenize(tokenizer, text)
+        file = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npz"
+        found = _load(file)
+        if found is None:
+            found = tokenize(tokenizer, text)
+            _save(file, found)
+        return found
+
+    return read
+
+
+def tokenize(tokenizer: Any, text: str) -> Tokens:
+    """Return the tokens of a text, without special ones, and the bytes before each token."""
+    # A document that says "<s>" or "<|endoftext|>" means these letters, not the control token.
+    read = tokenizer(
+        text,
+        add_special_tokens=False,
+        split_special_tokens=True,
+        return_offsets_mapping=tokenizer.is_fast,
+        verbose=False,
+    )
+    tokens = tuple(read["input_ids"])
+    if not tokenizer.is_fast or not tokens:
+        return tokens, None
+    letters = np.array([end for _, end in read["offset_mapping"]], dtype=np.int64)
+    # An offset may step back (a byte of a letter, a space that was trimmed); what was read stays.
+    letters = np.maximum.accumulate(letters)
+    before = _bytes_before(text)
+    ends = [0, *before[letters].tolist()]
+    ends[-1] = int(before[-1])  # white space that the tokenizer drops at the end is text too
+    return tokens, tuple(ends)
+
+
+def _bytes_before(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the bytes before each letter of a text, and those of the whole, in UTF-8."""
+    code = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
+    sizes = 1 + (code > 0x7F).astype(np.int64) + (code > 0x7FF) + (code > 0xFFFF)
+    return np.concatenate([[0], np.cumsum(sizes)])
+
+
+def _folder(tokenizer: Any) -> Path | None:
+    """Return where the tokens of this tokenizer are kept; None where it cannot be told apart."""
+    if not tokenizer.is_fast:
+        return None
+    told = f"{CACHE} {version('tokenizers')} {tokenizer.backend_tokenizer.to_str()}"
+    name = hashlib.sha256(told.encode()).hexdigest()[:32]
+    try:
+        return Path(cached_assets_path("ropewalk", namespace="tokens", subfolder=name))
+    except OSError:  # a home that cannot be written: only time is lost
+        return None
+
+
+def _load(file: Path) -> Tokens | None:
+    """Return what a file holds; None where there is none, or not a whole one."""
+    try:
+        with np.load(file, allow_pickle=False) as held:  # a zip: every byte has its checksum
+            tokens, ends = held["tokens"], held["ends"]
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        return None
+    if tokens.ndim != 1 or ends.shape != (len(tokens) + 1,):
+        return None
+    return tuple(tokens.tolist()), tuple(ends.tolist())
+
+
+def _save(file: Path, found: Tokens) -> None:
+    """Write a file beside its place and move it there, so that no other reader sees half of it."""
+    tokens, ends = found
+    if ends is None:
+        return
+    with suppress(OSError):  # a full disk costs time, not the sweep
+        handle, name = tempfile.mkstemp(dir=file.parent, suffix=".new")
+        try:
+            with os.fdopen(handle, "wb") as opened:
+                np.savez(
+                    opened,
+                    tokens=np.array(tokens, dtype=np.int32),
+                    ends=np.array(ends, dtype=np.int64),
+                )
+            Path(name).replace(file)
+        finally:
+            Path(name).unlink(missing_ok=True)

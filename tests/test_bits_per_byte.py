@@ -1,0 +1,67 @@
+"""Bits per byte: worked by hand, and equal for two tokenizers that say the same of a text."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.cli import main
+from harness.reports import bits_per_byte
+from tests.frames import sweep
+
+
+def frame(bytes_a: float = 300, bytes_b: float = 500) -> pd.DataFrame:
+    """Return one cell of two documents: 200 and 400 nats over 100 and 100 tokens."""
+    head = {
+        "run": "r", "model": "m", "trained_length": 64, "task": "perplexity", "scaling": "none",
+        "metric": "perplexity", "length": 64, "frequencies": "f", "status": "ok",
+        "score": math.exp(3), "low": math.exp(2.0), "high": math.exp(4.0), "n": 2,
+    }  # fmt: skip
+    samples = (("a", 200.0, bytes_a), ("b", 400.0, bytes_b))
+    return pd.DataFrame(
+        {**head, "unit": unit, "value": value, "weight": 100.0, "bytes": size}
+        for unit, value, size in samples
+    )
+
+
+def test_bits_per_byte_by_hand() -> None:
+    """600 nats over 800 bytes are 0.75 / ln 2 bits a byte; the interval is in these units."""
+    (row,) = bits_per_byte.make(frame()).to_dict("records")
+    assert row["bits_per_byte"] == pytest.approx(0.75 / math.log(2))
+    assert row["low"] == pytest.approx(2 * 200 / 800 / math.log(2))
+    assert row["high"] == pytest.approx(4 * 200 / 800 / math.log(2))
+    assert row["perplexity"] == pytest.approx(math.exp(3))
+    assert (row["tokens"], row["bytes"], row["n"]) == (200, 800, 2)
+
+
+def test_longer_tokens_change_perplexity_and_not_bits() -> None:
+    """The same nats over half the tokens are another perplexity, and as many bits a byte."""
+    coarse = frame().assign(weight=50.0, score=math.exp(6), low=math.exp(4), high=math.exp(8))
+    (one,), (other,) = (bits_per_byte.make(f).to_dict("records") for f in (frame(), coarse))
+    for column in ("bits_per_byte", "low", "high"):
+        assert one[column] == pytest.approx(other[column])
+
+
+def test_samples_without_bytes_are_said_to_have_none() -> None:
+    """Runs of before, and tasks without text, have no such table and say why."""
+    with pytest.raises(ValueError, match="no sample tells the bytes of its text"):
+        bits_per_byte.make(sweep())
+
+
+def test_a_run_tells_bits_per_byte(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """From the command to the table: the bytes of a sample are those of the text it scored."""
+    words = ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
+    words += ["--scaling", "none", "--length", "1x", "2x", "--out", tmp_path]
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    assert not ended.value.code
+    samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert {sample["facts"]["bytes"] for sample in samples} == {16}  # a token a byte
+    table = pd.read_csv(tmp_path / "reports" / "bits_per_byte.csv")
+    nats = sum(sample["value"] for sample in samples if sample["length"] == 64)
+    assert table["bits_per_byte"][0] == pytest.approx(nats / (3 * 16) / math.log(2))
+    assert list(table["length"]) == [64, 128]
