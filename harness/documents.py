@@ -1,140 +1,172 @@
-"""Documents by name: the embedded ones, local text files and folders, Hugging Face data sets."""
+"""Documents by name: the embedded ones, local files, folders and globs, Hugging Face data sets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from harness import embedded
-from harness.errors import UserError, reason
+from harness.errors import UserError
+from harness.files import TEXT, Document, in_folder, names_of, read_file
+from harness.hub import Rows, is_saved, read_set
 from harness.plugins import nearest, split_options
 
-TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
-DATA = {".json", ".jsonl", ".parquet", ".arrow", ".csv", ".gz", ".zst", ".zip"}
-DATASET_OPTIONS = ("split", "field", "config", "revision", "limit")
+NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
+OF_A_SET = ("split", "field", "config", "revision", "limit")
+OPTIONS = ("split", "field", "config", "revision", *NUMBERS)
 
 
 @dataclass(frozen=True)
 class Documents:
-    """Where texts come from; ``read`` yields (name, text) and may raise UserError."""
+    """Where texts come from, and which of them are taken.
+
+    ``read`` yields (name, text) in the order they are taken in, and may raise UserError. Of these,
+    the first ``count`` that hold ``min_tokens`` tokens count; all, where count is None.
+    """
 
     label: str
-    read: Callable[[], Iterable[tuple[str, str]]]
+    read: Callable[[], Iterable[Document]]
+    count: int | None = None
+    min_tokens: int = 0
 
 
 def open_documents(given: str) -> Documents:
-    """Understand ``embedded``, a file, a folder, or ``data set:split=…,field=…``.
+    """Understand ``embedded``, a file, a folder, a glob or a data set, each with options.
 
+    ``field`` is where the text is in a row, ``limit`` how many rows are read, ``max_chars`` how
+    much of each document; ``min_tokens`` and ``count`` say which are taken, ``seed`` draws them.
     Raises UserError before anything is read for a path that does not exist or a bad option.
     """
-    if given == "embedded":
-        return Documents(given, embedded.held_out)
-    path = Path(given).expanduser()
-    if path.is_file():
-        return Documents(given, lambda: [(path.name, _text(path))])
-    if path.is_dir() and not _is_dataset(path):
-        return Documents(given, lambda: _folder(path))
+    whole = Path(given).expanduser()
+    name, listed = (given, "") if _is_path(whole) else _split(given)
+    options = _options(name, listed)
+    numbers = {key: int(options[key]) for key in NUMBERS if key in options}
+    _check_exists(given, name)
+
+    def read() -> Iterator[Document]:
+        return islice(_read(name, options, numbers), numbers.get("limit"))
+
+    return Documents(given, read, numbers.get("count"), numbers.get("min_tokens", 0))
+
+
+def _is_path(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for a name, or a zero byte in it
+        return False
+
+
+def _split(given: str) -> tuple[str, str]:
     name, _, listed = given.partition(":")
-    place = Path(name).expanduser()
-    gone = name.startswith((".", "/", "~")) and not place.is_dir()
-    if gone or place.suffix in TEXT:
-        message = f"documents {given} do not exist; give a file, a folder or a data set's name."
-        raise UserError(message)
-    options = _dataset_options(name, listed)
-    return Documents(given, lambda: _dataset(str(place) if place.is_dir() else name, options))
+    return name, listed
 
 
-def _dataset_options(name: str, listed: str) -> dict[str, str]:
+def _options(name: str, listed: str) -> dict[str, str]:
     options = split_options(f"--docs {name}", listed)
-    for key in options:
-        if key not in DATASET_OPTIONS:
-            message = f"--docs {name} has no option {key!r}; {nearest(key, DATASET_OPTIONS)}."
+    for key, value in options.items():
+        if key not in OPTIONS:
+            message = f"--docs {name} has no option {key!r}; {nearest(key, OPTIONS)}."
             raise UserError(message)
-    limit = options.get("limit", "1")
-    if not limit.isdecimal() or int(limit) < 1:
-        message = f"--docs {name}: limit={limit} should be a whole number above 0."
-        raise UserError(message)
+        least = 0 if key == "seed" else 1
+        if key in NUMBERS and not (
+            value.isascii() and value.isdecimal() and len(value) < 16 and int(value) >= least
+        ):
+            message = f"--docs {name}: {key}={value} should be a whole number above {least - 1}."
+            raise UserError(message)
     return options
 
 
-def _text(path: Path) -> str:
-    if path.suffix in DATA:
-        message = (
-            f"{path} is a file of records, not a text; put it into a folder of its own and give"
-            " FOLDER:split=train,field=text."
+def _check_exists(given: str, name: str) -> None:
+    """Raise UserError where what looks like a path, by its beginning or its end, is not there."""
+    place = Path(name).expanduser()
+    if name == "embedded" or _is_path(place):
+        return
+    if has_magic(name):
+        if not _matching(name):
+            message = f"no file matches {name}."
+            raise UserError(message)
+        return
+    if name.startswith((".", "/", "~")) or place.suffix in TEXT or "\0" in name or not name:
+        message = f"documents {given} do not exist; give a file, a folder or a data set's name."
+        raise UserError(message)
+
+
+def _matching(pattern: str) -> list[Path]:
+    found = glob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207  # absolute ones too
+    return sorted(path for path in map(Path, found) if path.is_file())
+
+
+def _read(name: str, options: dict[str, str], numbers: dict[str, int]) -> Iterator[Document]:
+    """Yield the documents of a name; raise UserError where there is none at all."""
+    if name == "embedded":
+        found: Iterator[Document] = _drawn(list(embedded.held_out()), numbers.get("seed"))
+    elif files := _files(Path(name).expanduser(), name, options):
+        ordered = _drawn(files, numbers.get("seed"))
+        field = options.get("field", "text")
+        found = (
+            document
+            for path, label in ordered
+            for document in read_file(path, label, field, numbers.get("max_chars"))
         )
+    else:
+        found = read_set(_rows(name, options, numbers), numbers.get("max_chars"))
+    empty = True
+    for label, text in found:
+        empty = empty and not text.strip()
+        yield label, text[: numbers.get("max_chars")]
+    if empty:
+        message = f"--docs {name} holds no text at all."
         raise UserError(message)
-    try:
-        return path.read_text(encoding="utf-8-sig")  # without the mark some editors put first
-    except UnicodeDecodeError as error:
-        message = f"{path} is not UTF-8 text (byte {error.start}); convert it first."
-        raise UserError(message) from None
 
 
-def _folder(folder: Path) -> Iterator[tuple[str, str]]:
-    paths = sorted(path for path in folder.rglob("*") if path.suffix in TEXT and path.is_file())
-    if not paths:
-        kinds = ", ".join(sorted(TEXT))
-        message = f"{folder} holds no text file ({kinds}); a data set needs {folder}:split=…"
-        raise UserError(message)
-    for path in paths:
-        yield path.relative_to(folder).as_posix(), _text(path)
+def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:
+    if seed is not None:
+        Random(seed).shuffle(things)
+    return iter(things)
 
 
-def _is_dataset(path: Path) -> bool:
-    """Tell a folder written by ``save_to_disk`` from a folder of texts."""
-    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+def _files(path: Path, name: str, options: dict[str, str]) -> list[tuple[Path, str]]:
+    """Return the files of a name, each with what its documents are called; none for a data set."""
+    if path.is_file() or has_magic(name):
+        for key in ("split", "config", "revision"):
+            if key in options:
+                message = f"--docs {name}: {key} is for data sets; these are files."
+                raise UserError(message)
+    if path.is_file():
+        return [(path, path.name)]
+    if path.is_dir():
+        if is_saved(path) or set(options) & set(OF_A_SET):
+            return []
+        found = in_folder(path)
+        return list(zip(found, names_of(found, path), strict=True))
+    if has_magic(name):
+        found = _matching(name)
+        root = Path(*_common(found))
+        return list(zip(found, names_of(found, root), strict=True))
+    return []
 
 
-def _dataset(name: str, options: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield the documents of a data set, streamed where only some of them are asked for."""
-    field = options.get("field", "text")
-    limit = int(options["limit"]) if "limit" in options else None
-    for index, row in enumerate(islice(_rows(name, options), limit)):
-        if field not in row:
-            message = f"--docs {name} has no field {field!r}; {nearest(field, row)}."
-            raise UserError(message)
-        if not isinstance(row[field], str):
-            message = f"--docs {name}: field {field!r} holds {type(row[field]).__name__}, not text."
-            raise UserError(message)
-        yield f"{Path(name).name}[{index}]", row[field]
+def _common(paths: list[Path]) -> tuple[str, ...]:
+    """Return the parts that the folders of all paths begin with."""
+    folders = [path.parent.parts for path in paths]
+    shared = (set(parts) for parts in zip(*folders, strict=False))
+    length = next((i for i, parts in enumerate(shared) if len(parts) > 1), min(map(len, folders)))
+    return folders[0][:length]
 
 
-def _rows(name: str, options: dict[str, str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one split; what the library cannot open or parse is one sentence."""
-    from datasets.exceptions import DatasetGenerationError
-
-    split = options.get("split", "test")
-    try:
-        yield from _split(name, split, options)
-    except (OSError, ValueError, KeyError, RuntimeError, DatasetGenerationError) as error:
-        # The library's own words for a broken file are only in the cause.
-        told = error.__cause__ or error
-        message = f"data set {name} (split {split}) cannot be read: {reason(told)}"
-        raise UserError(message) from error
-
-
-def _split(name: str, split: str, options: dict[str, str]) -> Iterable[dict[str, Any]]:
-    import datasets
-
-    if not _is_dataset(Path(name)):
-        return datasets.load_dataset(  # type: ignore[no-any-return]
-            name,
-            options.get("config"),
-            split=split,
-            revision=options.get("revision"),
-            streaming="limit" in options,
-        )
-    found: Any = datasets.load_from_disk(name)
-    if not isinstance(found, datasets.DatasetDict):
-        if "split" in options:
-            message = f"--docs {name} holds one data set without splits; leave split={split} out."
-            raise UserError(message)
-        return found  # type: ignore[no-any-return]
-    if split not in found:
-        message = f"--docs {name} has no split {split!r}; {nearest(split, found)}."
-        raise UserError(message)
-    return found[split]  # type: ignore[no-any-return]
+def _rows(name: str, options: dict[str, str], numbers: dict[str, int]) -> Rows:
+    place = Path(name).expanduser()
+    return Rows(
+        name=str(place) if place.is_dir() else name,
+        split=options.get("split"),
+        config=options.get("config"),
+        revision=options.get("revision"),
+        field=options.get("field", "text"),
+        seed=numbers.get("seed"),
+        some="limit" in numbers or "count" in numbers,
+    )

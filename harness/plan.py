@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
 from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
-from harness.documents import open_documents
 from harness.errors import UserError
+from harness.library import make_library, open_all
 from harness.plugins import Plugin, call, entry, load
-from harness.source import make_source
 from harness.spec import Spec
 from scaling import native
 from scaling._bands import Bands
@@ -48,7 +47,7 @@ class Plan:
     rotations: dict[str, Rotation]
     hosts: dict[str, str]  # of bands that are another's in a shorter context, that other
     cells: tuple[Cell, ...]
-    source: Source
+    source: Source  # of the first task; the tokenizer is that of all
     documents: tuple[dict[str, Any], ...]
     repeated: int  # documents left out because their text was there before
 
@@ -69,7 +68,7 @@ def make_plan(spec: Spec) -> Plan:
     """Check every name, option, document and frequency of the sweep; raise UserError."""
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
     tasks = unlike("task", [load("task", given) for given in spec.task])
-    documents = open_documents(spec.docs)
+    opened = open_all(spec.docs, tasks)
     given = ("revision", "dtype", "device", "trust_remote_code", "allow_pickle")
     checkpoint = open_checkpoint(spec.model, **spec.model_dump(include=set(given)))
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
@@ -77,16 +76,10 @@ def make_plan(spec: Spec) -> Plan:
     lengths = spec.lengths(checkpoint.rope.trained_length)
     pairs = [(method, length) for method in methods for length in lengths]
     rotations = {(m.label, length): resolve(m, checkpoint.rope, length) for m, length in pairs}
-    every: list[tuple[str, str]] = []
-    read: list[tuple[str, str]] = []
-
-    def texts() -> list[tuple[str, str]]:
-        every.extend(documents.read())
-        read.extend(_once(every))
-        return read
-
-    source = make_source(checkpoint.tokenizer, texts, checkpoint.rope.trained_length)
-    asked: Asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
+    library = make_library(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
+    asked: Asked = {
+        task.label: _ask(task, library.source(task.label), lengths, spec.seed) for task in tasks
+    }
     _check_vocabulary(checkpoint, asked)
     cells = tuple(
         _cell(checkpoint, method, task, length, rotations[method.label, length], asked)
@@ -102,9 +95,9 @@ def make_plan(spec: Spec) -> Plan:
         rotations={found.fingerprint: found for found in rotations.values()},
         hosts=_hosts(rotations),
         cells=cells,
-        source=source,
-        documents=_described(read, source, checkpoint.tokenizer.unk_token_id) if read else (),
-        repeated=len(every) - len(read),
+        source=library.source(tasks[0].label),
+        documents=library.entries(),
+        repeated=library.repeated(),
     )
 
 
@@ -159,15 +152,6 @@ def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> lis
     return call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
 
 
-def _once(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Leave out a text that was there before: measured twice, it would feign a narrow interval."""
-    seen: set[str] = set()
-    for name, text in texts:
-        if text not in seen:
-            seen.add(text)
-            yield name, text
-
-
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
     size = checkpoint.config.get_text_config().vocab_size
     largest = max((max(q.tokens) for questions in asked.values() for q in questions), default=0)
@@ -205,18 +189,3 @@ def _key(checkpoint: Checkpoint, fingerprint: str, task: Plugin, length: int) ->
         length,
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
-
-
-def _described(
-    read: Sequence[tuple[str, str]], source: Source, unknown: int | None
-) -> tuple[dict[str, Any], ...]:
-    """Say which documents were read: name, hash of the text, tokens, tokens that mean unknown."""
-    return tuple(
-        {
-            "name": name,
-            "sha256": hashlib.sha256(text.encode()).hexdigest()[:16],
-            "tokens": len(passage.tokens),
-            "unknown": passage.tokens.count(unknown) if unknown is not None else 0,
-        }
-        for (name, text), passage in zip(read, source.passages(), strict=True)
-    )

@@ -62,12 +62,15 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
 def left_out(plan: Plan, console: Console) -> None:
     """Say which documents are left out, what the checkpoint ships and which layers are scaled."""
     units = {question.unit for cell in plan.cells for question in cell.questions}
-    short = [d["name"] for d in plan.documents if d["name"] not in units]
-    if 0 < len(short) < len(plan.documents):
-        count = f"{len(short)} of {len(plan.documents)} documents"
+    # Documents that no question is named after are filler, not too short.
+    named = {d.get("docs") for d in plan.documents if d["name"] in units}
+    asked = [d["name"] for d in plan.documents if d.get("docs") in named]
+    short = [name for name in asked if name not in units]
+    if short:
+        count = f"{len(short)} of {len(asked)} documents"
         told = f"{count} hold no window of {max(plan.lengths)} tokens and are left out: "
-        named = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
-        console.print(told + named, highlight=False, markup=False)
+        some = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
+        console.print(told + some, highlight=False, markup=False)
     if plan.repeated:
         console.print(f"{plan.repeated} documents repeat another one and are left out.")
     unknown = sum(document["unknown"] for document in plan.documents)

@@ -115,7 +115,7 @@ def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
         (
             "splt=test",
             "--docs some/set has no option 'splt'; did you mean 'split'? "
-            "known: config, field, limit, revision, split.",
+            "known: config, count, field, limit, max_chars, min_tokens, revision, seed, split.",
         ),
         ("limit=few", "--docs some/set: limit=few should be a whole number above 0."),
         ("limit=0", "--docs some/set: limit=0 should be a whole number above 0."),

@@ -1,0 +1,223 @@
+"""Documents in files: texts, JSON lines, Parquet, Arrow, compressed or not, in bounded memory."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import json
+import lzma
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from harness.errors import UserError, reason
+from harness.plugins import nearest
+
+TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
+LARGEST = 32 * 2**20  # bytes of one document; tokenizing takes some two hundred times as many
+CHUNK = 2**20
+MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+
+Document = tuple[str, str]  # name, text
+
+
+def _zstd(path: Path) -> Any:
+    import pyarrow
+
+    return pyarrow.input_stream(str(path), compression="zstd")
+
+
+COMPRESSED: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _zstd,
+}
+
+
+def kind(path: Path) -> str:
+    """Return the suffix that says what a file holds: the one before a compression's."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
+
+
+def in_folder(folder: Path) -> list[Path]:
+    """Return the text files below a folder, in order; raise UserError where there is none."""
+    paths = sorted(folder.rglob("*"))
+    found = [p for p in paths if (kind(p) in TEXT or p.suffix == ".zip") and p.is_file()]
+    if not found:
+        kinds = ", ".join(sorted(TEXT))
+        message = f"{folder} holds no text file ({kinds}); a data set needs {folder}:split=…"
+        raise UserError(message)
+    return found
+
+
+def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterator[Document]:
+    """Yield the documents of one file: itself, its members, or its rows, as its suffix says.
+
+    ``longest`` cuts every document to its first characters. Raises UserError for what cannot be
+    read: other encodings, broken archives, rows without the field, documents too large.
+    """
+    try:
+        if path.suffix.lower() == ".zip":
+            yield from _members(path, name, longest)
+        elif kind(path) in ROWS:
+            for label, row in ROWS[kind(path)](path, name):
+                yield label, text_of(row, field, label, longest)
+        else:
+            with _opened(path) as file:
+                yield name, _text(file, str(path), longest)
+    except UserError:
+        raise
+    except BROKEN as error:
+        message = f"{path} cannot be read: {reason(error)}."
+        raise UserError(message.replace("..", ".")) from error
+
+
+def text_of(row: Any, field: str, label: str, longest: int | None) -> str:
+    """Return the text of a row; raise UserError for a row without it."""
+    if not isinstance(row, dict):
+        message = f"{label} is no record with fields, but {type(row).__name__}."
+        raise UserError(message)
+    if field not in row:
+        message = f"{label} has no field {field!r}; {nearest(field, map(str, row))}."
+        raise UserError(message)
+    if not isinstance(row[field], str):
+        message = f"{label}: field {field!r} holds {type(row[field]).__name__}, not text."
+        raise UserError(message)
+    text: str = row[field][:longest]
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError as error:
+        message = f"{label} holds half a letter (a lone surrogate, letter {error.start})."
+        raise UserError(message) from None
+    if size > LARGEST:
+        raise UserError(_too_large(label))
+    return text
+
+
+def _too_large(label: str) -> str:
+    limit = f"{LARGEST / 2**20:g} MiB"
+    return f"{label} is longer than {limit}; split it, or read its beginning with max_chars=…"
+
+
+def _opened(path: Path) -> IO[bytes]:
+    decompress = COMPRESSED.get(path.suffix.lower())
+    opened: IO[bytes] = decompress(path) if decompress else path.open("rb")
+    return opened
+
+
+def _text(file: IO[bytes], label: str, longest: int | None) -> str:
+    """Return the text of a file, or its first characters, and read no more of it than needed."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()  # without the mark some editors put first
+    parts: list[str] = []
+    letters = size = 0
+    while longest is None or letters < longest:
+        chunk = file.read(CHUNK)
+        size += len(chunk)
+        if size > LARGEST and longest is None:
+            raise UserError(_too_large(label))
+        try:
+            parts.append(decoder.decode(chunk, final=not chunk))
+        except UnicodeDecodeError as error:
+            place = size - len(chunk) + error.start - (len(error.object) - len(chunk))
+            start = b"" if place else error.object[:2]
+            told = f" ({MARKS[start]}, by its first bytes)" if start in MARKS else ""
+            message = f"{label} is not UTF-8 text (byte {place}){told}; convert it first."
+            raise UserError(message) from None
+        letters += len(parts[-1])
+        if not chunk:
+            break
+    return text_of({"text": "".join(parts)}, "text", label, longest)
+
+
+def _members(path: Path, name: str, longest: int | None) -> Iterator[Document]:
+    """Yield the text files of an archive."""
+    with zipfile.ZipFile(path) as archive:
+        members = [m for m in sorted(archive.namelist()) if Path(m).suffix.lower() in TEXT]
+        if not members:
+            message = f"{path} holds no text file ({', '.join(sorted(TEXT))})."
+            raise UserError(message)
+        for member in members:
+            with archive.open(member) as file:
+                yield f"{name}/{member}", _text(file, f"{path}/{member}", longest)
+
+
+def _lines(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a file of JSON lines."""
+    with _opened(path) as raw:
+        lines = io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw
+        for number, line in enumerate(iter(lambda: lines.readline(2 * LARGEST + 1), b""), start=1):
+            if len(line) > 2 * LARGEST:
+                message = f"{path}, line {number} is longer than {2 * LARGEST / 2**20:g} MiB."
+                raise UserError(message)
+            if line.strip():
+                yield f"{name}[{number - 1}]", _parsed(line, f"{path}, line {number}")
+
+
+def _parsed(text: bytes, label: str) -> Any:
+    try:
+        return json.loads(text.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:
+        message = f"{label} is no JSON: {reason(error)}."
+        raise UserError(message) from None
+
+
+def _json(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the records of a JSON file: a list of them, or one."""
+    with _opened(path) as file:
+        content = file.read(2 * LARGEST + 1)
+    if len(content) > 2 * LARGEST:
+        message = f"{path} is longer than {2 * LARGEST / 2**20:g} MiB; make it JSON lines (.jsonl)."
+        raise UserError(message)
+    read = _parsed(content, str(path))
+    for index, row in enumerate(read if isinstance(read, list) else [read]):
+        yield f"{name}[{index}]", row
+
+
+def _parquet(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path) as file:
+        yield from _batches(file.iter_batches(batch_size=1), name)
+
+
+def _arrow(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of an Arrow file, in either of its two forms."""
+    import pyarrow
+
+    with pyarrow.memory_map(str(path)) as source:
+        try:
+            batches: Any = pyarrow.ipc.open_stream(source)
+        except pyarrow.ArrowInvalid:
+            file = pyarrow.ipc.open_file(source)
+            batches = map(file.get_batch, range(file.num_record_batches))
+        yield from _batches(batches, name)
+
+
+def _batches(batches: Iterable[Any], name: str) -> Iterator[tuple[str, Any]]:
+    index = 0
+    for batch in batches:
+        for row in range(batch.num_rows):
+            (record,) = batch.slice(row, 1).to_pylist()
+            yield f"{name}[{index}]", record
+            index += 1
+
+
+ROWS: dict[str, Callable[[Path, str], Iterator[tuple[str, Any]]]] = {
+    ".jsonl": _lines,
+    ".ndjson": _lines,
+    ".json": _json,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
+}
+
+
+def names_of(paths: Sequence[Path], root: Path | None) -> list[str]:
+    """Return what documents are called: by their path below ``root``, else by their own name."""
+    return [p.relative_to(root).as_posix() if root else p.name for p in paths]

@@ -1,0 +1,113 @@
+"""Documents in Hugging Face data sets: on the hub, in a folder laid out like one, or saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError, reason
+from harness.files import Document, text_of
+from harness.plugins import nearest
+
+BUFFER = 100  # rows in memory from which a streamed set is drawn; its shards come in any order
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Which rows of a data set are asked for; ``some`` says that not all will be read."""
+
+    name: str
+    split: str | None
+    config: str | None
+    revision: str | None
+    field: str
+    seed: int | None
+    some: bool
+
+
+def is_saved(path: Path) -> bool:
+    """Tell a folder written by ``save_to_disk`` from a folder of texts."""
+    return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
+
+
+def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
+    """Yield the documents of one split, streamed where only some of them are asked for.
+
+    What the library cannot open or parse is one UserError; a row without the field too.
+    """
+    from datasets.exceptions import DatasetGenerationError
+
+    short = Path(rows.name).name
+    split = rows.split or "test"
+    try:
+        for place, (index, row) in enumerate(_numbered(rows, split)):
+            label = f"{short}[{place if index is None else index}]"
+            yield label, _text(rows, row, label, longest)
+    except UserError:
+        raise
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        RuntimeError,
+        DatasetGenerationError,
+    ) as error:
+        # The library's own words for a broken file are only in the cause.
+        told = error.__cause__ or error
+        message = f"data set {rows.name} (split {split}) cannot be read: {reason(told)}"
+        raise UserError(message) from error
+
+
+def _text(rows: Rows, row: Any, label: str, longest: int | None) -> str:
+    if rows.field not in row:
+        message = f"--docs {rows.name} has no field {rows.field!r}; {nearest(rows.field, row)}."
+        raise UserError(message)
+    if not isinstance(row[rows.field], str):
+        kind = type(row[rows.field]).__name__
+        message = f"--docs {rows.name}: field {rows.field!r} holds {kind}, not text."
+        raise UserError(message)
+    return text_of(row, rows.field, label, longest)
+
+
+def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, Any]]]:
+    """Yield (number, row) in the order asked for; a drawn stream does not tell numbers."""
+    found: Any = _opened(rows, split)
+    if rows.seed is None:
+        yield from enumerate(found)
+    elif hasattr(found, "select"):
+        from random import Random
+
+        order = list(range(len(found)))
+        Random(rows.seed).shuffle(order)
+        yield from ((index, found[index]) for index in order)
+    else:
+        shuffled = found.shuffle(seed=rows.seed, buffer_size=BUFFER)
+        yield from ((None, row) for row in shuffled)
+
+
+def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
+    import datasets
+
+    if not is_saved(Path(rows.name)):
+        return datasets.load_dataset(  # type: ignore[no-any-return]
+            rows.name,
+            rows.config,
+            split=split,
+            revision=rows.revision,
+            streaming=rows.some,
+        )
+    found: Any = datasets.load_from_disk(rows.name)
+    if not isinstance(found, datasets.DatasetDict):
+        if rows.split is not None:
+            message = (
+                f"--docs {rows.name} holds one data set without splits; leave split={split} out."
+            )
+            raise UserError(message)
+        return found  # type: ignore[no-any-return]
+    if split not in found:
+        message = f"--docs {rows.name} has no split {split!r}; {nearest(split, found)}."
+        raise UserError(message)
+    return found[split]  # type: ignore[no-any-return]

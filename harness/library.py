@@ -1,0 +1,139 @@
+"""The documents of a sweep in the model's tokens: one shelf for all tasks, or one per task."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.documents import Documents, open_documents
+from harness.errors import UserError
+from harness.plugins import Plugin, nearest
+from harness.source import source_of
+from harness.tokens import make_reader
+from tasks._types import Passage, Source
+
+Entry = dict[str, Any]  # what the record says of one document
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """The documents of one name: ``entries`` and ``repeated`` are filled as they are read.
+
+    ``repeated`` has the names of those left out because their text was there before.
+    """
+
+    label: str
+    source: Source
+    entries: list[Entry]
+    repeated: list[str]
+
+
+@dataclass(frozen=True)
+class Library:
+    """A shelf for every task, by the task's label; tasks may share one."""
+
+    shelves: Mapping[str, Shelf]
+
+    def source(self, task: str) -> Source:
+        """Return what a task may know."""
+        return self.shelves[task].source
+
+    def entries(self) -> tuple[Entry, ...]:
+        """Return what was read: name, hash of the text, tokens, tokens that mean unknown.
+
+        Where tasks have documents of their own, each entry says of which name it is.
+        """
+        shelves = {shelf.label: shelf for shelf in self.shelves.values()}
+        told = ({"docs": label} if len(shelves) > 1 else {} for label in shelves)
+        return tuple(
+            {**entry, **of}
+            for shelf, of in zip(shelves.values(), told, strict=True)
+            for entry in shelf.entries
+        )
+
+    def repeated(self) -> int:
+        """Return how many documents were left out because their text was there before."""
+        shelves = {shelf.label: shelf for shelf in self.shelves.values()}
+        return sum(len(shelf.repeated) for shelf in shelves.values())
+
+
+def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str, Documents]:
+    """Return the documents of every task by its label, before any is read.
+
+    ``docs`` is one name for all, or a mapping from a task, by name or by label, to a name. Raises
+    UserError for a task that the mapping does not name, and for a name that is no task's.
+    """
+    if isinstance(docs, str):
+        return dict.fromkeys([task.label for task in tasks], open_documents(docs))
+    named = {task.label: task.label.partition(":")[0] for task in tasks}
+    known = {*named, *named.values()}
+    for key in docs:
+        if key not in known:
+            message = f"docs names a task {key!r} that the sweep has not; {nearest(key, known)}."
+            raise UserError(message)
+    opened = {given: open_documents(given) for given in docs.values()}
+    found = {}
+    for label, name in named.items():
+        given = docs.get(label, docs.get(name))
+        if given is None:
+            message = f"docs names no documents for task {label}; add {name}: … to it."
+            raise UserError(message)
+        found[label] = opened[given]
+    return found
+
+
+def make_library(opened: Mapping[str, Documents], tokenizer: Any, trained_length: int) -> Library:
+    """Return the library of a tokenizer; documents are read when a task first asks for them."""
+    distinct = {documents.label: documents for documents in opened.values()}
+    shelves = {
+        label: _shelf(documents, tokenizer, trained_length) for label, documents in distinct.items()
+    }
+    return Library({task: shelves[documents.label] for task, documents in opened.items()})
+
+
+def _shelf(documents: Documents, tokenizer: Any, trained_length: int) -> Shelf:
+    entries: list[Entry] = []
+    repeated: list[str] = []
+    read = make_reader(tokenizer)
+
+    def passages() -> Iterator[Passage]:
+        seen: set[str] = set()
+        for name, text in documents.read():
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            if digest in seen:  # measured twice, it would feign a narrow interval
+                repeated.append(name)
+                continue
+            seen.add(digest)
+            tokens, ends = read(text)
+            if len(tokens) < documents.min_tokens:
+                continue
+            entries.append(_entry(name, digest, tokens, tokenizer.unk_token_id))
+            yield Passage(name, tokens, ends)
+            if len(entries) == documents.count:
+                return
+        _check_enough(documents, len(entries))
+
+    source = source_of(tokenizer, passages, trained_length)
+    return Shelf(documents.label, source, entries, repeated)
+
+
+def _entry(name: str, digest: str, tokens: Sequence[int], unknown: int | None) -> Entry:
+    return {
+        "name": name,
+        "sha256": digest,
+        "tokens": len(tokens),
+        "unknown": tokens.count(unknown) if unknown is not None else 0,
+    }
+
+
+def _check_enough(documents: Documents, found: int) -> None:
+    """Raise UserError where fewer documents were found than asked for."""
+    wanted = documents.count or 1
+    if found < wanted and (documents.count or documents.min_tokens):
+        message = (
+            f"--docs {documents.label} holds {found} documents of {documents.min_tokens} tokens or "
+            f"more, not {wanted}; ask for fewer or shorter ones."
+        )
+        raise UserError(message)
