@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import file_digest
@@ -167,7 +168,10 @@ def _open_config(
 
 
 def _label(name: str) -> str:
-    return name if name == "reference" else str(Path(name).expanduser()).rpartition("/")[2]
+    """Return what a model is called in tables and as a folder: its last name, and never ``..``."""
+    if name == "reference":
+        return name
+    return os.path.normpath(Path(name).expanduser().absolute()).rpartition("/")[2]
 
 
 def hollow(config: Any, *, trust_remote_code: bool) -> Any:

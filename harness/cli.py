@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from cyclopts import App
-from rich.markup import escape
+from rich.text import Text
 
 from harness.commands._screen import INTERRUPTED, REFUSED, err
 from harness.commands.check import check
@@ -36,9 +36,7 @@ def main(arguments: list[str] | None = None) -> Any:
     try:
         status = app(arguments, result_action="return_value", exit_on_error=True)
     except UserError as error:
-        err.print(
-            f"[bold red]ropewalk:[/bold red] {escape(str(error))}", highlight=False, soft_wrap=True
-        )
+        err.print(Text.assemble(("ropewalk:", "bold red"), f" {error}"), soft_wrap=True)
         status = REFUSED
     except KeyboardInterrupt:
         err.print("Interrupted; everything measured is kept. The same command goes on.")

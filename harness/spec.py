@@ -1,40 +1,73 @@
-"""What is asked: one sweep, from flags, from a YAML file, or from both."""
+"""What is asked: sweeps of one model each, from flags, from a YAML file, or from both."""
 
 from __future__ import annotations
 
 import re
+import reprlib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
 from harness.errors import UserError
+from harness.grid import expand
 from harness.plugins import nearest
+from harness.sheet import Sheet, read_sheet
 
 SCALING = ("none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn")
 TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
-LENGTH = re.compile(r"([1-9]\d*)([kx]?)")
+LENGTH = re.compile(r"([1-9][0-9]{0,11})([kx]?)")
+SHORT = reprlib.Repr()  # a file may nest lists within lists without end
+SHORT.maxstring = SHORT.maxother = 200
+
+
+def _length(text: str) -> str:
+    if not LENGTH.fullmatch(text):
+        message = f"{text!r} is no length; write 512, 4k (4096) or 2x (of the window)"
+        raise ValueError(message)
+    return text
+
+
+def _grid(entry: str) -> str:
+    expand(entry)
+    return entry
+
+
+Entry = Annotated[str, AfterValidator(_grid)]
+Length = Annotated[str, AfterValidator(_length)]
 
 
 class Spec(BaseModel):
-    """A sweep as it was asked for. The field names are the flags and the keys of a sweep file."""
+    """A sweep over one model, as it was asked for.
+
+    The field names are the flags and the keys of a sweep file. ``docs`` is one name for all tasks,
+    or a name for each; ``published`` names the table whose settings these are.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str = Field("reference", min_length=1)  # "" would be the working folder
     revision: str | None = None
-    scaling: tuple[str, ...] = SCALING
-    task: tuple[str, ...] = TASKS
-    length: tuple[str, ...] = LENGTHS
-    docs: str = Field("embedded", min_length=1)
+    scaling: tuple[Entry, ...] = SCALING
+    task: tuple[Entry, ...] = TASKS
+    length: tuple[Length, ...] = LENGTHS
+    docs: str | dict[str, str] = "embedded"
     out: Path | None = None
-    seed: int = 0
+    seed: int = Field(0, ge=-(2**63), lt=2**63)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"
+    offline: bool = False
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    published: str | None = None
 
     @field_validator("scaling", "task", "length", mode="before")
     @classmethod
@@ -44,15 +77,21 @@ class Spec(BaseModel):
         if not items:
             message = "name at least one"
             raise ValueError(message)
-        return tuple(str(item) if isinstance(item, int) else item for item in items)
+        return tuple(str(item) if _is_whole(item) else item for item in items)
 
-    @field_validator("length")
+    @field_validator("scaling", "task", mode="after")
     @classmethod
-    def _readable(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for text in value:
-            if not LENGTH.fullmatch(text):
-                message = f"{text!r} is no length; write 512, 4k (4096) or 2x (of the window)"
-                raise ValueError(message)
+    def _without_grids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(entry for given in value for entry in expand(given))
+
+    @field_validator("docs", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        names = list(value.values()) if isinstance(value, dict) else [value]
+        keys = value if isinstance(value, dict) else ()
+        if not names or not all(isinstance(text, str) and text for text in (*names, *keys)):
+            message = "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
+            raise ValueError(message)
         return value
 
     def lengths(self, trained_length: int) -> tuple[int, ...]:
@@ -67,40 +106,73 @@ class Spec(BaseModel):
 
 
 def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
-    """Merge a sweep file with the flags that were given (which win) and validate both.
+    """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does."""
+    specs = parse_all(file, flags)
+    if len(specs) > 1:
+        message = f"{len(specs)} models are named where one is asked for."
+        raise UserError(message)
+    return specs[0]
 
-    Raises UserError naming the file, the key, what was given and what is allowed.
+
+def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
+    """Merge a sweep file with the flags that were given (which win); return a Spec per model.
+
+    Raises UserError naming the file and its line, the key, what was given and what is allowed.
     """
-    given = {**(_from_yaml(file) if file else {}), **flags}
-    for key in given:
+    sheet = read_sheet(file) if file else Sheet()
+    for key in (*sheet.settings, *flags):
         if key not in Spec.model_fields:
-            message = f"{file}: no setting is called {key!r}; {nearest(key, Spec.model_fields)}."
+            known = nearest(key, Spec.model_fields)
+            message = f"{sheet.where((key,))}no setting is called {key!r}; {known}."
             raise UserError(message)
+    given = {**sheet.settings, **flags}
+    blamed = Sheet(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
+    models = _models(given, blamed)
+    return tuple(_validated({**given, **model}, blamed, flags) for model in models)
+
+
+def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
+    """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
+    if "model" not in given:
+        return [{}]
+    named = given["model"]
+    names = list(named) if isinstance(named, list | tuple) else [named]
+    where = f"{sheet.where(('model',))}model: "
+    if not names:
+        message = f"{where}name at least one (given: {SHORT.repr(named)})."
+        raise UserError(message)
+    for name in names:
+        if names.count(name) > 1:
+            message = f"{where}{SHORT.repr(name)} stands there twice; leave one out."
+            raise UserError(message)
+    models = [_split(name) for name in names]
+    pinned = any("revision" in model for model in models)
+    if given.get("revision") is not None and (len(models) > 1 or pinned):
+        message = f"{where}a revision is one model's; write each as NAME@REVISION and no other."
+        raise UserError(message)
+    return models
+
+
+def _split(name: Any) -> dict[str, Any]:
+    if not isinstance(name, str) or "@" not in name or "/" in name.rpartition("@")[2]:
+        return {"model": name}
+    hub, _, revision = name.rpartition("@")
+    local = name.startswith((".", "/", "~"))
+    return {"model": name} if local else {"model": hub, "revision": revision}
+
+
+def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Spec:
     try:
         return Spec.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(map(str, first["loc"]))
+        place = tuple(first["loc"])
+        key = str(place[0])
         reason = first["msg"].removeprefix("Value error, ")
-        where = f"{file}: " if file and key.partition(".")[0] not in flags else ""
-        message = f"{where}{key}: {reason} (given: {first['input']!r})."
+        where = "" if key in flags else sheet.where(place)
+        message = f"{where}{key}: {reason} (given: {SHORT.repr(first['input'])})."
         raise UserError(message) from None
 
 
-def _from_yaml(file: Path) -> dict[str, Any]:
-    try:
-        read = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        message = f"sweep file {file} does not exist."
-        raise UserError(message) from None
-    except OSError as error:
-        message = f"sweep file {file} cannot be read: {error.strerror}."
-        raise UserError(message) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        message = f"sweep file {file} is not YAML: {reason}."
-        raise UserError(message) from None
-    if not isinstance(read, dict):
-        message = f"sweep file {file} must hold settings (model: …, scaling: […], …)."
-        raise UserError(message)
-    return {str(key): value for key, value in read.items()}
+def _is_whole(item: Any) -> bool:
+    return isinstance(item, int) and not isinstance(item, bool)

@@ -433,7 +433,7 @@ class TestRefused:
             (
                 {"length": "long"},
                 "length: 'long' is no length; write 512, 4k (4096) or 2x (of the window) "
-                "(given: ('long',)).",
+                "(given: 'long').",
             ),
             (
                 {"dtype": "float8"},
@@ -585,7 +585,7 @@ class TestRefused:
             (("docs",), "docs is no run folder: it holds no run.json."),
             (("run", "gone", "--out", "here"), "gone is no run folder: it holds no run.json."),
             (("run", "--report", "curve"), "no report is called 'curve'; did you mean 'curves'? "
-             "known: curves, passkey_map, scores, or a path to a .py file."),
+             "known: bits_per_byte, curves, passkey_map, scores, or a path to a .py file."),
         ],
     )  # fmt: skip
     def test_a_report_of_what_is_no_run_is_refused(
@@ -697,7 +697,7 @@ print("loaded:", *sorted(heavy))
         """Every plug-in is one line under its kind."""
         lines = ropewalk("list").out.splitlines()
         assert [line for line in lines if not line.startswith(" ")] == [
-            "methods", "tasks", "reports",
+            "methods", "tasks", "reports", "sweeps",
         ]  # fmt: skip
         assert sum(line.split()[0] in ("yarn", "passkey", "scores") for line in lines) == 3
 

@@ -12,6 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.plugins import FOLDERS, catalogue
+from harness.sheet import carried
 from tests.conftest import WORDS
 from tests.tiny import save_tiny
 
@@ -57,11 +58,11 @@ def test_the_other_commands_are_scripts_that_are_there() -> None:
 
 
 def test_the_catalogue_is_that_of_the_list_command() -> None:
-    """The list of methods, tasks and reports is up to date."""
+    """The list of methods, tasks, reports and sweeps is up to date."""
     found = README.partition("<!-- list -->\n```\n")[2].partition("```\n<!-- /list -->")[0]
     wanted = []
-    for kind in FOLDERS:
-        lines = catalogue(kind)
+    known = {kind: catalogue(kind) for kind in FOLDERS} | {"sweep": carried()}
+    for kind, lines in known.items():
         width = max(map(len, lines))
         wanted += [f"{kind}s", *(f"  {name:<{width}}  {line}" for name, line in lines.items())]
     assert found.rstrip("\n") == "\n".join(wanted)

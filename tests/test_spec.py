@@ -11,8 +11,8 @@ from harness.errors import UserError
 from harness.spec import LENGTHS, SCALING, TASKS, Spec, parse
 
 SETTINGS = (
-    "allow_pickle, device, docs, dtype, length, model, out, revision, scaling, seed, task, "
-    "trust_remote_code"
+    "allow_pickle, device, docs, dtype, length, model, offline, out, published, revision, scaling, "
+    "seed, task, trust_remote_code"
 )
 
 
@@ -86,10 +86,9 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
         ("7: 1\n", f"no setting is called '7'; known: {SETTINGS}."),
         (
             "length: [64, 4q]\n",
-            "length: '4q' is no length; write 512, 4k (4096) or 2x (of the window) "
-            "(given: [64, '4q']).",
+            "length: '4q' is no length; write 512, 4k (4096) or 2x (of the window) (given: '4q').",
         ),
-        ("scaling: [{}]\n", "scaling.0: Input should be a valid string (given: {})."),
+        ("scaling: [{}]\n", "scaling: Input should be a valid string (given: {})."),
         ("scaling: []\n", "scaling: name at least one (given: [])."),
         ("task: []\n", "task: name at least one (given: [])."),
         ("length: []\n", "length: name at least one (given: [])."),
@@ -102,7 +101,11 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
             "dtype: float8\n",
             "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16' (given: 'float8').",
         ),
-        ("docs: ''\n", "docs: String should have at least 1 character (given: '')."),
+        (
+            "docs: ''\n",
+            "docs: name a text file, a folder or a data set, or one for each task (TASK: NAME) "
+            "(given: '').",
+        ),
         ("model: ''\n", "model: String should have at least 1 character (given: '')."),
     ],
 )
@@ -111,15 +114,14 @@ def test_a_mistake_in_a_sweep_file_is_answered_word_for_word(
 ) -> None:
     """The sentence names the file, the key, what was given and what is allowed."""
     sweep.write_text(text)
-    assert refused(sweep, {}) == f"{sweep}: {message}"
+    assert refused(sweep, {}) == f"{sweep}, line 1: {message}"
 
 
 def test_a_mistake_in_a_flag_does_not_blame_the_file(sweep: Path) -> None:
     """The file is named only for its own settings."""
     sweep.write_text("seed: 7\n")
     assert refused(sweep, {"length": ("long",)}) == (
-        "length: 'long' is no length; write 512, 4k (4096) or 2x (of the window) "
-        "(given: ('long',))."
+        "length: 'long' is no length; write 512, 4k (4096) or 2x (of the window) (given: 'long')."
     )
 
 

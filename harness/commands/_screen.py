@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -10,8 +11,10 @@ from rich.console import Console
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
-screen = Console(width=None if sys.stdout.isatty() else PIPED)
-err = Console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
+# Names come from files and data sets: nothing in them is markup, an emoji or a number to colour.
+console = partial(Console, markup=False, emoji=False, highlight=False)
+screen = console(width=None if sys.stdout.isatty() else PIPED)
+err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
 
 Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 Switch = Annotated[bool | None, Parameter(negative="")]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from harness.commands._screen import COMPLETE, Many, Switch, err, screen
+from harness.offline import go_offline
 
 
 def inspect(
@@ -14,6 +15,7 @@ def inspect(
     scaling: Many = None,
     length: Many = None,
     revision: str | None = None,
+    offline: Switch = None,
     trust_remote_code: Switch = None,
     out: Path | None = None,
 ) -> int:
@@ -24,6 +26,7 @@ def inspect(
         scaling: Methods: NAME, NAME:option=value,… or a path to your own .py file.
         length: Tokens: 512, 4k (4096) or 2x (twice the trained window).
         revision: Branch, tag or commit on the hub.
+        offline: Ask the hub for nothing; what its cache holds will do.
         trust_remote_code: Let code from the model's repository run.
         out: Write channels and decay there, as CSV, PNG and SVG; default: print the table only.
     """
@@ -31,6 +34,8 @@ def inspect(
     from harness.spec import parse
 
     spec = parse(None, {name: value for name, value in flags.items() if value is not None})
+    if spec.offline:
+        go_offline()
     with err.status("Reading config"):
         from harness.inspection import inspect, show, write
 

@@ -18,6 +18,14 @@ def report(
     report: Annotated[
         tuple[str, ...] | None, Parameter(consume_multiple=True, negative="", help="Which reports.")
     ] = None,
+    task: Annotated[
+        tuple[str, ...] | None,
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Your own task files that the runs were measured with: only these are executed.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None, Parameter(help="Where the files go; default: RUN/reports, for one run.")
     ] = None,
@@ -26,17 +34,22 @@ def report(
     if len(runs) > 1 and out is None:
         message = "several runs are joined: say with --out where their tables and figures go."
         raise UserError(message)
-    write(list(runs), out or runs[0] / "reports", report)
+    write(list(runs), out or runs[0] / "reports", report, task or ())
     return COMPLETE
 
 
-def write(runs: list[Path], folder: Path, chosen: tuple[str, ...] | None) -> None:
-    """Write the reports of these runs, and show the table and where the files are."""
+def write(
+    runs: list[Path], folder: Path, chosen: tuple[str, ...] | None, tasks: tuple[str, ...] = ()
+) -> None:
+    """Write the reports of these runs, and show the table and where the files are.
+
+    ``tasks`` are those whose code may run beside the built-in ones: a record alone runs none.
+    """
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
         from harness.report import show, write_reports
 
-        frame = make_frame(runs)
+        frame = make_frame(runs, tasks)
         files, skipped = write_reports(frame, folder, chosen)
     show(frame, screen)
     for name, reason in skipped.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,16 +10,20 @@ from cyclopts import Parameter
 
 from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
 from harness.commands.report import write
+from harness.errors import UserError
+from harness.offline import go_offline
 
 if TYPE_CHECKING:
     from harness.plan import Plan
+
+RESERVED = ("reports",)  # a folder beside those of the models
 
 
 def run(
     sweep: Path | None = None,
     /,
     *,
-    model: str | None = None,
+    model: Many = None,
     revision: str | None = None,
     scaling: Many = None,
     task: Many = None,
@@ -28,6 +33,7 @@ def run(
     seed: int | None = None,
     dtype: str | None = None,
     device: str | None = None,
+    offline: Switch = None,
     trust_remote_code: Switch = None,
     allow_pickle: Switch = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
@@ -35,35 +41,62 @@ def run(
     """Run a sweep: every scaling x task x length. The same command again goes on where it stopped.
 
     Args:
-        sweep: A YAML file with the same settings; flags win over it.
-        model: A folder or a hub name; default: the embedded reference model.
-        revision: Branch, tag or commit on the hub.
-        scaling: Methods: NAME, NAME:option=value,… or a path to your own .py file.
+        sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
+        model: Folders or hub names (NAME@REVISION); default: the embedded reference model.
+        revision: Branch, tag or commit on the hub, of one model.
+        scaling: Methods: NAME, NAME:option=value,… (grids: option=[4,8]) or your own .py file.
         task: Tasks: NAME, NAME:option=value,… or a path to your own .py file.
         length: Tokens: 512, 4k (4096) or 2x (twice the trained window).
-        docs: A text file, a folder, or DATASET:split=…,field=…; default: embedded documents.
-        out: The run folder; default: results/run-MODEL.
+        docs: A file, a folder, a glob, or DATASET:split=…,field=…; default: embedded documents.
+        out: The run folder; default: results/run-MODEL. Of several models, the folder of theirs.
         seed: Seed of every random draw.
         dtype: auto, float32, bfloat16 or float16.
         device: auto, cpu, cuda, cuda:1, …
+        offline: Ask the hub for nothing; what its cache holds will do.
         trust_remote_code: Let code from the model's repository run.
         allow_pickle: Accept weights that are not safetensors.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
     flags = {name: value for name, value in locals().items() if name not in ("sweep", "dry_run")}
-    from harness.spec import parse
+    from harness.spec import parse_all
 
-    spec = parse(sweep, {name: value for name, value in flags.items() if value is not None})
+    specs = parse_all(sweep, {name: value for name, value in flags.items() if value is not None})
+    if specs[0].offline:
+        go_offline()
     from harness import show
     from harness.plan import make_plan
 
     with err.status("Reading config, tokenizer and documents"):
-        plan = make_plan(spec)
-    folder = spec.out or Path("results") / f"run-{plan.checkpoint.label}"
+        plans = [make_plan(spec) for spec in specs]
+    folders = _folders(plans)
     if dry_run:
-        show.plan(plan, folder, screen)
+        for plan, folder in zip(plans, folders, strict=True):
+            show.plan(plan, folder, screen)
         return COMPLETE
-    return _measure(plan, folder)
+    return _measure_all(plans, folders)
+
+
+def _folders(plans: Sequence[Plan]) -> list[Path]:
+    """Return the run folder of each model: of several, one of its name in --out."""
+    labels, out = [plan.checkpoint.label for plan in plans], plans[0].spec.out
+    if len(plans) == 1:
+        return [out or Path("results") / f"run-{labels[0]}"]
+    if out is None:
+        message = "several models are swept: say with --out where the folder of each goes."
+        raise UserError(message)
+    for label in labels:
+        if labels.count(label) > 1 or label in RESERVED:
+            message = f"two of the models would be called {label!r} in {out}; run them apart."
+            raise UserError(message)
+    return [out / label for label in labels]
+
+
+def _measure_all(plans: Sequence[Plan], folders: Sequence[Path]) -> int:
+    """Measure one model after the other, then report them together."""
+    statuses = [_measure(plan, folder) for plan, folder in zip(plans, folders, strict=True)]
+    reports = folders[0] if len(folders) == 1 else folders[0].parent
+    write(list(folders), reports / "reports", None, plans[0].spec.task)
+    return max(statuses)
 
 
 def _measure(plan: Plan, folder: Path) -> int:
@@ -73,5 +106,4 @@ def _measure(plan: Plan, folder: Path) -> int:
     show.left_out(plan, err)
     with show.progress(plan, folder, err) as watch:
         failed = measure(plan, folder, watch)
-    write([folder], folder / "reports", None)
     return WITH_FAILURES if failed else COMPLETE

@@ -1,0 +1,102 @@
+"""A sweep file: settings in YAML, and the line on which each stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import UserError, reason
+from harness.plugins import nearest
+
+CARRIED = Path(__file__).parent / "sweeps"  # sweeps of published settings, by name
+LARGEST = 2**20  # bytes
+Place = tuple[str | int, ...]  # a key, or a key and what follows below it
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """The settings of a sweep file as YAML reads them, and the lines they were found on."""
+
+    file: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    lines: dict[Place, int] = field(default_factory=dict)
+
+    def where(self, place: Place) -> str:
+        """Return "FILE, line N: " of the nearest known place, to begin a sentence with."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        line = f", line {self.lines[place]}" if place else ""
+        return f"{self.file}{line}: " if self.file else ""
+
+
+def carried() -> dict[str, str]:
+    """Return the sweeps that come with the program: by name, the first line of each."""
+    files = sorted(CARRIED.glob("*.yaml"))
+    return {f.stem: f.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for f in files}
+
+
+def read_sheet(given: Path) -> Sheet:
+    """Read a sweep file, or the carried one of this name; raise UserError for what is none."""
+    file = _place(given)
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(LARGEST + 1)
+    except FileNotFoundError:
+        message = f"sweep file {file} does not exist{_meant(given)}."
+        raise UserError(message) from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or reason(error)
+        message = f"sweep file {file} cannot be read: {why}."
+        raise UserError(message) from None
+    if len(content) > LARGEST:
+        message = f"sweep file {file} is larger than {LARGEST // 2**20} MiB: it is none."
+        raise UserError(message)
+    return _parsed(file, content)
+
+
+def _place(given: Path) -> Path:
+    named = CARRIED / f"{given}.yaml"
+    own = given.suffix or len(given.parts) != 1 or given.exists()
+    return named if not own and named.exists() else given
+
+
+def _meant(given: Path) -> str:
+    """Return which carried sweeps there are, where a name was given rather than a file."""
+    return "" if given.suffix else f"; of those carried, {nearest(str(given), carried())}"
+
+
+def _parsed(file: Path, content: bytes) -> Sheet:
+    try:
+        loader = yaml.SafeLoader(content.decode("utf-8-sig"))
+        node = loader.get_single_node()
+        read = loader.construct_document(node) if node is not None else None
+    # A library's constructors raise what they like for 2001-13-45 or a million brackets.
+    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
+        message = f"sweep file {file} is not YAML: {reason(error)}."
+        raise UserError(message) from None
+    if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
+        message = f"sweep file {file} must hold settings (model: …, scaling: […], …)."
+        raise UserError(message)
+    sheet = Sheet(file, {str(key): value for key, value in read.items()}, {})
+    for key, value in node.value:
+        _note(sheet, (str(key.value),), key)
+        parts = value.value if isinstance(value.value, list) else ()
+        for index, part in enumerate(parts):
+            below, place = (part[0], part[0].value) if isinstance(part, tuple) else (part, index)
+            _note(sheet, (str(key.value), place), below)
+    return sheet
+
+
+def _note(sheet: Sheet, place: Place, node: yaml.Node) -> None:
+    """Note the line of a place; raise UserError for a key that was there before."""
+    if not all(isinstance(part, str | int) for part in place):
+        return  # a key that is no word: the validation says so
+    if place in sheet.lines:
+        first = sheet.lines[place]
+        line = node.start_mark.line + 1
+        message = f"{sheet.file}, line {line}: {place[-1]} stands on line {first} too; keep one."
+        raise UserError(message)
+    sheet.lines[place] = node.start_mark.line + 1

@@ -1,0 +1,257 @@
+"""Sweep files: mistakes by line, grids, several models, documents by task, carried settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.cli import main
+from harness.documents import open_documents
+from harness.errors import UserError
+from harness.grid import expand
+from harness.plugins import load, split_options
+from harness.sheet import carried
+from harness.spec import parse, parse_all
+from tests.tiny import save_tiny
+
+SWEEPS = Path(__file__).parent.parent / "harness" / "sweeps"
+
+
+@pytest.fixture
+def sheet(tmp_path: Path) -> Callable[[str], Path]:
+    """Return a writer of sweep files."""
+
+    def write(text: str) -> Path:
+        file = tmp_path / "sweep.yaml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def refused(file: Path, **flags: Any) -> str:
+    with pytest.raises(UserError) as caught:
+        parse_all(file, flags)
+    return str(caught.value)
+
+
+def run(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["run", *map(str, words)])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("seed: 1\nscalings: [none]\n", 2, "no setting is called 'scalings'; did you mean"),
+        ("# first\n\nlength:\n  - 512\n  - 4q\n", 5, "length: '4q' is no length; write 512"),
+        ("model: a\nscaling:\n- none\n- {pi: 4}\n", 4, "scaling: Input should be a valid string"),
+        ("scaling:\n- none\n- yarn:factor=[4,\n", 3, "scaling: the brackets of 'yarn:factor=[4,'"),
+        ("scaling:\n- pi:factor=[]\n", 2, "scaling: 'factor=[]' in 'pi:factor=[]' is no list of"),
+        ("task: passkey\nseed: often\n", 2, "seed: Input should be a valid integer"),
+        ("task: passkey\nseed: 1\ntask: [perplexity]\n", 3, "task stands on line 1 too; keep one."),
+        ("docs:\n  passkey: a\n  passkey: b\n", 3, "passkey stands on line 2 too; keep one."),
+        ("seed: 1\ndocs:\n  passkey: 7\n", 2, "docs: name a text file, a folder or a data set, or"),
+        ("seed: 1\nmodel: [a, a]\n", 2, "model: 'a' stands there twice; leave one out."),
+        ("seed: 1\nmodel: []\n", 2, "model: name at least one (given: [])."),
+        ("model: [a, 7]\n", 1, "model: Input should be a valid string (given: 7)."),
+        ("revision: x\nmodel: [a, b]\n", 2, "model: a revision is one model's; write each as"),
+        ("seed: 99999999999999999999\n", 1, "seed: Input should be less than"),
+    ],
+)
+def test_a_mistake_is_told_with_its_line(
+    sheet: Callable[[str], Path], text: str, line: int, message: str
+) -> None:
+    """The sentence begins with the file and the line to look at."""
+    file = sheet(text)
+    assert refused(file).startswith(f"{file}, line {line}: {message}")
+
+
+def test_a_flag_that_wins_is_blamed_alone(sheet: Callable[[str], Path]) -> None:
+    """A mistake in a flag names no line; a mistake in the file that a flag covers is none."""
+    file = sheet("seed: often\nlength: [4q]\n")
+    assert parse(file, {"seed": 1, "length": ("1x",)}).seed == 1
+    assert refused(file, seed=1, length=("x",)).startswith("length: 'x' is no length")
+
+
+@pytest.mark.parametrize(
+    ("entry", "entries"),
+    [
+        ("yarn", ["yarn"]),
+        ("yarn:factor=4", ["yarn:factor=4"]),
+        ("yarn:factor=[4,8]", ["yarn:factor=4", "yarn:factor=8"]),
+        (
+            "yarn:factor=[4, 8],ramp=paper,beta_fast=[16,32]",
+            [
+                "yarn:factor=4,ramp=paper,beta_fast=16",
+                "yarn:factor=4,ramp=paper,beta_fast=32",
+                "yarn:factor=8,ramp=paper,beta_fast=16",
+                "yarn:factor=8,ramp=paper,beta_fast=32",
+            ],
+        ),
+        ("./odd[1].py:factor=[2]", ["./odd[1].py:factor=2"]),
+    ],
+)
+def test_a_grid_is_every_combination(entry: str, entries: list[str]) -> None:
+    """Lists of values stand for one entry each, the last varying fastest; names are left alone."""
+    assert expand(entry) == entries
+
+
+names = st.text("abcdef_", min_size=1, max_size=4)
+values = st.text("0123456789.", min_size=1, max_size=4)
+
+
+@given(st.dictionaries(names, st.lists(values, min_size=1, max_size=3), min_size=1, max_size=3))
+def test_grids_expand_to_the_product_of_their_options(options: dict[str, list[str]]) -> None:
+    """Read back by the reader of options, the entries are the product of the lists, in order."""
+    written = ",".join(f"{key}=[{','.join(chosen)}]" for key, chosen in options.items())
+    found = [split_options("yarn", entry.partition(":")[2]) for entry in expand(f"yarn:{written}")]
+    assert found == [
+        dict(zip(options, chosen, strict=True)) for chosen in product(*options.values())
+    ]
+
+
+def test_grids_are_taken_from_flags_and_files(sheet: Callable[[str], Path]) -> None:
+    """The same words mean the same on the command line and in a file."""
+    wanted = ("none", "yarn:factor=4", "yarn:factor=8")
+    file = sheet("scaling:\n- none\n- yarn:factor=[4,8]\n")
+    assert parse(file, {}).scaling == wanted
+    assert parse(None, {"scaling": ("none", "yarn:factor=[4,8]")}).scaling == wanted
+    numbers = ",".join(map(str, range(40)))
+    with pytest.raises(UserError, match="stands for more than 1000 entries"):
+        parse(None, {"scaling": (f"yarn:factor=[{numbers}],beta_fast=[{numbers}]",)})
+
+
+def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
+    """Several models are several sweeps of the same settings, each at its own revision."""
+    file = sheet("model: [own/one, own/two@v2, ./here@home]\nseed: 3\n")
+    specs = parse_all(file, {})
+    assert [(s.model, s.revision, s.seed) for s in specs] == [
+        ("own/one", None, 3),
+        ("own/two", "v2", 3),
+        ("./here@home", None, 3),
+    ]
+    (flag,) = parse_all(file, {"model": ("own/three",)})
+    assert flag.model == "own/three"
+
+
+def test_several_models_are_measured_and_reported_together(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each model has a run folder of its own under --out; the tables are of all of them."""
+    other = save_tiny(tmp_path / "other", seed=7)
+    words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
+    words = ["--model", tiny, other, *words]
+    assert run(*words) == 2
+    assert "several models are swept: say with --out" in capsys.readouterr().err
+    assert run(*words, "--out", tmp_path / "runs") == 0
+    capsys.readouterr()
+    for name in ("llama", "other"):
+        record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
+        assert record["model"]["name"] == name
+        assert record["asked"]["model"].endswith(name)
+    table = pd.read_csv(tmp_path / "runs" / "reports" / "scores.csv")
+    assert list(table["model"]) == ["llama", "other"]
+    assert table["score"].nunique() == 2
+    assert run(*words, "--out", tmp_path / "runs", "--dry-run") == 0
+    assert capsys.readouterr().out.count("To measure: 0 samples") == 2
+
+
+def test_two_models_of_one_name_are_refused(
+    docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their run folders would be one: nothing is measured, and nothing is written."""
+    models = [save_tiny(tmp_path / place / "same") for place in "ab"]
+    words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
+    assert run("--model", *models, *words, "--out", tmp_path / "runs") == 2
+    assert "two of the models would be called 'same'" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_task_may_have_documents_of_its_own(
+    tiny: Path, docs: Path, tmp_path: Path, sheet: Callable[[str], Path]
+) -> None:
+    """Perplexity reads one set and the filler of the pass keys another; the record tells both."""
+    (tmp_path / "filler.txt").write_text("The rope is long. " * 40, encoding="utf-8")
+    file = sheet(
+        f"model: {tiny}\nlength: 320\nscaling: none\nout: {tmp_path / 'run'}\n"
+        "task: ['perplexity:tail=16', 'passkey:depths=1,trials=1,filler=documents']\n"
+        f"docs:\n  perplexity: {docs}\n  passkey: {tmp_path / 'filler.txt'}\n"
+    )
+    assert run(file) == 0
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    read = {(entry["docs"], entry["name"]) for entry in record["documents"]["read"]}
+    assert read == {
+        *((str(docs), f"document-{index}.txt") for index in range(3)),
+        (str(tmp_path / "filler.txt"), "filler.txt"),
+    }
+    assert record["documents"]["given"]["passkey"].endswith("filler.txt")
+    samples = (tmp_path / "run" / "samples.jsonl").read_text()
+    lines = [json.loads(line) for line in samples.splitlines()]
+    assert {line["unit"] for line in lines if line["task"].startswith("perplexity")} == {
+        f"document-{index}.txt" for index in range(3)
+    }
+
+
+@pytest.mark.parametrize(
+    ("docs", "message"),
+    [
+        ("{passkey: embedded}", "docs names no documents for task perplexity; add perplexity: … "),
+        ("{perplexty: embedded}", "docs names a task 'perplexty' that the sweep has not; did you "),
+    ],
+)
+def test_documents_of_a_task_are_named_in_full(
+    docs: str,
+    message: str,
+    tiny: Path,
+    sheet: Callable[[str], Path],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """No task falls back to other documents than it was given, and no name is left unused."""
+    assert run(sheet(f"model: {tiny}\nlength: 1x\ndocs: {docs}\n"), "--dry-run") == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(carried()))
+def test_a_carried_sweep_can_be_planned(name: str) -> None:
+    """Every method, task and documents' name of a carried sweep is one that is there."""
+    for spec in parse_all(Path(name), {}):
+        assert [load("method", entry).label for entry in spec.scaling] == list(spec.scaling)
+        assert [load("task", entry).label for entry in spec.task] == list(spec.task)
+        assert isinstance(spec.docs, str)
+        open_documents(spec.docs)
+        assert spec.published
+        assert spec.lengths(4096)
+
+
+def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The published settings of PI, on a model and texts that are here."""
+    words = ["pi_paper", "--model", tiny, "--docs", docs, "--length", "300", "600"]
+    assert run(*words, "--out", tmp_path / "run") == 0
+    asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
+    assert asked["scaling"] == ["none", "pi:factor=4", "pi:factor=8"]
+    assert asked["task"] == ["perplexity:protocol=press,stride=256"]
+    assert asked["published"] == "pi-pg19"
+    assert "perplexity:protocol=press,stride=256, perplexity" in capsys.readouterr().out
+
+
+def test_an_unknown_sweep_is_answered_with_those_carried(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A name that is no file is met with the nearest sweep that is carried."""
+    assert run("pi_papper") == 2
+    told = capsys.readouterr().err
+    assert "sweep file pi_papper does not exist; of those carried, did you mean 'pi_paper'?" in told
+    assert all(name in told for name in carried())
+    assert len(carried()) == len(list(SWEEPS.iterdir())) >= 4
