@@ -18,7 +18,7 @@ from harness.errors import UserError, reason
 from harness.plugins import nearest
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
-LARGEST = 32 * 2**20  # bytes of one document; tokenizing takes some two hundred times as many
+LARGEST = 16 * 2**20  # bytes of one document; tokenizing takes some 300 times as many
 CHUNK = 2**20
 MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
 BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
@@ -29,7 +29,7 @@ Document = tuple[str, str]  # name, text
 def _zstd(path: Path) -> Any:
     import pyarrow
 
-    return pyarrow.input_stream(str(path), compression="zstd")
+    return io.BufferedReader(pyarrow.input_stream(str(path), compression="zstd"))
 
 
 COMPRESSED: dict[str, Callable[[Path], Any]] = {
@@ -150,11 +150,11 @@ def _members(path: Path, name: str, longest: int | None) -> Iterator[Document]:
 
 def _lines(path: Path, name: str) -> Iterator[tuple[str, Any]]:
     """Yield the records of a file of JSON lines."""
-    with _opened(path) as raw:
-        lines = io.BufferedReader(raw) if isinstance(raw, io.RawIOBase) else raw
+    with _opened(path) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(2 * LARGEST + 1), b""), start=1):
             if len(line) > 2 * LARGEST:
-                message = f"{path}, line {number} is longer than {2 * LARGEST / 2**20:g} MiB."
+                limit = f"{2 * LARGEST / 2**20:g} MiB"
+                message = f"{path}, line {number} is longer than {limit}; split the document."
                 raise UserError(message)
             if line.strip():
                 yield f"{name}[{number - 1}]", _parsed(line, f"{path}, line {number}")

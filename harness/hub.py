@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from harness.errors import UserError, reason
@@ -42,9 +44,12 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
     short = Path(rows.name).name
     split = rows.split or "test"
     try:
-        for place, (index, row) in enumerate(_numbered(rows, split)):
-            label = f"{short}[{place if index is None else index}]"
-            yield label, _text(rows, row, label, longest)
+        for index, row in _numbered(rows, split):
+            told = short if index is None else f"{short}[{index}]"
+            text = _text(rows, row, told, longest)
+            # A drawn stream does not tell the numbers of its rows.
+            mark = "" if index is not None else f"#{sha256(text.encode()).hexdigest()[:8]}"
+            yield f"{told}{mark}", text
     except UserError:
         raise
     except (
@@ -56,8 +61,8 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
         DatasetGenerationError,
     ) as error:
         # The library's own words for a broken file are only in the cause.
-        told = error.__cause__ or error
-        message = f"data set {rows.name} (split {split}) cannot be read: {reason(told)}"
+        why = reason(error.__cause__ or error)
+        message = f"data set {rows.name} (split {split}) cannot be read: {why}"
         raise UserError(message) from error
 
 
@@ -78,8 +83,6 @@ def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, An
     if rows.seed is None:
         yield from enumerate(found)
     elif hasattr(found, "select"):
-        from random import Random
-
         order = list(range(len(found)))
         Random(rows.seed).shuffle(order)
         yield from ((index, found[index]) for index in order)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
@@ -13,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from huggingface_hub import cached_assets_path
+from huggingface_hub import cached_assets_path, constants
 
 CACHE = 1  # raised when a cached file would be read as something else
+DIGEST = hashlib.sha256().digest_size
 LEAST = 1 << 17  # characters; a shorter text is tokenized about as fast as it is looked up
 
 Tokens = tuple[tuple[int, ...], tuple[int, ...] | None]
@@ -33,7 +33,7 @@ def make_reader(tokenizer: Any) -> Callable[[str], Tokens]:
     def read(text: str) -> Tokens:
         if folder is None or len(text) < LEAST:
             return tokenize(tokenizer, text)
-        file = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.npz"
+        file = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.tokens"
         found = _load(file)
         if found is None:
             found = tokenize(tokenizer, text)
@@ -79,37 +79,42 @@ def _folder(tokenizer: Any) -> Path | None:
     told = f"{CACHE} {version('tokenizers')} {tokenizer.backend_tokenizer.to_str()}"
     name = hashlib.sha256(told.encode()).hexdigest()[:32]
     try:
-        return Path(cached_assets_path("ropewalk", namespace="tokens", subfolder=name))
-    except OSError:  # a home that cannot be written: only time is lost
+        return Path(
+            cached_assets_path(
+                "ropewalk", "tokens", subfolder=name, assets_dir=constants.HF_ASSETS_CACHE
+            )
+        )
+    except (OSError, ValueError):  # a home that cannot be written: only time is lost
         return None
 
 
 def _load(file: Path) -> Tokens | None:
     """Return what a file holds; None where there is none, or not a whole one."""
     try:
-        with np.load(file, allow_pickle=False) as held:  # a zip: every byte has its checksum
-            tokens, ends = held["tokens"], held["ends"]
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        content = file.read_bytes()
+    except OSError:
         return None
-    if tokens.ndim != 1 or ends.shape != (len(tokens) + 1,):
+    told, body = content[:DIGEST], content[DIGEST:]
+    if hashlib.sha256(body).digest() != told:
         return None
-    return tuple(tokens.tolist()), tuple(ends.tolist())
+    tokens, ends = np.frombuffer(body, dtype="<i4").reshape(2, -1).tolist()
+    return tuple(tokens), (0, *ends)
 
 
 def _save(file: Path, found: Tokens) -> None:
-    """Write a file beside its place and move it there, so that no other reader sees half of it."""
+    """Write a file beside its place and move it there, so that no other reader sees half of it.
+
+    It has a hash of what follows, then the tokens, then the bytes up to the end of each.
+    """
     tokens, ends = found
     if ends is None:
         return
+    body = np.array([tokens, ends[1:]], dtype="<i4").tobytes()
     with suppress(OSError):  # a full disk costs time, not the sweep
         handle, name = tempfile.mkstemp(dir=file.parent, suffix=".new")
         try:
             with os.fdopen(handle, "wb") as opened:
-                np.savez(
-                    opened,
-                    tokens=np.array(tokens, dtype=np.int32),
-                    ends=np.array(ends, dtype=np.int64),
-                )
+                opened.write(hashlib.sha256(body).digest() + body)
             Path(name).replace(file)
         finally:
             Path(name).unlink(missing_ok=True)

@@ -1,0 +1,335 @@
+"""Real inputs: formats, compressions, choice by length and seed, the cache, and what is broken."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+import tracemalloc
+import zipfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import datasets
+import pyarrow
+import pytest
+from huggingface_hub import constants
+from pyarrow import parquet
+
+from harness import files, tokens
+from harness.documents import open_documents
+from harness.errors import UserError
+from harness.library import make_library, open_all
+from harness.plugins import load
+from harness.tokens import make_reader, tokenize
+from tests.tiny import tiny_tokenizer
+
+TEXT = "Es war einmal …\nand it was long\r\n"
+ROWS = [{"text": f"row {index} " + "rope " * index, "id": index} for index in range(6)]
+
+
+def read(given: object) -> list[tuple[str, str]]:
+    return list(open_documents(str(given)).read())
+
+
+def refused(given: object) -> str:
+    with pytest.raises(UserError) as caught:
+        read(given)
+    return str(caught.value)
+
+
+def zstd(path: Path, content: bytes) -> None:
+    with pyarrow.output_stream(str(path), compression="zstd") as file:
+        file.write(content)
+
+
+WRITERS: dict[str, Callable[[Path, bytes], object]] = {
+    "": lambda path, content: path.write_bytes(content),
+    ".gz": lambda path, content: path.write_bytes(gzip.compress(content)),
+    ".bz2": lambda path, content: path.write_bytes(bz2.compress(content)),
+    ".xz": lambda path, content: path.write_bytes(lzma.compress(content)),
+    ".zst": zstd,
+}
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_a_compressed_text_is_the_text(suffix: str, tmp_path: Path) -> None:
+    """Named alone, in a folder, or cut short: every letter as it was written, line ends too."""
+    path = tmp_path / f"tale.txt{suffix}"
+    WRITERS[suffix](path, TEXT.encode())
+    assert read(path) == read(tmp_path) == [(path.name, TEXT)]
+    assert read(f"{path}:max_chars=15") == [(path.name, TEXT[:15])]
+
+
+@pytest.mark.parametrize("suffix", WRITERS)
+def test_lines_of_json_are_rows(suffix: str, tmp_path: Path) -> None:
+    """A row is a document, named by its line; empty lines are none."""
+    path = tmp_path / f"rows.jsonl{suffix}"
+    lines = [json.dumps(row, ensure_ascii=False) for row in ROWS[:2]]
+    WRITERS[suffix](path, f"{lines[0]}\n\n{lines[1]}".encode())
+    assert read(path) == [
+        (f"{path.name}[0]", ROWS[0]["text"]),
+        (f"{path.name}[2]", ROWS[1]["text"]),
+    ]
+
+
+def write_rows(path: Path) -> None:
+    table = pyarrow.Table.from_pylist(ROWS)
+    if path.suffix == ".json":
+        path.write_text(json.dumps(ROWS))
+    elif path.suffix == ".parquet":
+        parquet.write_table(table, path, row_group_size=4)
+    else:
+        new = pyarrow.ipc.new_file if "file" in path.stem else pyarrow.ipc.new_stream
+        with pyarrow.OSFile(str(path), "wb") as sink, new(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=4)
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.parquet", "stream.arrow", "file.arrow"])
+def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
+    """Rows come in order, whatever groups the file is written in, and a field is asked for."""
+    write_rows(tmp_path / name)
+    assert read(tmp_path / name) == [(f"{name}[{row['id']}]", row["text"]) for row in ROWS]
+    assert refused(f"{tmp_path / name}:field=id") == f"{name}[0]: field 'id' holds int, not text."
+    assert refused(f"{tmp_path / name}:field=txt") == (
+        f"{name}[0] has no field 'txt'; did you mean 'text'? known: id, text."
+    )
+
+
+def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
+    """Members are documents by their place in the archive; what is no text is not read."""
+    with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
+        archive.writestr("b/two.md", "second")
+        archive.writestr("../one.txt", "first")
+        archive.writestr("cover.png", b"\x89PNG")
+    wanted = [("books.zip/../one.txt", "first"), ("books.zip/b/two.md", "second")]
+    assert read(tmp_path / "books.zip") == read(tmp_path) == wanted
+    assert [path.name for path in tmp_path.iterdir()] == ["books.zip"]
+
+
+def test_a_glob_names_files_below_what_they_share(tmp_path: Path) -> None:
+    """Files come in order and are named so that they differ; one that matches nothing is told."""
+    for name in ("a/x.txt", "b/x.txt", "b/c/y.txt", "b/z.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    assert [name for name, _ in read(tmp_path / "**" / "*.txt")] == [
+        "a/x.txt",
+        "b/c/y.txt",
+        "b/x.txt",
+    ]
+    assert read(f"{tmp_path}/b/*.txt") == [("x.txt", "b/x.txt")]
+    assert refused(f"{tmp_path}/*.html") == f"no file matches {tmp_path}/*.html."
+    assert refused(f"{tmp_path}/b/*.txt:split=test") == (
+        f"--docs {tmp_path}/b/*.txt: split is for data sets; these are files."
+    )
+
+
+def library(given: str) -> Any:
+    opened = open_all(given, [load("task", "perplexity")])
+    return make_library(opened, tiny_tokenizer(), 64)
+
+
+def taken(given: object) -> list[str]:
+    """Return the names of the documents that a sweep takes."""
+    shelves = library(str(given))
+    shelves.source("perplexity").passages()
+    return [entry["name"] for entry in shelves.entries()]
+
+
+@pytest.fixture(scope="module")
+def hub_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder as a data set repository has it: Parquet shards, the last of them broken."""
+    folder = tmp_path_factory.mktemp("repository") / "books"
+    rows = [{"text": f"book {index} " + "word " * (10 * index), "id": index} for index in range(12)]
+    for shard in range(3):
+        path = folder / "data" / f"train-{shard:05}-of-00003.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(pyarrow.Table.from_pylist(rows[4 * shard : 4 * shard + 4]), path)
+    path.write_bytes(path.read_bytes()[:-20])
+    return folder
+
+
+def test_documents_are_taken_by_length_and_count(hub_like: Path) -> None:
+    """The first that are long enough are taken, in order, and the record says which."""
+    shelves = library(f"{hub_like}:split=train,min_tokens=100,count=3")
+    passages = shelves.source("perplexity").passages()
+    assert [p.name for p in passages] == ["books[2]", "books[3]", "books[4]"]
+    assert [len(p.tokens) for p in passages] == [entry["tokens"] for entry in shelves.entries()]
+    assert min(len(p.tokens) for p in passages) >= 100
+
+
+def test_no_more_of_a_set_is_read_than_is_taken(hub_like: Path) -> None:
+    """Streamed, the broken last shard is never met by those who ask for less; else it is told."""
+    assert taken(f"{hub_like}:split=train,count=8")[-1] == "books[7]"
+    with pytest.raises(UserError, match=r"data set .*books \(split train\) cannot be read: "):
+        taken(f"{hub_like}:split=train,count=9")
+
+
+def test_a_seed_draws_the_same_documents_again(tmp_path: Path) -> None:
+    """Files, saved sets and streams: a seed is a draw, repeated it is the same one."""
+    texts = {f"{index:02}.txt": f"text {index}" for index in range(20)}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    rows = datasets.Dataset.from_dict({"text": list(texts.values())})
+    rows.save_to_disk(tmp_path / "saved")
+    rows.to_parquet(tmp_path / "streamed" / "train.parquet")
+    for given in (f"{tmp_path}/*.txt:", f"{tmp_path}/saved:", f"{tmp_path}/streamed:split=train,"):
+        draws = [taken(f"{given}count=5,seed={seed}") for seed in (1, 1, 2)]
+        assert draws[0] == draws[1] != draws[2]
+        assert len(set(draws[0])) == 5
+        assert draws[0] != taken(f"{given}count=5")
+
+
+def test_a_drawn_saved_row_keeps_its_number(tmp_path: Path) -> None:
+    """The name of a document leads to its row, whatever the order it was drawn in."""
+    rows = datasets.Dataset.from_dict({"text": [f"text {index}" for index in range(9)]})
+    rows.save_to_disk(tmp_path / "saved")
+    drawn = read(f"{tmp_path}/saved:seed=4")
+    assert sorted(drawn) == [(f"saved[{index}]", f"text {index}") for index in range(9)] != drawn
+
+
+def test_too_few_documents_are_not_passed_over(tmp_path: Path) -> None:
+    """Fewer documents than asked for would be another n than the settings say."""
+    (tmp_path / "a.txt").write_text("a" * 50)
+    (tmp_path / "b.txt").write_text("b" * 30)
+    with pytest.raises(UserError) as caught:
+        taken(f"{tmp_path}:min_tokens=40,count=2")
+    assert str(caught.value) == (
+        f"--docs {tmp_path}:min_tokens=40,count=2 holds 1 documents of 40 tokens or more, not 2; "
+        "ask for fewer or shorter ones."
+    )
+
+
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "utf16.txt": (
+        "rope".encode("utf-16"),
+        " is not UTF-8 text (byte 0) (UTF-16, by its first bytes)",
+    ),
+    "half.txt": ("façade …".encode()[:-1], " is not UTF-8 text (byte 8); convert it first."),
+    "empty.txt": (b"", " holds no text at all."),
+    "blank.jsonl": (b"\n\n", " holds no text at all."),
+    "torn.txt.gz": (gzip.compress(b"rope" * 999)[:-9], " cannot be read: Compressed file ended"),
+    "none.txt.gz": (b"rope", " cannot be read: Not a gzipped file"),
+    "none.txt.xz": (b"rope", " cannot be read: Input format not supported"),
+    "none.txt.bz2": (b"rope", " cannot be read: Invalid data stream"),
+    "none.txt.zst": (b"rope", " cannot be read: "),
+    "none.zip": (b"rope", " cannot be read: File is not a zip file."),
+    "none.parquet": (b"rope" * 9, " cannot be read: Parquet magic bytes not found"),
+    "none.arrow": (b"rope" * 9, " cannot be read: "),
+    "line.jsonl": (b'{"text": "a"}\n{"text": \n', ", line 2 is no JSON: "),
+    "latin.jsonl": (b'{"text": "a"}\n{"text": "\xe9"}\n', ", line 2 is no JSON: 'utf-8' codec"),
+    "list.jsonl": (b"[1]\n", "[0] is no record with fields, but list."),
+    "deep.json": (b"[" * 99_999, " is no JSON: "),
+    "number.jsonl": (b'{"text": 7}\n', "[0]: field 'text' holds int, not text."),
+    "surrogate.jsonl": (b'{"text": "a\\ud800"}\n', "[0] holds half a letter (a lone surrogate,"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_is_broken_is_one_sentence(name: str, tmp_path: Path) -> None:
+    """The file, and the line where there are lines, and what is wrong with it."""
+    content, told = BROKEN[name]
+    (tmp_path / name).write_bytes(content)
+    message = refused(tmp_path / name)
+    assert name + told in message
+    assert "\n" not in message
+
+
+def giants(folder: Path, size: int) -> list[str]:
+    """Write documents of one line and that size, most of it holes that cost no disk."""
+    for name, head in (("a.txt", b""), ("a.jsonl", b'{"text": "'), ("a.json", b'{"text": "')):
+        with (folder / name).open("wb") as file:
+            file.write(head)
+            file.truncate(size)
+    with gzip.open(folder / "b.txt.gz", "wb", compresslevel=1) as packed:
+        for _ in range(size // 2**20):
+            packed.write(bytes(2**20))
+    return ["a.txt", "a.jsonl", "a.json", "b.txt.gz"]
+
+
+def test_a_giant_of_one_line_is_refused_in_bounded_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large the file, no more of it is held than the largest document there may be."""
+    monkeypatch.setattr(files, "LARGEST", 2 * 2**20)
+    for name in giants(tmp_path, 64 * 2**20):
+        tracemalloc.start()
+        message = refused(tmp_path / name)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert "is longer than" in message
+        assert peak < 20 * 2**20
+    assert read(f"{tmp_path}/a.txt:max_chars=9") == [("a.txt", "\0" * 9)]
+
+
+class TestCache:
+    """Tokens of long texts are read from disk, and never wrongly."""
+
+    @pytest.fixture(autouse=True)
+    def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
+        monkeypatch.setattr(tokens, "LEAST", 100)
+
+    @pytest.fixture
+    def text(self) -> str:
+        return "".join(Random(1).choices("abc …", k=500))
+
+    @pytest.fixture
+    def unread(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+        """Return what makes every further tokenizing fail the test."""
+
+        def arm() -> None:
+            monkeypatch.setattr(tokens, "tokenize", lambda *_: pytest.fail("tokenized again"))
+
+        return arm
+
+    def test_a_text_is_tokenized_once(self, text: str, unread: Callable[[], None]) -> None:
+        """A second process finds the same tokens and bytes."""
+        first = make_reader(tiny_tokenizer())(text)
+        assert first == tokenize(tiny_tokenizer(), text)
+        unread()
+        assert make_reader(tiny_tokenizer())(text) == first
+
+    def test_texts_and_tokenizers_are_kept_apart(self, text: str, tmp_path: Path) -> None:
+        """Another text or another tokenizer is another file; a short text is none."""
+        other = tiny_tokenizer()
+        other.add_tokens(["abc"])
+        readers = [make_reader(tiny_tokenizer()), make_reader(other)]
+        found = [reader(given) for reader in readers for given in (text, text + "abc", "short")]
+        assert found[0] != found[3]
+        assert len(list(tmp_path.rglob("*.tokens"))) == 4
+
+    def test_a_damaged_file_is_written_anew(self, text: str, tmp_path: Path) -> None:
+        """Cut anywhere, with a byte changed anywhere, or of another shape: the tokens are right."""
+        right = make_reader(tiny_tokenizer())(text)
+        (file,) = tmp_path.rglob("*.tokens")
+        whole = file.read_bytes()
+        draw = Random(2)
+        for _ in range(40):
+            place = draw.randrange(len(whole))
+            flipped = whole[:place] + bytes([whole[place] ^ 0x40]) + whole[place + 1 :]
+            for damaged in (whole[:place], flipped):
+                file.write_bytes(damaged)
+                assert make_reader(tiny_tokenizer())(text) == right
+        assert [path.suffix for path in file.parent.iterdir()] == [".tokens"]
+
+    def test_writers_at_once_leave_one_whole_file(self, text: str, tmp_path: Path) -> None:
+        """Many writers of one text get the same tokens, and the file that stays is whole."""
+        right = tokenize(tiny_tokenizer(), text)
+        readers = [make_reader(tiny_tokenizer()) for _ in range(8)]
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(lambda reader: reader(text), readers)) == {right}
+        (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert tokens._load(file) == right
+
+    def test_no_cache_costs_only_time(
+        self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where nothing can be written, the tokens are the same."""
+        (tmp_path / "taken").touch()
+        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path / "taken"))
+        assert make_reader(tiny_tokenizer())(text) == tokenize(tiny_tokenizer(), text)
