@@ -17,11 +17,13 @@ from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
 from harness.errors import UserError, reason
+from harness.names import place, printable
 from harness.rotary import check_geometry, rope_of, unscaled
 from scaling._types import Rope
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
+TRUST = "where you trust it, let it run with --trust-remote-code."
 NO_FOLDER = " There is no folder of this name either."
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -67,7 +69,7 @@ def open_checkpoint(
     where, commit, config = _open_config(name, revision, trust_remote_code)
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
-    place = _device(device)
+    where_to = _device(device)
     return Checkpoint(
         name=where,
         label=_label(name),
@@ -76,8 +78,8 @@ def open_checkpoint(
         config=config,
         tokenizer=tokenizer,
         rope=rope_of(config),
-        dtype=_dtype(dtype, place, config),
-        device=place,
+        dtype=_dtype(dtype, where_to, config),
+        device=where_to,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
     )
@@ -152,7 +154,7 @@ def _open_config(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()  # else five lines of retries stand before our sentence
-    folder = REFERENCE if name == "reference" else Path(name).expanduser()
+    folder = REFERENCE if name == "reference" else place(name)
     local = folder.is_dir()
     if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
@@ -171,7 +173,7 @@ def _label(name: str) -> str:
     """Return what a model is called in tables and as a folder: its last name, and never ``..``."""
     if name == "reference":
         return name
-    return os.path.normpath(Path(name).expanduser().absolute()).rpartition("/")[2]
+    return printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
 
 
 def hollow(config: Any, *, trust_remote_code: bool) -> Any:
@@ -191,6 +193,8 @@ def _read(part: str, where: str, function: Callable[[], Any], hint: str = "") ->
         return function()
     except Exception as error:
         message = f"the {part} of {where} cannot be read: {reason(error)}{hint}"
+        if "trust_remote_code=True" in str(error):
+            message = f"the {part} of {where} needs the repository's own code; {TRUST}"
         raise UserError(message) from error
 
 

@@ -14,6 +14,7 @@ from harness import embedded
 from harness.errors import UserError
 from harness.files import TEXT, Document, in_folder, names_of, read_file
 from harness.hub import Rows, is_saved, read_set
+from harness.names import place
 from harness.plugins import nearest, split_options
 
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
@@ -42,7 +43,7 @@ def open_documents(given: str) -> Documents:
     much of each document; ``min_tokens`` and ``count`` say which are taken, ``seed`` draws them.
     Raises UserError before anything is read for a path that does not exist or a bad option.
     """
-    whole = Path(given).expanduser()
+    whole = place(given)
     name, listed = (given, "") if _is_path(whole) else _split(given)
     options = _options(name, listed)
     numbers = {key: int(options[key]) for key in NUMBERS if key in options}
@@ -83,21 +84,21 @@ def _options(name: str, listed: str) -> dict[str, str]:
 
 def _check_exists(given: str, name: str) -> None:
     """Raise UserError where what looks like a path, by its beginning or its end, is not there."""
-    place = Path(name).expanduser()
-    if name == "embedded" or _is_path(place):
+    path = place(name)
+    if name == "embedded" or _is_path(path):
         return
     if has_magic(name):
         if not _matching(name):
             message = f"no file matches {name}."
             raise UserError(message)
         return
-    if name.startswith((".", "/", "~")) or place.suffix in TEXT or "\0" in name or not name:
+    if name.startswith((".", "/", "~")) or path.suffix in TEXT or "\0" in name or not name:
         message = f"documents {given} do not exist; give a file, a folder or a data set's name."
         raise UserError(message)
 
 
 def _matching(pattern: str) -> list[Path]:
-    found = glob(str(Path(pattern).expanduser()), recursive=True)  # noqa: PTH207  # absolute ones too
+    found = glob(str(place(pattern)), recursive=True)  # noqa: PTH207  # absolute ones too
     return sorted(path for path in map(Path, found) if path.is_file())
 
 
@@ -105,7 +106,7 @@ def _read(name: str, options: dict[str, str], numbers: dict[str, int]) -> Iterat
     """Yield the documents of a name; raise UserError where there is none at all."""
     if name == "embedded":
         found: Iterator[Document] = _drawn(list(embedded.held_out()), numbers.get("seed"))
-    elif files := _files(Path(name).expanduser(), name, options):
+    elif files := _files(place(name), name, options):
         ordered = _drawn(files, numbers.get("seed"))
         field = options.get("field", "text")
         found = (
@@ -160,9 +161,9 @@ def _common(paths: list[Path]) -> tuple[str, ...]:
 
 
 def _rows(name: str, options: dict[str, str], numbers: dict[str, int]) -> Rows:
-    place = Path(name).expanduser()
+    path = place(name)
     return Rows(
-        name=str(place) if place.is_dir() else name,
+        name=str(path) if path.is_dir() else name,
         split=options.get("split"),
         config=options.get("config"),
         revision=options.get("revision"),

@@ -9,7 +9,7 @@ class UserError(Exception):
     """What was given, what is allowed, what to do; shown as one sentence, exit status 2."""
 
 
-def reason(error: BaseException) -> str:
+def reason(error: object) -> str:
     """Return what a library says went wrong, in one line a person can read."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"

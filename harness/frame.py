@@ -11,7 +11,8 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names
-from harness.store import read_run, read_samples
+from harness.schema import check_run, check_sample
+from harness.store import RUN, SAMPLES, read_run, read_samples
 from tasks._types import Sample, Score
 
 NOT_MEASURED = "not_measured"
@@ -42,6 +43,8 @@ def make_frame(folders: Iterable[Path], tasks: Iterable[str] = ()) -> pd.DataFra
     """
     cells: dict[Key, Cell] = {}
     runs = {folder: read_run(folder) for folder in folders}
+    for folder, run in runs.items():
+        check_run(str(folder / RUN), run)
     _check_comparable(runs)
     own = [task for task in (load("task", given) for given in tasks) if task.digest is not None]
     for folder, run in runs.items():
@@ -103,6 +106,8 @@ def _cells(
     folder: Path, run: Mapping[str, Any], own: Sequence[Plugin]
 ) -> Iterable[tuple[Key, Cell]]:
     samples = read_samples(folder)
+    for record in samples.values():
+        check_sample(f"{folder / SAMPLES}: sample {record['question']}", record)
     tasks = {label: _task(folder, task, own) for label, task in run["tasks"].items()}
     for cell in run["cells"]:
         task = run["tasks"][cell["task"]]

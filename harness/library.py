@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.documents import Documents, open_documents
 from harness.errors import UserError
+from harness.names import printable
 from harness.plugins import Plugin, nearest
 from harness.source import source_of
 from harness.tokens import make_reader
@@ -109,8 +110,8 @@ def _shelf(documents: Documents, tokenizer: Any, trained_length: int) -> Shelf:
             tokens, ends = read(text)
             if len(tokens) < documents.min_tokens:
                 continue
-            entries.append(_entry(name, digest, tokens, tokenizer.unk_token_id))
-            yield Passage(name, tokens, ends)
+            entries.append(_entry(printable(name), digest, tokens, tokenizer.unk_token_id))
+            yield Passage(printable(name), tokens, ends)
             if len(entries) == documents.count:
                 return
         _check_enough(documents, len(entries))

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from harness.errors import UserError
+from harness.names import printable
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -78,7 +79,7 @@ def load(kind: str, given: str) -> Plugin:
         raise UserError(message)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     options = call(f"{kind} {name}", lambda: _options(short, module, kind, listed))
-    label = f"{short}:{listed}" if listed else short
+    label = printable(f"{short}:{listed}" if listed else short)
     return Plugin(kind, given, label, module, options, digest)
 
 

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
@@ -52,7 +53,9 @@ def write_reports(
 def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
     """Return the table or figure, or in words why the report does not apply to this frame."""
     try:
-        made: pd.DataFrame | Figure = report.module.make(frame, **report.options)
+        # A $ in a name is a $, and no formula.
+        with rc_context({"text.parse_math": False}):
+            made: pd.DataFrame | Figure = report.module.make(frame, **report.options)
     except ValueError as error:
         return str(error)
     return made

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from filelock import FileLock, Timeout
 
-from harness.errors import UserError
+from harness.errors import UserError, reason
 
 RUN, SAMPLES, LOCK = "run.json", "samples.jsonl", ".lock"
 SCHEMA = 1
@@ -69,7 +69,7 @@ def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
         try:
             record = json.loads(line)
             samples[record["cell"], record["question"]] = record
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             message = f"{path}, line {number} is broken; take the line out to measure it again."
             raise UserError(message) from None
     return samples
@@ -77,24 +77,25 @@ def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 def measured(samples: Mapping[tuple[str, str], Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Return the keys of the samples that need no second measurement."""
-    return {key for key, record in samples.items() if record["status"] in KEPT}
+    return {key for key, record in samples.items() if record.get("status") in KEPT}
 
 
 def read_run(folder: Path) -> dict[str, Any]:
     """Return the record of a run. Raises UserError where the folder holds none."""
     path = folder / RUN
     try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         message = f"{folder} is no run folder: it holds no {RUN}."
         raise UserError(message) from None
-    except ValueError as error:
-        message = f"{path} is no JSON: {error}."
+    except (ValueError, RecursionError, OSError) as error:
+        message = f"{path} is no JSON: {reason(error)}."
         raise UserError(message) from None
-    if record.get("schema") != SCHEMA:
-        message = f"{path} has schema {record.get('schema')!r}; this version reads {SCHEMA}."
+    schema = record.get("schema") if isinstance(record, dict) else None
+    if schema != SCHEMA:
+        message = f"{path} has schema {reason(repr(schema))}; this version reads {SCHEMA}."
         raise UserError(message)
-    return record
+    return dict(record)
 
 
 def write_run(folder: Path, record: Mapping[str, Any]) -> None:

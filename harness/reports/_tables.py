@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports._cells import cells
+from harness.reports._escape import markdown_text
 
 
 def wide(frame: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
@@ -28,8 +29,8 @@ def wide(frame: pd.DataFrame) -> dict[tuple[str, str], pd.DataFrame]:
 def markdown(table: pd.DataFrame) -> str:
     """Return a pipe table of ``table``, its index first where that has a name."""
     named = table.index.name is not None
-    empty_for_missing = table.astype(object).where(table.notna(), None)
-    return empty_for_missing.to_markdown(index=named)
+    plain = table.map(markdown_text).rename(index=markdown_text, columns=markdown_text)
+    return plain.astype(object).where(plain.notna(), None).to_markdown(index=named)
 
 
 def text(cell: Mapping[Any, Any]) -> str:

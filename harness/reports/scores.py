@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.reports._cells import cells
+from harness.reports._escape import markdown_text
 from harness.reports._tables import markdown, wide
 
 
@@ -18,6 +19,6 @@ def readable(frame: pd.DataFrame) -> str:
     parts = []
     for (model, task), table in wide(frame).items():
         metric = frame.loc[frame["task"] == task, "metric"].iloc[0]
-        heading = f"### {task}, {metric} [95 % interval], {model}"
+        heading = f"### {markdown_text(task)}, {metric} [95 % interval], {markdown_text(model)}"
         parts.append(f"{heading}\n\n{markdown(table)}\n")
     return "\n".join(parts)

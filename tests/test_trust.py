@@ -1,0 +1,405 @@
+"""What comes from elsewhere runs no code, makes no markup and no paths, and breaks nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from harness import documents, embedded
+from harness.cli import main
+from harness.errors import UserError
+from harness.plugins import ROOT
+from harness.sheet import read_sheet
+from harness.spec import Spec, parse_all
+from tests.tiny import save_tiny
+
+LOUD = 'from pathlib import Path\nPath(r"{marker}").write_text("run")\n'
+
+
+def call(*words: object) -> int:
+    """Call the command line in this process; anything but its own exit is a failure."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def marker(tmp_path: Path) -> Path:
+    """Return a file that exists once foreign code has run."""
+    return tmp_path / "marker"
+
+
+@pytest.fixture
+def measured(tiny: Path, docs: Path, tmp_path: Path) -> Path:
+    """Return a small run."""
+    words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
+    assert call("run", *words, "--scaling", "none", "pi", "--out", tmp_path / "run") == 0
+    return tmp_path / "run"
+
+
+class TestNoCode:
+    """Code runs when the user names it, and never because a file does."""
+
+    def coded(self, folder: Path, marker: Path) -> Path:
+        """Return a model folder that brings its own classes, as repositories on the hub do."""
+        save_tiny(folder)
+        for name, part in (
+            ("config.json", {"AutoConfig": "own.C", "AutoModelForCausalLM": "own.M"}),
+            ("tokenizer_config.json", {"AutoTokenizer": [None, "own.T"]}),
+        ):
+            told = json.loads((folder / name).read_text())
+            told |= {"auto_map": part, "model_type": "own", "tokenizer_class": "T"}
+            (folder / name).write_text(json.dumps(told))
+        (folder / "own.py").write_text(LOUD.format(marker=marker))
+        return folder
+
+    def test_code_of_a_model_repository_is_not_run(
+        self, docs: Path, tmp_path: Path, marker: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A model that needs its own code is refused in a sentence; asked for, the code runs."""
+        folder = self.coded(tmp_path / "own", marker)
+        words = ["run", "--model", folder, "--docs", docs, "--out", tmp_path / "run"]
+        assert call(*words) == 2
+        told = capsys.readouterr().err.partition("ropewalk: ")[2]
+        assert told.startswith(f"the config of {folder} needs the repository's own code; ")
+        assert call("inspect", folder) == 2
+        assert not marker.exists()
+        call(*words, "--trust-remote-code")
+        assert marker.exists()
+
+    def test_weights_that_are_pickles_are_not_opened(
+        self, tiny: Path, docs: Path, tmp_path: Path, marker: Path
+    ) -> None:
+        """A pickle that runs code on loading is not loaded, whatever its name is."""
+
+        class Loud:
+            def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+                return os.mkdir, (str(marker),)
+
+        folder = shutil.copytree(tiny, tmp_path / "pickled")
+        (folder / "model.safetensors").unlink()
+        torch.save({"weight": Loud()}, folder / "pytorch_model.bin")
+        (folder / "model.bin").write_bytes(pickle.dumps(Loud()))
+        words = ["run", "--model", folder, "--docs", docs, "--task", "perplexity:tail=16"]
+        assert call(*words, "--length", "1x", "--out", tmp_path / "run") == 2
+        assert not marker.exists()
+
+    def test_code_of_a_data_set_is_not_run(self, tmp_path: Path, marker: Path) -> None:
+        """A loading script beside the data is not executed."""
+        folder = tmp_path / "books"
+        folder.mkdir()
+        (folder / "books.py").write_text(LOUD.format(marker=marker))
+        with pytest.raises(UserError, match="cannot be read"):
+            list(documents.open_documents(f"{folder}:split=train,count=1").read())
+        assert not marker.exists()
+
+    def test_a_record_runs_no_code(
+        self, measured: Path, marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """A run folder from elsewhere names a task file or a module: neither is loaded."""
+        own = tmp_path / "mine.py"
+        own.write_text(LOUD.format(marker=marker) + "from tasks.perplexity import *\n")
+        record = json.loads((measured / "run.json").read_text())
+        (task,) = record["tasks"].values()
+        for given_as, file in ((str(own), "0" * 16), (str(own), None), ("tests.absent", None)):
+            task |= {"given": given_as, "file": file}
+            (measured / "run.json").write_text(json.dumps(record))
+            assert call("report", measured) == 2
+            assert "whose code runs only when named: add --task" in capsys.readouterr().err
+        assert not marker.exists()
+
+    def test_a_task_of_ones_own_is_reported_when_it_is_named(
+        self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The run that names it reports it; later the file is named again, and must be the same."""
+        own = tmp_path / "mine.py"
+        own.write_text('"""Mine."""\nfrom tasks.perplexity import *\nMETRIC = "mine"\n')
+        words = ["--model", tiny, "--docs", docs, "--task", f"{own}:tail=16", "--length", "1x"]
+        run = tmp_path / "run"
+        assert call("run", *words, "--scaling", "none", "--out", run) == 0
+        assert call("report", run) == 2
+        assert call("report", run, "--task", own) == 0
+        own.write_text(own.read_text() + "VERSION = 1\n")
+        capsys.readouterr()
+        assert call("report", run, "--task", own) == 2
+        assert "the same file as then" in capsys.readouterr().err
+
+
+class TestOffline:
+    """``--offline`` asks the hub for nothing."""
+
+    PROBE = """
+import sys
+from harness.offline import go_offline
+if "early" in sys.argv: import huggingface_hub, datasets, transformers
+go_offline()
+import socket
+socket.socket.connect = lambda *_: sys.exit("asked the network")
+from harness.documents import open_documents
+from harness.errors import UserError
+from harness.checkpoint import open_checkpoint
+for ask in (
+    lambda: list(open_documents("nobody/nothing:count=1").read()),
+    lambda: open_checkpoint("nobody/nothing", revision=None, dtype="auto", device="cpu",
+                            trust_remote_code=False, allow_pickle=False),
+):
+    try:
+        ask()
+    except UserError as error:
+        print(error)
+"""
+
+    @pytest.mark.parametrize("when", ["early", "late"])
+    def test_nothing_is_asked(self, when: str, tmp_path: Path) -> None:
+        """Whether the libraries were imported before or after, no connection is tried."""
+        kept = {k: v for k, v in os.environ.items() if "OFFLINE" not in k}
+        done = subprocess.run(
+            [sys.executable, "-c", self.PROBE, when],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+            env={**kept, "HF_HOME": str(tmp_path)},
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("cannot be read") == 2
+
+    def test_it_is_a_flag_and_a_setting(
+        self, measured: Path, tiny: Path, docs: Path, tmp_path: Path
+    ) -> None:
+        """Given either way it is on record, and changes no number."""
+        file = tmp_path / "sweep.yaml"
+        file.write_text("offline: true\nscaling: [none, pi]\nlength: 1x\n")
+        words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
+        before = (measured / "samples.jsonl").read_bytes()
+        assert call("run", file, *words, "--out", measured) == 0
+        assert (measured / "samples.jsonl").read_bytes() == before
+        assert json.loads((measured / "run.json").read_text())["asked"]["offline"] is True
+        assert call("run", *words, "--offline", "--dry-run") == 0
+
+
+HOSTILE = "a|b [red]*x* `y` <b> $\\frac{1$ [l](http://x) :bomb: \x1b[2J"
+
+
+class TestNames:
+    """A name is text wherever it is shown, and never a place in the file system."""
+
+    def test_names_are_no_markup(
+        self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Signs of rich, Markdown, mathtext and terminals come out as they went in, or escaped."""
+        texts = tmp_path / "texts"
+        texts.mkdir()
+        for index, path in enumerate(sorted(docs.iterdir())):
+            shutil.copy(path, texts / f"{index}{HOSTILE.replace('/', '')}.txt")
+        (texts / f"short{HOSTILE.replace('/', '')}.txt").write_text("too short")
+        model = shutil.copytree(tiny, tmp_path / HOSTILE.replace("/", ""))
+        own = tmp_path / f"{HOSTILE.replace('/', '').replace(':', '')}.py"
+        shutil.copy(ROOT / "scaling" / "pi.py", own)
+        words = ["--model", model, "--docs", texts, "--task", "perplexity:tail=16"]
+        words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", tmp_path / "run"]
+        assert call("run", *words, "--dry-run") == 0
+        assert call("run", *words) == 0
+        shown = "".join(capsys.readouterr())
+        assert "[red]*x*" in shown
+        assert "\x1b" not in shown
+        table = (tmp_path / "run" / "reports" / "scores.md").read_text()
+        rows = [line for line in table.splitlines() if line.startswith("|")]
+        assert {line.replace("\\|", "").count("|") for line in rows} == {4}
+        assert "<b>" not in table.replace("\\<b>", "")
+        assert "](http" not in table.replace("\\](http", "")
+        assert (tmp_path / "run" / "reports" / "curves.png").exists()
+
+    def test_names_are_no_places(self, tiny: Path, docs: Path, tmp_path: Path) -> None:
+        """A model called .. or . is swept into a folder of its own name below --out."""
+        inner = shutil.copytree(tiny, tmp_path / "models" / "inner")
+        other = save_tiny(tmp_path / "models" / "other", seed=3)
+        words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
+        words += ["--scaling", "none", "--out", tmp_path / "out"]
+        assert call("run", "--model", f"{inner}/../inner/.", f"{other}/", *words) == 0
+        assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+            "inner",
+            "other",
+            "reports",
+        ]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["models", "out"]
+
+
+# What a hand or a disk may leave in a file of JSON or YAML.
+leaves = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**30), 10**30)
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["yarn:factor=[", "1x", "../..", "\x1b[2J", "perplexity", "./x.py", "ok"])
+)
+junk = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.text(max_size=4) | st.sampled_from(sorted(Spec.model_fields)), inner, max_size=3
+        )
+    ),
+    max_leaves=8,
+)
+SIGNS = "[]{}-?:&*!|>'\"#%@`~,\n"
+SCALARS = ("<<", "!!python/object:os.system", "2001-99-99", "0x", "1_0", ".inf", "1e999", "a")
+fuzzing = settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+def answered(ask: Callable[[], object]) -> str | None:
+    """Return the sentence something is refused with, None where it is not; let all else through."""
+    try:
+        ask()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+class TestFuzz:
+    """Whatever a file holds, the answer is a sentence."""
+
+    @fuzzing
+    @given(st.dictionaries(st.sampled_from(sorted(Spec.model_fields)), junk, max_size=4))
+    def test_flags_of_any_value(self, flags: dict[str, Any]) -> None:
+        """A spec is made, or refused by a UserError in one line."""
+        refused = answered(lambda: parse_all(None, flags))
+        assert refused is None or "\n" not in refused
+
+    @fuzzing
+    @given(
+        st.binary(max_size=60)
+        | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass"))
+        | junk.map(lambda value: json.dumps(value).encode())
+        | st.lists(
+            st.sampled_from([*SIGNS, "model:", "scaling:", "docs:", "length:", *SCALARS]),
+            max_size=14,
+        ).map(lambda parts: " ".join(parts).encode())
+    )
+    def test_sweep_files_of_any_bytes(self, tmp_path: Path, content: bytes) -> None:
+        """A sweep file is read, or refused by a UserError in one line."""
+        file = tmp_path / "sweep.yaml"
+        file.write_bytes(content)
+        refused = answered(lambda: parse_all(file, {}))
+        assert refused is None or "\n" not in refused
+        assert refused is None or refused.startswith((f"{file}", f"sweep file {file}"))
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "a: &a [x, x, x, x, x, x, x, x, x]\n"
+            + "".join(
+                f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join([f'*{chr(97 + i)}'] * 9)}]\n"
+                for i in range(9)
+            ),
+            "scaling: &a [*a]\n",
+            "scaling: " + "[" * 5000,
+            "seed: " + "9" * 5000,
+            "docs: &a {passkey: *a}\n",
+            "model: " + "x" * 2**20,
+        ],
+    )
+    def test_sweep_files_made_to_hurt(self, tmp_path: Path, content: str) -> None:
+        """Bombs, loops, depths and lengths are refused in a short sentence."""
+        file = tmp_path / "sweep.yaml"
+        file.write_text(content)
+        with pytest.raises(UserError) as caught:
+            parse_all(file, {})
+        assert len(str(caught.value)) < 1000
+
+    @fuzzing
+    @given(st.text(max_size=40) | st.sampled_from(["a:count=1e9", "\0", "~:", "[", "*:seed=-1"]))
+    def test_documents_of_any_name(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    ) -> None:
+        """Documents are opened, or refused by a UserError; no name raises anything else."""
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(documents, "read_set", lambda *_: iter([("a", "text")]))
+        monkeypatch.setattr(embedded, "held_out", lambda: iter([("a", "text")]))
+        answered(lambda: list(documents.open_documents(name).read()))
+
+    @settings(fuzzing, max_examples=150)
+    @given(seed=st.integers(0, 2**32), value=junk)
+    def test_records_with_anything_in_them(
+        self, measured: Path, seed: int, value: Any, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """One value of a record gone or replaced: a report, or a sentence, and nothing else."""
+        whole = measured.with_name("whole")
+        if not whole.exists():
+            shutil.copytree(measured, whole)
+        draw = Random(seed)
+        run = json.loads((whole / "run.json").read_text())
+        lines = [json.loads(x) for x in (whole / "samples.jsonl").read_text().splitlines()]
+        _damage(draw.choice([run, draw.choice(lines)]), draw, value)
+        (measured / "run.json").write_text(json.dumps(run))
+        (measured / "samples.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        shutil.rmtree(measured / "reports", ignore_errors=True)
+        status = call("report", measured, "--report", "scores", "bits_per_byte")
+        told = capsys.readouterr()
+        assert status in (0, 1, 2)
+        assert "Traceback" not in told.err
+        if status == 2:
+            assert told.err.startswith("ropewalk: ")
+
+    @fuzzing
+    @given(content=st.binary(max_size=40) | junk.map(lambda value: json.dumps(value).encode()))
+    @pytest.mark.parametrize("name", ["run.json", "samples.jsonl"])
+    def test_records_of_any_bytes(self, measured: Path, name: str, content: bytes) -> None:
+        """A file replaced by anything: a report, or status 2."""
+        before = measured.with_name(f"{name}.before")
+        if not before.exists():
+            shutil.copy(measured / name, before)
+        (measured / name).write_bytes(content + b"\n")
+        assert call("report", measured, "--report", "scores") in (0, 1, 2)
+        shutil.copy(before, measured / name)
+
+    def test_a_damaged_record_stops_a_sweep_in_a_sentence(
+        self, measured: Path, tiny: Path, docs: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Going on in such a folder is refused, and what lies there is left alone."""
+        record = json.loads((measured / "run.json").read_text())
+        del record["model"]["name"]
+        (measured / "run.json").write_text(json.dumps(record))
+        words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
+        assert call("run", *words, "--out", measured) == 2
+        assert "run.json is damaged: model.name: Field required." in capsys.readouterr().err
+        assert json.loads((measured / "run.json").read_text()) == record
+
+
+def _damage(record: Any, draw: Random, value: Any) -> None:
+    """Replace or remove one thing, somewhere in nested lists and mappings."""
+    while True:
+        keys = list(record) if isinstance(record, dict) else list(range(len(record)))
+        key = draw.choice(keys)
+        inner = record[key]
+        if isinstance(inner, dict | list) and inner and draw.random() < 0.7:
+            record = inner
+        elif draw.random() < 0.4:
+            del record[key]
+            return
+        else:
+            record[key] = value
+            return
+
+
+def test_a_sheet_is_read_in_full_before_it_is_refused(tmp_path: Path) -> None:
+    """A file of settings alone is a sheet, whatever its last line lacks."""
+    file = tmp_path / "sweep.yaml"
+    file.write_text("\ufeffseed: 1", encoding="utf-8")
+    assert read_sheet(file).settings == {"seed": 1}
