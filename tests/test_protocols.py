@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from harness.cli import main
 from harness.engine import answers
 from harness.source import make_source
 from harness.tokens import tokenize
@@ -206,6 +207,20 @@ def test_what_cannot_be_slid_is_refused(
 def test_the_longest_stream_that_fits_is_told_right(source: Source) -> None:
     """The length named by the refusal does have a window."""
     assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
+
+
+def test_a_stream_leaves_no_document_out(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A short last document in which no window begins is read, and not said to be left out."""
+    for name, text in {**TEXTS, "c": "short"}.items():
+        (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
+    words = ["run", "--model", str(tiny), "--docs", str(tmp_path), "--length", "1x", "--dry-run"]
+    for protocol, told in (("overlap", 0), ("press", 1)):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, "--task", f"perplexity:protocol={protocol},stride=16"])
+        assert not ended.value.code
+        assert capsys.readouterr().out.count("are left out: c.txt") == told
 
 
 def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: Source) -> None:
