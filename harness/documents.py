@@ -12,8 +12,8 @@ from typing import Any
 
 from harness import embedded
 from harness.errors import UserError
-from harness.files import TEXT, Document, in_folder, names_of, read_file
-from harness.hub import Rows, is_saved, read_set
+from harness.files import MANY, TEXT, Document, in_folder, kind, names_of, read_file
+from harness.hub import BUFFER, Rows, is_saved, read_set
 from harness.names import place
 from harness.plugins import nearest, split_options
 
@@ -107,13 +107,7 @@ def _read(name: str, options: dict[str, str], numbers: dict[str, int]) -> Iterat
     if name == "embedded":
         found: Iterator[Document] = _drawn(list(embedded.held_out()), numbers.get("seed"))
     elif files := _files(place(name), name, options):
-        ordered = _drawn(files, numbers.get("seed"))
-        field = options.get("field", "text")
-        found = (
-            document
-            for path, label in ordered
-            for document in read_file(path, label, field, numbers.get("max_chars"))
-        )
+        found = _in_files(files, options.get("field", "text"), numbers)
     else:
         found = read_set(_rows(name, options, numbers), numbers.get("max_chars"))
     empty = True
@@ -123,6 +117,30 @@ def _read(name: str, options: dict[str, str], numbers: dict[str, int]) -> Iterat
     if empty:
         message = f"--docs {name} holds no text at all."
         raise UserError(message)
+
+
+def _in_files(
+    files: list[tuple[Path, str]], field: str, numbers: dict[str, int]
+) -> Iterator[Document]:
+    """Yield the documents of files; where a seed draws them, rows too, through a buffer."""
+    seed, longest = numbers.get("seed"), numbers.get("max_chars")
+    whole = all(kind(path) not in MANY for path, _ in files)  # drawing files draws documents
+    ordered = _drawn(files, seed)
+    found = (
+        document for path, label in ordered for document in read_file(path, label, field, longest)
+    )
+    return found if seed is None or whole else _through_buffer(found, Random(seed))
+
+
+def _through_buffer(found: Iterator[Document], draw: Random) -> Iterator[Document]:
+    """Yield documents in a drawn order, holding no more than BUFFER of them."""
+    held = list(islice(found, BUFFER))
+    for document in found:
+        index = draw.randrange(len(held))
+        yield held[index]
+        held[index] = document
+    draw.shuffle(held)
+    yield from held
 
 
 def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:

@@ -216,6 +216,7 @@ ROWS: dict[str, Callable[[Path, str], Iterator[tuple[str, Any]]]] = {
     ".parquet": _parquet,
     ".arrow": _arrow,
 }
+MANY = {*ROWS, ".zip"}  # kinds of files with several documents
 
 
 def names_of(paths: Sequence[Path], root: Path | None) -> list[str]:

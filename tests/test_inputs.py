@@ -177,7 +177,10 @@ def test_a_seed_draws_the_same_documents_again(tmp_path: Path) -> None:
     rows = datasets.Dataset.from_dict({"text": list(texts.values())})
     rows.save_to_disk(tmp_path / "saved")
     rows.to_parquet(tmp_path / "streamed" / "train.parquet")
-    for given in (f"{tmp_path}/*.txt:", f"{tmp_path}/saved:", f"{tmp_path}/streamed:split=train,"):
+    lines = [json.dumps({"text": text}) for text in texts.values()]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    sets = ("*.txt:", "saved:", "streamed:split=train,", "rows.jsonl:", "streamed/train.parquet:")
+    for given in (f"{tmp_path}/{name}" for name in sets):
         draws = [taken(f"{given}count=5,seed={seed}") for seed in (1, 1, 2)]
         assert draws[0] == draws[1] != draws[2]
         assert len(set(draws[0])) == 5
@@ -190,6 +193,17 @@ def test_a_drawn_saved_row_keeps_its_number(tmp_path: Path) -> None:
     rows.save_to_disk(tmp_path / "saved")
     drawn = read(f"{tmp_path}/saved:seed=4")
     assert sorted(drawn) == [(f"saved[{index}]", f"text {index}") for index in range(9)] != drawn
+
+
+def test_rows_are_drawn_from_beyond_the_buffer(tmp_path: Path) -> None:
+    """Of more rows than the buffer holds each comes once, and late ones may come early."""
+    lines = [json.dumps({"text": f"text {index}"}) for index in range(250)]
+    (tmp_path / "rows.jsonl").write_text("\n".join(lines))
+    drawn = [name for name, _ in read(f"{tmp_path}/rows.jsonl:seed=1")]
+    assert sorted(drawn) == sorted(f"rows.jsonl[{index}]" for index in range(250))
+    early = {int(name.partition("[")[2].rstrip("]")) for name in drawn[:100]}
+    assert max(early) > 100
+    assert early != set(range(100))
 
 
 def test_too_few_documents_are_not_passed_over(tmp_path: Path) -> None:

@@ -173,7 +173,9 @@ def test_two_models_of_one_name_are_refused(
     models = [save_tiny(tmp_path / place / "same") for place in "ab"]
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
     assert run("--model", *models, *words, "--out", tmp_path / "runs") == 2
-    assert "two of the models would be called 'same'" in capsys.readouterr().err
+    assert (
+        "has room for one folder called 'same'; run these models apart." in capsys.readouterr().err
+    )
     assert not (tmp_path / "runs").exists()
 
 

@@ -10,13 +10,11 @@ from cyclopts import Parameter
 
 from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
 from harness.commands.report import write
-from harness.errors import UserError
+from harness.folders import run_folders
 from harness.offline import go_offline
 
 if TYPE_CHECKING:
     from harness.plan import Plan
-
-RESERVED = ("reports",)  # a folder beside those of the models
 
 
 def run(
@@ -68,27 +66,12 @@ def run(
 
     with err.status("Reading config, tokenizer and documents"):
         plans = [make_plan(spec) for spec in specs]
-    folders = _folders(plans)
+    folders = run_folders(specs[0].out, [plan.checkpoint.label for plan in plans])
     if dry_run:
         for plan, folder in zip(plans, folders, strict=True):
             show.plan(plan, folder, screen)
         return COMPLETE
     return _measure_all(plans, folders)
-
-
-def _folders(plans: Sequence[Plan]) -> list[Path]:
-    """Return the run folder of each model: of several, one of its name in --out."""
-    labels, out = [plan.checkpoint.label for plan in plans], plans[0].spec.out
-    if len(plans) == 1:
-        return [out or Path("results") / f"run-{labels[0]}"]
-    if out is None:
-        message = "several models are swept: say with --out where the folder of each goes."
-        raise UserError(message)
-    for label in labels:
-        if labels.count(label) > 1 or label in RESERVED:
-            message = f"two of the models would be called {label!r} in {out}; run them apart."
-            raise UserError(message)
-    return [out / label for label in labels]
 
 
 def _measure_all(plans: Sequence[Plan], folders: Sequence[Path]) -> int:
