@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.checkpoint import DTYPES, parameter_count
-from harness.engine import HEAD_BYTES
+from harness.engine import DEFAULT
 from harness.plan import Plan
 
 LIVE_WIDTHS = 8  # hidden-sized rows alive at once in one layer: residual, norm, q, k, v, output
@@ -38,7 +38,7 @@ def estimate(plan: Plan, done: set[tuple[str, str]]) -> Cost:
     )
     attention = _attention_bytes(config, plan.checkpoint.sliding_window, longest, size)
     targets = max((q.length - q.start + 1 for q in questions), default=0)
-    head = 2 * min(HEAD_BYTES, targets * config.vocab_size * 4)
+    head = 2 * min(DEFAULT.logits, targets * config.vocab_size * 4)
     parameters = parameter_count(plan.checkpoint)
     return Cost(
         samples=len(questions),

@@ -10,8 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness import engine
-from harness.engine import answers, trunk_name
+from harness.engine import Sizes, answers, sizes, trunk_name
 from harness.errors import UserError
 from tasks._types import Question
 from tests.tiny import FAMILIES, tiny_config
@@ -44,9 +43,9 @@ def test_every_loss_and_argmax_is_that_of_the_full_logits(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Head chunks that do not divide the targets give each target's loss and argmax."""
-    monkeypatch.setattr(engine, "HEAD_BYTES", 17 * 300 * 4)
+    monkeypatch.setattr(sizes, "LEAST_HEAD_ROWS", 17)
     model, asked = build(family), question(90, start=40)
-    ((_, answer),) = answers(model, [asked])
+    ((_, answer),) = answers(model, [asked], Sizes(logits=1))
     with torch.inference_mode():
         logits = model(input_ids=torch.tensor([asked.tokens])).logits[0, 39:].float()
     log_likelihood = torch.log_softmax(logits.double(), -1)
@@ -58,11 +57,11 @@ def test_every_loss_and_argmax_is_that_of_the_full_logits(
 
 def test_no_head_call_sees_more_rows_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits of all positions never exist at once."""
-    monkeypatch.setattr(engine, "HEAD_BYTES", 20 * 300 * 4)
+    monkeypatch.setattr(sizes, "LEAST_HEAD_ROWS", 20)
     model, rows = build("llama"), []
     model.lm_head.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
-    list(answers(model, [question(90)]))
-    assert rows == [20, 20, 20, 20, 10]
+    list(answers(model, [question(90)], Sizes(logits=1)))
+    assert rows == [20, 20, 20, 20, 16]
 
 
 def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
@@ -109,11 +108,11 @@ def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
 )
 def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack: BaseException) -> None:
     """The question that does not fit is None, never a wrong answer; the others are measured."""
-    model, asked = build("llama"), [question(20), question(70), question(30)]
+    model, asked = build("llama"), [question(20), question(200, seed=1), question(30, seed=2)]
     wanted = dict(answers(model, asked))
 
     def fail(_: Any, inputs: Any) -> None:
-        if inputs[0].shape[1] == 70:
+        if inputs[0].shape[1] >= 200:
             raise lack
 
     model.model.layers[0].register_forward_pre_hook(fail)

@@ -1,0 +1,97 @@
+"""Answer questions about token sequences: the loss of every target, and the argmax at each.
+
+The model's own code computes everything; only the order differs. What sequences share is computed
+once, layers and head take rows in chunks, and neither a ``length x vocabulary`` nor a
+``length x length`` tensor exists. On a CPU no saving changes a bit of a float32 result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from harness.engine.forest import plant
+from harness.engine.ledger import Ledger
+from harness.engine.passes import Passes, Results, shareable
+from harness.engine.sizes import Sizes
+from harness.engine.trunk import trunk_name
+from tasks._types import Answer, Question
+
+__all__ = ["Sizes", "answers", "out_of_memory", "trunk_name"]
+
+DEFAULT = Sizes()
+Indexed = Sequence[tuple[int, Question]]
+
+
+@torch.inference_mode()
+def answers(
+    model: Any, questions: Sequence[Question], sizes: Sizes = DEFAULT
+) -> Iterator[tuple[int, Answer | None]]:
+    """Yield (index, answer) of every question, each once, in an order of the engine's choice.
+
+    Equal to ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
+    position, nothing padded or masked. None stands for a question that found too little memory,
+    alone and in small chunks; every other error is raised. The model is in eval mode and on one
+    device. Where a model's layers do more than causal attention (sliding windows, soft-capping,
+    convolutions), every different sequence is one plain forward.
+    """
+    asked = list(enumerate(questions))
+    sharing = bool(asked) and shareable(model)
+    for group in [asked] if sharing else _equal(asked):
+        failed: list[tuple[int, Question]] = []
+        yield from _solved(model, group, sizes, sharing, failed)
+        small = replace(sizes, chunk=min(sizes.chunk, 256))
+        for one in failed:
+            lost: list[tuple[int, Question]] = []
+            yield from _solved(model, [one], small, sharing, lost)
+            yield from ((index, None) for index, _ in lost)
+
+
+def _equal(asked: Indexed) -> list[Indexed]:
+    """Put questions of equal tokens together."""
+    groups: dict[tuple[int, ...], list[tuple[int, Question]]] = {}
+    for index, question in asked:
+        groups.setdefault(question.tokens, []).append((index, question))
+    return list(groups.values())
+
+
+def _solved(
+    model: Any, asked: Indexed, sizes: Sizes, sharing: bool, failed: list[tuple[int, Question]]
+) -> Iterator[tuple[int, Answer]]:
+    """Yield the answers pack by pack; put those that found too little memory into ``failed``."""
+    forest = plant([question.tokens for _, question in asked])
+    ledger = Ledger(forest, [question for _, question in asked])
+    passes = Passes(model, forest, sizes, sharing)
+    done: set[int] = set()
+    lost: set[int] = set()
+    for number, pack in enumerate(passes.packs):
+        results = None
+        if lost.isdisjoint(above for node in pack for above in forest.nodes[node].above):
+            results = _within_memory(passes, number, ledger)
+        if results is None:
+            lost.update(pack)
+            continue
+        for node, nll, argmax in results:
+            for place in ledger.enter(node, nll, argmax):
+                done.add(place)
+                yield asked[place][0], ledger.answer(place)
+    failed += [one for place, one in enumerate(asked) if place not in done]
+
+
+def _within_memory(passes: Passes, number: int, ledger: Ledger) -> Results | None:
+    """Measure a pack; None where memory is too little."""
+    try:
+        return passes.measure(number, ledger)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+        return None
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Tell a lack of memory, on a GPU or a CPU, from every other failure."""
+    known = isinstance(error, torch.OutOfMemoryError | MemoryError)
+    return known or "DefaultCPUAllocator" in str(error)

@@ -1,0 +1,202 @@
+"""Attention over a pack of token runs: each run sees itself and those above it, nothing else.
+
+The model's own layers compute queries, keys and values, for all runs of a pack at once; registered
+with transformers as an attention of its own, this takes each run's path together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from harness.engine.forest import Node
+from harness.engine.kernel import causal, room, tile_mask
+
+NAME = "ropewalk_runs"
+BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
+Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
+Held = dict[tuple[int, int], Pair]  # by node and layer
+
+
+class NotShareableError(Exception):
+    """The model's attention does something that a pack of runs cannot honour."""
+
+
+class KeysHeldError(Exception):
+    """Leaves a layer whose keys and values are all that is wanted of the rows in hand."""
+
+
+@dataclass
+class Run:
+    """One pack on its way through the layers.
+
+    ``spans`` says which rows of the pack each of its nodes has; ``above`` has the keys and values
+    of nodes computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows``
+    are those in hand, and ``layer`` has the keys and values of all rows so far in this layer.
+    """
+
+    nodes: tuple[Node, ...]
+    spans: dict[int, tuple[int, int]]
+    size: int
+    above: Held = field(default_factory=dict)
+    keep: frozenset[int] = frozenset()
+    inner: Callable[..., Any] | None = None
+    rows: tuple[int, int] = (0, 0)
+    keys_only: bool = False
+    calls: int = 0
+    kept: Held = field(default_factory=dict)
+    layer: list[torch.Tensor] = field(default_factory=list)
+    mask: torch.Tensor | None = None
+
+
+_running: list[Run] = []
+
+
+@contextmanager
+def running(run: Run) -> Iterator[Run]:
+    """Let the registered attention serve this pack."""
+    _running.append(run)
+    try:
+        yield run
+    finally:
+        _running.pop()
+
+
+@contextmanager
+def installed(model: Any) -> Iterator[Callable[..., Any] | None]:
+    """Put the attention over runs into a model; yield what computes a run in its stead, if any.
+
+    transformers' plain ``sdpa`` is replaced by the kernel here; another registered attention goes
+    on computing, path by path. Raises NotShareableError where the model has none of the two.
+    """
+    before = model.config._attn_implementation
+    inner = None if before == "sdpa" else ALL_ATTENTION_FUNCTIONS.get(before)
+    known = before == "sdpa" or (
+        inner is not None and "flash" not in before and "flex" not in before
+    )
+    if not known or not model._can_set_attn_implementation():
+        raise NotShareableError(before)
+    model.set_attn_implementation(NAME)
+    try:
+        yield inner
+    finally:
+        model.set_attn_implementation(before)
+
+
+def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
+    """Make no mask, and refuse sliding and chunked layers, which would need one."""
+    if local_size is not None:
+        message = "local attention"
+        raise NotShareableError(message)
+
+
+def _attend(
+    module: Any,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    **options: Any,
+) -> tuple[torch.Tensor, None]:
+    """Return the attention of the rows in hand, (1, rows, heads, head_dim), as transformers asks.
+
+    Raises KeysHeldError when only keys are wanted, NotShareableError for what is more than causal.
+    """
+    run = _running[-1]
+    options["attention_mask"] = attention_mask
+    beyond = [name for name in BEYOND if options.pop(name, None) is not None]
+    if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
+        raise NotShareableError(", ".join(beyond) or "shape")
+    _hold(run, module.layer_idx, key, value)
+    if run.keys_only:
+        raise KeysHeldError
+    first, end = run.rows
+    parts = []
+    for index, (start, stop) in run.spans.items():
+        low, high = max(first, start), min(end, stop)
+        if low < high:
+            rows = query[:, :, low - first : high - first]
+            parts.append(_part(run, module, rows, (index, low, high), options))
+    odd = end - first - sum(part.shape[1] for part in parts)
+    if odd:  # rows that only complete the last ones, and that nobody reads
+        parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1), None
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def _part(
+    run: Run, module: Any, query: torch.Tensor, where: tuple[int, int, int], options: dict[str, Any]
+) -> torch.Tensor:
+    """Return the attention of rows low..high of one node, (1, rows, heads, head_dim)."""
+    index, low, high = where
+    key, value = _path(run, index, high, module.layer_idx)
+    if run.inner is not None:
+        out: torch.Tensor = run.inner(module, query, key, value, None, **options)[0]
+        return out
+    position = run.nodes[index].first + low - run.spans[index][0]
+    if run.mask is None and position and query.device.type == "cpu":
+        run.mask = tile_mask(max(run.nodes[node].end for node in run.spans), query)
+    scale = options.get("scaling")
+    return causal(query, key, value, position, scale, run.mask).transpose(1, 2)
+
+
+def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
+    """Put the rows' keys and values to their place, and keep those that later packs need."""
+    first, end = run.rows
+    if first == 0:
+        run.calls += 1
+        run.layer = [_widened(t, room(run.size, t.device)) for t in (key, value)]
+    else:
+        for whole, rows in zip(run.layer, (key, value), strict=True):
+            whole[:, :, first:end] = rows
+    if end == run.size:
+        for index in run.keep:
+            keys, values = (t[:, :, slice(*run.spans[index])].clone() for t in run.layer)
+            run.kept[index, layer] = keys, values
+
+
+def _widened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
+    """Return a tensor with more rows, zero where nothing is written yet."""
+    given = tensor.shape[2]
+    if given == rows:
+        return tensor
+    whole = tensor.new_zeros((1, tensor.shape[1], rows, tensor.shape[3]))
+    whole[:, :, :given] = tensor
+    return whole
+
+
+def _path(run: Run, index: int, high: int, layer: int) -> Pair:
+    """Return keys and values from position 0 up to row ``high`` of a node, up to whole blocks.
+
+    They are a view where the path lies in one piece, and else put together.
+    """
+    node, (start, _) = run.nodes[index], run.spans[index]
+    length, device = node.first + high - start, run.layer[0].device
+    held = length if run.inner else room(length, device)
+    origin = row = start - node.first
+    for above in node.above:
+        if run.spans.get(above, (None,))[0] != row:
+            break
+        row += len(run.nodes[above].tokens)
+    if row == start and origin >= 0 and origin + held <= run.layer[0].shape[2]:
+        key, value = (t[:, :, origin : origin + held] for t in run.layer)
+        return key, value
+    joined = []
+    for part, rows in enumerate(run.layer):
+        whole = rows.new_zeros((1, rows.shape[1], held, rows.shape[3]))
+        for above in node.above:
+            near = above in run.spans
+            piece = rows[:, :, slice(*run.spans[above])] if near else run.above[above, layer][part]
+            whole[:, :, run.nodes[above].first : run.nodes[above].end] = piece
+        whole[:, :, node.first : length] = rows[:, :, start:high]
+        joined.append(whole)
+    return joined[0], joined[1]

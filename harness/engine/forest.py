@@ -1,0 +1,121 @@
+"""Plan what a list of sequences shares: a forest of token runs, cut into packs. No model here."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = tuple[int, ...]
+Way = tuple[int, ...]
+LEAST_SHARED = 32  # tokens; a shorter common beginning costs more to fork than to compute twice
+
+
+@dataclass(frozen=True)
+class Node:
+    """A run of tokens that every sequence through it has in common, from position ``first`` on.
+
+    ``above`` has the indices of the nodes before it, from position 0.
+    """
+
+    first: int
+    tokens: Tokens
+    above: Way
+
+    @property
+    def end(self) -> int:
+        """The position after its last token."""
+        return self.first + len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Nodes, parents before children, and for every sequence asked its way through them.
+
+    A way has the indices of the nodes that together hold all of its tokens, from position 0; a
+    sequence that is the beginning of another ends inside a node.
+    """
+
+    nodes: tuple[Node, ...]
+    ways: tuple[Way, ...]
+
+
+def plant(sequences: Sequence[Tokens], least: int = LEAST_SHARED) -> Forest:
+    """Share every common beginning of at least ``least`` tokens.
+
+    Equal sequences are one, and a sequence that begins another one has no tokens of its own.
+    Nodes stand in the order in which the sequences first need them.
+    """
+    turn = {tokens: index for index, tokens in reversed([*enumerate(sequences)])}
+    order = sorted(turn)
+    # In sorted order a sequence stands directly before those it begins.
+    ends = [a != b[: len(a)] for a, b in pairwise(order)] + [True]
+    whole = [tokens for tokens, end in zip(order, ends, strict=True) if end]
+    nodes, ways = _grow(whole, [turn[tokens] for tokens in whole], least)
+    found = {}
+    for tokens in order:
+        way = ways[bisect_left(whole, tokens)]  # of the first sequence it begins, or its own
+        found[tokens] = tuple(i for i in way if nodes[i].first < len(tokens))
+    return Forest(tuple(nodes), tuple(found[tokens] for tokens in sequences))
+
+
+def _grow(
+    whole: Sequence[Tokens], turns: Sequence[int], least: int
+) -> tuple[list[Node], list[Way]]:
+    """Return the nodes and every sequence's way; ``whole`` is sorted and none begins another."""
+
+    def later_first(groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        return sorted(groups, key=lambda group: -min(turns[slice(*group)]))
+
+    read = [np.frombuffer(array("q", tokens), np.int64) for tokens in whole]
+    shared = [0, *(_common(a, b) for a, b in pairwise(read))]
+    nodes: list[Node] = []
+    ways: list[Way] = [()] * len(whole)
+    waiting: list[tuple[int, int, int, Way]] = [(0, len(whole), 0, ())]
+    while waiting:
+        low, high, first, above = waiting.pop()
+        groups = list(_groups(shared, low, high, first + least))
+        if len(groups) > 1:
+            waiting += [(a, b, first, above) for a, b in later_first(groups)]
+            continue
+        alone = high - low == 1
+        end = len(whole[low]) if alone else min(shared[low + 1 : high])
+        way = (*above, len(nodes))
+        nodes.append(Node(first, whole[low][first:end], above))
+        if alone:
+            ways[low] = way
+        else:
+            forks = list(_groups(shared, low, high, end + 1))
+            waiting += [(a, b, end, way) for a, b in later_first(forks)]
+    return nodes, ways
+
+
+def _groups(shared: Sequence[int], low: int, high: int, least: int) -> Iterator[tuple[int, int]]:
+    """Cut low..high wherever two neighbours share fewer than ``least`` tokens."""
+    cuts = [low, *(i for i in range(low + 1, high) if shared[i] < least), high]
+    yield from pairwise(cuts)
+
+
+def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+    """Return how many first tokens two sequences have in common."""
+    size = min(len(one), len(other))
+    unlike = np.flatnonzero(one[:size] != other[:size])
+    return int(unlike[0]) if len(unlike) else size
+
+
+def packs(forest: Forest, most: int) -> list[Way]:
+    """Cut the nodes, in their order, into packs of ``most`` tokens; a longer node is alone."""
+    found: list[list[int]] = []
+    held = most
+    for index, node in enumerate(forest.nodes):
+        if held + len(node.tokens) > most:
+            found.append([])
+            held = 0
+        found[-1].append(index)
+        held += len(node.tokens)
+    return [tuple(pack) for pack in found]

@@ -1,0 +1,83 @@
+"""From hidden states to losses and argmaxes, in row chunks: logits of all rows never exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers.modeling_outputs import MoeModelOutputWithPast
+
+from harness.engine.kernel import LEAST_ROWS
+from harness.engine.trunk import trunk_name
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+
+
+class _Stub(nn.Module):
+    """Stands in for the trunk and returns hidden states computed before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden: torch.Tensor | None = None
+
+    def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
+        # The one output that has what any head reads, mixtures of experts included.
+        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+
+
+@contextmanager
+def _head_only(model: nn.Module) -> Iterator[_Stub]:
+    """Take the trunk out, so that the model's forward is its own head and nothing else.
+
+    A bare ``lm_head`` is wrong for a dozen families, which scale or cap their logits.
+    """
+    name = trunk_name(model)
+    trunk, stub = getattr(model, name), _Stub()
+    setattr(model, name, stub)
+    try:
+        yield stub
+    finally:
+        setattr(model, name, trunk)
+
+
+def read(
+    model: Any, hidden: torch.Tensor, rows: Ints, targets: Ints, chunk: int
+) -> tuple[Floats, Ints]:
+    """Return the loss of each target in nats, float32, and the argmax there, both (n,).
+
+    ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``. Losses are
+    computed in float32, ``chunk`` rows at a time, in two buffers that are used again; at least 16
+    rows, for fewer have other bits.
+    """
+    nll = np.empty(len(rows), np.float32)
+    argmax = np.empty(len(rows), np.int64)
+    buffers: list[torch.Tensor] = []
+    with _head_only(model) as stub:
+        for first in range(0, len(rows), chunk):
+            count = min(chunk, len(rows) - first)
+            few = max(0, LEAST_ROWS - count)
+            index = np.append(rows[first : first + count], np.full(few, rows[first]))
+            asked = torch.from_numpy(index).to(hidden.device)
+            stub.hidden = hidden.index_select(1, asked)
+            logits = model(input_ids=asked[None], use_cache=False).logits[0]
+            argmax[first : first + count] = logits[:count].argmax(-1).cpu().numpy()
+            wanted = torch.from_numpy(targets[first : first + count]).to(hidden.device)
+            losses = _log_softmax(logits, buffers)[:count].gather(1, wanted[:, None])
+            nll[first : first + count] = -losses[:, 0].cpu().numpy()
+    return nll, argmax
+
+
+def _log_softmax(logits: torch.Tensor, buffers: list[torch.Tensor]) -> torch.Tensor:
+    """Return log-probabilities in float32, in memory that is taken once."""
+    if not buffers or len(buffers[0]) < len(logits):
+        count = 1 if logits.dtype == torch.float32 else 2
+        buffers[:] = [torch.empty_like(logits, dtype=torch.float32) for _ in range(count)]
+    size = len(logits)
+    exact = logits if len(buffers) == 1 else buffers[1][:size].copy_(logits)
+    return torch.log_softmax(exact, -1, out=buffers[0][:size])

@@ -1,0 +1,99 @@
+"""Fused causal attention of some rows over all keys before them, with the same bits every way.
+
+On a CPU the kernel's bits depend on how the keys are cut into blocks, so keys are filled up to
+whole blocks, unseen: a row then has the same bits whatever stands after it, in one call, in chunks
+and in forks (float32, held by tests). No mask is longer than a tile of rows.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import pad, scaled_dot_product_attention
+
+KEY_BLOCK = 512  # keys the CPU kernel takes at a time
+TILE = 256  # query rows under one mask
+LEAST_ROWS = 16  # of a matrix product: fewer are computed another way, with other bits
+
+
+def room(length: int, device: torch.device) -> int:
+    """Return how many rows keys of a length must have: whole blocks on a CPU."""
+    return -(-length // KEY_BLOCK) * KEY_BLOCK if device.type == "cpu" else length
+
+
+def tile_mask(longest: int, like: torch.Tensor) -> torch.Tensor:
+    """Return the mask of one tile at position ``longest``, of which every earlier one is a part.
+
+    (TILE, longest + TILE + KEY_BLOCK): 0 where row i may see key j <= longest + i, else -inf.
+    """
+    mask = like.new_zeros((TILE, longest + TILE + KEY_BLOCK))
+    mask[:, longest:] = like.new_full((TILE, TILE + KEY_BLOCK), float("-inf")).triu_(1)
+    return mask
+
+
+def causal(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    position: int,
+    scale: float | None,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the attention of rows at positions ``position``…, (1, heads, rows, head_dim).
+
+    ``query`` is (1, heads, rows, head_dim), ``key`` and ``value`` (1, kv_heads, room, head_dim)
+    from position 0 on; ``mask`` is that of ``tile_mask`` at or past the last tile, which only a
+    CPU needs, and only past position 0.
+    """
+    rows = query.shape[2]
+    if query.device.type != "cpu":
+        copies = query.shape[1] // key.shape[1]
+        key, value = (t.repeat_interleave(copies, 1) for t in (key, value))
+        seen = causal_lower_right(rows, key.shape[2]) if position else None
+        return scaled_dot_product_attention(
+            query, key, value, attn_mask=seen, is_causal=not position, scale=scale
+        )
+    if mask is None or position == 0:
+        return _fused(query, key, value, scale, None)
+    longest = mask.shape[1] - TILE - KEY_BLOCK
+    out = torch.empty_like(query)
+    for low in range(0, rows, TILE):
+        high = min(low + TILE, rows)
+        held = room(position + high, query.device)
+        shift = longest - position - low
+        tile = query[:, :, low:high]
+        out[:, :, low:high] = _fused(
+            tile, key[:, :, :held], value[:, :, :held], scale, mask[:, shift : shift + held]
+        )
+    return out
+
+
+def _fused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
+    """Call the CPU kernel with 16 rows or more; grouped heads share their keys without a copy.
+
+    Without a mask row i sees keys 0 to i.
+    """
+    _, heads, rows, head_dim = query.shape
+    groups = key.shape[1]
+    few = -rows % LEAST_ROWS
+    filled = pad(query, (0, 0, 0, few)) if few else query
+    filled = filled.reshape(groups, heads // groups, rows + few, head_dim)
+    key, value = (
+        t.transpose(0, 1).expand(groups, heads // groups, t.shape[2], t.shape[3])
+        for t in (key, value)
+    )
+    out = scaled_dot_product_attention(
+        filled,
+        key,
+        value,
+        attn_mask=None if mask is None else mask[: rows + few],
+        is_causal=mask is None,
+        scale=scale,
+    )
+    return out.reshape(1, heads, rows + few, head_dim)[:, :, :rows]

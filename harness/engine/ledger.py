@@ -1,0 +1,107 @@
+"""Who needs which row of which node, and the answers put together from the rows. No model here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.engine.forest import Forest, Node, Way
+from tasks._types import Answer, Question
+
+NOBODY = 0  # target of a row of which only the argmax is wanted
+
+
+class Ledger:
+    """The rows asked for of every node, and what came of them.
+
+    A question needs the rows from the one before its first target to its last token. The target of
+    a row is the next token: the node's own, or at its end the first one of the node that follows
+    on the question's way.
+    """
+
+    def __init__(self, forest: Forest, questions: Sequence[Question]) -> None:
+        """Note what every question needs."""
+        self.forest = forest
+        self.questions = questions
+        self.sheets = [_Sheet.of(node) for node in forest.nodes]
+        self.waiting = [len(way) for way in forest.ways]
+        self.through: dict[int, list[int]] = {}
+        for index, (question, way) in enumerate(zip(questions, forest.ways, strict=True)):
+            for node, first, end, after in self._parts(question, way):
+                self.sheets[node].need(first, end, after)
+            for node in way:
+                self.through.setdefault(node, []).append(index)
+
+    def _parts(self, question: Question, way: Way) -> Iterator[tuple[int, int, int, int | None]]:
+        """Yield (node, first row, end row, target of the node's last row) along a way."""
+        for node in way:
+            run = self.forest.nodes[node]
+            first = max(question.start - 1 - run.first, 0)
+            end = min(question.length, run.end) - run.first
+            after = question.tokens[run.end] if question.length > run.end else None
+            if first < end:
+                yield node, first, end, after
+
+    def wanted(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the rows asked for of a node and the target of each; a row may come twice."""
+        return self.sheets[node].wanted()
+
+    def enter(self, node: int, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> list[int]:
+        """Take in a node's results, in the order of ``wanted``; return the questions now whole."""
+        self.sheets[node].enter(nll, argmax)
+        whole = []
+        for index in self.through[node]:
+            self.waiting[index] -= 1
+            if not self.waiting[index]:
+                whole.append(index)
+        return whole
+
+    def answer(self, index: int) -> Answer:
+        """Put the answer to a whole question together."""
+        nll: list[float] = []
+        argmax: list[int] = []
+        for node, first, end, after in self._parts(self.questions[index], self.forest.ways[index]):
+            sheet = self.sheets[node]
+            nll += sheet.nll[first:end].tolist()
+            argmax += sheet.argmax[first:end].tolist()
+            if after is not None:
+                nll[-1] = sheet.ends[after]
+        return Answer(tuple(nll[:-1]), tuple(argmax))
+
+
+@dataclass
+class _Sheet:
+    """One node's rows: which are needed, loss and argmax of each; the last one's loss by target."""
+
+    tokens: NDArray[np.int64]
+    needed: NDArray[np.bool_]
+    nll: NDArray[np.float32]
+    argmax: NDArray[np.int64]
+    ends: dict[int, float]
+
+    @classmethod
+    def of(cls, node: Node) -> _Sheet:
+        size = len(node.tokens)
+        nothing = np.zeros(0, np.float32), np.zeros(0, np.int64)
+        return cls(np.array(node.tokens, np.int64), np.zeros(size, np.bool_), *nothing, {})
+
+    def need(self, first: int, end: int, after: int | None) -> None:
+        self.needed[first:end] = True
+        if after is not None:
+            self.ends[after] = float("nan")
+
+    def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rows = np.flatnonzero(self.needed)
+        targets = np.append(self.tokens[1:], NOBODY)[rows]
+        more = np.full(len(self.ends), len(self.tokens) - 1)
+        return np.append(rows, more), np.append(targets, np.array([*self.ends], np.int64))
+
+    def enter(self, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> None:
+        count = int(self.needed.sum())
+        self.nll = np.full(len(self.tokens), np.nan, np.float32)
+        self.argmax = np.zeros(len(self.tokens), np.int64)
+        self.nll[self.needed], self.argmax[self.needed] = nll[:count], argmax[:count]
+        self.ends = dict(zip(self.ends, nll[count:].tolist(), strict=True))

@@ -1,0 +1,126 @@
+"""Passes of a model's trunk: over packs of token runs, or over one sequence as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from harness.engine import head
+from harness.engine.attention import Held, NotShareableError, installed
+from harness.engine.forest import Forest, Way, packs, plant
+from harness.engine.ledger import Ledger
+from harness.engine.sizes import Sizes
+from harness.engine.trunk import run_pack, trunk_name
+
+EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32 and in 16 bits
+Results = list[tuple[int, NDArray[np.float32], NDArray[np.int64]]]
+
+
+def shareable(model: Any) -> bool:
+    """Tell whether a pack of runs gives this model's own hidden states; checked on short prompts.
+
+    Two prompts with a common beginning and one without, each also run alone by the model itself:
+    whatever mixes tokens beside causal attention shows.
+    """
+    size = model.config.get_text_config().vocab_size
+    one, other, third = (
+        tuple((17 * i * i + step * i) % size for i in range(length))
+        for step, length in ((3, 72), (3, 48), (5, 40))
+    )
+    prompts = (one, (*other, *reversed(one[:24])), third)
+    trunk = getattr(model, trunk_name(model))
+    alone = [trunk(input_ids=_row(t, model), use_cache=False)[0][0] for t in prompts]
+    forest = plant(prompts)
+    (pack,) = packs(forest, 2**20)
+    try:
+        every = np.ones(sum(len(node.tokens) for node in forest.nodes), np.bool_)
+        hidden, spans, _ = _packed(model, forest, pack, every, 32, {}, frozenset())
+    except NotShareableError:
+        return False
+    bound = EXACT if model.dtype == torch.float32 else COARSE
+    for way, wanted in zip(forest.ways, alone, strict=True):
+        found = torch.cat([hidden[0, slice(*spans[node])] for node in way]).float()
+        unlike = (found - wanted.float()).abs().mean() / wanted.float().std()
+        if not float(unlike) < bound:
+            return False
+    return True
+
+
+def _row(tokens: Sequence[int], model: Any) -> torch.Tensor:
+    return torch.tensor([tokens], device=model.device)
+
+
+@dataclass
+class Passes:
+    """Passes over one forest: what is held between them, and until when."""
+
+    model: Any
+    forest: Forest
+    sizes: Sizes
+    sharing: bool
+
+    def __post_init__(self) -> None:
+        """Cut the forest into packs, and note the last pack that reads each node's keys."""
+        self.packs = packs(self.forest, self.sizes.pack)
+        self.held: Held = {}
+        self.last = {
+            above: number
+            for number, pack in enumerate(self.packs)
+            for node in pack
+            for above in (*self.forest.nodes[node].above, node)
+        }
+
+    def measure(self, number: int, ledger: Ledger) -> Results:
+        """Return loss and argmax of every row that is asked for of a pack's nodes."""
+        pack = self.packs[number]
+        asked = [ledger.wanted(node) for node in pack]
+        starts = np.cumsum([0, *(len(self.forest.nodes[node].tokens) for node in pack)])
+        rows = np.concatenate([r + s for (r, _), s in zip(asked, starts, strict=False)])
+        hidden = self._hidden(number, rows)
+        targets = np.concatenate([t for _, t in asked])
+        chunk = self.sizes.head_rows(self.model.config.get_text_config().vocab_size)
+        nll, argmax = head.read(self.model, hidden, rows, targets, chunk)
+        ends = np.cumsum([len(r) for r, _ in asked])[:-1]
+        return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
+
+    def _hidden(self, number: int, rows: NDArray[np.int64]) -> torch.Tensor:
+        """Return the hidden states of a pack, (1, rows, width), right where they are needed."""
+        pack, nodes = self.packs[number], self.forest.nodes
+        if not self.sharing:
+            (node,) = pack
+            trunk = getattr(self.model, trunk_name(self.model))
+            tokens = _row(nodes[node].tokens, self.model)
+            whole: torch.Tensor = trunk(input_ids=tokens, use_cache=False)[0]
+            return whole
+        keep = frozenset(node for node in pack if self.last[node] > number)
+        needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
+        needed[rows] = True
+        hidden, _, kept = _packed(
+            self.model, self.forest, pack, needed, self.sizes.chunk, self.held, keep
+        )
+        self.held = {
+            key: pair for key, pair in (self.held | kept).items() if self.last[key[0]] > number
+        }
+        return hidden
+
+
+def _packed(
+    model: Any,
+    forest: Forest,
+    pack: Way,
+    needed: NDArray[np.bool_],
+    chunk: int,
+    above: Held,
+    keep: frozenset[int],
+) -> tuple[torch.Tensor, dict[int, tuple[int, int]], Held]:
+    """Return a pack's hidden states, the rows of each node, and the keys and values to keep."""
+    with installed(model) as inner:
+        hidden, run = run_pack(
+            model, forest, pack, needed, chunk, above=above, keep=keep, inner=inner
+        )
+    return hidden, run.spans, run.kept

@@ -1,0 +1,24 @@
+"""How much the engine takes at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Tokens of one pack, rows that a layer takes at once, bytes of float32 logits at once.
+
+    They decide memory and speed, and no bit of a float32 result on a CPU. ``chunk`` is a multiple
+    of 32.
+    """
+
+    pack: int = 8192
+    chunk: int = 2048
+    logits: int = 32 * 2**20
+
+    def head_rows(self, vocabulary: int) -> int:
+        """Return how many rows the head takes at once."""
+        return max(LEAST_HEAD_ROWS, self.logits // (4 * vocabulary))

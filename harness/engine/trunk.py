@@ -1,0 +1,172 @@
+"""Run a model's layers over a pack of token runs, in row chunks, and give its hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from itertools import groupby
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from harness.engine.attention import KeysHeldError, NotShareableError, Run, running
+from harness.engine.forest import Forest, Node, Way
+from harness.errors import UserError
+
+ROWS = 32  # rows come in such multiples on a CPU: odd ends are computed with other bits
+Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
+
+
+def trunk_name(model: nn.Module) -> str:
+    """Return the name of the child that turns tokens into hidden states.
+
+    Neither ``base_model`` nor ``get_decoder()`` is reliable over families; the one child that is
+    itself a PreTrainedModel is. Raises UserError where there is not exactly one.
+    """
+    found = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
+    if len(found) != 1:
+        message = f"{type(model).__name__} is no causal language model of one trunk and one head."
+        raise UserError(message)
+    return found[0]
+
+
+def layers_of(trunk: nn.Module) -> list[nn.Module]:
+    """Return the decoder layers in their order; raise NotShareableError where they are not told."""
+    lists = [child for child in trunk.children() if isinstance(child, nn.ModuleList)]
+    layers = [layer for found in lists for layer in found]
+    if len(lists) != 1 or not all(
+        isinstance(layer, GradientCheckpointingLayer) for layer in layers
+    ):
+        raise NotShareableError("layers")
+    return layers
+
+
+def run_pack(
+    model: Any, forest: Forest, pack: Way, needed: NDArray[np.bool_], chunk: int, **more: Any
+) -> tuple[torch.Tensor, Run]:
+    """Return the pack's hidden states (1, rows, width), right at the ``needed`` rows, and its Run.
+
+    ``chunk`` is how many rows a layer takes at a time, a multiple of 32; ``more`` goes to the Run.
+    """
+    trunk = getattr(model, trunk_name(model))
+    tokens, positions, spans = _laid_out(forest.nodes, pack, model.device)
+    size = tokens.shape[1]
+    run = Run(forest.nodes, spans, size, **more)
+    every = _ranges([True] * size, chunk)
+    last = _ranges([*needed.tolist(), *[False] * (size - len(needed))], chunk)
+    layers = layers_of(trunk)
+    with ExitStack() as stack:
+        stack.enter_context(running(run))
+        for layer in layers:
+            wanted = last if layer is layers[-1] else every
+            stack.enter_context(_replaced(layer, _layer_by_rows(layer.forward, run, wanted)))
+        if len(every) > 1:
+            for child in trunk.children():
+                if "Norm" in type(child).__name__:
+                    stack.enter_context(_replaced(child, _norm_by_rows(child.forward, every)))
+        hidden = trunk(input_ids=tokens, position_ids=positions, use_cache=False)[0]
+    if run.calls != len(layers):
+        raise NotShareableError("a layer without attention")
+    return hidden, run
+
+
+def _ranges(needed: Sequence[bool], chunk: int) -> Ranges:
+    """Cut rows into ranges of ``chunk`` at most, all of whose rows are needed or none is.
+
+    Boundaries are multiples of 32, where a row that is needed carries the others with it.
+    """
+    flags = [any(needed[a : a + ROWS]) for a in range(0, len(needed), ROWS)]
+    found: Ranges = []
+    for flag, group in groupby(enumerate(flags), itemgetter(1)):
+        blocks = [index for index, _ in group]
+        first, end = blocks[0] * ROWS, min((blocks[-1] + 1) * ROWS, len(needed))
+        found += [(a, min(a + chunk, end), flag) for a in range(first, end, chunk)]
+    return found
+
+
+@contextmanager
+def _replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
+    """Let a module compute by another function, until the end of the block."""
+    before = vars(module).get("forward")
+    module.forward = forward
+    try:
+        yield
+    finally:
+        del module.forward
+        if before is not None:
+            module.forward = before
+
+
+def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callable[..., Any]:
+    """Return a layer's forward that takes its rows range by range and writes over its input.
+
+    So one layer's keys and values are all that grows with the length, beside the hidden states. Of
+    rows that are not needed only keys and values are computed.
+    """
+
+    def forward(hidden: torch.Tensor, *given: Any, **named: Any) -> Any:
+        size, out = hidden.shape[1], hidden
+        for first, end, wanted in ranges:
+            run.rows, run.keys_only = (first, end), not wanted
+            rows = slice(first, end)
+            positional = [_rows(value, rows, size) for value in given]
+            keywords = {name: _rows(value, rows, size) for name, value in named.items()}
+            try:
+                out = own(hidden[:, rows], *positional, **keywords)
+            except KeysHeldError:
+                continue
+            if len(ranges) > 1:
+                hidden[:, rows] = out[0] if isinstance(out, tuple) else out
+        if len(ranges) == 1:
+            return out
+        return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
+
+    return forward
+
+
+def _norm_by_rows(own: Callable[..., Any], ranges: Ranges) -> Callable[..., Any]:
+    """Return a norm's forward that writes over its input: its float32 copies stay small."""
+
+    def forward(hidden: torch.Tensor) -> torch.Tensor:
+        for first, end, _ in ranges:
+            hidden[:, first:end] = own(hidden[:, first:end])
+        return hidden
+
+    return forward
+
+
+def _rows(value: Any, rows: slice, size: int) -> Any:
+    """Return the rows of whatever has one entry a row: positions, and cos and sin in a tuple."""
+    if isinstance(value, tuple):
+        return tuple(_rows(part, rows, size) for part in value)
+    by_row = isinstance(value, torch.Tensor) and value.dim() > 1 and value.shape[1] == size
+    return value[:, rows] if by_row else value
+
+
+def _laid_out(
+    nodes: Sequence[Node], pack: Way, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor, dict[int, tuple[int, int]]]:
+    """Return tokens and positions of a pack, (1, rows), and the rows of each node.
+
+    On a CPU fewer than 32 rows that nobody reads complete the last 32: the kernels of
+    activations take so many at a time and compute the rest with other bits.
+    """
+    tokens: list[int] = []
+    positions: list[int] = []
+    spans: dict[int, tuple[int, int]] = {}
+    for index in pack:
+        node = nodes[index]
+        spans[index] = len(tokens), len(tokens) + len(node.tokens)
+        tokens += node.tokens
+        positions += range(node.first, node.end)
+    if device.type == "cpu":
+        odd = -len(tokens) % ROWS
+        tokens += tokens[:1] * odd
+        positions += [0] * odd
+    return (*(torch.tensor([t], device=device) for t in (tokens, positions)), spans)  # type: ignore[return-value]

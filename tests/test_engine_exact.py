@@ -1,0 +1,251 @@
+"""No saving changes a bit of a float32 result on a CPU; what cannot be shared is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+from transformers import AutoModelForCausalLM
+
+from harness.checkpoint import REFERENCE
+from harness.engine import Sizes, answers
+from harness.engine.attention import NAME
+from harness.engine.forest import plant
+from harness.engine.kernel import causal, room, tile_mask
+from harness.engine.passes import shareable
+from tasks._types import Answer, Question
+from tests.families import SUPPORTED, build, tiny
+from tests.tiny import tiny_config
+
+DENSE = (
+    "apertus", "arcee", "bitnet", "cohere", "ernie4_5", "gemma", "glm", "glm4", "gpt_neox",
+    "granite", "helium", "hunyuan_v1_dense", "hyperclovax", "jais2", "llama", "nanochat",
+    "nemotron", "olmo", "olmo2", "persimmon", "phi", "phi3", "qwen2", "qwen3", "seed_oss",
+    "smollm3", "stablelm", "starcoder2",
+)  # fmt: skip
+EXPERTS = (
+    "aria_text", "ernie4_5_moe", "flex_olmo", "glm4_moe", "granitemoe", "hunyuan_v1_moe", "hy_v3",
+    "minimax_m2", "mixtral", "olmoe", "qwen3_moe", "solar_open",
+)  # fmt: skip
+ALONE = tuple(name for name in SUPPORTED if name not in (*DENSE, *EXPERTS))
+FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+ONE, TWO = 1, 2  # threads
+
+
+def asked(longest: int = 600) -> list[Question]:
+    """Return questions that share: lengths of one text, forks, equal tokens, a few tokens alone."""
+    draw = Random("exact")
+
+    def drawn(count: int) -> list[int]:
+        return [draw.randrange(1, 257) for _ in range(count)]
+
+    text = drawn(longest)
+    fork = text[:300] + drawn(77)
+    given = [
+        (text, 1), (text[:512], 1), (text[:301], 40), (fork, 330), (fork, 340),
+        (text[:411] + drawn(150), 520), (drawn(20), 3), (drawn(5), 1), (drawn(129), 100),
+    ]  # fmt: skip
+    return [Question("q", len(tokens), tuple(tokens), start) for tokens, start in given]
+
+
+def alone(model: Any, questions: list[Question]) -> dict[int, Answer | None]:
+    """Return the answers to questions asked one at a time."""
+    return {i: dict(answers(model, [one]))[0] for i, one in enumerate(questions)}
+
+
+def together(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, Answer | None]:
+    return dict(answers(model, questions, sizes))
+
+
+@pytest.fixture(scope="module")
+def reference() -> Any:
+    return AutoModelForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize("family", DENSE)
+def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
+    """Asked together, alone, backwards, in small packs and small chunks: the same bits."""
+    model, questions = build(tiny(family)), asked()
+    with torch.inference_mode():
+        assert shareable(model)
+    wanted = alone(model, questions)
+    assert together(model, questions, Sizes()) == wanted
+    assert together(model, questions, Sizes(pack=300, chunk=64, logits=1)) == wanted
+    backwards = together(model, questions[::-1], Sizes(pack=800, chunk=256))
+    assert {len(questions) - 1 - i: answer for i, answer in backwards.items()} == wanted
+
+
+def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
+    """The same of a trained model over 2000 tokens, on one thread and on two."""
+    questions, wanted = asked(2000), {}
+    try:
+        for threads in (ONE, TWO):
+            torch.set_num_threads(threads)
+            wanted = wanted or alone(reference, questions)
+            assert together(reference, questions, Sizes()) == wanted
+            assert together(reference, questions, Sizes(pack=512, chunk=96)) == wanted
+    finally:
+        torch.set_num_threads(ONE)
+
+
+@pytest.mark.parametrize("length", [512, 1024])
+def test_the_bits_are_those_of_transformers(reference: Any, length: int) -> None:
+    """At whole blocks of keys an answer is the loss of the model's own logits, to the bit."""
+    tokens = Random(length).choices(range(2048), k=length)
+    question = Question("q", length, tuple(tokens), 1)
+    given = torch.tensor([tokens])
+    with torch.inference_mode():
+        logits = reference(input_ids=given).logits[0, :-1]
+    loss = torch.nn.functional.cross_entropy(logits, given[0, 1:], reduction="none")
+    (answer,) = together(reference, [question], Sizes(chunk=256)).values()
+    assert answer is not None
+    assert list(answer.nll) == loss.tolist()
+
+
+@pytest.mark.parametrize("family", EXPERTS)
+def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
+    """How many tokens an expert gets changes its kernel: bits may differ, 1e-5 nats may not."""
+    model, questions = build(tiny(family)), asked()
+    wanted, found = alone(model, questions), together(model, questions, Sizes(pack=300, chunk=64))
+    for index, answer in found.items():
+        other = wanted[index]
+        assert answer is not None
+        assert other is not None
+        assert answer.nll == pytest.approx(other.nll, abs=1e-5)
+
+
+@pytest.mark.parametrize("family", ALONE)
+def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
+    """Sliding windows, soft-capping, convolutions: every sequence by itself, and equal bits."""
+    model, questions = build(tiny(family)), asked()
+    with torch.inference_mode():
+        assert not shareable(model)
+    assert together(model, questions, Sizes()) == alone(model, questions)
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral", "gemma2", "falcon"])
+def test_the_model_is_as_it_was(family: str) -> None:
+    """After the answers, and between them, the model computes what it did, by its own attention."""
+    model = build(tiny(family))
+    before, tokens = model.config._attn_implementation, torch.arange(1, 90)[None]
+    with torch.inference_mode():
+        wanted = model(input_ids=tokens).logits
+        for _ in answers(model, asked()):
+            assert model.config._attn_implementation == before != NAME
+            assert torch.equal(model(input_ids=tokens).logits, wanted)
+
+
+@pytest.mark.parametrize("heads", [(2, 2, 16), (4, 1, 64), (8, 2, 80)])
+def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads: tuple[int, int, int]) -> None:
+    """Wherever a fork begins and however few rows it has, they are rows of the whole."""
+    torch.manual_seed(0)
+    count, groups, width = heads
+    query = torch.randn(1, count, 1300, width)
+    key, value = (torch.randn(1, groups, 1536, width) for _ in range(2))
+    mask = tile_mask(1300, query)
+    whole = causal(query, key, value, 0, None, mask)
+    for first, rows in ((1, 1), (17, 2), (256, 300), (511, 2), (512, 700), (1000, 16), (1299, 1)):
+        held = room(first + rows, query.device)
+        part = (query[:, :, first : first + rows], key[:, :, :held], value[:, :, :held])
+        assert torch.equal(causal(*part, first, None, mask), whole[:, :, first : first + rows])
+    seen = torch.ones(1300, 1300, dtype=torch.bool).tril()
+    copies = (t[:, :, :1300].repeat_interleave(count // groups, 1).double() for t in (key, value))
+    plain = torch.nn.functional.scaled_dot_product_attention(
+        query.double(), *copies, attn_mask=seen
+    )
+    assert torch.allclose(whole.double(), plain, atol=1e-5)
+
+
+def forwarded(model: Any, questions: list[Question]) -> int:
+    """Return the tokens that pass the trunk, the short check apart."""
+    counts: list[int] = []
+    with model.model.embed_tokens.register_forward_hook(
+        lambda _, given, __: counts.append(given[0].numel())
+    ):
+        list(answers(model, questions))
+    with (
+        model.model.embed_tokens.register_forward_hook(
+            lambda _, given, __: counts.append(-given[0].numel())
+        ),
+        torch.inference_mode(),
+    ):
+        shareable(model)
+    return sum(counts)
+
+
+def test_a_curve_costs_its_longest_length() -> None:
+    """The prefix protocol over 8 lengths of 2 documents forwards each document's tokens once."""
+    model, draw = build(tiny_config("llama")), Random(0)
+    texts = [draw.choices(range(1, 257), k=1024) for _ in range(2)]
+    lengths = range(128, 1025, 128)
+    questions = [Question("q", n, tuple(text[:n]), 1) for text in texts for n in lengths]
+    assert forwarded(model, questions) == 2 * 1024
+
+
+def test_a_grid_costs_its_different_beginnings() -> None:
+    """Of a grid of needles as many tokens are forwarded as the forest of its prompts has."""
+    model, draw = build(tiny_config("llama")), Random(0)
+    hay = draw.choices(range(1, 200), k=640)
+    prompts = [
+        (*hay[:depth], 200 + key, *hay[depth:639])
+        for depth in (0, 160, 320, 480)
+        for key in range(5)
+    ]
+    questions = [Question("q", 640, tokens, 634) for tokens in prompts]
+    planned = sum(len(node.tokens) for node in plant(prompts).nodes)
+    assert planned <= forwarded(model, questions) < planned + 32
+    assert planned < 0.67 * 640 * len(prompts)
+
+
+def flops(run: Any) -> int:
+    """Count multiplications and additions, of the CPU's fused attention too."""
+
+    def fused(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+        return int(sdpa_flop_count(query, key, value))
+
+    with FlopCounterMode(display=False, custom_mapping={FLASH: fused}) as counter:
+        run()
+    return counter.get_total_flops()
+
+
+def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
+    """A curve over 4 lengths needs no more operations than its longest forward, and the check."""
+    tokens = tuple(Random(1).choices(range(2048), k=2048))
+    questions = [Question("q", n, tokens[:n], 1) for n in (512, 1024, 1536, 2048)]
+
+    def check() -> None:
+        with torch.inference_mode():
+            shareable(reference)
+
+    def forward() -> None:
+        with torch.inference_mode():
+            reference(input_ids=torch.tensor([tokens]), use_cache=False)
+
+    ours = flops(lambda: list(answers(reference, questions))) - flops(check)
+    assert ours == flops(forward)
+
+
+def short_of_memory(model: Any, rows: int) -> Iterator[None]:
+    """Let no layer take more rows than this at a time."""
+
+    def fail(_: Any, inputs: Any) -> None:
+        if inputs[0].shape[1] > rows:
+            raise MemoryError
+
+    for layer in model.model.layers:
+        layer.self_attn.register_forward_pre_hook(
+            lambda _, __, named: fail(_, (named["hidden_states"],)), with_kwargs=True
+        )
+    yield
+
+
+def test_what_does_not_fit_together_is_tried_alone_in_small_chunks() -> None:
+    """Where a pack finds too little memory its questions are answered one by one, to the bit."""
+    model, questions = build(tiny_config("llama")), asked()
+    wanted = alone(model, questions)
+    next(short_of_memory(model, 256))
+    assert together(model, questions, Sizes()) == wanted
