@@ -21,6 +21,7 @@ app = App(
     name="ropewalk",
     help="Measure how far a rotary language model reads past its trained window, and which "
     "scaling method carries it furthest.",
+    help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main says what an interrupt keeps
 )
 beginnings = App(name="new", help="Write a file to begin a plug-in of your own with.")

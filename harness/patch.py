@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from harness.banded import banded
-from harness.engine import answers
+from harness.engine import Sizes, answers
 from harness.rotary import patched
 from harness.serving import served_answers
 from scaling._bands import Bands
@@ -29,6 +29,8 @@ def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
     return banded(model, rotation) if isinstance(rotation, Bands) else patched(model, rotation)
 
 
-def answering(rotation: Rotation) -> Answering:
-    """Return how questions are answered under a rotation."""
-    return partial(served_answers, rotation) if isinstance(rotation, Served) else answers
+def answering(rotation: Rotation, sizes: Sizes) -> Answering:
+    """Return how questions are answered under a rotation, so much at a time."""
+    if isinstance(rotation, Served):
+        return partial(served_answers, rotation)
+    return partial(answers, sizes=sizes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -91,12 +91,10 @@ def _named(cell: Cell) -> str:
 
 
 @contextmanager
-def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
-    """Show cells done, the sample in hand and the time left; plain lines where no one watches."""
-    items = [item for items in plan.work(measured(read_samples(folder))).values() for item in items]
+def progress(console: Console, items: Sequence[tuple[Cell, Question]]) -> Iterator[Watch]:
+    """Show cells done, the last sample and the time left; plain lines where no one watches."""
     left = Counter(cell.key for cell, _ in items)
     total, cells = sum(question.length for _, question in items), len(left)
-    order = iter(items)
     bar = Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),
@@ -107,24 +105,18 @@ def progress(plan: Plan, folder: Path, console: Console) -> Iterator[Watch]:
     )
     entry = bar.add_task("", total=total)
 
-    def show_next(done: int) -> None:
-        text = f"{done}/{cells} cells"
-        following = next(order, None)  # the sample in hand
-        if following is not None:
-            text += f" · {_named(following[0])} · {following[1].unit}"
-        bar.update(entry, description=text[:78])
-
     def watch(cell: Cell, question: Question, record: dict[str, Any]) -> None:
         left[cell.key] -= 1
         done = sum(not rest for rest in left.values())
         bar.advance(entry, question.length)
-        show_next(done)
+        text = f"{done}/{cells} cells · {_named(cell)} · {question.unit}"
+        bar.update(entry, description=text[:78])
         if record["status"] != "ok":
             told = f"{_named(cell)}, {question.unit}: {record['status']}"
             console.print(told, highlight=False, markup=False)
         elif not console.is_terminal and not left[cell.key]:
             console.print(f"{done}/{cells} cells: {_named(cell)}", highlight=False, markup=False)
 
-    show_next(0)
+    bar.update(entry, description=f"0/{cells} cells")
     with bar:
         yield watch

@@ -24,6 +24,12 @@ from harness.sheet import Sheet, read_sheet
 SCALING = ("none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn")
 TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
+SIZE = re.compile(r"([1-9]\d*(?:\.\d+)?) ?([KMGT]i?B|)")
+UNITS = {
+    "": 1,
+    **{f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")},
+    **{f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")},
+}
 LENGTH = re.compile(r"([1-9][0-9]{0,11})([kx]?)")
 SHORT = reprlib.Repr()  # a file may nest lists within lists without end
 SHORT.maxstring = SHORT.maxother = 200
@@ -65,6 +71,7 @@ class Spec(BaseModel):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"
     offline: bool = False
+    max_memory: str | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
     published: str | None = None
@@ -93,6 +100,22 @@ class Spec(BaseModel):
             message = "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
             raise ValueError(message)
         return value
+
+    @field_validator("max_memory", mode="before")
+    @classmethod
+    def _a_size(cls, value: Any) -> Any:
+        """Take a number of bytes for what it is, and refuse what is no size."""
+        text = str(value) if isinstance(value, int) else value
+        if isinstance(text, str) and not SIZE.fullmatch(text):
+            message = f"{text!r} is no size; write 800MiB, 12GiB, 12GB or bytes"
+            raise ValueError(message)
+        return text
+
+    @property
+    def memory(self) -> int | None:
+        """The bytes that weights and work may take; None for no limit."""
+        found = SIZE.fullmatch(self.max_memory or "")
+        return int(float(found[1]) * UNITS[found[2]]) if found else None
 
     def lengths(self, trained_length: int) -> tuple[int, ...]:
         """Return the lengths in tokens, ascending, each once."""

@@ -7,56 +7,64 @@ import math
 import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.checkpoint import load_weights
-from harness.patch import answering, scaled
+from harness.estimate import fitted
+from harness.patch import Answering, answering, scaled
 from harness.plan import Cell, Plan
 from harness.plugins import Plugin, call
 from harness.record import describe
 from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
-from scaling._rotation import Rotation
 from tasks._types import Answer, Question, Sample
 
 Item = tuple[Cell, Question]
 Record = dict[str, Any]
+Watch = Callable[[Cell, Question, Record], None]
+Watching = Callable[[Sequence[Item]], AbstractContextManager[Watch]]
 
 
-def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], None]) -> int:
+def measure(plan: Plan, folder: Path, watching: Watching) -> int:
     """Complete the run folder and return how many of the plan's samples have no number.
 
-    ``watch`` sees each sample as it ends. Everything measured before is kept and not measured
-    again. Raises UserError when the folder is another model's or another process writes it.
+    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends.
+    Everything measured before is kept and not measured again. Raises UserError when the folder is
+    another model's or another process writes it, and when ``max_memory`` is too little.
     """
     with writing(folder) as file:
         before = read_run(folder) if (folder / RUN).exists() else None
-        work = plan.work(measured(read_samples(folder)))
+        samples = read_samples(folder)
+        work = plan.work(measured(samples))
+        sizes = fitted(plan, work)
         record = describe(plan, before, measuring=bool(work))
         model = load_weights(plan.checkpoint) if work else None
         write_run(folder, record)
-        for fingerprint, items in work.items():
-            rotation = plan.rotations[fingerprint]
-            with scaled(model, rotation):
-                for (cell, question), sample in _measured(plan, model, rotation, items):
-                    append(file, {**sample, "session": len(record["sessions"]) - 1})
-                    watch(cell, question, sample)
-    samples = read_samples(folder)
+        with watching([item for items in work.values() for item in items]) as watch:
+            for fingerprint, items in work.items():
+                rotation = plan.rotations[fingerprint]
+                with scaled(model, rotation):
+                    answer_all = answering(rotation, sizes)
+                    for (cell, question), sample in _measured(plan, model, answer_all, items):
+                        append(file, {**sample, "session": len(record["sessions"]) - 1})
+                        samples[cell.key, question.digest] = sample
+                        watch(cell, question, sample)
     asked = {(cell.key, question.digest) for cell in plan.cells for question in cell.questions}
     return sum(samples[key]["status"] != "ok" for key in asked)
 
 
 def _measured(
-    plan: Plan, model: Any, rotation: Rotation, items: Sequence[Item]
+    plan: Plan, model: Any, answer_all: Answering, items: Sequence[Item]
 ) -> Iterator[tuple[Item, Record]]:
     """Yield each item with its record as it is measured."""
     tasks = {task.label: task for task in plan.tasks}
     device = plan.checkpoint.device
     _start_peak(device)
     began = time.perf_counter()
-    for index, answer in answering(rotation)(model, [question for _, question in items]):
+    for index, answer in answer_all(model, [question for _, question in items]):
         cell, question = items[index]
         outcome = _graded(tasks[cell.task], question, answer, plan)
         seconds = time.perf_counter() - began

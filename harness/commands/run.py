@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,6 +33,7 @@ def run(
     dtype: str | None = None,
     device: str | None = None,
     offline: Switch = None,
+    max_memory: str | None = None,
     trust_remote_code: Switch = None,
     allow_pickle: Switch = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
@@ -51,6 +53,7 @@ def run(
         dtype: auto, float32, bfloat16 or float16.
         device: auto, cpu, cuda, cuda:1, …
         offline: Ask the hub for nothing; what its cache holds will do.
+        max_memory: Bytes that weights and work may take: 800MiB, 12GB; default: what is fastest.
         trust_remote_code: Let code from the model's repository run.
         allow_pickle: Accept weights that are not safetensors.
         dry_run: Print the plan and its cost; read no weights and write nothing.
@@ -87,6 +90,5 @@ def _measure(plan: Plan, folder: Path) -> int:
     from harness.sweep import measure
 
     show.left_out(plan, err)
-    with show.progress(plan, folder, err) as watch:
-        failed = measure(plan, folder, watch)
+    failed = measure(plan, folder, partial(show.progress, err))
     return WITH_FAILURES if failed else COMPLETE

@@ -20,7 +20,7 @@ from harness.engine.sizes import Sizes
 from harness.engine.trunk import trunk_name
 from tasks._types import Answer, Question
 
-__all__ = ["Sizes", "answers", "out_of_memory", "trunk_name"]
+__all__ = ["DEFAULT", "Sizes", "answers", "out_of_memory", "trunk_name"]
 
 DEFAULT = Sizes()
 Indexed = Sequence[tuple[int, Question]]
@@ -39,7 +39,8 @@ def answers(
     convolutions), every different sequence is one plain forward.
     """
     asked = list(enumerate(questions))
-    sharing = bool(asked) and shareable(model)
+    longest = max((question.length for question in questions), default=0)
+    sharing = bool(asked) and shareable(model, longest)
     for group in [asked] if sharing else _equal(asked):
         failed: list[tuple[int, Question]] = []
         yield from _solved(model, group, sizes, sharing, failed)

@@ -15,6 +15,7 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from harness.engine.kernel import LEAST_ROWS
 from harness.engine.trunk import trunk_name
 
+BLOCK = 64  # logits whose largest is found first
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
@@ -66,18 +67,37 @@ def read(
             asked = torch.from_numpy(index).to(hidden.device)
             stub.hidden = hidden.index_select(1, asked)
             logits = model(input_ids=asked[None], use_cache=False).logits[0]
-            argmax[first : first + count] = logits[:count].argmax(-1).cpu().numpy()
+            exact, out = _in_float32(logits, buffers)
+            argmax[first : first + count] = _argmax(exact[:count]).cpu().numpy()
             wanted = torch.from_numpy(targets[first : first + count]).to(hidden.device)
-            losses = _log_softmax(logits, buffers)[:count].gather(1, wanted[:, None])
+            losses = torch.log_softmax(exact, -1, out=out)[:count].gather(1, wanted[:, None])
             nll[first : first + count] = -losses[:, 0].cpu().numpy()
+            del logits, exact, out  # else a chunk's are alive while the next one's are made
     return nll, argmax
 
 
-def _log_softmax(logits: torch.Tensor, buffers: list[torch.Tensor]) -> torch.Tensor:
-    """Return log-probabilities in float32, in memory that is taken once."""
-    if not buffers or len(buffers[0]) < len(logits):
+def _in_float32(
+    logits: torch.Tensor, buffers: list[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the logits in float32 and room for as many log-probabilities, in memory taken once."""
+    size = len(logits)
+    if not buffers or len(buffers[0]) < size:
         count = 1 if logits.dtype == torch.float32 else 2
         buffers[:] = [torch.empty_like(logits, dtype=torch.float32) for _ in range(count)]
-    size = len(logits)
     exact = logits if len(buffers) == 1 else buffers[1][:size].copy_(logits)
-    return torch.log_softmax(exact, -1, out=buffers[0][:size])
+    return exact, buffers[0][:size]
+
+
+def _argmax(logits: torch.Tensor) -> torch.Tensor:
+    """Return the first largest entry of each row, (rows,).
+
+    By the maximum of each block first, which is vectorized on a CPU where argmax is not: three
+    times as fast.
+    """
+    rows, size = logits.shape
+    if size % BLOCK:
+        return logits.argmax(-1)
+    blocks = logits.view(rows, size // BLOCK, BLOCK)
+    best = blocks.amax(-1).argmax(-1)
+    within = blocks[torch.arange(rows, device=logits.device), best].argmax(-1)
+    return best * BLOCK + within

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -17,28 +18,39 @@ from harness.engine.ledger import Ledger
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import run_pack, trunk_name
 
+PROMPT = 48  # tokens of the longest prompt of the check
 EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32 and in 16 bits
 Results = list[tuple[int, NDArray[np.float32], NDArray[np.int64]]]
 
 
-def shareable(model: Any) -> bool:
-    """Tell whether a pack of runs gives this model's own hidden states; checked on short prompts.
+_known: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
-    Two prompts with a common beginning and one without, each also run alone by the model itself:
-    whatever mixes tokens beside causal attention shows.
+
+def shareable(model: Any, longest: int) -> bool:
+    """Tell whether a pack of runs gives this model's own hidden states; checked once a model.
+
+    Checked on two prompts with a common beginning and one without, each also run alone by the
+    model itself: whatever mixes tokens beside causal attention shows. An attention put into the
+    model may be made for contexts of ``longest`` tokens: it is not asked for more.
     """
+    known, attention = _known.setdefault(model, {}), model.config._attn_implementation
+    if attention not in ("sdpa", "eager") and longest < PROMPT:
+        return False
+    if attention not in known:
+        known[attention] = _shares(model)
+    return known[attention]
+
+
+def _shares(model: Any) -> bool:
     size = model.config.get_text_config().vocab_size
-    one, other, third = (
-        tuple((17 * i * i + step * i) % size for i in range(length))
-        for step, length in ((3, 72), (3, 48), (5, 40))
-    )
-    prompts = (one, (*other, *reversed(one[:24])), third)
+    text = [(17 * i * i + 3 * i) % size for i in range(84)]
+    prompts = tuple(text[:PROMPT]), (*text[:33], *text[40:55]), tuple(text[55:])
     trunk = getattr(model, trunk_name(model))
     alone = [trunk(input_ids=_row(t, model), use_cache=False)[0][0] for t in prompts]
     forest = plant(prompts)
     (pack,) = packs(forest, 2**20)
+    every = np.ones(sum(len(node.tokens) for node in forest.nodes), np.bool_)
     try:
-        every = np.ones(sum(len(node.tokens) for node in forest.nodes), np.bool_)
         hidden, spans, _ = _packed(model, forest, pack, every, 32, {}, frozenset())
     except NotShareableError:
         return False

@@ -17,7 +17,7 @@ class Sizes:
 
     pack: int = 8192
     chunk: int = 2048
-    logits: int = 32 * 2**20
+    logits: int = 16 * 2**20
 
     def head_rows(self, vocabulary: int) -> int:
         """Return how many rows the head takes at once."""

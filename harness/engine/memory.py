@@ -1,0 +1,119 @@
+"""What a pass needs beside the weights, in bytes, from shapes alone; and sizes that fit a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from harness.engine.forest import Forest, Way, packs
+from harness.engine.kernel import KEY_BLOCK, TILE
+from harness.engine.sizes import Sizes
+
+PACKS = (8192, 4096, 2048, 1024, 512)
+CHUNKS = (2048, 1024, 512, 256)
+LOGITS = tuple(2**20 * size for size in (16, 4, 1))
+FLOAT32 = 4
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a model, what its memory depends on; ``itemsize`` in bytes, widths in channels."""
+
+    width: int
+    heads: int
+    groups: int
+    head_dim: int
+    mlp: int
+    layers: int
+    vocabulary: int
+    itemsize: int
+
+    @classmethod
+    def of(cls, config: Any, itemsize: int) -> Shape:
+        """Read a text config; a mixture's experts count as one of the width that is told."""
+        heads = config.num_attention_heads
+        return cls(
+            width=config.hidden_size,
+            heads=heads,
+            groups=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+            layers=config.num_hidden_layers,
+            vocabulary=config.vocab_size,
+            itemsize=itemsize,
+        )
+
+    @property
+    def keys(self) -> int:
+        """Bytes of one token's keys and values in one layer."""
+        return 2 * self.groups * self.head_dim * self.itemsize
+
+
+def shared(shape: Shape, forest: Forest, targets: int, sizes: Sizes) -> int:
+    """Return the peak of a forest computed in packs, the head's included, in bytes."""
+    cut = packs(forest, sizes.pack)
+    peak = max((_pack(shape, forest, pack, sizes.chunk) for pack in cut), default=0)
+    return peak + held(shape, forest, cut) + head(shape, targets, sizes)
+
+
+def _pack(shape: Shape, forest: Forest, pack: Way, chunk: int) -> int:
+    """Return what grows with a pack's rows, and the temporaries of one chunk of them."""
+    size, item = sum(len(forest.nodes[node].tokens) for node in pack), shape.itemsize
+    longest = max(forest.nodes[node].end for node in pack)
+    forks = any(forest.nodes[node].above for node in pack)
+    tiles = item * TILE * (longest + TILE + KEY_BLOCK) if forks or size > chunk else 0
+    joined = longest * shape.keys if forks else 0
+    angles = shape.head_dim * (2 * item + FLOAT32)
+    grows = size * (shape.width * item + shape.keys + angles)
+    return grows + tiles + joined + _layer(shape, min(size, chunk))
+
+
+def _layer(shape: Shape, rows: int) -> int:
+    """Return the temporaries of one layer over so many rows: its attention's or its MLP's."""
+    item, inner = shape.itemsize, shape.heads * shape.head_dim
+    norm = shape.width * (item + (0 if item == FLOAT32 else 2 * FLOAT32))
+    attention = item * (shape.width + 4 * inner) + 2 * shape.keys
+    mlp = item * (2 * shape.width + 3 * shape.mlp)
+    return rows * max(norm, attention, mlp)
+
+
+def held(shape: Shape, forest: Forest, cut: list[Way]) -> int:
+    """Return the most that keys and values of all layers take between packs."""
+    place = {node: number for number, pack in enumerate(cut) for node in pack}
+    until: dict[int, int] = {}
+    for node, number in place.items():
+        for above in forest.nodes[node].above:
+            until[above] = max(until.get(above, 0), number)
+    change = [0] * (len(cut) + 1)
+    for node, last in until.items():
+        if last > place[node]:
+            tokens = len(forest.nodes[node].tokens)
+            change[place[node]] += tokens
+            change[last] -= tokens
+    most = now = 0
+    for tokens in change:
+        now += tokens
+        most = max(most, now)
+    return most * shape.layers * shape.keys
+
+
+def head(shape: Shape, targets: int, sizes: Sizes) -> int:
+    """Return the logits of one chunk, their float32 copy and the log-probabilities."""
+    rows = min(targets, sizes.head_rows(shape.vocabulary))
+    copies = FLOAT32 * (1 if shape.itemsize == FLOAT32 else 2)
+    return rows * shape.vocabulary * (shape.itemsize + copies)
+
+
+def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes) -> int:
+    """Return the peak of one plain forward, whose attention takes ``attention`` bytes more."""
+    rows = length * (shape.width * shape.itemsize) + _layer(shape, length)
+    return rows + attention + head(shape, targets, sizes)
+
+
+def smaller() -> Iterator[Sizes]:
+    """Yield sizes from the fastest on to the smallest."""
+    steps = product(range(len(PACKS)), range(len(CHUNKS)), range(len(LOGITS)))
+    for pack, chunk, logits in sorted(steps, key=lambda step: (sum(step), step)):
+        yield Sizes(PACKS[pack], CHUNKS[chunk], LOGITS[logits])

@@ -1,0 +1,68 @@
+"""Measure the rows asked for and write the table."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import pkgutil
+import platform
+import time
+from pathlib import Path
+
+import torch
+import transformers
+
+from benchmarks import rows, table
+from benchmarks.calibration import attention_seconds, matrix_speed
+from benchmarks.setting import Row, Setting
+from harness.record import _processor
+
+RESULTS = Path(__file__).resolve().parent.parent.parent / "results" / "benchmarks"
+
+
+def main() -> None:
+    """Run from the command line."""
+    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="ROW", help="a1, a2, b, …; other rows stay"
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument(
+        "--quick", action="store_true", help="smoke test on an eighth of the lengths"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    setting = Setting(given.device, given.repeats, given.quick)
+    began, found = time.time(), list[Row]()
+    told = [_machine(given.device), _calibrated(setting)]
+    for module in pkgutil.iter_modules(rows.__path__):
+        if given.only and module.name.partition("_")[0] not in given.only:
+            continue
+        for row in importlib.import_module(f"benchmarks.rows.{module.name}").measure(setting):
+            print(table._line(row), flush=True)
+            found.append(row)
+    told += [f"again at the end: {_calibrated(setting)}", f"{time.time() - began:.0f} s in all"]
+    for file in table.write(found, told, given.out, torch.device(given.device).type):
+        print(file)
+
+
+def _machine(device: str) -> str:
+    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
+    versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{name}, {platform.system()}, Python {platform.python_version()}, {versions}"
+
+
+def _calibrated(setting: Setting) -> str:
+    parts = []
+    for dtype in (torch.float32, torch.bfloat16):
+        length = setting.size(2048)
+        fused = 2 * 8 * 64 * length**2 / attention_seconds(setting, dtype, 8, length)
+        kind = str(dtype).removeprefix("torch.")
+        parts.append(f"{kind} {matrix_speed(setting, dtype) / 1e9:.0f} and {fused / 1e9:.0f}")
+    return f"matrix products and causal attention, in 10^9 operations a second: {', '.join(parts)}"
+
+
+main()

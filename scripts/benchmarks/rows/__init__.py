@@ -1,0 +1,1 @@
+"""One file a row, or a few of a kind: ``measure(setting) -> list[Row]``. The file is the entry."""

@@ -1,0 +1,48 @@
+"""What is forwarded, counted and not timed: the same on every machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from benchmarks.setting import Row, Setting, build, config, row, tokens
+from harness.engine import answers
+from tasks._types import Question
+
+
+def measure(setting: Setting) -> list[Row]:
+    """Tokens and operations of a curve of 8 lengths, over those of its longest forward."""
+    model = build(setting, config("XS"), torch.float32)
+    longest = setting.size(4096)
+    text = tokens(model, longest)
+    questions = [
+        Question("q", n, text[:n], 1) for n in range(longest // 8, longest + 1, longest // 8)
+    ]
+    list(answers(model, questions[:1]))  # the check of the model, once
+    counts: list[int] = []
+    embed = model.get_input_embeddings()
+    with embed.register_forward_hook(lambda _, given, __: counts.append(given[0].numel())):
+        ours = _operations(lambda: list(answers(model, questions)))
+    ids = torch.tensor([text], device=model.device)
+    with torch.inference_mode():
+        theirs = _operations(lambda: model(input_ids=ids, use_cache=False))
+    return [
+        row("a3", "tokens forwarded over the longest length, 8 lengths", [sum(counts) / longest],
+            "x", 1.0, "counted", above=False),
+        row("a3", "operations over one forward of it", [ours / theirs], "x", 1.0, "counted",
+            above=False),
+    ]  # fmt: skip
+
+
+def _operations(run: Any) -> int:
+    """Count operations, those of the CPU's fused attention too."""
+
+    def fused(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
+        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+
+    cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    with FlopCounterMode(display=False, custom_mapping={cpu: fused}) as counter:
+        run()
+    return int(counter.get_total_flops())

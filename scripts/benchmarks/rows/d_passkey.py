@@ -1,0 +1,68 @@
+"""A passkey grid against generating every trial with transformers; the reference model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from benchmarks.setting import Row, Setting, ratios, row
+from harness.checkpoint import REFERENCE
+from harness.engine import answers
+from harness.rotary import patched, rope_of
+from harness.source import make_source
+from scaling import yarn
+from tasks import passkey
+from tasks._types import Answer, Question, Source
+
+DEPTHS = 5
+
+
+def measure(setting: Setting) -> list[Row]:
+    """Five depths at three lengths with 4 trials and at two with 10, under YaRN, float32."""
+    return [_grid(setting, *case) for case in (((512, 1024, 2048), 4, 3.2), ((512, 1024), 10, 4.0))]
+
+
+def _grid(setting: Setting, lengths: tuple[int, ...], trials: int, bar: float) -> Row:
+    model = AutoModelForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32).eval()
+    model = model.to(setting.device)
+    rope = rope_of(model.config)
+    source = make_source(AutoTokenizer.from_pretrained(REFERENCE), list, rope.trained_length)
+    if setting.quick:
+        lengths, trials = lengths[:1], 2
+    asked = list(passkey.ask(source, lengths, depths=DEPTHS, trials=trials))
+    theirs: list[float] = []
+    ours: list[float] = []
+
+    def peer() -> None:
+        theirs[:] = [_graded(source, q, _generated(model, q)) for q in asked]
+
+    def engine() -> None:
+        found = sorted(answers(model, asked))
+        ours[:] = [_graded(source, q, a) for q, (_, a) in zip(asked, found, strict=True)]
+
+    # A factor at which some keys are found and some are missed.
+    with patched(model, yarn.frequencies(rope, lengths[-1], factor=2)):
+        list(answers(model, asked[:1]))
+        slow, fast = setting.interleaved(peer, engine)
+    assert ours == theirs, "hits and misses differ from those of generate"
+    what = f"passkey, lengths {', '.join(map(str, lengths))}, {DEPTHS} depths, {trials} trials"
+    told = f"all {len(asked)} equal, {sum(ours):.0f} hits"
+    return row("d", f"{what}, reference model", ratios(slow, fast), "x", bar, told)
+
+
+def _generated(model: Any, question: Question) -> Answer:
+    """Decode greedily as many tokens as the answer has, and one more."""
+    prompt = torch.tensor([question.tokens[: question.start]], device=model.device)
+    count = question.length - question.start
+    found = model.generate(
+        prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
+        min_new_tokens=count + 1, max_new_tokens=count + 1, pad_token_id=0,
+    )  # fmt: skip
+    return Answer((0.0,) * count, tuple(found[0, question.start :].tolist()))
+
+
+def _graded(source: Source, question: Question, answer: Answer | None) -> float:
+    assert answer is not None
+    return passkey.grade(question, answer, source).value

@@ -1,0 +1,42 @@
+"""The benchmark's own counts, and its table, in a run of seconds."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from harness.plugins import ROOT
+
+
+def bench(out: Path, *words: str) -> list[dict[str, str]]:
+    """Run the benchmark as its script does and return the rows of its table."""
+    subprocess.run(
+        [sys.executable, "-m", "benchmarks", "--quick", "--out", str(out), *words],
+        check=True, capture_output=True, cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": "scripts"},
+    )  # fmt: skip
+    with (out / "cpu.csv").open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_counts_of_the_benchmark_are_met(tmp_path: Path) -> None:
+    """A curve forwards its longest length's tokens and operations; rows of other names stay."""
+    first = bench(tmp_path, "--only", "a3")
+    assert [(row["name"], float(row["value"]), row["met"]) for row in first] == [
+        ("a3", 1.0, "True"), ("a3", 1.0, "True"),
+    ]  # fmt: skip
+    both = bench(tmp_path, "--only", "f")
+    assert both[:2] == first
+    assert {row["name"] for row in both} == {"a3", "f"}
+    page = (tmp_path / "cpu.md").read_text(encoding="utf-8")
+    assert "| a3 | tokens forwarded over the longest length, 8 lengths | 1x |" in page
+
+
+def test_every_row_is_a_file_that_measures() -> None:
+    """A file of scripts/benchmarks/rows is a row: it defines ``measure`` and is named for it."""
+    files = list((ROOT / "scripts" / "benchmarks" / "rows").glob("[!_]*.py"))
+    assert len(files) >= 9
+    assert all("def measure(setting: Setting) -> list[Row]:" in f.read_text() for f in files)

@@ -1,0 +1,102 @@
+"""Memory told before a run against what a process of its own comes to; sizes that fit a limit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from transformers import LlamaConfig
+
+from harness.engine import Sizes, memory
+from harness.engine.forest import plant
+
+CHILD = """
+import sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM, LlamaConfig
+from harness.engine import Sizes, answers
+from tasks._types import Question
+torch.set_num_threads(1)
+width, layers, vocabulary, size, length, forks, chunk, dtype = sys.argv[1:]
+width, length, forks = int(width), int(length), int(forks)
+config = LlamaConfig(
+    hidden_size=width, intermediate_size=3 * width, num_hidden_layers=int(layers),
+    num_attention_heads=width // 64, num_key_value_heads=width // 128,
+    vocab_size=int(vocabulary), tie_word_embeddings=False,
+)
+model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+
+def ask(length):
+    text = [(31 * i * i + 7 * i) % 1000 for i in range(length)]
+    many = [Question("q", length, tuple(text), 1)]
+    for fork in range(forks):
+        rest = [(fork + 3 * i) % 1000 for i in range(length // 2)]
+        many.append(Question("q", length, (*text[: length - len(rest)], *rest), length - 9))
+    return many
+
+sizes = Sizes(pack=int(size), chunk=int(chunk))
+list(answers(model, ask(96), sizes))
+
+def status(field):
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) * 1024
+
+before = status("VmRSS")
+Path("/proc/self/clear_refs").write_text("5")
+list(answers(model, ask(length), sizes))
+print(status("VmHWM") - before)
+"""
+
+
+def asked(length: int, forks: int) -> list[tuple[int, ...]]:
+    """Return the sequences that the child process asks about."""
+    text = [(31 * i * i + 7 * i) % 1000 for i in range(length)]
+    many = [tuple(text)]
+    for fork in range(forks):
+        rest = [(fork + 3 * i) % 1000 for i in range(length // 2)]
+        many.append((*text[: length - len(rest)], *rest))
+    return many
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
+@pytest.mark.parametrize(
+    ("width", "layers", "vocabulary", "pack", "length", "forks", "chunk", "dtype"),
+    [
+        (256, 2, 32_000, 8192, 2048, 0, 2048, "float32"),
+        (256, 2, 4096, 8192, 8192, 0, 1024, "bfloat16"),
+        (512, 2, 4096, 8192, 4096, 0, 2048, "float32"),
+        (256, 2, 4096, 2048, 4096, 2, 2048, "float32"),
+    ],
+)
+def test_the_estimate_is_what_is_measured(
+    width: int, layers: int, vocabulary: int, pack: int, length: int, forks: int, chunk: int,
+    dtype: str,
+) -> None:  # fmt: skip
+    """The peak of a process, above the loaded model, is within a quarter of what was told."""
+    given = (width, layers, vocabulary, pack, length, forks, chunk, dtype)
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, *map(str, given)], capture_output=True, text=True, check=True
+    )
+    config = LlamaConfig(
+        hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
+        num_attention_heads=width // 64, num_key_value_heads=width // 128, vocab_size=vocabulary,
+    )  # fmt: skip
+    shape = memory.Shape.of(config, 4 if dtype == "float32" else 2)
+    told = memory.shared(shape, plant(asked(length, forks)), length, Sizes(pack, chunk))
+    measured = int(done.stdout)
+    assert told == pytest.approx(measured, rel=0.25), f"{told / 2**20:.0f} {measured / 2**20:.0f}"
+
+
+def test_smaller_sizes_need_less() -> None:
+    """The first sizes are the engine's own, and some of those that follow need half as much."""
+    shape = memory.Shape(512, 8, 8, 64, 1408, 8, 32_000, 2)
+    forest = plant([tuple(range(seed, seed + 3000)) for seed in range(0, 9000, 3000)])
+    tried = list(memory.smaller())
+    needs = [memory.shared(shape, forest, 9000, sizes) for sizes in tried]
+    assert tried[0] == Sizes()
+    assert min(needs) < needs[0] / 2
+    assert len(set(tried)) == len(tried)
