@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,13 +28,12 @@ class Cost:
 def estimate(plan: Plan, done: set[tuple[str, str]]) -> Cost:
     """Estimate a plan from its config alone: what is shared is forwarded once."""
     work = plan.work(done)
-    sizes = fitted(plan, work)
-    groups = [[question for _, question in items] for items in work.values()]
+    sizes, demand = fitted(plan, work), _demand(plan, work)
     return Cost(
-        samples=sum(map(len, groups)),
-        tokens=sum(_tokens(plan, group) for group in groups),
-        parameters=parameter_count(plan.checkpoint),
-        bytes=_bytes(plan, groups, sizes),
+        samples=sum(map(len, work.values())),
+        tokens=sum(load.tokens for load in demand.loads),
+        parameters=demand.parameters,
+        bytes=demand.bytes(sizes),
     )
 
 
@@ -47,52 +45,63 @@ def fitted(plan: Plan, work: Work) -> Sizes:
     limit = plan.spec.memory
     if limit is None or not work:
         return DEFAULT
-    groups = [[question for _, question in items] for items in work.values()]
-    needed = 0
-    for sizes in memory.smaller():
-        needed = _bytes(plan, groups, sizes)
+    demand = _demand(plan, work)
+    needs = {sizes: demand.bytes(sizes) for sizes in memory.smaller()}
+    for sizes, needed in needs.items():
         if needed <= limit:
             return sizes
     message = (
         f"--max-memory {plan.spec.max_memory} is too little: the weights and the longest question"
-        f" need about {needed / 2**20:,.0f} MiB; ask for shorter lengths or allow more."
+        f" need about {min(needs.values()) / 2**20:,.0f} MiB; ask for shorter lengths or more."
     )
     raise UserError(message)
 
 
-def _tokens(plan: Plan, questions: Sequence[Question]) -> int:
-    if _shares(plan):
-        return sum(len(node.tokens) for node in _forest(questions).nodes)
-    return sum(map(len, {question.tokens for question in questions}))
+@dataclass(frozen=True)
+class _Load:
+    """The questions of one rotation: what they share, or alone the longest of them."""
+
+    forest: Forest | None
+    tokens: int
+    longest: int
+    targets: int
+    beside: int
+
+    def bytes(self, shape: memory.Shape, sizes: Sizes) -> int:
+        if self.forest is not None:
+            return memory.shared(shape, self.forest, self.targets, sizes)
+        return memory.whole(shape, self.longest, self.beside, self.targets, sizes)
 
 
-def _forest(questions: Sequence[Question]) -> Forest:
-    return plant([question.tokens for question in questions])
+@dataclass(frozen=True)
+class _Demand:
+    """All that memory depends on but the sizes."""
+
+    shape: memory.Shape
+    parameters: int
+    loads: tuple[_Load, ...]
+
+    def bytes(self, sizes: Sizes) -> int:
+        peak = max((load.bytes(self.shape, sizes) for load in self.loads), default=0)
+        return self.parameters * self.shape.itemsize + peak
 
 
-def _shares(plan: Plan) -> bool:
-    """Tell from the config whether questions are computed together: plain causal attention."""
-    config = plan.checkpoint.config.get_text_config()
+def _demand(plan: Plan, work: Work) -> _Demand:
+    checkpoint = plan.checkpoint
+    config, size = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype].itemsize
+    sliding = checkpoint.sliding_window
     capped = getattr(config, "attn_logit_softcapping", None)
-    return plan.checkpoint.sliding_window is None and not capped
-
-
-def _bytes(plan: Plan, groups: Sequence[Sequence[Question]], sizes: Sizes) -> int:
-    """Return the weights and the peak of the most demanding frequencies."""
-    config, dtype = plan.checkpoint.config.get_text_config(), DTYPES[plan.checkpoint.dtype]
-    shape = memory.Shape.of(config, dtype.itemsize)
-    peaks = [0]
-    for group in groups:
-        targets = sum(question.length - question.start + 1 for question in group)
-        if _shares(plan):
-            peaks.append(memory.shared(shape, _forest(group), targets, sizes))
-        else:
-            longest = max(question.length for question in group)
-            beside = _attention_bytes(
-                config, plan.checkpoint.sliding_window, longest, dtype.itemsize
-            )
-            peaks.append(memory.whole(shape, longest, beside, targets, sizes))
-    return parameter_count(plan.checkpoint) * dtype.itemsize + max(peaks)
+    loads = []
+    for items in work.values():
+        questions = [question for _, question in items]
+        forest = None if sliding or capped else plant([q.tokens for q in questions])
+        longest = max(question.length for question in questions)
+        alone = sum(map(len, {question.tokens for question in questions}))
+        together = sum(len(node.tokens) for node in forest.nodes) if forest else alone
+        targets = sum(question.length - question.start + 1 for question in questions)
+        beside = _attention_bytes(config, sliding, longest, size)
+        loads.append(_Load(forest, together, longest, targets, beside))
+    return _Demand(memory.Shape.of(config, size), parameter_count(checkpoint), tuple(loads))
 
 
 def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -> int:

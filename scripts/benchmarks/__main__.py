@@ -36,17 +36,19 @@ def main() -> None:
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     setting = Setting(given.device, given.repeats, given.quick)
-    began, found = time.time(), list[Row]()
+    began, found, files = time.time(), list[Row](), list[Path]()
     told = [_machine(given.device), _calibrated(setting)]
     for module in pkgutil.iter_modules(rows.__path__):
         if given.only and module.name.partition("_")[0] not in given.only:
             continue
         for row in importlib.import_module(f"benchmarks.rows.{module.name}").measure(setting):
-            print(table._line(row), flush=True)
+            print(table.line(row), flush=True)
             found.append(row)
-    told += [f"again at the end: {_calibrated(setting)}", f"{time.time() - began:.0f} s in all"]
-    for file in table.write(found, told, given.out, torch.device(given.device).type):
-        print(file)
+        last = f"{_calibrated(setting)}; {time.time() - began:.0f} s in all"
+        if found:  # after every file of rows: what is measured is kept
+            kind = torch.device(given.device).type
+            files = table.write(found, [*told, f"at the end: {last}"], given.out, kind)
+    print(*files, sep="\n")
 
 
 def _machine(device: str) -> str:

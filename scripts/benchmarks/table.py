@@ -23,12 +23,14 @@ def markdown(rows: Sequence[Row], told: Sequence[str]) -> str:
         "",
         "| | what | median | spread | bar | met | equal |",
         "|---|---|---:|---:|---:|---|---|",
-        *(_line(row) for row in rows),
+        *(line(row) for row in rows),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Row) -> str:
+def line(row: Row) -> str:
+    """Return a row of the Markdown table."""
+
     def told(value: float) -> str:
         return f"{value:.3g}{'' if row.unit in ('', 'x', '%') else ' '}{row.unit}"
 
@@ -45,14 +47,14 @@ def read(file: Path) -> list[Row]:
     if not file.exists():
         return []
     with file.open(encoding="utf-8", newline="") as opened:
-        return [_row(line) for line in csv.DictReader(opened)]
+        return [_row(told) for told in csv.DictReader(opened)]
 
 
-def _row(line: dict[str, str]) -> Row:
-    value, low, high = (float(line[name]) for name in ("value", "low", "high"))
-    bar, above = float(line["bar"]) if line["bar"] else None, line["above"] == "True"
-    named = line["name"], line["what"]
-    return Row(*named, value, low, high, line["unit"], bar, above, line["equal"])
+def _row(told: dict[str, str]) -> Row:
+    value, low, high = (float(told[name]) for name in ("value", "low", "high"))
+    bar, above = float(told["bar"]) if told["bar"] else None, told["above"] == "True"
+    named = told["name"], told["what"]
+    return Row(*named, value, low, high, told["unit"], bar, above, told["equal"])
 
 
 def write(rows: Sequence[Row], told: Sequence[str], folder: Path, name: str) -> list[Path]:
