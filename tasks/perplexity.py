@@ -73,12 +73,11 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
 
 
 def score(samples: Sequence[Sample]) -> Score:
-    """Return exp(mean loss per token); documents are resampled for the interval."""
-    sums = [sample.value for sample in samples]
-    counts = [sample.weight for sample in samples]
-    low, high = ratio(sums, counts)
+    """Return exp(mean loss per token); the interval is that of the documents."""
+    found = ratio([sample.value for sample in samples], [sample.weight for sample in samples])
+    low, high = found.interval()
     return Score(
-        _exp(math.fsum(sums) / sum(counts)),
+        _exp(found.value),
         None if low is None else _exp(low),
         None if high is None else _exp(high),
         len(samples),

@@ -25,7 +25,7 @@ def inspect(
         length: Tokens: 512, 4k (4096) or 2x (twice the trained window).
         revision: Branch, tag or commit on the hub.
         trust_remote_code: Let code from the model's repository run.
-        out: Write channels and decay there, as CSV, PNG and SVG; default: print the table only.
+        out: Where channels and decay go, as CSV, PNG, SVG and PDF; default: print the table only.
     """
     flags = {name: value for name, value in locals().items() if name != "out"}
     from harness.spec import parse

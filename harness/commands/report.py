@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -34,13 +35,13 @@ def write(runs: list[Path], folder: Path, chosen: tuple[str, ...] | None) -> Non
     """Write the reports of these runs, and show the table and where the files are."""
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
-        from harness.report import show, write_reports
+        from harness.report import show, tell, write_reports
 
         frame = make_frame(runs)
-        files, skipped = write_reports(frame, folder, chosen)
+        written = write_reports(frame, folder, chosen)
     show(frame, screen)
-    for name, reason in skipped.items():
-        screen.print(f"No {name}: {reason}", highlight=False, markup=False)
-    screen.print("Tables and figures:", highlight=False)
-    for file in files:
-        screen.print(f"  {file}", highlight=False, soft_wrap=True)
+    tell(written, screen)
+    screen.print("\nTables and figures:", highlight=False)
+    for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
+        first, *others = (file.suffix for file in files)
+        screen.print(f"  {' '.join([f'{stem}{first}', *others])}", highlight=False, soft_wrap=True)
