@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
+from harness.joining import reasons
 from harness.plugins import call, load
 from harness.store import read_run, read_samples
 from tasks._types import Sample, Score
@@ -31,19 +32,25 @@ class Cell:
     records: dict[str, Mapping[str, Any] | None]
 
 
-def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
+def make_frame(folders: Iterable[Path], *, mixed: bool = False) -> pd.DataFrame:
     """Read runs from their files alone and join them.
 
     One row per question with the columns of ``results/README.md``; one that was not measured is
     a row of status not_measured. Cells that share their frequencies share their samples. Raises
     UserError where runs are not comparable: another model, other documents or other settings
-    under one name.
+    under one name. ``mixed`` joins even those: each run then stands as a model of its own, named
+    with its folder, so that no curve and no difference is made of two of them.
     """
     cells: dict[Key, Cell] = {}
     runs = {folder: read_run(folder) for folder in folders}
-    _check_comparable(runs)
+    unlike = reasons(runs)
+    if unlike and not mixed:
+        message = f"{unlike[0]}; report them apart, or beside each other with --mixed."
+        raise UserError(message)
     for folder, run in runs.items():
         for place, cell in _cells(folder, run):
+            if unlike:
+                place = (f"{place[0]} ({_called(folder, runs)})", *place[1:])
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
                 named = ", ".join(map(str, place))
@@ -62,22 +69,11 @@ def make_frame(folders: Iterable[Path]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
-def _check_comparable(runs: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Raise UserError where two runs of one model name have other weights, seeds or documents."""
-    for aspect, of in (
-        ("models", lambda run: run["model"]),
-        ("seeds", lambda run: [run["seed"]]),
-        ("documents", lambda run: sorted(d["sha256"] for d in run["documents"]["read"])),
-    ):
-        seen: dict[str, tuple[Path, Any]] = {}
-        for folder, run in runs.items():
-            told = of(run)
-            if not told:  # a run without documents can stand beside any
-                continue
-            first, known = seen.setdefault(run["model"]["name"], (folder, told))
-            if known != told:
-                message = f"{first} and {folder} have different {aspect}; report them apart."
-                raise UserError(message)
+def _called(folder: Path, folders: Iterable[Path]) -> str:
+    """Return a folder's name, with that of the folder above where two share it."""
+    place = folder.resolve()
+    alike = [other for other in folders if other.resolve().name == place.name]
+    return place.name if len(alike) == 1 else f"{place.parent.name}/{place.name}"
 
 
 def _check_same_units(cells: Mapping[Key, Cell]) -> None:

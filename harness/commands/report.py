@@ -22,23 +22,34 @@ def report(
     out: Annotated[
         Path | None, Parameter(help="Where the files go; default: RUN/reports, for one run.")
     ] = None,
+    mixed: Annotated[
+        bool, Parameter(negative="", help="Set runs that are not comparable beside each other.")
+    ] = False,
 ) -> int:
     """Make the tables and figures of one or more runs from their files."""
     if len(runs) > 1 and out is None:
         message = "several runs are joined: say with --out where their tables and figures go."
         raise UserError(message)
-    write(list(runs), out or runs[0] / "reports", report)
+    write(list(runs), out or runs[0] / "reports", report, mixed=mixed)
     return COMPLETE
 
 
-def write(runs: list[Path], folder: Path, chosen: tuple[str, ...] | None) -> None:
+def write(
+    runs: list[Path], folder: Path, chosen: tuple[str, ...] | None, *, mixed: bool = False
+) -> None:
     """Write the reports of these runs, and show the table and where the files are."""
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
+        from harness.joining import reasons
         from harness.report import show, tell, write_reports
+        from harness.store import read_run
 
-        frame = make_frame(runs)
-        written = write_reports(frame, folder, chosen)
+        frame = make_frame(runs, mixed=mixed)
+        unlike = reasons({run: read_run(run) for run in runs})
+        note = f"Not comparable: {'; '.join(unlike)}." if unlike else ""
+        written = write_reports(frame, folder, chosen, note)
+    if note:
+        screen.print(note, style="bold", highlight=False)
     show(frame, screen)
     tell(written, screen)
     screen.print("\nTables and figures:", highlight=False)
