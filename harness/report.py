@@ -57,7 +57,7 @@ def write_reports(
             shown = module.readable(made) if hasattr(module, "readable") else {name: made}
             words = [*told, *([note] if note else [])]
             written.words[report.label] = told
-            written.files += _table(made, shown, words, folder / name)
+            written.files += save_table(made, shown, words, folder / name)
         else:
             written.files += save_figure(_noted(made, note), folder, name)
     return written
@@ -72,7 +72,7 @@ def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
     return made
 
 
-def _table(
+def save_table(
     table: pd.DataFrame, shown: Mapping[str, pd.DataFrame], words: Sequence[str], stem: Path
 ) -> list[Path]:
     """Write a table whole for programs, and as it is shown, with its words, for people."""
@@ -111,12 +111,17 @@ def show(frame: pd.DataFrame, console: Console) -> None:
     """Print a table per model and task: scalings down, lengths across, 95 % intervals."""
     for title, table in wide(cells(frame)).items():
         console.print(f"\n{title}", markup=False, highlight=False)
-        drawn = Table(box=box.SIMPLE)
-        for index, column in enumerate(table.columns):
-            drawn.add_column(str(column), **({"justify": "right"} if index else {"no_wrap": True}))
-        for row in table.itertuples(index=False):
-            drawn.add_row(*map(str, row))
-        console.print(drawn)
+        console.print(grid(table))
+
+
+def grid(table: pd.DataFrame) -> Table:
+    """Return a table of texts for the terminal, its first column whole."""
+    drawn = Table(box=box.SIMPLE)
+    for index, column in enumerate(table.columns):
+        drawn.add_column(str(column), justify="right" if index else "left", no_wrap=not index)
+    for row in table.itertuples(index=False):
+        drawn.add_row(*map(str, row))
+    return drawn
 
 
 def tell(written: Written, console: Console) -> None:
