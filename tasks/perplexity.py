@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from tasks._intervals import ratio
+from tasks._positions import by_position
 from tasks._types import Answer, Passage, Question, Sample, Score, Source
 
 VERSION = 1
@@ -68,7 +69,8 @@ def _end(passage: Passage) -> int:
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Sum the loss over the targets, in nats; a fair sum in float64."""
-    facts = {**question.facts, "tokens": len(answer.nll)}
+    losses = by_position(question.start, answer.nll)
+    facts = {**question.facts, "tokens": len(answer.nll), **losses}
     return Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)
 
 
