@@ -29,7 +29,10 @@ def _same_name(one: Run, other: Run) -> bool:
 
 
 def _models(one: Run, other: Run) -> bool:
-    return _same_name(one, other) and one["model"] != other["model"]
+    """Compare what both records have: a later version may tell more of a model."""
+    first, second = one["model"], other["model"]
+    shared = first.keys() & second.keys()
+    return _same_name(one, other) and any(first[key] != second[key] for key in shared)
 
 
 def _seeds(one: Run, other: Run) -> bool:

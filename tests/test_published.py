@@ -18,7 +18,6 @@ from tests.test_frame import sweep
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
           "yarn-table-1", "yarn-table-2"]  # fmt: skip
-MOVES_POSITIONS = {"rerope", "lm_infinite", "self_extend", "dca"}
 
 
 def value(table: str, model: str, scaling: str, length: int, tuned: str = "no") -> float:
@@ -54,7 +53,7 @@ def test_every_value_stands_once_and_has_its_source() -> None:
 
 def test_a_method_is_one_that_can_be_asked_for() -> None:
     """The column ``method`` can be given to ``--scaling`` as it stands."""
-    known = {*names("method"), *MOVES_POSITIONS, ""}
+    known = {*names("method"), ""}
     assert {text.partition(":")[0] for text in read_tables()["method"]} <= known
 
 
