@@ -11,13 +11,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
 
 from harness.frame import make_frame
-from harness.reports import loss_by_position, short_long
+from harness.reports import curves, loss_by_position, short_long
 from harness.reports._ends import spread
 from tasks._positions import BUCKETS, by_position
 from tests.frames import Row, sweep
 from tests.test_frame import sweep as run_sweep
+from tests.test_reports import TWELVE
 
 
 def test_positions_by_hand() -> None:
@@ -130,3 +132,11 @@ def test_a_method_lost_at_the_longest_length_is_not_shown_at_a_shorter_one() -> 
     assert "mine" not in drawn
     with pytest.raises(ValueError, match="it needs lengths inside the window and beyond"):
         short_long.make(sweep(lengths=(512,)))
+
+
+def test_bands_of_many_methods_are_left_out_and_the_note_says_so() -> None:
+    """Eight bands can be told apart, twelve are one grey; the intervals are in the table."""
+    few, many = curves.make(sweep()), curves.make(sweep(scalings=TWELVE))
+    assert any(isinstance(made, PolyCollection) for made in few.axes[0].collections)
+    assert not any(isinstance(made, PolyCollection) for made in many.axes[0].collections)
+    assert "Too many methods for bands" in many.texts[-1].get_text()

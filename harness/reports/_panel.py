@@ -14,6 +14,7 @@ from matplotlib.transforms import ScaledTranslation
 from harness.reports._style import GREY, SIZE, Look, spaced, tick_label
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
+MOST_BANDS = 8  # scalings; the bands of more would be one grey
 LOST = {"out_of_memory": "x", "not_finite": "+"}  # status: marker
 
 
@@ -35,12 +36,17 @@ def draw(
     for index, (scaling, rows) in enumerate(table.groupby("scaling", sort=False)):
         # Later markers are smaller, so that several in one place are seen to be several.
         size = 5.8 - 1.8 * index / len(look)
-        _curve(axes, rows, str(scaling), look[str(scaling)], size, min(0.13, 0.8 / len(look)))
+        _curve(axes, rows, str(scaling), look[str(scaling)], size, _shade(len(look)))
     _score_axis(axes, table)
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
     window(axes, trained_length, above)
+
+
+def _shade(scalings: int) -> float:
+    """Return how dark a band is, so that many over each other leave the lines legible."""
+    return min(0.13, 0.8 / scalings) if scalings <= MOST_BANDS else 0.0
 
 
 def _curve(
@@ -55,7 +61,8 @@ def _curve(
     drawn = rows["drawn"]
     inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
     low, high = rows["low"].mask(inside), rows["high"].mask(inside)
-    axes.fill_between(lengths, low, high, color=look.color, alpha=alpha, linewidth=0)
+    if alpha:
+        axes.fill_between(lengths, low, high, color=look.color, alpha=alpha, linewidth=0)
     # A band needs two points; a score between gaps gets a bar.
     alone = scores.notna() & scores.shift(1).isna() & scores.shift(-1).isna()
     axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)

@@ -7,13 +7,14 @@ from matplotlib.figure import Figure
 
 from harness.reports._cells import cells, coinciding
 from harness.reports._ends import fit, label_ends
-from harness.reports._panel import draw, lost
+from harness.reports._panel import MOST_BANDS, draw, lost
 from harness.reports._style import SIZE, columns_for, foot, looks, sheet, tidy
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
     "they may be told apart where bands overlap (differences)."
 )
+NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
 TAIL = "tail: the same last tokens are scored at every length."
 SIGNS = {"x": "×", "+": "+"}  # how a marker is written in the note
 
@@ -71,5 +72,6 @@ def _note(table: pd.DataFrame, protocols: dict[str, str]) -> str:
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
     marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
+    bands = BANDS if table["scaling"].nunique() <= MOST_BANDS else NO_BANDS
     tail = [TAIL] if "tail" in protocols.values() else []
-    return " ".join([f"n per point: {', '.join(counts)}.", BANDS, *tail, *marks])
+    return " ".join([f"n per point: {', '.join(counts)}.", bands, *tail, *marks])
