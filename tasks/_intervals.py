@@ -23,22 +23,22 @@ class Ratio:
 
     def interval(self, level: float = LEVEL) -> tuple[float | None, float | None]:
         """Return the interval by Student's t."""
-        from scipy.stats import t
+        from scipy.special import stdtrit
 
         if self.error is None:
             return None, None
-        half = self.error * float(t.ppf((1 + level) / 2, self.degrees))
+        half = self.error * float(stdtrit(self.degrees, (1 + level) / 2))
         return self.value - half, self.value + half
 
     def p(self) -> float | None:
         """Return the two-sided probability of a value this far from 0, were it 0 in truth."""
-        from scipy.stats import t
+        from scipy.special import stdtr
 
         if self.error is None:
             return None
         if self.error == 0:
             return 1.0 if self.value == 0 else 0.0
-        return float(2 * t.sf(abs(self.value) / self.error, self.degrees))
+        return float(2 * stdtr(self.degrees, -abs(self.value) / self.error))
 
 
 def proportion(hits: int, n: int) -> tuple[float, float]:

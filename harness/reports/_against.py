@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.reports import _words
 from harness.reports._cells import cells
-from harness.reports._measure import Measure, difference, distinct, measure
+from harness.reports._measure import Measure, difference, distinct, measure, units
 from harness.reports._paired import SURE, holm
 
 FOUND = ("difference", "low", "high", "p", "needed")
@@ -67,7 +67,7 @@ def _row(
         nothing = dict.fromkeys((*FOUND, "low_all", "high_all"))
         return {**head, "n": cell["n"], **nothing, "difference": 0.0, "same": True}
     rows = samples[samples["length"] == cell["length"]]
-    one, other = (rows[rows["scaling"] == name] for name in (cell["scaling"], baseline))
+    one, other = (units(rows[rows["scaling"] == name]) for name in (cell["scaling"], baseline))
     found, wide = difference(one, other, how), difference(one, other, how, level=level)
     values = (found.value, found.low, found.high, found.p, found.needed) if found else [None] * 5
     return {

@@ -12,6 +12,7 @@ import pandas as pd
 from harness.reports._paired import Difference, of_means, of_shares
 from tasks._intervals import LEVEL
 
+Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
 LOWER = {"perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error"}
 
@@ -72,29 +73,31 @@ def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
     return "exp" if np.allclose(held, scores, rtol=1e-9) else "unknown"
 
 
-def units(samples: pd.DataFrame) -> pd.DataFrame:
+def units(samples: pd.DataFrame) -> Units:
     """Return value and weight of every unit that was measured; windows of one document add up."""
     good = samples[samples["status"] == "ok"]
-    return good.groupby("unit", sort=False)[["value", "weight"]].sum()
+    sums = good.groupby("unit", sort=False)[["value", "weight"]].sum()
+    return {str(name): (value, weight) for name, value, weight in sums.itertuples()}
 
 
 def difference(
-    one: pd.DataFrame, other: pd.DataFrame, how: Measure, *, level: float = LEVEL
+    one: Units, other: Units, how: Measure, *, level: float = LEVEL
 ) -> Difference | None:
-    """Compare the samples of one cell with another's, on the units that both have.
+    """Compare the units of one cell with another's, on those that both have.
 
     Relative for perplexity (-0.1 is 10 % lower), else in the score's own unit. None where samples
     do not show how scores are made.
     """
-    if how.made == "unknown":
+    both = [(one[name], other[name]) for name in one if name in other]
+    if how.made == "unknown" or not both:
         return None
-    both = units(one).join(units(other).add_suffix("_other"), how="inner")
-    values, others = both["value"].tolist(), both["value_other"].tolist()
+    values, others = [first[0] for first, _ in both], [second[0] for _, second in both]
     if how.made == "share":
         return of_shares(values, others, level=level)
-    if both.empty or (both["weight"] != both["weight_other"]).any():
+    weights = [first[1] for first, _ in both]
+    if weights != [second[1] for _, second in both]:
         return None  # not the same targets
-    found = of_means(values, others, both["weight"].tolist(), level=level)
+    found = of_means(values, others, weights, level=level)
     if not how.relative:
         return found
     low, high = (None if end is None else math.expm1(end) for end in (found.low, found.high))

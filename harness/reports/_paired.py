@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 
-from scipy import stats
+from scipy import special, stats
 
 from tasks._intervals import LEVEL, Ratio, ratio
 
@@ -63,7 +63,7 @@ def of_shares(one: Sequence[float], other: Sequence[float], *, level: float = LE
     if not n:
         return Difference(math.nan, None, None, None, 0, lambda: None)
     up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
-    half = float(stats.norm.ppf((1 + level) / 2)) * math.sqrt(
+    half = float(special.ndtri((1 + level) / 2)) * math.sqrt(
         (up + down - (up - down) ** 2) / (n + 2)
     )
     low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
@@ -92,8 +92,9 @@ def _mid_p(gained: int, lost: int) -> float:
     if gained == lost:
         return 1.0
     changed = gained + lost
-    tail = stats.binom.cdf(min(gained, lost), changed, 0.5)
-    return float(2 * tail - stats.binom.pmf(min(gained, lost), changed, 0.5))
+    fewer = min(gained, lost)
+    tail, below = special.bdtr(fewer, changed, 0.5), special.bdtr(fewer - 1, changed, 0.5)
+    return float(2 * tail - (tail - below)) if fewer else float(tail)
 
 
 def _units_needed(found: Ratio, n: int) -> int | None:

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports._cells import cells
-from harness.reports._measure import Measure, difference, distinct, measure
+from harness.reports._measure import Measure, difference, distinct, measure, units
 from harness.reports._paired import SURE, Difference, holm
 
 Row = dict[str, Any]
@@ -40,7 +40,7 @@ def _row(known: pd.DataFrame, samples: pd.DataFrame, how: Measure) -> Row:
     groups = distinct(samples[samples["scaling"].isin(known.index)])
     ranked = known.loc[list(groups)].sort_values("score", ascending=how.lower, kind="stable")
     order = [str(name) for name in ranked.index]
-    of = {name: samples[samples["scaling"] == name] for name in order}
+    of = {name: units(samples[samples["scaling"] == name]) for name in order}
     pairs = list(combinations(order, 2))
     found = {pair: difference(of[pair[0]], of[pair[1]], how) for pair in pairs}
     sure = dict(zip(pairs, holm([d.p if d else None for d in found.values()]), strict=True))

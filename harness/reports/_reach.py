@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports._cells import cells
-from harness.reports._measure import Measure, difference, measure
+from harness.reports._measure import Measure, difference, measure, units
 from harness.reports._words import records
 
 KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
@@ -84,8 +84,8 @@ def _holds(
         at_length = samples[samples["length"] == cell["length"]]
         in_window = samples[samples["length"] == own["length"]]
         found = difference(
-            at_length[at_length["scaling"] == cell["scaling"]],
-            in_window[in_window["scaling"] == own["scaling"]],
+            units(at_length[at_length["scaling"] == cell["scaling"]]),
+            units(in_window[in_window["scaling"] == own["scaling"]]),
             how,
         )
         value, low, high = (found.value, found.low, found.high) if found else (1.0, None, None)

@@ -52,12 +52,12 @@ def chance(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
 
 
-def listed(names: Sequence[str]) -> str:
-    """Return "`a`, `b` and `c`"."""
+def listed(names: Sequence[str], *, last: str = "and") -> str:
+    """Return "`a`, `b` and `c`"; of many the first and how many more."""
     marked = [f"`{name}`" for name in names]
     if len(marked) > MOST_NAMED:
         marked = [*marked[: MOST_NAMED - 1], f"{len(marked) - MOST_NAMED + 1} more"]
-    return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} and {marked[-1]}"
+    return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} {last} {marked[-1]}"
 
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:

@@ -56,6 +56,8 @@ def words(table: pd.DataFrame) -> list[str]:
 
 def _clause(row: Mapping[Any, Any]) -> str:
     """Return what is known of one task at one length."""
+    if row["metric"] == "accuracy" and row["score"] == 0:
+        return f"no method has a {row['measure']} above 0 ({row['n']} {row['units']})"
     extreme = "lowest" if row["better"] == "lower" else "highest"
     first = f"`{row['best']}` has the {extreme} {row['measure']}, {_words.score(row)}"
     if row["runner_up"] is None:
@@ -72,7 +74,7 @@ def _clause(row: Mapping[Any, Any]) -> str:
     told = f"{first}, but {row['n']} {row['units']} cannot tell it from {_words.listed(tied)}"
     needed = row["needed"]
     if row["runner_up"] in tied and needed is not None and needed > row["n"]:
-        told += f" (about {needed:.0f} would separate `{row['runner_up']}`, if it differs as seen)"
+        told += f" (about {needed:,.0f} would separate `{row['runner_up']}`, if it differs as seen)"
     return told
 
 
@@ -83,4 +85,4 @@ def _choice(facts: list[dict[str, Any]]) -> str:
     kept = choice(facts)
     if not kept:
         return " No method is best on every task."
-    return f" On every task: {' or '.join(f'`{name}`' for name in kept)}."
+    return f" On every task: {_words.listed(kept, last='or')}."
