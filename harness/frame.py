@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
+from harness.joining import reasons
 from harness.plugins import Plugin, call, load, names
 from harness.schema import check_run, check_sample
 from harness.store import RUN, SAMPLES, read_run, read_samples
@@ -32,23 +33,29 @@ class Cell:
     records: dict[str, Mapping[str, Any] | None]
 
 
-def make_frame(folders: Iterable[Path], tasks: Iterable[str] = ()) -> pd.DataFrame:
+def make_frame(
+    folders: Iterable[Path], tasks: Iterable[str] = (), *, mixed: bool = False
+) -> pd.DataFrame:
     """Read runs from their files alone and join them.
 
     One row per question with the columns of ``results/README.md``; one that was not measured is
     a row of status not_measured. Cells that share their frequencies share their samples. A run
     measured with a user's task needs that task among ``tasks``: no record makes code run. Raises
     UserError where runs are not comparable: another model, other documents or other settings
-    under one name.
+    under one name. ``mixed`` joins even those: each run then stands as a model of its own, named
+    with its folder, so that no curve and no difference is made of two of them.
     """
     cells: dict[Key, Cell] = {}
-    runs = {folder: read_run(folder) for folder in folders}
-    for folder, run in runs.items():
-        check_run(str(folder / RUN), run)
-    _check_comparable(runs)
+    runs = {folder: _record(folder) for folder in folders}
+    unlike = reasons(runs)
+    if unlike and not mixed:
+        message = f"{unlike[0]}; report them apart, or beside each other with --mixed."
+        raise UserError(message)
     own = [task for task in (load("task", given) for given in tasks) if task.digest is not None]
     for folder, run in runs.items():
         for place, cell in _cells(folder, run, own):
+            if unlike:
+                place = (f"{place[0]} ({_called(folder, runs)})", *place[1:])
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
                 named = ", ".join(map(str, place))
@@ -67,22 +74,17 @@ def make_frame(folders: Iterable[Path], tasks: Iterable[str] = ()) -> pd.DataFra
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
-def _check_comparable(runs: Mapping[Path, Mapping[str, Any]]) -> None:
-    """Raise UserError where two runs of one model name have other weights, seeds or documents."""
-    for aspect, of in (
-        ("models", lambda run: run["model"]),
-        ("seeds", lambda run: [run["seed"]]),
-        ("documents", lambda run: sorted(d["sha256"] for d in run["documents"]["read"])),
-    ):
-        seen: dict[str, tuple[Path, Any]] = {}
-        for folder, run in runs.items():
-            told = of(run)
-            if not told:  # a run without documents can stand beside any
-                continue
-            first, known = seen.setdefault(run["model"]["name"], (folder, told))
-            if known != told:
-                message = f"{first} and {folder} have different {aspect}; report them apart."
-                raise UserError(message)
+def _record(folder: Path) -> dict[str, Any]:
+    record = read_run(folder)
+    check_run(str(folder / RUN), record)
+    return record
+
+
+def _called(folder: Path, folders: Iterable[Path]) -> str:
+    """Return a folder's name, with that of the folder above where two share it."""
+    place = folder.resolve()
+    alike = [other for other in folders if other.resolve().name == place.name]
+    return place.name if len(alike) == 1 else f"{place.parent.name}/{place.name}"
 
 
 def _check_same_units(cells: Mapping[Key, Cell]) -> None:

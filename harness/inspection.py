@@ -141,7 +141,7 @@ def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
 
 
 def write(inspection: Inspection, folder: Path) -> list[Path]:
-    """Write both tables as CSV and both figures as PNG and SVG; return the files."""
+    """Write both tables as CSV and both figures as PNG, SVG and PDF; return the files."""
     make_folder(folder)
     files = []
     made = (

@@ -1,8 +1,9 @@
-"""Write every report of a frame as files: tables as CSV and Markdown, figures as PNG and SVG."""
+"""Write every report of a frame as files: tables in four formats, figures in three."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -12,42 +13,55 @@ from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from harness.plugins import Plugin, call, load, names
+from harness.reports._cells import cells
 from harness.reports._style import saving
-from harness.reports._tables import markdown, wide
+from harness.reports._tables import latex, page, wide
 from harness.store import make_folder
 
 DOTS_PER_INCH = 200
-SUFFIXES = (".csv", ".md", ".png", ".svg")
+FIGURES = (".png", ".svg", ".pdf")
+TABLES = (".csv", ".parquet", ".md", ".tex")
+
+
+@dataclass
+class Written:
+    """What became of the reports: files, what each table says in words, why others do not apply."""
+
+    files: list[Path] = field(default_factory=list)
+    words: dict[str, list[str]] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
 
 
 def write_reports(
-    frame: pd.DataFrame, folder: Path, chosen: Sequence[str] | None = None
-) -> tuple[list[Path], dict[str, str]]:
+    frame: pd.DataFrame, folder: Path, chosen: Sequence[str] | None = None, note: str = ""
+) -> Written:
     """Make the chosen reports (all, when None) from one frame.
 
-    Returns the files written, and the reports that do not apply to this frame with the reason.
+    ``note`` is put under every table and figure, as for runs joined that are not comparable.
     """
     make_folder(folder)
-    written: list[Path] = []
-    skipped: dict[str, str] = {}
+    written = Written()
     for given in chosen or names("report"):
         report = load("report", given)
         name = report.label.partition(":")[0]
         made = call(f"report {report.label}", partial(_made, report, frame))
         if isinstance(made, str):
-            skipped[report.label] = made
-            for suffix in SUFFIXES:  # what an earlier sweep of this folder had to show
+            written.skipped[report.label] = made
+            for suffix in (*TABLES, *FIGURES):  # what an earlier sweep of this folder had to show
                 (folder / f"{name}{suffix}").unlink(missing_ok=True)
-            continue
-        if isinstance(made, pd.DataFrame):
-            readable = getattr(report.module, "readable", None)
-            text = readable(frame) if readable else markdown(made)
-            written += _table(made, text, folder, name)
+        elif isinstance(made, pd.DataFrame):
+            module = report.module
+            told = module.words(made) if hasattr(module, "words") else []
+            shown = module.readable(made) if hasattr(module, "readable") else {name: made}
+            words = [*told, *([note] if note else [])]
+            written.words[report.label] = told
+            written.files += save_table(made, shown, words, folder / name)
         else:
-            written += save_figure(made, folder, name)
-    return written, skipped
+            written.files += save_figure(_noted(made, note), folder, name)
+    return written
 
 
 def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
@@ -61,33 +75,66 @@ def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
     return made
 
 
-def _table(table: pd.DataFrame, text: str, folder: Path, name: str) -> list[Path]:
-    files = [folder / f"{name}.csv", folder / f"{name}.md"]
-    table.to_csv(files[0], index=table.index.name is not None, lineterminator="\n")
-    files[1].write_text(text.rstrip() + "\n", encoding="utf-8")
+def save_table(
+    table: pd.DataFrame, shown: Mapping[str, pd.DataFrame], words: Sequence[str], stem: Path
+) -> list[Path]:
+    """Write a table whole for programs, and as it is shown, with its words, for people."""
+    whole = table.reset_index() if table.index.name is not None else table
+    csv, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
+    whole.to_csv(csv, index=False, lineterminator="\n")
+    whole.to_parquet(parquet, index=False)
+    md.write_text(page(shown, words), encoding="utf-8")
+    captions = [f"{title}." for title in shown]
+    captions[-1:] = [" ".join([*captions[-1:], *words])]
+    parts = [latex(made, caption) for made, caption in zip(shown.values(), captions, strict=True)]
+    tex.write_text("\n".join(parts), encoding="utf-8")
     return files
 
 
+def _noted(figure: Figure, note: str) -> Figure:
+    """Put a note on top of a figure, which no reader misses."""
+    if note:
+        figure.suptitle(note, fontsize=7)
+    return figure
+
+
 def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
-    """Write a figure as PNG and SVG; the same data give the same bytes."""
-    files = [folder / f"{name}.png", folder / f"{name}.svg"]
+    """Write a figure as PNG, SVG and PDF; the same data give the same bytes."""
+    dateless = {
+        ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
+    }  # fmt: skip
+    files = [folder / f"{name}{suffix}" for suffix in FIGURES]
     with saving():
         for file in files:
-            # No date in the file, which would change its bytes.
-            meta = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-            figure.savefig(file, dpi=DOTS_PER_INCH, metadata=meta)
+            figure.savefig(file, dpi=DOTS_PER_INCH, metadata=dateless[file.suffix])
     return files
 
 
 def show(frame: pd.DataFrame, console: Console) -> None:
     """Print a table per model and task: scalings down, lengths across, 95 % intervals."""
-    for (model, task), table in wide(frame).items():
-        metric = frame.loc[frame["task"] == task, "metric"].iloc[0]
-        console.print(f"\n{task}, {metric} [95 % interval], {model}", markup=False, highlight=False)
-        drawn = Table(box=box.SIMPLE)
-        drawn.add_column("scaling", no_wrap=True)
-        for column in table.columns:
-            drawn.add_column(str(column), justify="right")
-        for scaling, row in table.iterrows():
-            drawn.add_row(str(scaling), *map(str, row))
-        console.print(drawn)
+    for title, table in wide(cells(frame)).items():
+        console.print(f"\n{title}", markup=False, highlight=False)
+        console.print(grid(table))
+
+
+def grid(table: pd.DataFrame) -> Table:
+    """Return a table of texts for the terminal, its first column whole."""
+    drawn = Table(box=box.SIMPLE)
+    for index, column in enumerate(table.columns):
+        drawn.add_column(str(column), justify="right" if index else "left", no_wrap=not index)
+    for row in table.itertuples(index=False):
+        drawn.add_row(*map(str, row))
+    return drawn
+
+
+def tell(written: Written, console: Console) -> None:
+    """Print what the tables say in words, and why reports do not apply."""
+    for name, sentences in written.words.items():
+        if sentences:
+            console.print(f"\n[bold]{name}[/bold]", highlight=False)
+        for sentence in sentences:
+            line = Table.grid(padding=(0, 1))
+            line.add_row("•", Text(sentence))
+            console.print(line, highlight=False)
+    for name, reason in written.skipped.items():
+        console.print(f"No {name}: {reason}", highlight=False, markup=False)

@@ -21,7 +21,13 @@ def _is_name(text: str) -> str:
 Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
 Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-Fact = Annotated[str, Field(strict=True)] | Annotated[int, Field(strict=True)] | FiniteFloat | None
+Fact = (
+    Annotated[str, Field(strict=True)]
+    | Annotated[int, Field(strict=True)]
+    | FiniteFloat
+    | list[FiniteFloat]
+    | None
+)
 
 
 class _Model(BaseModel):

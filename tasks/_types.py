@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 
-Fact = str | int | float | None
+Fact = str | int | float | list[float] | None
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from tasks._intervals import ratio
+from tasks._positions import by_position
 from tasks._protocols import PROTOCOLS, Layout, Protocol, stream, tail_end
 from tasks._types import Answer, Fact, Passage, Question, Sample, Score, Source
 
@@ -77,21 +78,23 @@ def _fitting(source: Source, protocol: Protocol, layout: Layout, length: int) ->
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Sum the loss over the targets, in nats; a fair sum in float64."""
-    facts = {**question.facts, "tokens": len(answer.nll)}
+    losses = by_position(question.start, answer.nll)
+    facts = {**question.facts, "tokens": len(answer.nll), **losses}
     return Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)
 
 
 def score(samples: Sequence[Sample]) -> Score:
-    """Return exp(mean loss per token); documents are resampled for the interval, and are n."""
+    """Return exp(mean loss per token); the interval is that of the documents, which are n."""
     sums: dict[str, list[float]] = {}
     counts: dict[str, int] = {}
     for sample in samples:
         sums.setdefault(sample.unit, []).append(sample.value)
         counts[sample.unit] = counts.get(sample.unit, 0) + sample.weight
-    losses, tokens = [math.fsum(values) for values in sums.values()], list(counts.values())
-    low, high = ratio(losses, tokens)
+    losses = [math.fsum(values) for values in sums.values()]
+    found = ratio(losses, list(counts.values()))
+    low, high = found.interval()
     return Score(
-        _exp(math.fsum(losses) / sum(tokens)),
+        _exp(found.value),
         None if low is None else _exp(low),
         None if high is None else _exp(high),
         len(losses),

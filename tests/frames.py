@@ -65,14 +65,17 @@ def _habit(cell: Row) -> tuple[float, float, float, Random]:
 
 
 def _documents(cell: Row) -> Iterator[Row]:
+    """Give every document a loss of its own, which all methods share, and some chance."""
     growth, _, stretch, draw = _habit(cell)
-    score = 28 * growth ** math.log2(max(stretch, 0.25)) * draw.uniform(0.98, 1.02)
+    centre = math.log(28 * growth ** math.log2(max(stretch, 0.25)) * draw.uniform(0.98, 1.02))
+    own = [Random(f"document {document}").gauss(0, 0.2) for document in range(24)]
+    losses = [64 * (centre + hardness + draw.gauss(0, 0.04)) for hardness in own]
+    score = math.exp(math.fsum(losses) / (24 * 64))
     known = {"score": score, "low": score * 0.93, "high": score * 1.08, "n": 24.0}
-    for document in range(24):
-        nll = math.log(score) + draw.gauss(0, 0.1)
+    for document, nats in enumerate(losses):
         unit = f"document {document}"
-        yield {**known, "unit": unit, "status": "ok", "value": nll, "weight": 64.0, "seconds": 0.1,
-               "protocol": "tail"}  # fmt: skip
+        yield {**known, "unit": unit, "status": "ok", "value": nats, "weight": 64.0,
+               "seconds": 0.1, "protocol": "tail"}  # fmt: skip
 
 
 def _trials(cell: Row) -> Iterator[Row]:

@@ -21,7 +21,12 @@ FILE_LINES, PLUGIN_LINES, FUNCTION_LINES, ENTRY_CHARACTERS = 250, 80, 40, 100
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "scaling": ({"scaling", "torch"}, set()),
     "tasks": ({"tasks"}, {"scipy", "numpy", "datasets"}),
-    "harness/reports": ({"harness.reports", "pandas", "matplotlib", "numpy", "tabulate"}, set()),
+    # One formula for an interval, in the score and in the difference of two: the tasks'.
+    "harness/reports": (
+        {"harness.reports", "pandas", "matplotlib", "numpy", "tabulate", "scipy"}
+        | {"tasks._intervals"},
+        set(),
+    ),
 }
 NEVER = {"results", "scripts", "tests", "training"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)

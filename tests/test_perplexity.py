@@ -6,12 +6,9 @@ import math
 from random import Random
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from harness.source import make_source
 from tasks import perplexity
-from tasks._intervals import ratio
 from tasks._types import Answer, Question, Sample, Source
 from tests.tiny import tiny_tokenizer
 
@@ -105,21 +102,6 @@ def test_a_uniform_model_has_the_vocabulary_as_perplexity(source: Source) -> Non
     assert score.value == pytest.approx(300)
     assert score.low == pytest.approx(300)
     assert score.high == pytest.approx(300)
-
-
-@settings(deadline=None, max_examples=30)
-@given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(1, 999)), min_size=2, max_size=30))
-def test_the_interval_holds_its_value_and_stays_within_the_documents(
-    pairs: list[tuple[float, int]],
-) -> None:
-    """A resampled mean lies between the best and the worst document; draws repeat bit for bit."""
-    sums, counts = [rate * n for rate, n in pairs], [n for _, n in pairs]
-    low, high = ratio(sums, counts)
-    assert low is not None
-    assert high is not None
-    rates = [rate for rate, _ in pairs]
-    assert min(rates) * (1 - 1e-9) <= low <= high <= max(rates) * (1 + 1e-9)
-    assert (low, high) == ratio(sums, counts)
 
 
 def test_a_question_holds_its_length_and_a_context() -> None:

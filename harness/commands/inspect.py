@@ -28,7 +28,7 @@ def inspect(
         revision: Branch, tag or commit on the hub.
         offline: Ask the hub for nothing; what its cache holds will do.
         trust_remote_code: Let code from the model's repository run.
-        out: Write channels and decay there, as CSV, PNG and SVG; default: print the table only.
+        out: Where channels and decay go, as CSV, PNG, SVG and PDF; default: print the table only.
     """
     flags = {name: value for name, value in locals().items() if name != "out"}
     from harness.spec import parse

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -29,17 +30,25 @@ def report(
     out: Annotated[
         Path | None, Parameter(help="Where the files go; default: RUN/reports, for one run.")
     ] = None,
+    mixed: Annotated[
+        bool, Parameter(negative="", help="Set runs that are not comparable beside each other.")
+    ] = False,
 ) -> int:
     """Make the tables and figures of one or more runs from their files."""
     if len(runs) > 1 and out is None:
         message = "several runs are joined: say with --out where their tables and figures go."
         raise UserError(message)
-    write(list(runs), out or runs[0] / "reports", report, task or ())
+    write(list(runs), out or runs[0] / "reports", report, task or (), mixed=mixed)
     return COMPLETE
 
 
 def write(
-    runs: list[Path], folder: Path, chosen: tuple[str, ...] | None, tasks: tuple[str, ...] = ()
+    runs: list[Path],
+    folder: Path,
+    chosen: tuple[str, ...] | None,
+    tasks: tuple[str, ...] = (),
+    *,
+    mixed: bool = False,
 ) -> None:
     """Write the reports of these runs, and show the table and where the files are.
 
@@ -47,13 +56,19 @@ def write(
     """
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
-        from harness.report import show, write_reports
+        from harness.joining import reasons
+        from harness.report import show, tell, write_reports
+        from harness.store import read_run
 
-        frame = make_frame(runs, tasks)
-        files, skipped = write_reports(frame, folder, chosen)
+        frame = make_frame(runs, tasks, mixed=mixed)
+        unlike = reasons({run: read_run(run) for run in runs})
+        note = f"Not comparable: {'; '.join(unlike)}." if unlike else ""
+        written = write_reports(frame, folder, chosen, note)
+    if note:
+        screen.print(note, style="bold", highlight=False)
     show(frame, screen)
-    for name, reason in skipped.items():
-        screen.print(f"No {name}: {reason}", highlight=False, markup=False)
-    screen.print("Tables and figures:", highlight=False)
-    for file in files:
-        screen.print(f"  {file}", highlight=False, soft_wrap=True)
+    tell(written, screen)
+    screen.print("\nTables and figures:", highlight=False)
+    for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
+        first, *others = (file.suffix for file in files)
+        screen.print(f"  {' '.join([f'{stem}{first}', *others])}", highlight=False, soft_wrap=True)

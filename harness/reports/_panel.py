@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -13,6 +14,7 @@ from matplotlib.transforms import ScaledTranslation
 from harness.reports._style import GREY, SIZE, Look, spaced, tick_label
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
+MOST_BANDS = 8  # scalings; the bands of more would be one grey
 LOST = {"out_of_memory": "x", "not_finite": "+"}  # status: marker
 
 
@@ -34,12 +36,17 @@ def draw(
     for index, (scaling, rows) in enumerate(table.groupby("scaling", sort=False)):
         # Later markers are smaller, so that several in one place are seen to be several.
         size = 5.8 - 1.8 * index / len(look)
-        _curve(axes, rows, str(scaling), look[str(scaling)], size, min(0.13, 0.8 / len(look)))
+        _curve(axes, rows, str(scaling), look[str(scaling)], size, _shade(len(look)))
     _score_axis(axes, table)
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
-    _window(axes, trained_length, above)
+    window(axes, trained_length, above)
+
+
+def _shade(scalings: int) -> float:
+    """Return how dark a band is, so that many over each other leave the lines legible."""
+    return min(0.13, 0.8 / scalings) if scalings <= MOST_BANDS else 0.0
 
 
 def _curve(
@@ -54,7 +61,8 @@ def _curve(
     drawn = rows["drawn"]
     inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
     low, high = rows["low"].mask(inside), rows["high"].mask(inside)
-    axes.fill_between(lengths, low, high, color=look.color, alpha=alpha, linewidth=0)
+    if alpha:
+        axes.fill_between(lengths, low, high, color=look.color, alpha=alpha, linewidth=0)
     # A band needs two points; a score between gaps gets a bar.
     alone = scores.notna() & scores.shift(1).isna() & scores.shift(-1).isna()
     axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)
@@ -68,12 +76,25 @@ def _score_axis(axes: Axes, table: pd.DataFrame) -> None:
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     elif metric == "perplexity" and scores.max() > LOG_FROM * scores.min():
-        decades = math.log10(scores.max() / scores.min())
-        subs = (1, 1.5, 2, 3, 4, 5, 7) if decades < 1 else (1, 2, 5) if decades < 3 else (1,)
+        plain_log(axes, "y", scores.min(), scores.max())
+
+
+def plain_log(axes: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:
+    """Make an axis logarithmic, with plain numbers at steps that suit its range."""
+    decades = math.log10(high / low)
+    subs: Sequence[float] = (1,)
+    if decades < 0.4:
+        subs = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9)
+    elif decades < 3:
+        subs = (1, 1.5, 2, 3, 4, 5, 7) if decades < 1 else (1, 2, 5)
+    if axis == "x":
+        axes.set_xscale("log")
+    else:
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=subs))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
+    drawn = axes.xaxis if axis == "x" else axes.yaxis
+    drawn.set_major_locator(LogLocator(subs=subs))
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    drawn.set_minor_locator(NullLocator())
 
 
 def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: float) -> None:
@@ -89,7 +110,7 @@ def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: floa
     axes.xaxis.set_minor_locator(NullLocator())
 
 
-def _window(axes: Axes, trained_length: int, above: float) -> None:
+def window(axes: Axes, trained_length: int, above: float) -> None:
     """Shade the lengths of pretraining and name their end, ``above`` points over the panel."""
     low, high = axes.get_xlim()
     axes.axvspan(low, trained_length, color="0.94", linewidth=0, zorder=0)

@@ -6,9 +6,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.reports._cells import cells, coinciding
-from harness.reports._panel import draw, lost
+from harness.reports._ends import fit, label_ends
+from harness.reports._panel import MOST_BANDS, draw, lost
 from harness.reports._style import SIZE, columns_for, foot, looks, sheet, tidy
 
+BANDS = (
+    "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
+    "they may be told apart where bands overlap (differences)."
+)
+NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
 TAIL = "tail: the same last tokens are scored at every length."
 SIGNS = {"x": "×", "+": "+"}  # how a marker is written in the note
 
@@ -31,8 +37,11 @@ def make(frame: pd.DataFrame) -> Figure:
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         axes.set_xlabel("Context length (tokens) and stretch", fontsize=SIZE)
+        if fit(list(look)):
+            label_ends(axes, look, tall=1.7)
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-    foot(figure, [lines[name] for name in look], list(look), _note(table, protocols))
+    named = [] if fit(list(look)) else list(look)
+    foot(figure, [lines[name] for name in named], named, _note(table, protocols))
     return figure
 
 
@@ -63,5 +72,6 @@ def _note(table: pd.DataFrame, protocols: dict[str, str]) -> str:
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
     marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
+    bands = BANDS if table["scaling"].nunique() <= MOST_BANDS else NO_BANDS
     tail = [TAIL] if "tail" in protocols.values() else []
-    return " ".join([f"n per point: {', '.join(counts)}.", "Bands: 95 % intervals.", *tail, *marks])
+    return " ".join([f"n per point: {', '.join(counts)}.", bands, *tail, *marks])

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.reports._cells import cells
-from harness.reports._escape import markdown_text
-from harness.reports._tables import markdown, wide
+from harness.reports._tables import wide
 
 
 def make(frame: pd.DataFrame) -> pd.DataFrame:
@@ -14,11 +13,6 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     return cells(frame)
 
 
-def readable(frame: pd.DataFrame) -> str:
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the same for people: a table per model and task, lengths side by side."""
-    parts = []
-    for (model, task), table in wide(frame).items():
-        metric = frame.loc[frame["task"] == task, "metric"].iloc[0]
-        heading = f"### {markdown_text(task)}, {metric} [95 % interval], {markdown_text(model)}"
-        parts.append(f"{heading}\n\n{markdown(table)}\n")
-    return "\n".join(parts)
+    return wide(table)

@@ -1,0 +1,72 @@
+"""``ropewalk compare``: a run beside a published table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from harness.commands._screen import COMPLETE, WITH_FAILURES, screen
+from harness.errors import UserError
+
+
+def compare(
+    run: Path,
+    /,
+    *,
+    published: str,
+    model: str | None = None,
+    tuned: str | None = None,
+    tolerance: float = 2.0,
+    out: Path | None = None,
+    mixed: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Set a run beside a published table, value by value.
+
+    Args:
+        run: The run folder.
+        published: The table: dca, lceg-pg19, pi-pg19, yarn-table-1, …
+        model: Which model of the table; default: its only one, or the one of the run's name.
+        tuned: Which training of the table's rows; default: those without.
+        tolerance: Percent by which a value may differ and count as reproduced.
+        out: Write the comparison there too, as CSV, Parquet, Markdown and LaTeX.
+        mixed: Compare even with another protocol or trained length, and say so.
+    """
+    if tolerance < 0:
+        message = f"--tolerance must be 0 or more percent, got {tolerance:g}."
+        raise UserError(message)
+    from harness.comparison import beside, readable, rows_of, tasks_of, unlike, words
+    from harness.frame import make_frame
+    from harness.published import read_table
+    from harness.report import grid, save_table
+    from harness.reports._cells import cells
+    from harness.store import make_folder, read_run
+
+    record = read_run(run)
+    rows = rows_of(read_table(published), model, tuned, record["model"]["name"])
+    reasons = unlike(rows, record)
+    if reasons and not mixed:
+        message = (
+            f"{run} is not comparable with {published}: {'; '.join(reasons)}. "
+            "With --mixed it is compared all the same."
+        )
+        raise UserError(message)
+    scores = cells(make_frame([run]))
+    labels = tasks_of(rows, record)
+    metric = scores["metric"] == rows["metric"].iloc[0]
+    scores = scores[scores["task"].isin(labels) if labels else metric]
+    table = beside(rows, scores, tolerance / 100)
+    told = [words(table, rows, tolerance / 100)]
+    told += [f"Not comparable: {reason}." for reason in reasons]
+    shown = readable(table)
+    title = f"{record['model']['name']} beside {published}"
+    screen.print(f"\n{title}", highlight=False, markup=False)
+    screen.print(grid(shown))
+    for sentence in told:
+        screen.print(sentence, highlight=False, markup=False)
+    if out:
+        make_folder(out)
+        for file in save_table(table, {title: shown}, told, out / f"compare-{published}"):
+            screen.print(f"  {file}", highlight=False, soft_wrap=True)
+    return WITH_FAILURES if (table["verdict"] == "outside").any() else COMPLETE

@@ -1,0 +1,74 @@
+"""``ropewalk rerun``: hold a run's record to what is there, and measure it again."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    from harness.rerun import Outcome
+
+
+def rerun(
+    run: Path,
+    /,
+    *,
+    out: Path | None = None,
+    model: str | None = None,
+    docs: str | None = None,
+    tolerance: float = 1e-4,
+    run_code: Annotated[bool, Parameter(negative="")] = False,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
+    """Measure a run again from its record, and compare the two sample by sample.
+
+    Args:
+        run: The run folder. Its model, documents, methods and questions are held to its record.
+        out: Where the second run goes; default: results/rerun-RUN.
+        model: Where the model lies now, if it moved.
+        docs: Where the documents lie now, if they moved.
+        tolerance: Relative difference up to which two values of a sample count as equal.
+        run_code: Let code that the record names run: method and task files, model repositories.
+        dry_run: Only check that the record is enough; read no weights and write nothing.
+    """
+    if tolerance < 0:
+        message = f"--tolerance must be 0 or more, got {tolerance:g}."
+        raise UserError(message)
+    from harness import show
+    from harness.rerun import compare, plan_again, surroundings
+    from harness.sweep import measure
+
+    folder = out or Path("results") / f"rerun-{run.resolve().name}"
+    places = {name: given for name, given in (("model", model), ("docs", docs)) if given}
+    with err.status("Reading record, config, tokenizer and documents"):
+        plan = plan_again(run, folder, places, code=run_code)
+    screen.print(
+        f"The record of {run} is enough: model, tokenizer, documents, methods, tasks and every "
+        "question are what they were.", highlight=False, soft_wrap=True,
+    )  # fmt: skip
+    if dry_run:
+        return COMPLETE
+    measure(plan, folder, partial(show.progress, err))
+    found = compare(run, folder)
+    for difference in surroundings(run, folder):
+        screen.print(f"Differs: {difference}", highlight=False, markup=False, soft_wrap=True)
+    return _tell(found, tolerance)
+
+
+def _tell(found: Outcome, tolerance: float) -> int:
+    """Say how the two runs agree; the exit status is 1 where they do not."""
+    text = f"{found.equal} of {found.samples} samples are equal bit for bit"
+    if found.equal + len(found.unlike) < found.samples:
+        text += f"; others differ by up to {found.largest:.2g} of their value ({found.where})"
+    if found.unlike:
+        text += f"; {len(found.unlike)} have another status or none, first {found.unlike[0]}"
+    agree = not found.unlike and found.largest <= tolerance
+    verdict = "reproduced" if agree else f"not reproduced within {tolerance:g}"
+    screen.print(f"{text}: {verdict}.", highlight=False, markup=False, soft_wrap=True)
+    return COMPLETE if agree else WITH_FAILURES

@@ -1,0 +1,160 @@
+"""A run set beside a published table, value by value with a tolerance."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import UserError
+from harness.plugins import nearest
+
+UNTUNED = ("no", "as published")
+COLUMNS = ("scaling", "method", "length", "published", "measured", "low", "high", "n",
+           "difference", "verdict")  # fmt: skip
+NOT_MEASURED = "not measured"
+
+
+def rows_of(
+    table: pd.DataFrame, model: str | None, tuned: str | None, measured_model: str
+) -> pd.DataFrame:
+    """Choose one model's rows of a table, and of those the ones of one training.
+
+    The model is the one named, the only one, or the one with the run's name. Without ``tuned`` the
+    rows are those of models without further training. Raises UserError with what there is.
+    """
+    models = list(table["model"].unique())
+    plain = {_plain(name): name for name in models}
+    found = model or (models[0] if len(models) == 1 else plain.get(_plain(measured_model)))
+    if found not in models:
+        hint = nearest(model or measured_model, models)
+        message = f"the table has no model {found or measured_model!r}: choose by --model; {hint}."
+        raise UserError(message)
+    rows = table[table["model"] == found]
+    kinds = list(rows["tuned"].unique())
+    if tuned is not None and tuned not in kinds:
+        message = f"the table has no rows of {found} tuned {tuned!r}; {nearest(tuned, kinds)}."
+        raise UserError(message)
+    chosen = rows[rows["tuned"] == tuned] if tuned else rows[rows["tuned"].isin(UNTUNED)]
+    return rows if chosen.empty else chosen
+
+
+def _plain(name: str) -> str:
+    """Return a model's name without its maker, its capitals, and what hubs add."""
+    short = name.rpartition("/")[2].lower()
+    return "".join(sign for sign in short.removesuffix("-hf") if sign.isalnum())
+
+
+def unlike(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
+    """Return in words in what the run differs from the way the table was measured."""
+    first = rows.iloc[0]
+    found = []
+    metrics = {task["metric"] for task in record["tasks"].values()}
+    if first["metric"] not in metrics:
+        found.append(f"it is of {first['metric']}, the run of {', '.join(sorted(metrics))}")
+    elif not tasks_of(rows, record):
+        options = [task["options"].get("protocol") for task in record["tasks"].values()]
+        protocols = sorted({str(protocol) for protocol in options if protocol})
+        found.append(
+            f"it was measured with protocol={first['protocol']}, the run with "
+            f"{', '.join(protocols) or 'another task'}"
+        )
+    trained = record["model"]["trained_length"]
+    if pd.notna(first["trained_length"]) and int(first["trained_length"]) != trained:
+        found.append(
+            f"its model was trained at {first['trained_length']} tokens, this at {trained}"
+        )
+    return found
+
+
+def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
+    """Return the tasks of a run that measure as the table does."""
+    first = rows.iloc[0]
+    return [
+        label
+        for label, task in record["tasks"].items()
+        if task["metric"] == first["metric"]
+        and task["options"].get("protocol") == first["protocol"]
+    ]
+
+
+def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Return a row per published value with what was measured in its place.
+
+    A value matches the cell whose scaling is the table's ``method`` or its own name for it, at
+    the same length; ``difference`` is relative. One of which the paper only says that it is larger
+    is held by any larger one.
+    """
+    made = []
+    for value in rows.to_dict("records"):
+        known = cells[
+            cells["scaling"].isin([value["method"], value["scaling"]])
+            & (cells["length"] == value["length"])
+            & cells["score"].notna()
+        ]
+        score = float(known["score"].iloc[0]) if len(known) else None
+        told = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
+        over = value["relation"] == ">"
+        published = float(value["value"])
+        made.append({
+            "scaling": value["scaling"], "method": value["method"] or None,
+            "length": value["length"], "published": f"{'> ' * over}{published:g}",
+            "measured": score, **told,
+            "difference": None if score is None or over else score / published - 1,
+            "verdict": _verdict(score, published, tolerance, over=over),
+        })  # fmt: skip
+    table = pd.DataFrame(made, columns=list(COLUMNS))
+    if (table["verdict"] == NOT_MEASURED).all():
+        wanted = sorted({text for text in (*rows["method"], *rows["scaling"]) if text})
+        lengths = ", ".join(map(str, sorted(rows["length"].unique())))
+        message = (
+            "the run has none of the table's values: they need a scaling of "
+            f"{', '.join(wanted)} at a length of {lengths}."
+        )
+        raise UserError(message)
+    return table
+
+
+def _verdict(score: float | None, published: float, tolerance: float, *, over: bool) -> str:
+    if score is None:
+        return NOT_MEASURED
+    if over:
+        return "within" if score > published * (1 - tolerance) else "outside"
+    return "within" if abs(score - published) <= tolerance * abs(published) else "outside"
+
+
+def words(table: pd.DataFrame, rows: pd.DataFrame, tolerance: float) -> str:
+    """Say how many values agree and which one is furthest off."""
+    counts = table["verdict"].value_counts()
+    first = rows.iloc[0]
+    text = (
+        f"{counts.get('within', 0)} of {len(table)} values of {first['source']} ({first['model']}, "
+        f"{first['data']}) are within {100 * tolerance:g} %, {counts.get('outside', 0)} outside, "
+        f"{counts.get(NOT_MEASURED, 0)} not measured"
+    )
+    known = [row for row in table.to_dict("records") if pd.notna(row["difference"])]
+    if known:
+        worst = max(known, key=lambda row: abs(row["difference"]))
+        text += (
+            f"; furthest off: {worst['scaling']} at {worst['length']} tokens, "
+            f"{worst['measured']:.4g} for {worst['published']} ({100 * worst['difference']:+.1f} %)"
+        )
+    return f"{text}."
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the comparison as people read it."""
+    return pd.DataFrame([_texts(row) for row in table.to_dict("records")])
+
+
+def _texts(row: Mapping[Any, Any]) -> dict[str, str]:
+    measured = "" if pd.isna(row["measured"]) else f"{row['measured']:.4g}"
+    if measured and pd.notna(row["low"]):
+        measured += f" [{row['low']:.4g}, {row['high']:.4g}]"
+    return {
+        "scaling": row["scaling"], "length": str(row["length"]), "published": row["published"],
+        "measured [95 %]": measured,
+        "difference": "" if pd.isna(row["difference"]) else f"{100 * row['difference']:+.1f} %",
+        "verdict": row["verdict"],
+    }  # fmt: skip

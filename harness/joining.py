@@ -1,0 +1,80 @@
+"""What keeps runs from being joined: other weights, seeds, documents, tokens or protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+Run = Mapping[str, Any]
+
+
+def reasons(runs: Mapping[Path, Run]) -> list[str]:
+    """Return in words what makes any two of these runs not comparable; nothing where all are.
+
+    Machines, days and models may differ; models of one name must have the same weights. A run
+    without documents can stand beside any.
+    """
+    return [
+        f"{one} and {other} have different {aspect}"
+        for (one, first), (other, second) in combinations(runs.items(), 2)
+        for aspect, differ in ASPECTS.items()
+        if differ(first, second)
+    ]
+
+
+def _same_name(one: Run, other: Run) -> bool:
+    return bool(one["model"]["name"] == other["model"]["name"])
+
+
+def _models(one: Run, other: Run) -> bool:
+    """Compare what both records have: a later version may tell more of a model."""
+    first, second = one["model"], other["model"]
+    shared = first.keys() & second.keys()
+    return _same_name(one, other) and any(first[key] != second[key] for key in shared)
+
+
+def _seeds(one: Run, other: Run) -> bool:
+    return _same_name(one, other) and one["seed"] != other["seed"]
+
+
+def _documents(one: Run, other: Run) -> bool:
+    texts = [sorted(d["sha256"] for d in run["documents"]["read"]) for run in (one, other)]
+    return all(texts) and texts[0] != texts[1]
+
+
+def _tokenizers(one: Run, other: Run) -> bool:
+    """Tell whether perplexities are per token of another kind: the same text, other counts."""
+    counts = [{d["sha256"]: d["tokens"] for d in run["documents"]["read"]} for run in (one, other)]
+    per_token = all("perplexity" in _metrics(run) for run in (one, other))
+    shared = counts[0].keys() & counts[1].keys()
+    return per_token and any(counts[0][text] != counts[1][text] for text in shared)
+
+
+def _protocols(one: Run, other: Run) -> bool:
+    """Tell whether a task is in both runs, but nowhere with the same options."""
+    asked = [dict(_options(run)) for run in (one, other)]
+    return any(asked[0][name].isdisjoint(asked[1][name]) for name in asked[0].keys() & asked[1])
+
+
+def _metrics(run: Run) -> set[str]:
+    return {task["metric"] for task in run["tasks"].values()}
+
+
+def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
+    """Yield each task's name with all settings it was asked with."""
+    found: dict[str, set[str]] = {}
+    for label, task in run["tasks"].items():
+        settings = sorted((name, str(value)) for name, value in task["options"].items())
+        found.setdefault(label.partition(":")[0], set()).add(str(settings))
+    yield from found.items()
+
+
+ASPECTS: dict[str, Callable[[Run, Run], bool]] = {
+    "models": _models,
+    "seeds": _seeds,
+    "documents": _documents,
+    "tokenizers": _tokenizers,
+    "protocols": _protocols,
+}

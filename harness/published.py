@@ -1,0 +1,47 @@
+"""Published tables, value by value with their sources: ``published.csv``, beside this file.
+
+A row is one value of one table. Its columns:
+
+==============  ==================================================================================
+table           the short name the table is asked for by
+source          the paper, and the table in it
+model, data     as the paper names them
+protocol        how it was measured: overlap, press, prefix (``tasks/perplexity.py``), or ruler
+scaling         the method as the paper names it
+method          what to give to ``--scaling`` for it; empty where nothing here is the same formula
+tuned           "no" for a method without training, else how the checkpoint was trained
+trained_length  tokens in a window of pretraining; empty where the checkpoint was made longer
+length          tokens
+metric          perplexity, or ruler_mean_score (percent)
+relation        "=", or ">" where the paper only says that the value is larger
+value           the number as printed
+==============  ==================================================================================
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from harness.errors import UserError
+from harness.plugins import nearest
+
+FILE = Path(__file__).with_name("published.csv")
+
+
+def read_tables() -> pd.DataFrame:
+    """Return all values of all tables; texts are empty where nothing is known."""
+    texts = ("trained_length", "method")
+    frame = pd.read_csv(FILE, dtype=dict.fromkeys(texts, str), keep_default_na=False)
+    return frame.assign(trained_length=pd.to_numeric(frame["trained_length"]).astype("Int64"))
+
+
+def read_table(name: str) -> pd.DataFrame:
+    """Return one table; raise UserError where none has that name."""
+    frame = read_tables()
+    known = list(frame["table"].unique())
+    if name not in known:
+        message = f"no published table is called {name!r}; {nearest(name, known)}."
+        raise UserError(message)
+    return frame[frame["table"] == name].reset_index(drop=True)

@@ -1,0 +1,116 @@
+"""What a task's scores are made of, and the paired difference of two cells of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from harness.reports._paired import Difference, of_means, of_shares
+from tasks._intervals import LEVEL
+
+Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
+COMPARABLE = ("tail",)  # protocols that score the same targets at every length
+LOWER = {"perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How one task of one model measures.
+
+    ``name`` is for sentences ("tail perplexity"). ``made``: a score is the share of hits, the
+    weighted mean of the samples, its exponential (perplexity), or something that samples do not
+    show, in which case two methods cannot be compared sample by sample. ``across``: scores of
+    different lengths may be compared.
+    """
+
+    name: str
+    metric: str
+    made: Literal["share", "mean", "exp", "unknown"]
+    lower: bool
+    across: bool
+    units: str
+
+    @property
+    def relative(self) -> bool:
+        """Whether differences are told as shares of the score, as those of perplexity are."""
+        return self.made == "exp"
+
+
+def measure(samples: pd.DataFrame) -> Measure:
+    """Read off the samples of one model and task what its scores are made of."""
+    first = samples.iloc[0]
+    metric, family = str(first["metric"]), str(first["task"]).partition(":")[0]
+    told = samples["protocol"].dropna() if "protocol" in samples else pd.Series(dtype=str)
+    protocol = str(told.iloc[0]) if len(told) else ""
+    named = metric if metric == family else f"{family} {metric}"
+    made = _made(samples)
+    return Measure(
+        name=f"{protocol} {named}".strip(),
+        metric=metric,
+        made=made,
+        lower=metric in LOWER or made == "exp",
+        across=protocol in ("", *COMPARABLE),
+        units="trials" if made == "share" else "documents" if protocol else "samples",
+    )
+
+
+def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
+    """Find what gives every cell its score, by trying."""
+    good = samples[(samples["status"] == "ok") & samples["score"].notna()]
+    if good.empty:
+        return "unknown"
+    cells = good.groupby(["scaling", "length"], sort=False)
+    means = (cells["value"].sum() / cells["weight"].sum()).to_numpy()
+    scores = cells["score"].first().to_numpy()
+    if np.allclose(means, scores, rtol=1e-9):
+        hits = good["value"].isin([0.0, 1.0]).all() and (good["weight"] == 1).all()
+        return "share" if hits else "mean"
+    held = np.exp(np.minimum(means, 700.0))  # as tasks hold a loss that has no perplexity
+    return "exp" if np.allclose(held, scores, rtol=1e-9) else "unknown"
+
+
+def units(samples: pd.DataFrame) -> Units:
+    """Return value and weight of every unit that was measured; windows of one document add up."""
+    good = samples[samples["status"] == "ok"]
+    sums = good.groupby("unit", sort=False)[["value", "weight"]].sum()
+    return {str(name): (value, weight) for name, value, weight in sums.itertuples()}
+
+
+def difference(
+    one: Units, other: Units, how: Measure, *, level: float = LEVEL
+) -> Difference | None:
+    """Compare the units of one cell with another's, on those that both have.
+
+    Relative for perplexity (-0.1 is 10 % lower), else in the score's own unit. None where samples
+    do not show how scores are made.
+    """
+    both = [(one[name], other[name]) for name in one if name in other]
+    if how.made == "unknown" or not both:
+        return None
+    values, others = [first[0] for first, _ in both], [second[0] for _, second in both]
+    if how.made == "share":
+        return of_shares(values, others, level=level)
+    weights = [first[1] for first, _ in both]
+    if weights != [second[1] for _, second in both]:
+        return None  # not the same targets
+    found = of_means(values, others, weights, level=level)
+    if not how.relative:
+        return found
+    low, high = (None if end is None else math.expm1(end) for end in (found.low, found.high))
+    return Difference(math.expm1(found.value), low, high, found.p, found.n, found.plan)
+
+
+def distinct(samples: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the scalings of one model, task and length that differ, with those equal to each.
+
+    Methods of equal frequencies were measured once: to compare them would count nothing twice.
+    """
+    groups: dict[str, list[str]] = {}
+    for scaling, rows in samples.groupby("scaling", sort=False):
+        sign = rows["frequencies"].iloc[0]
+        groups.setdefault(str(scaling if pd.isna(sign) else sign), []).append(str(scaling))
+    return {names[0]: names[1:] for names in groups.values()}

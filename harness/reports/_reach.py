@@ -1,0 +1,115 @@
+"""The longest length to which a method keeps what the model has inside its window."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.reports._cells import cells
+from harness.reports._measure import Measure, difference, measure, units
+from harness.reports._words import records
+
+KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
+REACH = " reach"  # how the summary's columns of it end
+ENDS = ("length", "low", "high")
+NONE = (
+    "no length can be judged: it needs scores above 0 inside the trained window, of retrieval or "
+    "of perplexity with protocol=tail; add a length of 1x and the scaling none to the sweep"
+)
+
+
+def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
+    """Return a row per model, task and scaling: see ``effective_length``."""
+    rows: list[dict[str, Any]] = []
+    table = cells(frame)
+    for (model, task), samples in frame.groupby(["model", "task"], sort=False):
+        how = measure(samples)
+        here = table[(table["model"] == model) & (table["task"] == task)]
+        own = _own(here)
+        if own is not None and how.across and how.made != "unknown" and own["score"] > 0:
+            for _, lengths in here.groupby("scaling", sort=False):
+                rows.append(_row(lengths, samples, own, how, kept))
+    if not rows:
+        raise ValueError(NONE)
+    whole = ("effective_length", "low", "high")
+    return pd.DataFrame(rows).astype(dict.fromkeys(whole, "Int64"))
+
+
+def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
+    """Return the cell that stands for the model itself: the longest inside the window."""
+    inside = here[(here["length"] <= here["trained_length"]) & here["score"].notna()]
+    for name in ("none", "native"):
+        known = inside[inside["scaling"] == name]
+        if len(known):
+            return known.iloc[-1]
+    return None
+
+
+def _row(
+    lengths: pd.DataFrame, samples: pd.DataFrame, own: pd.Series[Any], how: Measure, kept: float
+) -> dict[str, Any]:
+    """Walk up the lengths of one method, from that of the model's own score."""
+    least = None if how.lower else kept * float(own["score"])
+    found: dict[str, int | None] = dict.fromkeys(ENDS)
+    open_ends = set(ENDS)
+    longer = lengths[lengths["length"] >= own["length"]]
+    for cell in records(longer):
+        held = _holds(cell, samples, own, how, least)
+        open_ends &= {end for end, holds in held.items() if holds}
+        found |= dict.fromkeys(open_ends, int(cell["length"]))
+    told = ("model", "task", "metric", "trained_length")
+    return {
+        **{name: own[name] for name in told}, "measure": how.name,
+        "scaling": lengths["scaling"].iloc[0],
+        "effective_length": found["length"], "low": found["low"], "high": found["high"],
+        "longest": int(longer["length"].max()), "least_score": least, "own_score": own["score"],
+        "own_scaling": own["scaling"], "n": own["n"], "units": how.units,
+    }  # fmt: skip
+
+
+def _holds(
+    cell: dict[str, Any],
+    samples: pd.DataFrame,
+    own: pd.Series[Any],
+    how: Measure,
+    least: float | None,
+) -> dict[str, bool]:
+    """Tell whether a length holds: by its score, surely, and possibly."""
+    if cell["score"] is None:
+        return dict.fromkeys(ENDS, False)
+    if (cell["length"], cell["frequencies"]) == (own["length"], own["frequencies"]):
+        return dict.fromkeys(ENDS, True)
+    if least is None:
+        at_length = samples[samples["length"] == cell["length"]]
+        in_window = samples[samples["length"] == own["length"]]
+        found = difference(
+            units(at_length[at_length["scaling"] == cell["scaling"]]),
+            units(in_window[in_window["scaling"] == own["scaling"]]),
+            how,
+        )
+        value, low, high = (found.value, found.low, found.high) if found else (1.0, None, None)
+        return _within(-value, None if high is None else -high, None if low is None else -low, 0)
+    return _within(cell["score"], cell["low"], cell["high"], least)
+
+
+def _within(value: float, low: float | None, high: float | None, least: float) -> dict[str, bool]:
+    """Hold a value and the ends of its interval to a least; without an interval nothing is sure."""
+    return {
+        "length": value >= least,
+        "low": low is not None and low >= least,
+        "high": high is None or high >= least,
+    }
+
+
+def uneven(row: dict[str, Any]) -> str:
+    """Say where a row of the summary holds twice as far on one task as on another, if it does.
+
+    A flat perplexity is no proof that a method retrieves.
+    """
+    far = {name.removesuffix(REACH): value for name, value in row.items() if name.endswith(REACH)}
+    known = sorted((length, task) for task, length in far.items() if length is not None)
+    if len(known) < 2 or known[-1][0] < 2 * known[0][0]:
+        return ""
+    (least, where), (most, there) = known[0], known[-1]
+    return f"`{row['scaling']}` holds to {most:.0f} tokens in {there}, to {least:.0f} in {where}"

@@ -1,0 +1,68 @@
+"""Numbers in sentences: lengths, scores, differences, probabilities, lists of names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from harness.reports._tables import text
+
+MOST_NAMED = 6  # methods in one list; the table has them all
+
+
+def score(row: Mapping[Any, Any], prefix: str = "") -> str:
+    """Return a score with its interval: "13.1 [9.9, 18.1]"."""
+    told = {name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}
+    return text({**told, "metric": row["metric"], "status": "ok"})
+
+
+def size(value: float, *, relative: bool, metric: str) -> str:
+    """Return the size of a difference without its sign: "12.3 %", "8 points", "0.31"."""
+    if relative:
+        times = 1 + value
+        return f"{times:.3g} times" if times >= 3 else f"{abs(100 * value):.3g} %"
+    return f"{abs(100 * value):.0f} points" if metric == "accuracy" else f"{abs(value):.3g}"
+
+
+def gap(row: Mapping[Any, Any]) -> str:
+    """Return the size of a row's difference with its interval: "26.8 % [19.6, 33.4]"."""
+    ends = [row["difference"], row["difference_low"], row["difference_high"]]
+    told = [
+        size(end, relative=row["relative"], metric=row["metric"]) for end in ends if end is not None
+    ]
+    if len(told) < 3:
+        return told[0]
+    value, *around = told
+    low, high = sorted((end.split(" ")[0] for end in around), key=lambda text: float(text))
+    return f"{value} [{low}, {high}]"
+
+
+def at(row: Mapping[Any, Any]) -> str:
+    """Return "At 4x the window (1024 tokens)"."""
+    tokens = f"({int(row['length'])} tokens)"
+    if row["length"] <= row["trained_length"]:
+        return f"Inside the window {tokens}"
+    return f"At {row['stretch']:.3g}x the window {tokens}"
+
+
+def chance(p: float) -> str:
+    """Return "p = 0.03" or "p < 0.001"."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def listed(names: Sequence[str], *, last: str = "and") -> str:
+    """Return "`a`, `b` and `c`"; of many the first and how many more."""
+    marked = [f"`{name}`" for name in names]
+    if len(marked) > MOST_NAMED:
+        marked = [*marked[: MOST_NAMED - 1], f"{len(marked) - MOST_NAMED + 1} more"]
+    return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} {last} {marked[-1]}"
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows with None for what is missing."""
+    rows: list[dict[str, Any]] = (
+        table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[assignment]
+    )
+    return rows

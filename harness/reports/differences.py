@@ -1,0 +1,51 @@
+"""Every method less a baseline on the same documents and trials, corrected for their number."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from harness.reports import _words
+from harness.reports._against import against, signed
+from harness.reports._tables import across
+
+
+def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
+    """Return a row per cell with its difference from the ``baseline`` at the same length."""
+    known = list(frame["scaling"].unique())
+    if baseline not in known or len(known) < 2:
+        message = (
+            f"nothing to compare with {baseline!r}: the sweep has {', '.join(known)}; "
+            "choose another by differences:baseline=NAME"
+        )
+        raise ValueError(message)
+    table = against(frame, baseline)
+    if table.empty:
+        message = f"{baseline} has no score to compare with"
+        raise ValueError(message)
+    return table
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the table for people: lengths side by side."""
+    texts = table.assign(text=[signed(row) for row in _words.records(table)])
+    baseline = table["baseline"].iloc[0]
+    return {f"{title}, less {baseline}": made for title, made in across(texts).items()}
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Say how many comparisons there are and which came out sure at every length beyond."""
+    told = []
+    for (model, _), rows in table.groupby(["model", "task"], sort=False):
+        first = rows.iloc[0]
+        start = f"{model}, {first['measure']}" if table["model"].nunique() > 1 else first["measure"]
+        real = rows[~rows["same"]]
+        verdicts = real["verdict"].value_counts()
+        counted = ", ".join(
+            f"{verdicts.get(name, 0)} {name}" for name in ("better", "worse", "not told apart")
+        )
+        told.append(
+            f"{start} against `{first['baseline']}`: of {len(real)} comparisons {counted} (paired "
+            f"by {first['units']}; Holm, 5 % for all together). Brackets: 95 % intervals of each "
+            "comparison alone; ?: not told apart; =: the same frequencies."
+        )
+    return told

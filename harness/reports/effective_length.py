@@ -1,0 +1,91 @@
+"""How far each method reads: the longest length without loss of retrieval or of tail perplexity."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.reports import _words
+from harness.reports._reach import KEPT, reach
+from harness.reports._tables import heading
+
+
+def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
+    """Return a row per model, task and scaling; a length counts if all shorter ones do.
+
+    Scores where higher is better hold while ``kept`` is left of the model's own score, that of
+    its unscaled embedding at the longest length inside the window; ``low`` and ``high`` are the
+    lengths up to which the score's whole interval, and any of it, lies there. Perplexity holds
+    while it is no higher than there, document by document; ``low`` is the length up to which that
+    is sure, ``high`` that up to which it is not refuted. Empty: not even inside the window.
+    """
+    return reach(frame, kept=kept)
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the table for people, one per model and task, the furthest method first."""
+    made = {}
+    for (model, task), rows in table.groupby(["model", "task"], sort=False):
+        ordered = rows.sort_values(
+            ["effective_length", "low", "high"], ascending=False, kind="stable"
+        )
+        texts = [
+            {
+                "scaling": row["scaling"],
+                "effective length": _told(row, "effective_length"),
+                "surely": _told(row, "low"),
+                "possibly": _told(row, "high"),
+            }
+            for row in _words.records(ordered)
+        ]
+        made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
+    return made
+
+
+def _told(row: dict[str, Any], end: str) -> str:
+    """Return "1024 (4×)", "≥ 2048 (8×)" at the longest length measured, "none" below the window."""
+    if row[end] is None:
+        return "none"
+    text = f"{row[end]} ({max(1, row[end] / row['trained_length']):.3g}×)"
+    return f"≥ {text}" if row[end] == row["longest"] else text
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Say which methods reach furthest, by each measure."""
+    told = []
+    for _, rows in table.groupby(["model", "task"], sort=False):
+        facts = _words.records(rows)
+        first = facts[0]
+        furthest_length = max((row["effective_length"] or 0 for row in facts), default=0)
+        furthest = [row for row in facts if row["effective_length"] == furthest_length]
+        model = f"{first['model']}, " if table["model"].nunique() > 1 else ""
+        if not furthest:
+            told.append(f"{model}{first['measure']}: no method holds even inside the window.")
+            continue
+        verb = "holds" if len(furthest) == 1 else "hold"
+        names = _words.listed([row["scaling"] for row in furthest])
+        told.append(
+            f"{model}{first['measure']}: {names} {verb} furthest, to "
+            f"{'at least ' if furthest_length == first['longest'] else ''}{furthest_length} tokens "
+            f"({_sure(furthest)}); {_rule(first)}."
+        )
+    return told
+
+
+def _sure(furthest: list[dict[str, Any]]) -> str:
+    """Return from where to where the effective length may lie, given the intervals."""
+    lows = [row["low"] or 0 for row in furthest]
+    highs = [row["high"] or 0 for row in furthest]
+    ends = [str(min(lows)) if min(lows) else "less than the window", str(max(highs))]
+    over = max(highs) == furthest[0]["longest"]
+    return f"interval: {ends[0]} to {ends[1]}{' or more' if over else ''}"
+
+
+def _rule(row: dict[str, Any]) -> str:
+    """Return what holding means here."""
+    own = f"`{row['own_scaling']}` inside the window"
+    if row["least_score"] is None:
+        return f"to hold is to be no higher than {own}, on the same {row['n']} {row['units']}"
+    kept = row["least_score"] / row["own_score"]
+    return f"to hold is to keep {100 * kept:.3g} % of the score of {own}"

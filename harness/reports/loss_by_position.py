@@ -1,0 +1,95 @@
+"""Loss at every position of the window, a panel per length: what a whole window's mean hides."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import NullLocator
+
+from harness.reports._cells import coinciding
+from harness.reports._panel import window
+from harness.reports._positions import positions
+from harness.reports._style import (
+    SIZE,
+    Look,
+    columns_for,
+    foot,
+    length_label,
+    looks,
+    sheet,
+    spaced,
+    tidy,
+)  # fmt: skip
+
+MOST_PANELS, MOST_BANDS = 4, 6
+
+
+def make(frame: pd.DataFrame) -> Figure:
+    """Draw the mean loss of the documents over the position, for the longest lengths."""
+    table = coinciding(positions(frame))
+    beyond = table[table["length"] > table["trained_length"]]
+    table = table if beyond.empty else beyond
+    groups = list(table.groupby(["model", "task", "length"], sort=False))[-MOST_PANELS:]
+    columns = columns_for(len(groups), 1)
+    figure, panels = sheet(len(groups), columns, panel_height=2.6)
+    room = figure.get_size_inches()[0] / columns - 0.65
+    look = looks(table["scaling"].unique())
+    parts = [part for part in ("model", "task") if table[part].nunique() > 1]
+    for axes, (_, rows) in zip(panels, groups, strict=True):
+        _panel(axes, rows, look, room)
+        axes.set_ylim(table["score"].min() - 0.1, table["score"].max() + 0.1)
+        told = [*(rows.iloc[0][part] for part in parts), f"{rows['length'].iloc[0]} tokens"]
+        tidy(axes, ", ".join(told), room=room, above=SIZE + 4)
+    for axes in panels[::columns]:
+        axes.set_ylabel("Loss (nats per token),\nlower is better", fontsize=SIZE)
+    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
+    counts = "/".join(map(str, sorted(table["documents"].unique())))
+    bands = " Bands: 95 % intervals over documents." if len(look) <= MOST_BANDS else ""
+    kind = ", ".join(f"{row.model}, {row.task}" for row in _kinds(table))
+    note = (
+        f"{kind}; {counts} documents; a point is the mean of the positions up to the next.{bands}"
+    )
+    foot(figure, [lines[name] for name in look], list(look), note)
+    return figure
+
+
+def _kinds(table: pd.DataFrame) -> Iterable[Any]:
+    """Return each pair of model and task once."""
+    return table[["model", "task"]].drop_duplicates().itertuples(index=False)
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float) -> None:
+    """Draw one length: a line a scaling, and where the trained window ends."""
+    for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
+        style = look[str(scaling)]
+        every = max(1, len(curve) // 8)
+        axes.plot(
+            curve["position"], curve["score"], label=str(scaling), color=style.color,
+            linestyle=style.linestyle, linewidth=1.1, marker=style.marker, markersize=3.6,
+            markeredgecolor="white", markeredgewidth=0.3,
+            markevery=(index * every // len(look), every),
+        )  # fmt: skip
+        if len(look) <= MOST_BANDS:
+            axes.fill_between(
+                curve["position"], curve["low"], curve["high"], color=style.color, alpha=0.1,
+                linewidth=0,
+            )  # fmt: skip
+    first = rows.iloc[0]
+    trained, length = int(first["trained_length"]), int(first["length"])
+    first_known = rows["position"].min()
+    powers = [trained * 2**power for power in range(20)]
+    ticks = {place for place in powers if first_known <= place <= length} | {length}
+    ticks |= {place for part in (2, 4, 8) if (place := trained // part) >= first_known}
+    inches = room / math.log2(1.1 * length / first_known)
+    places = [inches * math.log2(tick) for tick in sorted(ticks)]
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(first_known / 1.05, length * 1.05)
+    axes.set_xticks(sorted(ticks), spaced([length_label(tick) for tick in sorted(ticks)], places))
+    axes.xaxis.set_minor_locator(NullLocator())
+    window(axes, trained, 2)
+    axes.set_xlabel("Position (tokens)", fontsize=SIZE)

@@ -1,0 +1,78 @@
+"""What each method costs inside the trained window, against the model as it was trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.reports import _words
+from harness.reports._against import against, signed
+from harness.reports._tables import across
+
+OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
+
+
+def make(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per model, task, scaling and length inside the window, with its difference.
+
+    A method whose factor follows the length changes nothing there and costs nothing by
+    construction ("same"); a fixed factor does.
+    """
+    inside = frame[frame["length"] <= frame["trained_length"]]
+    own = next((name for name in OWN if name in set(inside["scaling"])), None)
+    if own is None or inside["scaling"].nunique() < 2:
+        message = "no cost inside the window to show: add a length of 1x and the scaling none"
+        raise ValueError(message)
+    table = against(inside, own)
+    if table.empty:
+        message = f"{own} has no score inside the window to compare with"
+        raise ValueError(message)
+    return table
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the table for people: lengths side by side."""
+    texts = table.assign(text=[signed(row) for row in _words.records(table)])
+    return {
+        f"{title}, less {table['baseline'].iloc[0]}": made for title, made in across(texts).items()
+    }
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Say what costs nothing by construction, what costs surely, and what may."""
+    told = []
+    for (model, _), rows in table.groupby(["model", "task"], sort=False):
+        facts = _words.records(rows)
+        start = (
+            f"{model}, {facts[0]['measure']}"
+            if table["model"].nunique() > 1
+            else facts[0]["measure"]
+        )
+        told.append(f"{start} inside the window: {'; '.join(_clauses(facts))}.")
+    return told
+
+
+def _clauses(facts: list[dict[str, Any]]) -> list[str]:
+    """Group the methods by what is known of their cost."""
+    groups: dict[str, list[str]] = {}
+    for row in facts:
+        if row["scaling"] not in groups.setdefault(row["verdict"], []):
+            groups[row["verdict"]].append(row["scaling"])
+    own = f"`{facts[0]['baseline']}`"
+    clauses = []
+    if free := [
+        n for n in groups.get("same", []) if all(n not in groups.get(v, []) for v in GROUPS)
+    ]:
+        clauses.append(f"{_words.listed(free)} cost nothing, with the frequencies of {own} there")
+    for verdict, text in GROUPS.items():
+        if verdict in groups:
+            clauses.append(f"{_words.listed(groups[verdict])} {text.format(own=own)}")
+    return clauses
+
+
+GROUPS = {
+    "worse": "surely worse than {own}",
+    "better": "surely better than {own}",
+    "not told apart": "not told apart from {own}",
+}

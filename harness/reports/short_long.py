@@ -1,0 +1,100 @@
+"""Quality inside the trained window against quality at the longest length, a row a method."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+
+from harness.reports._cells import cells, coinciding
+from harness.reports._measure import LOWER
+from harness.reports._panel import plain_log
+from harness.reports._style import GREY, SIZE, Look, columns_for, foot, looks, sheet, tidy
+
+ENDS = ("score", "low", "high", "length", "stretch")
+ROW = 0.19  # inches
+LOG_FROM = 3
+NOTE = (
+    "Thick bars: 95 % intervals at the longest length. A method whose factor follows the length is "
+    "the model itself inside its window. Best at the longest length on top, by the first panel."
+)
+
+
+def make(frame: pd.DataFrame) -> Figure:
+    """Draw two points a method, joined, in a panel per model and task."""
+    every = coinciding(cells(frame))
+    table = _ends(every)
+    groups = list(table.groupby(["model", "task"], sort=False))
+    columns = columns_for(len(groups), table["task"].nunique())
+    order = _order(groups[0][1], table)
+    figure, panels = sheet(len(groups), columns, panel_height=ROW * len(order) + 0.85)
+    look = looks(every["scaling"].unique())  # those of the curves
+    for index, (axes, ((model, task), rows)) in enumerate(zip(panels, groups, strict=True)):
+        _panel(axes, rows.set_index("scaling"), look, order)
+        axes.set_yticks(range(len(order)), order if index % columns == 0 else [""] * len(order))
+        tidy(axes, f"{model}, {task}", room=figure.get_size_inches()[0] / columns - 1)
+    marks = [
+        Line2D([], [], marker="o", linestyle="", color=GREY, markerfacecolor=face, markersize=5)
+        for face in ("white", GREY)
+    ]
+    counts = "; ".join(f"{rows['n'].max()} ({task})" for (_, task), rows in groups)
+    names = [_length(table, "longest inside the window"), _length(table, "longest", "_long")]
+    foot(figure, marks, names, f"n: {counts}. {NOTE}")
+    return figure
+
+
+def _length(table: pd.DataFrame, words: str, end: str = "") -> str:
+    """Return "at 2048 tokens (8×)", or in words where models differ."""
+    if table[f"length{end}"].nunique() > 1:
+        return f"at the {words}"
+    row = table.iloc[0]
+    return f"at {row[f'length{end}']} tokens ({row[f'stretch{end}']:.3g}×)"
+
+
+def _ends(table: pd.DataFrame) -> pd.DataFrame:
+    """Return every method's score at the longest length inside the window and at the longest."""
+    known = table[table["score"].notna()]
+    kin = ["model", "task", "scaling"]
+    inside = known[known["length"] <= known["trained_length"]].groupby(kin, sort=False).last()
+    beyond = known[known["length"] > known["trained_length"]].groupby(kin, sort=False).last()
+    far = beyond[list(ENDS)].add_suffix("_long")
+    both = inside[[*ENDS, "metric", "n"]].join(far, how="inner").reset_index()
+    if both.empty:
+        message = "nothing to set against each other: it needs lengths inside the window and beyond"
+        raise ValueError(message)
+    # A method lost at the longest length would be shown at a shorter one, beside the others.
+    longest = both.groupby(["model", "task"])["length_long"].transform("max")
+    return both[both["length_long"] == longest]
+
+
+def _order(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
+    """Return the methods from the worst, drawn at the bottom, to the best at the longest length."""
+    lower = rows["metric"].iloc[0] in LOWER
+    ranked = rows.sort_values("score_long", ascending=not lower, kind="stable")["scaling"].tolist()
+    return [*(name for name in table["scaling"].unique() if name not in ranked), *ranked]
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
+    """Draw one task's methods, their scores across."""
+    for place, name in enumerate(order):
+        if name not in rows.index:
+            continue
+        row, color = rows.loc[name], look[name].color
+        axes.plot([row["score"], row["score_long"]], [place, place], color=color, linewidth=0.8)
+        axes.hlines(place, row["low_long"], row["high_long"], color=color, linewidth=3, alpha=0.35)
+        axes.plot(row["score"], place, "o", color=color, markerfacecolor="white", markersize=5)
+        axes.plot(row["score_long"], place, "o", color=color, markersize=5, label=name)
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    first, scores = rows.iloc[0], pd.concat([rows["score"], rows["score_long"]])
+    if first["metric"] == "accuracy":
+        axes.set_xlim(-0.04, 1.04)
+        axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    elif scores.min() > 0 and scores.max() > LOG_FROM * scores.min():
+        plain_log(axes, "x", scores.min(), scores.max())
+    verb = "lower" if first["metric"] in LOWER else "higher"
+    unit = " (%)" if first["metric"] == "accuracy" else ""
+    axes.set_xlabel(f"{first['metric'].capitalize()}{unit}, {verb} is better", fontsize=SIZE)

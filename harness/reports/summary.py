@@ -1,0 +1,97 @@
+"""One row a method: scores inside the window and at the longest length, reach, and where best."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.reports import _words
+from harness.reports._cells import cells, coinciding
+from harness.reports._ranking import choice, ranking
+from harness.reports._reach import REACH, reach, uneven
+from harness.reports._tables import text
+
+MOST = 4  # methods whose uneven reach is told in words
+
+
+def make(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per model and scaling, with four columns a task.
+
+    ``TASK in window`` is the score at the longest length inside the window, ``TASK at longest``
+    that at the longest of all, each as text with its interval; ``TASK reach`` is the effective
+    length, ``TASK best at`` the lengths beyond the window at which the method is the best or not
+    told from it. Methods that coincide everywhere share a row; the most often best come first.
+    """
+    table = coinciding(cells(frame))
+    if table["score"].isna().all():
+        message = "no scores to sum up: nothing was measured"
+        raise ValueError(message)
+    places = ranking(frame)
+    try:
+        reached = reach(frame)
+    except ValueError:  # nothing inside the window, or no task whose lengths compare
+        reached = pd.DataFrame(columns=["model", "task", "scaling", "effective_length"])
+    rows = [
+        _row(kin, places, reached) for _, kin in table.groupby(["model", "scaling"], sort=False)
+    ]
+    made = pd.DataFrame(rows)
+    made = made.sort_values(["model", "places"], ascending=[True, False], kind="stable")
+    return made.reset_index(drop=True)
+
+
+def _row(kin: pd.DataFrame, places: pd.DataFrame, reached: pd.DataFrame) -> dict[str, Any]:
+    """Sum up one method on every task."""
+    first = kin.iloc[0]
+    name = str(first["scaling"]).split(" = ")[0]
+    row: dict[str, Any] = {
+        "model": first["model"],
+        "scaling": first["scaling"],
+        "places": 0,
+        "out_of": 0,
+    }
+    for task, lengths in kin.groupby("task", sort=False):
+        known = _words.records(lengths.sort_values("length"))
+        inside = [cell for cell in known if cell["length"] <= cell["trained_length"]]
+        here = places[(places["model"] == first["model"]) & (places["task"] == task)]
+        beyond = _words.records(here[here["length"] > here["trained_length"]])
+        at = [place["length"] for place in beyond if name in choice([place])]
+        own = reached["scaling"].eq(name) & reached["task"].eq(task)
+        far = reached.loc[own & reached["model"].eq(first["model"]), "effective_length"]
+        row["places"] += len(at)
+        row["out_of"] += len(beyond)
+        row |= {
+            f"{task} in window": text(inside[-1]) if inside else None,
+            f"{task} at longest": text(known[-1]),
+            f"{task} reach": far.iloc[0] if len(far) and pd.notna(far.iloc[0]) else None,
+            f"{task} best at": ", ".join(map(str, at)) or None,
+        }
+    return row
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the table for people, a table per model."""
+    lost = {name: "none" for name in table.columns if name.endswith(REACH)}
+    known = table.astype(object).where(table.notna(), None).fillna(lost)
+    return {
+        f"Summary, {model}": rows.drop(columns=["model", "places", "out_of"])
+        for model, rows in known.groupby("model", sort=False)
+    }
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Say who leads most often, and who reads on without retrieving."""
+    told = []
+    for model, rows in table.groupby("model", sort=False):
+        start = f"{model}: " if table["model"].nunique() > 1 else ""
+        top = int(rows["places"].max())
+        first = rows[rows["places"] == top]["scaling"].tolist()
+        if top and len(rows) > 1:
+            told.append(
+                f"{start}Most often the best, or not told from it, beyond the window: "
+                f"{_words.listed(first)}, in {top} of {rows['out_of'].max()} (task, length)."
+            )
+        apart = [text for row in _words.records(rows) if (text := uneven(row))]
+        if apart:
+            told.append(f"{start}Reach differs by task: {'; '.join(apart[:MOST])}.")
+    return told

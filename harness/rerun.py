@@ -1,0 +1,147 @@
+"""Is a run's record enough to measure it again, and does that give the same numbers?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+from harness.plan import Plan, make_plan
+from harness.plugins import names
+from harness.record import describe
+from harness.schema import check_run
+from harness.spec import parse
+from harness.store import RUN, read_run, read_samples
+
+# What decides a number. Paths are left out: the same bytes may lie elsewhere.
+DECIDES = ("model", "lengths", "seed", "methods", "tasks", "documents", "cells", "frequencies")
+FREE = {"name", "given"}
+SURROUNDINGS = ("device", "threads", "python", "versions", "commit")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How the samples of a run and those measured again agree.
+
+    ``largest`` is the largest relative difference of two values; ``unlike`` are the units whose
+    status differs or that one of the two lacks.
+    """
+
+    samples: int
+    equal: int
+    largest: float
+    where: str
+    unlike: tuple[str, ...]
+
+
+def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool = False) -> Plan:
+    """Plan what a run's record asks for, and hold the plan to the record.
+
+    ``places`` say where model and documents lie now. A record may come from anyone: what would run
+    code that it names needs ``code``. Raises UserError where the record and what would be measured
+    differ in anything that decides a number, naming the first such thing.
+    """
+    record = read_run(folder)
+    check_run(str(folder / RUN), record)
+    if not code:
+        _check_no_code(folder, record["asked"])
+    if out.resolve() == folder.resolve():
+        message = f"{folder} is the run itself; choose another --out to measure it again."
+        raise UserError(message)
+    plan = make_plan(parse(None, {**record["asked"], **places, "out": out}))
+    now = describe(plan, None, measuring=False)
+    for section in DECIDES:
+        for place, was, found in differences(record[section], now[section], section):
+            message = (
+                f"{folder} cannot be measured again as it was: {place} is {found!r}, the record "
+                f"has {was!r}."
+            )
+            raise UserError(message)
+    return plan
+
+
+def _check_no_code(folder: Path, asked: Mapping[str, Any]) -> None:
+    """Raise UserError where a record names code that is not of the package."""
+    named = [
+        str(given)
+        for kind, key in (("method", "scaling"), ("task", "task"))
+        for given in asked.get(key) or ()
+        if str(given).partition(":")[0] not in names(kind)
+    ]
+    named += [key for key in ("trust_remote_code", "allow_pickle") if asked.get(key)]
+    if named:
+        message = (
+            f"{folder} names code to run ({named[0]}); look at it, and add --run-code to let it."
+        )
+        raise UserError(message)
+
+
+def differences(was: Any, now: Any, place: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each place where a record differs from what is now, less names and paths.
+
+    What the record does not have, as one of an earlier version, is not held against it.
+    """
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key in was:
+            if key not in FREE or place.count("."):
+                yield from differences(was[key], now.get(key), f"{place}.{key}")
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
+        for index, (one, other) in enumerate(zip(was, now, strict=True)):
+            yield from differences(one, other, f"{place}.{index}")
+    elif was != now:
+        yield place, _short(was), _short(now)
+
+
+def _short(value: Any) -> Any:
+    return f"{len(value)} of them" if isinstance(value, list) else value
+
+
+def surroundings(folder: Path, again: Path) -> list[str]:
+    """Return in words what else differed: versions, device, commit. Numbers may, in last digits."""
+    was, now = (read_run(place)["sessions"] for place in (folder, again))
+    if not was or not now:
+        return []
+    return [
+        f"{place.partition('.')[2] or place}: {found} (was {old})"
+        for name in SURROUNDINGS
+        for place, old, found in differences(was[-1].get(name), now[-1].get(name), name)
+    ]
+
+
+def compare(folder: Path, again: Path) -> Outcome:
+    """Set the samples of both runs beside each other, those that both records ask for."""
+    was, now = read_samples(folder), read_samples(again)
+    asked = [
+        (cell["key"], question)
+        for record in [read_run(folder)]
+        for cell in record["cells"]
+        for question in record["tasks"][cell["task"]]["questions"][str(cell["length"])]
+    ]
+    both = [key for key in dict.fromkeys(asked) if key in was]
+    gaps = {key: _gap(was[key], now.get(key)) for key in both}
+    unlike = tuple(f"{was[key]['task']}, {was[key]['unit']}" for key in both if gaps[key] is None)
+    known = {key: gap for key, gap in gaps.items() if gap is not None}
+    worst = max(known, key=lambda key: known[key], default=None)
+    where = "" if worst is None else f"{was[worst]['task']}, {was[worst]['unit']}"
+    return Outcome(
+        samples=len(both),
+        equal=sum(gap == 0 for gap in known.values()),
+        largest=max(known.values(), default=0.0),
+        where=where,
+        unlike=unlike,
+    )
+
+
+def _gap(was: Mapping[str, Any], now: Mapping[str, Any] | None) -> float | None:
+    """Return the relative difference of two samples' values; None where one has no value."""
+    if now is None or was["status"] != now["status"]:
+        return None
+    if was["value"] is None:
+        return 0.0
+    one, other = float(was["value"]), float(now["value"])
+    if one == other:
+        return 0.0
+    return math.fabs(one - other) / max(math.fabs(one), math.fabs(other))

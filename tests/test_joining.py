@@ -1,0 +1,94 @@
+"""Runs that are not comparable are not joined, unless told, and are then labelled."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.frame import make_frame
+from harness.joining import reasons
+from harness.store import RUN
+from tests.test_frame import changed, sweep
+
+
+def record(**changes: Any) -> dict[str, Any]:
+    """Return as much of a run's record as comparing needs."""
+    task = {"metric": "perplexity", "options": {"protocol": "tail", "tail": 128}}
+    return {
+        "model": {"name": "a", "fingerprint": "f"},
+        "seed": 0,
+        "documents": {"read": [{"sha256": "x", "tokens": 900}]},
+        "tasks": {"perplexity": task},
+        **changes,
+    }
+
+
+OTHER_MODEL = {"model": {"name": "b", "fingerprint": "g"}}
+TAIL_64 = {"metric": "perplexity", "options": {"protocol": "tail", "tail": 64}}
+KEYS = {"passkey": {"metric": "accuracy", "options": {}}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "aspects"),
+    [
+        ({}, []),
+        (OTHER_MODEL, []),
+        ({**OTHER_MODEL, "seed": 1}, []),
+        ({"model": {"name": "a", "fingerprint": "g"}}, ["models"]),
+        ({"seed": 1}, ["seeds"]),
+        ({**OTHER_MODEL, "documents": {"read": [{"sha256": "y", "tokens": 900}]}}, ["documents"]),
+        ({**OTHER_MODEL, "documents": {"read": []}}, []),
+        ({**OTHER_MODEL, "documents": {"read": [{"sha256": "x", "tokens": 700}]}}, ["tokenizers"]),
+        (
+            {**OTHER_MODEL, "documents": {"read": [{"sha256": "x", "tokens": 7}]}, "tasks": KEYS},
+            [],
+        ),
+        ({"tasks": {"perplexity:tail=64": TAIL_64}}, ["protocols"]),
+        ({"tasks": {"perplexity:tail=64": TAIL_64, **record()["tasks"]}}, []),
+    ],
+)
+def test_what_is_comparable(changes: dict[str, Any], aspects: list[str]) -> None:
+    """Models, machines and days may differ; weights of one name, texts, tokens, protocols not."""
+    runs = {Path("one"): record(), Path("two"): record(**changes)}
+    assert reasons(runs) == [f"one and two have different {aspect}" for aspect in aspects]
+
+
+def test_mixed_runs_stand_apart_and_say_so(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Told to, other documents are set beside these, under names of their own, with a note."""
+    first = sweep(tiny, docs, tmp_path / "first")
+    second = changed(first, tmp_path / "second", lambda r: r["documents"]["read"].pop())
+    capsys.readouterr()
+    words = ["report", str(first), str(second), "--report", "scores", "--out", str(tmp_path / "o")]
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert "have different documents; report them apart, or beside" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--mixed"])
+    assert ended.value.code == 0
+    assert "Not comparable: " in capsys.readouterr().out
+    page = (tmp_path / "o" / "scores.md").read_text()
+    assert "have different documents" in page
+    assert "llama (first)" in page
+    assert "llama (second)" in page
+
+
+def test_folders_of_one_name_are_told_apart(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """a/run and b/run are two models in a mixed report, not one."""
+    first = sweep(tiny, docs, tmp_path / "a" / "run")
+    second = tmp_path / "b" / "run"
+    shutil.copytree(first, second)
+    told = json.loads((second / RUN).read_text())
+    told["seed"] = 9
+    (second / RUN).write_text(json.dumps(told))
+    assert set(make_frame([first, second], mixed=True)["model"]) == {
+        "llama (a/run)",
+        "llama (b/run)",
+    }

@@ -1,0 +1,154 @@
+"""Losses by position: what a sample keeps of them, and how they are drawn."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.collections import PolyCollection
+
+from harness.frame import make_frame
+from harness.reports import curves, loss_by_position, short_long
+from harness.reports._ends import spread
+from harness.reports._positions import positions
+from tasks._positions import BUCKETS, by_position
+from tests.frames import Row, sweep
+from tests.test_frame import sweep as run_sweep
+from tests.test_reports import TWELVE
+
+
+def test_positions_by_hand() -> None:
+    """70 targets from position 10: runs of 3 of which the last holds one."""
+    facts = by_position(10, [float(i) for i in range(70)])
+    assert (facts["start"], facts["bucket"]) == (10, 3)
+    losses = facts["losses"]
+    assert isinstance(losses, list)
+    assert losses[:2] == [1.0, 4.0]
+    assert losses[-1] == 69.0
+    assert by_position(1, [2.0, 3.0])["losses"] == [2.0, 3.0]
+
+
+@given(st.lists(st.floats(0, 20), min_size=1, max_size=400))
+def test_the_runs_add_up_to_the_whole_loss(nll: list[float]) -> None:
+    """Every target is in one run, at most 32 of them, and their sum is the sample's value."""
+    facts = by_position(1, nll)
+    losses, bucket = facts["losses"], facts["bucket"]
+    assert isinstance(losses, list)
+    assert isinstance(bucket, int)
+    assert len(losses) <= BUCKETS
+    sizes = [min(bucket, len(nll) - bucket * index) for index in range(len(losses))]
+    total = sum(size * loss for size, loss in zip(sizes, losses, strict=True))
+    assert total == pytest.approx(math.fsum(nll), abs=1e-4 * len(nll))
+
+
+def test_a_measured_sample_has_its_losses(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """Through the engine, the store and the frame: the runs of a window give its value."""
+    run = run_sweep(tiny, docs, tmp_path / "run", "--task", "perplexity:protocol=prefix")
+    frame = make_frame([run])
+    for row in frame.to_dict("records"):
+        assert (row["start"], row["bucket"]) == (1, 4)
+        sizes = [4] * 31 + [row["tokens"] - 4 * 31]
+        assert np.dot(sizes, row["losses"]) == pytest.approx(row["value"], rel=1e-4)
+    assert len(loss_by_position.make(frame).axes) == 1
+
+
+def losses(scaling: str, length: int, rise: float) -> list[Row]:
+    """Return a cell of four documents whose loss rises past the trained window of 64."""
+    rows: list[Row] = []
+    for document in range(4):
+        middles = [1 + 4 * (index + 0.5) for index in range(32)]
+        told = [2 + 0.1 * document + (rise if middle > 64 else 0) for middle in middles]
+        rows.append({
+            "run": "a", "model": "m", "trained_length": 64, "scaling": scaling, "length": length,
+            "frequencies": scaling, "task": "perplexity:protocol=prefix", "metric": "perplexity",
+            "score": math.exp(float(np.mean(told))), "status": "ok", "unit": f"d{document}",
+            "value": sum(told) * 4, "weight": 128, "tokens": 128, "start": 1, "bucket": 4,
+            "losses": told,
+        })  # fmt: skip
+    return rows
+
+
+def test_the_mean_of_the_documents_is_drawn_at_its_position() -> None:
+    """A line a scaling: 2.15 inside the window and the rise past it, at the middle of each run."""
+    frame = pd.DataFrame([*losses("none", 128, 3.0), *losses("yarn", 128, 0.5)])
+    [axes] = loss_by_position.make(frame).axes
+    lines = {line.get_label(): line for line in axes.get_lines()}
+    for name, rise in (("none", 3.0), ("yarn", 0.5)):
+        x, y = (np.asarray(values, dtype=float) for values in lines[name].get_data())
+        assert x[:2].tolist() == [3.0, 7.0]
+        assert y == pytest.approx(np.where(x > 64, 2.15 + rise, 2.15))
+
+
+def test_losses_of_a_tail_alone_are_no_window() -> None:
+    """The last 16 tokens of 128 say nothing of the window; the message names what to add."""
+    frame = pd.DataFrame(losses("none", 128, 3.0)).assign(tokens=16)
+    for without in (frame, frame.drop(columns="losses")):
+        with pytest.raises(ValueError, match="no losses by position over a whole window: tail"):
+            loss_by_position.make(without)
+
+
+def test_names_at_the_ends_are_moved_apart_the_least() -> None:
+    """Two that collide share the move; order stays; all remain in the panel."""
+    assert spread({"a": 0.5, "b": 0.5, "c": 0.9}, 0.1) == pytest.approx(
+        {"a": 0.45, "b": 0.55, "c": 0.9}
+    )
+    assert spread({"a": 0.0, "b": 0.0}, 0.1) == pytest.approx({"a": 0.0, "b": 0.1})
+    assert spread({"a": 1.0, "b": 1.0}, 0.1) == pytest.approx({"a": 0.9, "b": 1.0})
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
+def test_no_two_names_touch(heights: list[float]) -> None:
+    """Whatever the places, names are a line apart and inside."""
+    found = spread({str(index): height for index, height in enumerate(heights)}, 0.1)
+    placed = sorted(found.values())
+    assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(placed))
+    assert placed[0] >= -1e-9
+    assert placed[-1] <= 1 + 1e-9
+
+
+def test_short_and_long_are_two_points_a_method() -> None:
+    """A row a method, open at the window and full at the longest length, the best on top."""
+    figure = short_long.make(sweep(scalings=("none", "pi", "yarn")))
+    perplexity, _ = figure.axes
+    names = [label.get_text() for label in perplexity.get_yticklabels()]
+    assert names == ["none", "pi", "yarn"]
+    frame = sweep(scalings=("none", "pi", "yarn"))
+    yarn = frame[(frame["scaling"] == "yarn") & (frame["metric"] == "perplexity")]
+    [full] = [line for line in perplexity.get_lines() if line.get_label() == "yarn"]
+    [long] = yarn.loc[yarn["length"] == 2048, "score"].unique()
+    assert full.get_xdata() == pytest.approx([long])
+
+
+def test_a_method_lost_at_the_longest_length_is_not_shown_at_a_shorter_one() -> None:
+    """Out of memory at 2048: no point of 1024 stands beside the others' of 2048."""
+    figure = short_long.make(sweep())
+    drawn = {line.get_label() for line in figure.axes[0].get_lines()}
+    assert "yarn" in drawn
+    assert "mine" not in drawn
+    with pytest.raises(ValueError, match="it needs lengths inside the window and beyond"):
+        short_long.make(sweep(lengths=(512,)))
+
+
+def test_bands_of_many_methods_are_left_out_and_the_note_says_so() -> None:
+    """Eight bands can be told apart, twelve are one grey; the intervals are in the table."""
+    few, many = curves.make(sweep()), curves.make(sweep(scalings=TWELVE))
+    assert any(isinstance(made, PolyCollection) for made in few.axes[0].collections)
+    assert not any(isinstance(made, PolyCollection) for made in many.axes[0].collections)
+    assert "Too many methods for bands" in many.texts[-1].get_text()
+
+
+def test_windows_of_one_document_are_one_sample() -> None:
+    """Two windows of each of four documents: the interval and n are those of four."""
+    once = losses("none", 128, 1.0)
+    twice = [
+        {**row, "losses": [x + sign for x in row["losses"]]} for row in once for sign in (1, -1)
+    ]
+    one, two = (positions(pd.DataFrame(rows)) for rows in (once, twice))
+    assert set(two["documents"]) == {4}
+    np.testing.assert_allclose(two[["score", "low", "high"]], one[["score", "low", "high"]])

@@ -1,0 +1,146 @@
+"""The published values that are carried along, and runs set beside them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness import published
+from harness.cli import main
+from harness.comparison import beside, rows_of, words
+from harness.errors import UserError
+from harness.frame import make_frame
+from harness.plugins import names
+from harness.published import read_table, read_tables
+from tests.test_frame import sweep
+
+TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
+          "yarn-table-1", "yarn-table-2"]  # fmt: skip
+
+
+def value(table: str, model: str, scaling: str, length: int, tuned: str = "no") -> float:
+    """Look one number up, which must stand there once."""
+    rows = read_table(table)
+    chosen = (rows["model"] == model) & (rows["scaling"] == scaling) & (rows["length"] == length)
+    [found] = rows.loc[chosen & (rows["tuned"] == tuned), "value"]
+    return float(found)
+
+
+def test_values_are_those_of_the_papers() -> None:
+    """Corners of the printed tables, looked up by hand."""
+    assert value("dca", "Llama-2-7B", "yarn on ntk", 65536) == 41.57
+    assert value("dca", "Llama-2-70B", "dca", 4096) == 5.24
+    assert value("lceg-pg19", "Llama-2-7B", "self_extend", 65536) == 7.15
+    assert value("lceg-ruler", "Llama-2-7B", "ntk", 65536, "1B tokens at 32k") == 46.26
+    assert value("pi-pg19", "LLaMA-7B", "pi factor 8", 16384) == 112.13
+    assert value("yarn-table-1", "Llama-2-7B", "pi", 10240, "tuned at 8k") == 8.07
+    assert value("yarn-table-2", "Mistral-7B-v0.1", "native", 16384, "as published") == 36.8
+
+
+def test_every_value_stands_once_and_has_its_source() -> None:
+    """A table is found by its name, and no cell of it has two values."""
+    frame = read_tables()
+    assert list(frame["table"].unique()) == TABLES
+    cell = ["table", "model", "scaling", "tuned", "length", "metric"]
+    assert not frame.duplicated(cell).any()
+    assert frame["source"].str.startswith("arXiv:").all()
+    assert (frame["value"] >= 0).all()
+    assert set(frame["relation"]) == {"=", ">"}
+    assert set(frame["protocol"]) == {"overlap", "press", "prefix", "ruler"}
+
+
+def test_a_method_is_one_that_can_be_asked_for() -> None:
+    """The column ``method`` can be given to ``--scaling`` as it stands."""
+    known = {*names("method"), ""}
+    assert {text.partition(":")[0] for text in read_tables()["method"]} <= known
+
+
+def test_an_unknown_table_is_answered_with_the_known() -> None:
+    """The message has the nearest name and all others."""
+    with pytest.raises(UserError, match=r"called 'lceg_pg19'; did you mean 'lceg-pg19'\? known: d"):
+        read_table("lceg_pg19")
+
+
+# A run beside a table.
+
+CELLS = pd.DataFrame(
+    [("pi", 4096, 7.9, 7.0, 8.9), ("pi", 8192, 9.6, 9.0, 10.2), ("none", 8192, 150.0, 90.0, 200.0)],
+    columns=["scaling", "length", "score", "low", "high"],
+).assign(n=10)
+
+
+def test_a_run_is_set_beside_its_table_value_by_value() -> None:
+    """7.90 for 7.87 is within 2 %, 9.60 for 9.19 is not, 150 holds "more than 100"."""
+    rows = rows_of(read_table("dca"), None, None, "meta-llama/Llama-2-7b-hf")
+    table = beside(rows, CELLS, 0.02).set_index(["scaling", "length"])
+    assert table.loc[("pi (dynamic)", 4096), "verdict"] == "within"
+    assert table.loc[("pi (dynamic)", 8192), "verdict"] == "outside"
+    assert table.loc[("pi (dynamic)", 8192), "difference"] == pytest.approx(9.6 / 9.19 - 1)
+    assert table.loc[("none", 8192), "verdict"] == "within"
+    assert table.loc[("dca", 4096), "verdict"] == "not measured"
+    told = words(beside(rows, CELLS, 0.02), rows, 0.02)
+    assert told == (
+        "2 of 32 values of arXiv:2402.17463 Table 1 (Llama-2-7B, PG19 validation) are within 2 %, "
+        "1 outside, 29 not measured; furthest off: pi (dynamic) at 8192 tokens, 9.6 for 9.19 "
+        "(+4.5 %)."
+    )
+
+
+def test_rows_of_a_tuned_model_are_taken_only_when_asked_for() -> None:
+    """An untuned run of PI stands beside 16.1 at 8192 tokens, not beside the tuned 6.95."""
+    table = read_table("pi-pg19")
+    plain = rows_of(table, None, None, "anything")
+    assert set(plain["tuned"]) == {"no"}
+    [found] = plain.loc[plain["method"] == "pi:factor=4", "value"]
+    assert found == 16.1
+    tuned = rows_of(table, None, "1000 steps at 8k", "anything")
+    assert set(tuned["method"]) == {"pi:factor=4"}
+    assert len(rows_of(read_table("yarn-table-1"), None, None, "anything")) == 15
+
+
+def test_what_is_not_comparable_is_refused_unless_told(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another protocol or trained length, an unknown model, and no value in common: a sentence."""
+    run = str(sweep(tiny, docs, tmp_path / "run"))
+
+    def compare(*more: str) -> tuple[int, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", run, "--published", *more])
+        return int(ended.value.code or 0), " ".join(capsys.readouterr().err.split())
+
+    status, told = compare("dca")
+    assert (status, "has no model 'llama': choose by --model" in told) == (2, True)
+    status, told = compare("dca", "--model", "Llama-2-7B")
+    assert status == 2
+    assert "was measured with protocol=overlap, the run with tail" in told
+    assert "its model was trained at 4096 tokens, this at 64" in told
+    status, told = compare("lceg-ruler", "--mixed")
+    assert (status, "has none of the table's values: they need a scaling of" in told) == (2, True)
+
+
+def test_the_command_prints_and_writes_the_comparison(
+    tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Against a table of its own value the run agrees, against twice that it does not."""
+    run = sweep(tiny, docs, tmp_path / "run")
+    score = float(make_frame([run])["score"].iloc[0])
+    own = (
+        read_table("dca")
+        .iloc[[0]]
+        .assign(
+            scaling="pi", method="pi", protocol="tail", trained_length=64, length=128, value=score
+        )
+    )
+    for factor, status in ((1.0, 0), (2.0, 1)):
+        held = own.assign(value=factor * score)
+        monkeypatch.setattr(published, "read_table", lambda _, held=held: held)
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", str(run), "--published", "dca", "--out", str(tmp_path / "out")])
+        assert ended.value.code == status
+    page = (tmp_path / "out" / "compare-dca.md").read_text()
+    assert "0 of 1 values" in page
+    assert "-50.0 %" in page

@@ -1,0 +1,148 @@
+"""A run's record is enough to measure it again, or it is said what is missing."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.rerun import compare, differences
+from harness.store import RUN, SAMPLES
+from tests.test_frame import changed, sweep
+from tests.tiny import save_tiny
+
+Rerun = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tiny: Path, docs: Path, tmp_path: Path) -> Path:
+    return sweep(tiny, docs, tmp_path / "run")
+
+
+@pytest.fixture
+def rerun(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Rerun:
+    monkeypatch.chdir(tmp_path)
+
+    def rerun(*words: str | Path) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main(["rerun", *map(str, words)])
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), *(" ".join(text.split()) for text in told)
+
+    return rerun
+
+
+def test_a_run_is_measured_again_to_the_same_bits(run: Path, rerun: Rerun, tmp_path: Path) -> None:
+    """From the record alone, into another folder, and every sample is equal."""
+    status, told, _ = rerun(run)
+    assert status == 0
+    assert "3 of 3 samples are equal bit for bit: reproduced." in told
+    assert (tmp_path / "results" / "rerun-run" / SAMPLES).exists()
+
+
+def test_a_check_alone_measures_nothing(run: Path, rerun: Rerun, tmp_path: Path) -> None:
+    """With --dry-run the record is held to what is there, and nothing is written."""
+    status, told, _ = rerun(run, "--dry-run")
+    assert (status, "every question are what they were." in told) == (0, True)
+    assert not (tmp_path / "results").exists()
+
+
+def test_other_weights_documents_and_questions_are_named(
+    run: Path, rerun: Rerun, docs: Path, tmp_path: Path
+) -> None:
+    """What decides a number and is not as recorded is told with both values, before any weight."""
+    other = save_tiny(tmp_path / "elsewhere" / "llama", seed=5)
+    status, _, told = rerun(run, "--model", other)
+    assert status == 2
+    assert "cannot be measured again as it was: model.fingerprint is" in told
+    texts = Path(shutil.copytree(docs, tmp_path / "texts"))
+    first = sorted(texts.iterdir())[0]
+    first.write_text(first.read_text() + " more")
+    status, _, told = rerun(run, "--docs", texts)
+    assert status == 2
+    assert ".sha256 is" in told or "questions" in told
+    old = changed(
+        run, tmp_path / "old", lambda r: r["tasks"]["perplexity:tail=16"].update(version=0)
+    )
+    status, _, told = rerun(old)
+    assert (status, "tasks.perplexity:tail=16.version is 1, the record has 0." in told) == (2, True)
+
+
+def test_moved_files_are_found_by_their_content(
+    run: Path, rerun: Rerun, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """The same bytes in another place are the same model and documents."""
+    model = shutil.copytree(tiny, tmp_path / "moved" / "weights")
+    texts = shutil.copytree(docs, tmp_path / "moved" / "texts")
+    gone = changed(run, tmp_path / "gone", lambda r: r["asked"].update(model="gone", docs="gone"))
+    status, told, _ = rerun(gone, "--model", model, "--docs", texts)
+    assert (status, "3 of 3 samples are equal bit for bit" in told) == (0, True)
+
+
+def test_the_run_itself_is_not_written_over(run: Path, rerun: Rerun) -> None:
+    """A second measurement needs a second folder."""
+    status, _, told = rerun(run, "--out", run)
+    assert (status, "is the run itself; choose another --out" in told) == (2, True)
+
+
+def test_samples_that_differ_are_counted_and_the_furthest_named(
+    run: Path, rerun: Rerun, tmp_path: Path
+) -> None:
+    """One value a thousandth off, one sample missing: not reproduced, exit status 1."""
+    altered = Path(shutil.copytree(run, tmp_path / "altered"))
+    lines = [json.loads(line) for line in (altered / SAMPLES).read_text().splitlines()]
+    lines[1]["value"] *= 1.001
+    lines[2]["status"] = "not_finite"
+    (altered / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = compare(altered, run)
+    assert (found.samples, found.equal, len(found.unlike)) == (3, 1, 1)
+    assert found.largest == pytest.approx(0.001, rel=0.01)
+    assert found.where.endswith(lines[1]["unit"])
+    status, told, _ = rerun(altered)
+    assert status == 1
+    assert "not reproduced within 0.0001." in told
+
+
+def test_differences_of_records_by_hand() -> None:
+    """Places are written with dots; names and paths at the top are free, missing fields too."""
+    was = {"name": "a", "list": [1, {"name": "x"}], "new": 1}
+    now = {"name": "b", "list": [1, {"name": "y"}], "new": 1, "more": 2}
+    assert list(differences(was, now, "model")) == [("model.list.1.name", "x", "y")]
+    assert list(differences([1, 2], [1], "cells")) == [("cells", "2 of them", "1 of them")]
+
+
+def test_a_record_without_a_run_is_refused(rerun: Rerun, tmp_path: Path) -> None:
+    """A folder that holds no record is named."""
+    status, _, told = rerun(tmp_path)
+    assert (status, f"is no run folder: it holds no {RUN}." in told) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("scaling", ["none", "./mine.py"]),
+        ("task", ["some.module:option=1"]),
+        ("trust_remote_code", True),
+        ("allow_pickle", True),
+    ],
+)
+def test_a_record_makes_no_code_run(
+    key: str, value: Any, run: Path, rerun: Rerun, tmp_path: Path
+) -> None:
+    """Whoever wrote it: a file, a module, a repository's code or a pickle has to be asked for."""
+    folder = shutil.copytree(run, tmp_path / "theirs")
+    record = json.loads((folder / RUN).read_text())
+    record["asked"][key] = value
+    (folder / RUN).write_text(json.dumps(record))
+    status, _, told = rerun(folder, "--dry-run", "--out", tmp_path / "again")
+    assert status == 2
+    assert "names code to run" in told
+    assert "--run-code" in told
