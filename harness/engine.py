@@ -63,16 +63,19 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
 
 
 @torch.inference_mode()
-def answers(model: Any, questions: Sequence[Question]) -> Iterator[tuple[int, Answer | None]]:
+def answers(
+    model: Any, questions: Sequence[Question], *, chunk_bytes: int | None = None
+) -> Iterator[tuple[int, Answer | None]]:
     """Yield (index, answer) of every question, each once, in an order of the engine's choice.
 
     Equal to ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
     position, nothing padded or masked. None stands for a question that found too little memory;
-    every other error is raised. The model is in eval mode and on one device.
+    every other error is raised. ``chunk_bytes`` of logits are alive at once. The model is in eval
+    mode and on one device.
     """
     for index, question in enumerate(questions):
         try:
-            answer = _answer(model, question)
+            answer = _answer(model, question, chunk_bytes or HEAD_BYTES)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
@@ -86,11 +89,11 @@ def out_of_memory(error: BaseException) -> bool:
     return known or "DefaultCPUAllocator" in str(error)
 
 
-def _answer(model: Any, question: Question) -> Answer:
+def _answer(model: Any, question: Question, chunk_bytes: int) -> Answer:
     """Answer one question by one forward pass of the trunk over its tokens."""
     tokens = torch.tensor([question.tokens], device=model.device)
     hidden = getattr(model, trunk_name(model))(input_ids=tokens, use_cache=False)[0]
-    rows = max(LEAST_ROWS, HEAD_BYTES // (4 * model.config.get_text_config().vocab_size))
+    rows = max(LEAST_ROWS, chunk_bytes // (4 * model.config.get_text_config().vocab_size))
     first = question.start - 1
     return _read(model, hidden[:, first:], tokens[:, first:], rows)
 

@@ -23,14 +23,18 @@ Asked = dict[str, list[Question]]  # by task label
 
 @dataclass(frozen=True)
 class Cell:
-    """One square of the sweep. Cells of equal ``key`` are the same measurement."""
+    """One square of the sweep. Cells of equal ``key`` are the same measurement.
+
+    ``failed`` says why there is nothing to measure: the method raised at this length.
+    """
 
     scaling: str
     task: str
     length: int
-    frequencies: str
+    frequencies: str | None
     key: str
     questions: tuple[Question, ...]
+    failed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,8 @@ class Plan:
         seen = set(done)
         groups: dict[str, list[tuple[Cell, Question]]] = {}
         for cell in self.cells:
+            if cell.frequencies is None:
+                continue
             for question in cell.questions:
                 if (cell.key, question.digest) not in seen:
                     seen.add((cell.key, question.digest))
@@ -70,8 +76,7 @@ def make_plan(spec: Spec) -> Plan:
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)
-    pairs = [(method, length) for method in methods for length in lengths]
-    frequencies = {(m.label, length): resolve(m, checkpoint.rope, length) for m, length in pairs}
+    frequencies = {m.label: _over_lengths(m, checkpoint.rope, lengths) for m in methods}
     every: list[tuple[str, str]] = []
     read: list[tuple[str, str]] = []
 
@@ -84,9 +89,10 @@ def make_plan(spec: Spec) -> Plan:
     asked: Asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
     _check_vocabulary(checkpoint, asked)
     cells = tuple(
-        _cell(checkpoint, method, task, length, frequencies[method.label, length], asked)
+        _cell(checkpoint, method, task, length, found, asked)
         for task in tasks
-        for method, length in pairs
+        for method in methods
+        for length, found in frequencies[method.label].items()
     )
     return Plan(
         spec=spec,
@@ -94,7 +100,7 @@ def make_plan(spec: Spec) -> Plan:
         lengths=lengths,
         methods=methods,
         tasks=tasks,
-        frequencies={found.fingerprint: found for found in frequencies.values()},
+        frequencies=_by_fingerprint(frequencies.values()),
         cells=cells,
         source=source,
         documents=_described(read, source, checkpoint.tokenizer.unk_token_id) if read else (),
@@ -115,6 +121,33 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Frequencies:
         )
         raise UserError(message)
     return found
+
+
+def _over_lengths(
+    method: Plugin, rope: Rope, lengths: Sequence[int]
+) -> dict[int, Frequencies | UserError]:
+    """Return a method's frequencies at every length, or why there are none.
+
+    A method that fails at every length is refused: its options or its file are wrong. One that
+    fails at some fails its own cells, and no more.
+    """
+    found: dict[int, Frequencies | UserError] = {}
+    for length in lengths:
+        try:
+            found[length] = resolve(method, rope, length)
+        except UserError as error:
+            found[length] = error
+    errors = [error for error in found.values() if isinstance(error, UserError)]
+    if len(errors) == len(lengths):
+        raise errors[0]
+    return found
+
+
+def _by_fingerprint(
+    methods: Iterable[dict[int, Frequencies | UserError]],
+) -> dict[str, Frequencies]:
+    every = [found for over_lengths in methods for found in over_lengths.values()]
+    return {found.fingerprint: found for found in every if isinstance(found, Frequencies)}
 
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
@@ -158,15 +191,17 @@ def _cell(
     method: Plugin,
     task: Plugin,
     length: int,
-    found: Frequencies,
+    found: Frequencies | UserError,
     asked: Asked,
 ) -> Cell:
-    key = _key(checkpoint, found.fingerprint, task, length)
     questions = tuple(question for question in asked[task.label] if question.length == length)
-    return Cell(method.label, task.label, length, found.fingerprint, key, questions)
+    failed = str(found) if isinstance(found, UserError) else None
+    fingerprint = None if isinstance(found, UserError) else found.fingerprint
+    key = _key(checkpoint, fingerprint, task, length)
+    return Cell(method.label, task.label, length, fingerprint, key, questions, failed)
 
 
-def _key(checkpoint: Checkpoint, fingerprint: str, task: Plugin, length: int) -> str:
+def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
     """Hash all a sample's number depends on but its question."""
     parts = [
         checkpoint.fingerprint,

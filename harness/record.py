@@ -17,7 +17,7 @@ from harness.plan import Plan
 from harness.plugins import Plugin
 from harness.store import SCHEMA
 
-CELL = ("scaling", "task", "length", "frequencies", "key")
+CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ from rich.table import Table
 from harness.estimate import estimate
 from harness.plan import Cell, Plan
 from harness.store import measured, read_samples
+from harness.sweep import Failure
 from tasks._types import Question
 
+TOLD = 20  # lines about failures; a sweep can have thousands
 Watch = Callable[[Cell, Question, dict[str, Any]], None]
 
 
@@ -34,16 +36,16 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
     for cell in plan.cells:
         left = {(cell.key, question.digest) for question in cell.questions} - seen
         seen |= left
-        found = plan.frequencies[cell.frequencies]
+        found = plan.frequencies[cell.frequencies] if cell.frequencies else None
         table.add_row(
             cell.task,
             cell.scaling,
             str(cell.length),
             f"{plan.checkpoint.rope.stretch(cell.length):.3g}x",
-            f"{found.attention_factor:.4g}",
+            f"{found.attention_factor:.4g}" if found else "",
             str(len(cell.questions)),
-            str(len(left)),
-            cell.frequencies[:8],
+            str(len(left)) if found else "",
+            cell.frequencies[:8] if cell.frequencies else "failed",
         )
     console.print(table)
     left_out(plan, console)
@@ -58,7 +60,9 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def left_out(plan: Plan, console: Console) -> None:
-    """Say which documents are left out, and what else bears on the numbers."""
+    """Say what is left out, and what else bears on the numbers."""
+    for told in dict.fromkeys(cell.failed for cell in plan.cells if cell.failed):
+        console.print(f"Its cells fail: {told}", highlight=False, markup=False, soft_wrap=True)
     units = {question.unit for cell in plan.cells for question in cell.questions}
     short = [d["name"] for d in plan.documents if d["name"] not in units]
     if 0 < len(short) < len(plan.documents):
@@ -75,6 +79,23 @@ def left_out(plan: Plan, console: Console) -> None:
     window = plan.checkpoint.sliding_window
     if window is not None and window < max(plan.lengths):
         console.print(f"Sliding layers see {window:,} tokens back, whatever the scaling.")
+
+
+def failures(failed: Sequence[Failure], console: Console) -> None:
+    """Say in words what has no number and why, a line a cell and a reason."""
+    samples: dict[tuple[str, str], list[str | None]] = {}
+    for failure in failed:
+        status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
+        told = status + failure.reason
+        samples.setdefault((_named(failure.cell), told), []).append(failure.unit)
+    if failed:
+        console.print("Without a number:", highlight=False)
+    for (cell, told), units in list(samples.items())[:TOLD]:
+        named = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
+        text = f"  {cell}{f' ({named})' if named else ''}: {told}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if len(samples) > TOLD:
+        console.print(f"  … and {len(samples) - TOLD} more; samples.jsonl has every reason.")
 
 
 def _named(cell: Cell) -> str:

@@ -4,73 +4,131 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from harness.checkpoint import load_weights
-from harness.engine import answers
+from harness.errors import UserError
+from harness.estimate import estimate
 from harness.plan import Cell, Plan
-from harness.plugins import Plugin, call
+from harness.plugins import call
 from harness.record import describe
-from harness.rotary import patched
 from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
-from tasks._types import Answer, Question, Sample
+from harness.work import Reply, ready, replies
+from tasks._types import Fact, Question, Sample
 
 Item = tuple[Cell, Question]
+Work = dict[str, list[Item]]
 Record = dict[str, Any]
 
 
-def measure(plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], None]) -> int:
-    """Complete the run folder and return how many of the plan's samples have no number.
+@dataclass(frozen=True)
+class Failure:
+    """A sample without a number (without unit: a whole cell), its status, and why in words."""
+
+    cell: Cell
+    unit: str | None
+    status: str
+    reason: str
+
+
+def measure(
+    plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], None]
+) -> list[Failure]:
+    """Complete the run folder and return what of the plan has no number, and why.
 
     ``watch`` sees each sample as it ends. Everything measured before is kept and not measured
-    again. Raises UserError when the folder is another model's or another process writes it.
+    again. Raises UserError when the folder is another model's, cannot be written, or another
+    process writes it.
     """
     with writing(folder) as file:
         before = read_run(folder) if (folder / RUN).exists() else None
         work = plan.work(measured(read_samples(folder)))
         record = describe(plan, before, measuring=bool(work))
-        model = load_weights(plan.checkpoint) if work else None
+        answered = alone(plan, work) if work else iter(())
         write_run(folder, record)
-        for fingerprint, items in work.items():
-            with patched(model, plan.frequencies[fingerprint]):
-                for (cell, question), sample in _measured(plan, model, items):
-                    append(file, {**sample, "session": len(record["sessions"]) - 1})
-                    watch(cell, question, sample)
-    samples = read_samples(folder)
-    asked = {(cell.key, question.digest) for cell in plan.cells for question in cell.questions}
-    return sum(samples[key]["status"] != "ok" for key in asked)
+        for (cell, question), reply in answered:
+            sample = _record(plan, cell, question, reply)
+            append(file, {**sample, "session": len(record["sessions"]) - 1})
+            watch(cell, question, sample)
+    return list(_failures(plan, read_samples(folder)))
 
 
-def _measured(plan: Plan, model: Any, items: Sequence[Item]) -> Iterator[tuple[Item, Record]]:
-    """Yield each item with its record as it is measured."""
-    tasks = {task.label: task for task in plan.tasks}
-    device = plan.checkpoint.device
-    _start_peak(device)
-    began = time.perf_counter()
-    for index, answer in answers(model, [question for _, question in items]):
-        cell, question = items[index]
-        outcome = _graded(tasks[cell.task], question, answer, plan)
-        seconds = time.perf_counter() - began
-        yield items[index], _record(items[index], outcome, seconds, _peak_mib(device))
-        _start_peak(device)
-        began = time.perf_counter()
+def alone(plan: Plan, work: Work) -> Iterator[tuple[Item, Reply]]:
+    """Load the weights and return the replies to all questions, measured in this process."""
+    model = ready(plan.checkpoint)
+    return (
+        (items[reply.index], reply)
+        for fingerprint, items in work.items()
+        for reply in replies(
+            model,
+            plan.checkpoint.device,
+            plan.frequencies[fingerprint],
+            [question for _, question in items],
+        )
+    )
 
 
-def _graded(task: Plugin, question: Question, answer: Answer | None, plan: Plan) -> Record:
-    """Grade an answer; too little memory or an infinite loss is a status, never a number."""
+def _failures(plan: Plan, samples: dict[tuple[str, str], Record]) -> Iterator[Failure]:
+    for cell in plan.cells:
+        if cell.failed is not None:
+            yield Failure(cell, None, "failed", cell.failed)
+            continue
+        for question in cell.questions:
+            record = samples[cell.key, question.digest]
+            if record["status"] != "ok":
+                told = record.get("reason") or record["status"]
+                yield Failure(cell, question.unit, record["status"], told)
+
+
+def _record(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
+    outcome = _graded(plan, cell, question, reply)
+    return {
+        "cell": cell.key,
+        "question": question.digest,
+        "task": cell.task,
+        "length": cell.length,
+        "frequencies": cell.frequencies,
+        "unit": question.unit,
+        **outcome,
+        "seconds": round(reply.seconds, 4),
+        "peak_mib": round(reply.peak_mib, 1),
+    }
+
+
+def _graded(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
+    """Grade an answer; what has no number is a status and a reason, never a number."""
+    answer = reply.answer
+    if reply.failure is not None:
+        return _lost(question, "failed", reply.failure)
     if answer is None:
-        return {"status": "out_of_memory", "value": None, "weight": 0}
+        mib = _needed_mib(plan, cell, question)
+        told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
+        return _lost(question, "out_of_memory", told, estimate_mib=mib)
     if not all(map(math.isfinite, answer.nll)):
         first = next(i for i, nll in enumerate(answer.nll) if not math.isfinite(nll))
-        facts = {**question.facts, "position": question.start + first}
-        return {"status": "not_finite", "value": None, "weight": 0, "facts": facts}
-    return call(f"task {task.label}", lambda: _ok(task.module.grade(question, answer, plan.source)))
+        place = question.start + first
+        told = f"the loss at position {place} is {answer.nll[first]}"
+        return _lost(question, "not_finite", told, position=place)
+    task = next(task for task in plan.tasks if task.label == cell.task)
+    try:
+        return call(
+            f"task {task.label}", lambda: _ok(task.module.grade(question, answer, plan.source))
+        )
+    except UserError as error:
+        return _lost(question, "failed", str(error))
+
+
+def _lost(question: Question, status: str, reason: str, **facts: Fact) -> Record:
+    told = {**question.facts, **facts}
+    return {"status": status, "value": None, "weight": 0, "reason": reason, "facts": told}
+
+
+def _needed_mib(plan: Plan, cell: Cell, question: Question) -> float:
+    """Return the estimate of the memory that one question needs, in MiB."""
+    only = replace(plan, cells=(replace(cell, questions=(question,)),))
+    return round(estimate(only, set()).bytes / 2**20, 1)
 
 
 def _ok(sample: Sample) -> Record:
@@ -81,31 +139,3 @@ def _ok(sample: Sample) -> Record:
     }  # fmt: skip
     json.dumps(outcome, allow_nan=False)
     return {**outcome, "value": float(sample.value)}
-
-
-def _record(item: Item, outcome: Record, seconds: float, peak_mib: float) -> Record:
-    cell, question = item
-    return {
-        "cell": cell.key,
-        "question": question.digest,
-        "task": cell.task,
-        "length": cell.length,
-        "frequencies": cell.frequencies,
-        "unit": question.unit,
-        "facts": dict(question.facts),
-        **outcome,
-        "seconds": round(seconds, 4),
-        "peak_mib": round(peak_mib, 1),
-    }
-
-
-def _start_peak(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak_mib(device: str) -> float:
-    """Return the peak memory: of this sample on a GPU, of the process so far on a CPU."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

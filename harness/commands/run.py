@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
+from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen, terminable
 from harness.commands.report import write
 
 if TYPE_CHECKING:
@@ -71,7 +71,8 @@ def _measure(plan: Plan, folder: Path) -> int:
     from harness.sweep import measure
 
     show.left_out(plan, err)
-    with show.progress(plan, folder, err) as watch:
+    with show.progress(plan, folder, err) as watch, terminable():
         failed = measure(plan, folder, watch)
-    write([folder], folder / "reports", None)
-    return WITH_FAILURES if failed else COMPLETE
+    whole = write([folder], folder / "reports", None)
+    show.failures(failed, err)
+    return WITH_FAILURES if failed or not whole else COMPLETE

@@ -1,0 +1,117 @@
+"""What a process that holds the weights does: answer a group of questions, whatever fails."""
+
+from __future__ import annotations
+
+import gc
+import resource
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.checkpoint import Checkpoint, load_weights
+from harness.engine import HEAD_BYTES, answers
+from harness.errors import UserError, reason
+from harness.rotary import patched
+from scaling import native
+from scaling._types import Frequencies
+from tasks._types import Answer, Question
+
+LESS_BYTES = HEAD_BYTES // 16  # of logits alive at once, for a question that found no memory
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The answer to one question of a group, or in one sentence why it failed.
+
+    Neither stands for too little memory. ``seconds`` is wall time.
+    """
+
+    index: int
+    answer: Answer | None
+    failure: str | None
+    seconds: float
+    peak_mib: float
+
+
+def ready(checkpoint: Checkpoint) -> Any:
+    """Load the weights and try the patch on them; raise UserError for a model that refuses it."""
+    model = load_weights(checkpoint)
+    with patched(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
+        pass
+    return model
+
+
+def replies(
+    model: Any, device: str, frequencies: Frequencies, questions: Sequence[Question]
+) -> Iterator[Reply]:
+    """Yield a reply to every question, each once, as they are had; no failure costs the others."""
+    left = set(range(len(questions)))
+    _start_peak(device)
+    began = time.perf_counter()
+    for index, answer, failure in _tried(model, frequencies, questions):
+        left.remove(index)
+        yield Reply(index, answer, failure, time.perf_counter() - began, _peak_mib(device))
+        _start_peak(device)
+        began = time.perf_counter()
+
+
+def _tried(
+    model: Any, frequencies: Frequencies, questions: Sequence[Question]
+) -> Iterator[tuple[int, Answer | None, str | None]]:
+    """Yield (index, answer, failure); what fails together is tried again, each question alone."""
+    left = dict(enumerate(questions))
+    try:
+        with patched(model, frequencies):
+            for index, answer in _together(model, questions):
+                del left[index]
+                yield index, answer, None
+            for index in list(left):
+                yield index, *_alone(model, left.pop(index))
+    except Exception as error:  # noqa: BLE001  # any failure is told, and the sweep goes on
+        for index in left:
+            yield index, None, _told(error)
+
+
+def _together(model: Any, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+    """Yield the answers to all questions that the engine gets to."""
+    try:
+        for index, answer in answers(model, questions):
+            if answer is not None:
+                yield index, answer
+    except Exception:  # noqa: BLE001  # the question that fails tells why when it is asked alone
+        return
+
+
+def _alone(model: Any, question: Question) -> tuple[Answer | None, str | None]:
+    """Return the answer to one question, or why it failed; neither where memory is too little.
+
+    In smaller chunks than the first time, which change no bit.
+    """
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+    try:
+        ((_, answer),) = answers(model, [question], chunk_bytes=LESS_BYTES)
+    except Exception as error:  # noqa: BLE001  # any failure is told, and the sweep goes on
+        return None, _told(error)
+    return answer, None
+
+
+def _told(error: Exception) -> str:
+    told = reason(error)
+    return told if isinstance(error, UserError) else f"{type(error).__name__}: {told}"
+
+
+def _start_peak(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak_mib(device: str) -> float:
+    """Return the peak memory: of this sample on a GPU, of the process so far on a CPU."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
