@@ -61,12 +61,16 @@ def open_checkpoint(
     device: str,
     trust_remote_code: bool,
     allow_pickle: bool,
+    elsewhere: str | None = None,
 ) -> Checkpoint:
-    """Read config and tokenizer; raise UserError for a model that cannot be evaluated."""
+    """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
+
+    ``elsewhere`` is the device of other processes, which this one need not have.
+    """
     where, commit, config = _open_config(name, revision, trust_remote_code)
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
-    place = _device(device)
+    place = elsewhere or _device(device)
     return Checkpoint(
         name=where,
         label=_label(name),

@@ -66,13 +66,22 @@ class Plan:
         return groups
 
 
-def make_plan(spec: Spec) -> Plan:
-    """Check every name, option, document and frequency of the sweep; raise UserError."""
+def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
+    """Open the model a spec names; ``elsewhere`` is the device where workers compute."""
+    given = ("revision", "dtype", "device", "trust_remote_code", "allow_pickle")
+    options = spec.model_dump(include=set(given))
+    return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
+
+
+def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
+    """Check every name, option, document and frequency of the sweep; raise UserError.
+
+    ``elsewhere`` is the device where workers compute, if it is not this process that does.
+    """
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
     tasks = unlike("task", [load("task", given) for given in spec.task])
     documents = open_documents(spec.docs)
-    given = ("revision", "dtype", "device", "trust_remote_code", "allow_pickle")
-    checkpoint = open_checkpoint(spec.model, **spec.model_dump(include=set(given)))
+    checkpoint = open_model(spec, elsewhere=elsewhere)
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)

@@ -35,6 +35,8 @@ class Spec(BaseModel):
     device: str = "auto"
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    workers: int | None = Field(None, ge=1)
+    cluster: str | None = Field(None, min_length=1)
 
     @field_validator("scaling", "task", "length", mode="before")
     @classmethod

@@ -16,6 +16,7 @@ from harness.plugins import call
 from harness.record import describe
 from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
 from harness.work import Reply, ready, replies
+from harness.workers import Crew
 from tasks._types import Fact, Question, Sample
 
 Item = tuple[Cell, Question]
@@ -34,21 +35,30 @@ class Failure:
 
 
 def measure(
-    plan: Plan, folder: Path, watch: Callable[[Cell, Question, Record], None]
+    plan: Plan,
+    folder: Path,
+    watch: Callable[[Cell, Question, Record], None],
+    crew: Crew | None = None,
 ) -> list[Failure]:
     """Complete the run folder and return what of the plan has no number, and why.
 
-    ``watch`` sees each sample as it ends. Everything measured before is kept and not measured
-    again. Raises UserError when the folder is another model's, cannot be written, or another
-    process writes it.
+    ``watch`` sees each sample as it ends; a ``crew`` measures in place of this process. Everything
+    measured before is kept and not measured again. Raises UserError when the folder is another
+    model's, cannot be written, or another process writes it.
     """
     with writing(folder) as file:
         before = read_run(folder) if (folder / RUN).exists() else None
         work = plan.work(measured(read_samples(folder)))
-        record = describe(plan, before, measuring=bool(work))
-        answered = alone(plan, work) if work else iter(())
+        answered = (crew.answered if crew else alone)(plan, work) if work else iter(())
+        joined = crew.joined if crew else None
+        record = describe(plan, before, measuring=bool(work), workers=joined)
         write_run(folder, record)
+        told = len(joined or ())
         for (cell, question), reply in answered:
+            if joined and len(joined) > told:
+                told = len(joined)
+                record["sessions"][-1]["workers"] = joined
+                write_run(folder, record)
             sample = _record(plan, cell, question, reply)
             append(file, {**sample, "session": len(record["sessions"]) - 1})
             watch(cell, question, sample)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
 from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen, terminable
 from harness.commands.report import write
-
-if TYPE_CHECKING:
-    from harness.plan import Plan
 
 
 def run(
@@ -30,6 +27,8 @@ def run(
     device: str | None = None,
     trust_remote_code: Switch = None,
     allow_pickle: Switch = None,
+    workers: int | None = None,
+    cluster: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run a sweep: every scaling x task x length. The same command again goes on where it stopped.
@@ -48,6 +47,8 @@ def run(
         device: auto, cpu, cuda, cuda:1, …
         trust_remote_code: Let code from the model's repository run.
         allow_pickle: Accept weights that are not safetensors.
+        workers: Measure in so many processes, on Ray; on a GPU machine one a GPU.
+        cluster: HOST:PORT of a Ray cluster to measure on, or auto; default: this machine.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
     flags = {name: value for name, value in locals().items() if name not in ("sweep", "dry_run")}
@@ -55,24 +56,24 @@ def run(
 
     spec = parse(sweep, {name: value for name, value in flags.items() if value is not None})
     from harness import show
+    from harness.cluster import crew
     from harness.plan import make_plan
-
-    with err.status("Reading config, tokenizer and documents"):
-        plan = make_plan(spec)
-    folder = spec.out or Path("results") / f"run-{plan.checkpoint.label}"
-    if dry_run:
-        show.plan(plan, folder, screen)
-        return COMPLETE
-    return _measure(plan, folder)
-
-
-def _measure(plan: Plan, folder: Path) -> int:
-    from harness import show
     from harness.sweep import measure
 
-    show.left_out(plan, err)
-    with show.progress(plan, folder, err) as watch, terminable():
-        failed = measure(plan, folder, watch)
+    with crew(spec, _tell) as hands:
+        with err.status("Reading config, tokenizer and documents"):
+            plan = make_plan(spec, elsewhere=hands.device if hands else None)
+        folder = spec.out or Path("results") / f"run-{plan.checkpoint.label}"
+        if dry_run:
+            show.plan(plan, folder, screen)
+            return COMPLETE
+        show.left_out(plan, err)
+        with show.progress(plan, folder, err) as watch, terminable():
+            failed = measure(plan, folder, watch, hands)
     whole = write([folder], folder / "reports", None)
     show.failures(failed, err)
     return WITH_FAILURES if failed or not whole else COMPLETE
+
+
+def _tell(sentence: str) -> None:
+    err.print(sentence, highlight=False, markup=False)
