@@ -34,17 +34,23 @@ class Channel:
     unseen: bool
 
 
-def channels(rope: Rope, found: Frequencies, length: int) -> tuple[Channel, ...]:
+def channels(
+    rope: Rope, found: Frequencies, length: int, reached: float | None = None
+) -> tuple[Channel, ...]:
     """Return every channel pair, fastest first.
 
     A pair that turned fully in training saw every angle. One that did not has unseen angles where
-    its largest, ``length`` times its frequency, exceeds the largest of the trained window.
+    its largest, ``reached`` positions times its frequency, exceeds that of the trained window;
+    unset, ``reached`` is the length, as where no positions are moved.
     """
     pairs = zip(rope.inv_freq().tolist(), found.inv_freq.tolist(), strict=True)
-    return tuple(_channel(rope, length, index, *pair) for index, pair in enumerate(pairs))
+    span = length if reached is None else reached
+    return tuple(_channel(rope, length, span, index, *pair) for index, pair in enumerate(pairs))
 
 
-def _channel(rope: Rope, length: int, pair: int, plain: float, new: float) -> Channel:
+def _channel(
+    rope: Rope, length: int, reached: float, pair: int, plain: float, new: float
+) -> Channel:
     trained = rope.trained_length * plain  # radians
     turns = trained / (2 * math.pi)
     return Channel(
@@ -54,7 +60,7 @@ def _channel(rope: Rope, length: int, pair: int, plain: float, new: float) -> Ch
         wavelength=2 * math.pi / new if new else None,
         ratio=new / plain,
         change=_change(new / plain, rope.stretch(length)),
-        unseen=turns < 1 and length * new > trained * (1 + ROUNDING),
+        unseen=turns < 1 and reached * new > trained * (1 + ROUNDING),
     )
 
 
@@ -68,7 +74,7 @@ def _change(ratio: float, stretch: float) -> Change:
     return "in full" if ratio * stretch >= 1 - ROUNDING else "beyond"
 
 
-def decay(found: Frequencies, distances: Sequence[int]) -> list[float]:
+def decay(found: Frequencies, distances: Sequence[float]) -> list[float]:
     """Return the upper bound of the attention score at each relative distance in tokens.
 
     RoFormer, arXiv:2104.09864, section 3.4.3: the mean over j of abs(S_j), where S_j is the sum of

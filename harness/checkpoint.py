@@ -86,9 +86,9 @@ def open_checkpoint(
     )
 
 
-def read_rope(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Rope]:
-    """Return a model's label and rotary geometry; neither tokenizer nor weights are looked at."""
-    return _label(name), rope_of(_open_config(name, revision, trust_remote_code)[2])
+def read_config(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Any]:
+    """Return a model's label and config; neither tokenizer nor weights are looked at."""
+    return _label(name), _open_config(name, revision, trust_remote_code)[2]
 
 
 def load_weights(checkpoint: Checkpoint) -> Any:
@@ -119,7 +119,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
 
 def parameter_count(checkpoint: Checkpoint) -> int:
     """Count the parameters from the config alone, without memory for any."""
-    model = _hollow(checkpoint, checkpoint.config)
+    model = hollow(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -133,8 +133,10 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
     if shipped.get("rope_type", "default") == "default":
         return
     kind = checkpoint.config.model_type
+    trusted = checkpoint.trust_remote_code
     with_it, without = (
-        _scales(_hollow(checkpoint, c)) for c in (checkpoint.config, unscaled(checkpoint.config))
+        _scales(hollow(config, trust_remote_code=trusted))
+        for config in (checkpoint.config, unscaled(checkpoint.config))
     )
     changed = [name for name in with_it if with_it[name] != without.get(name)]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
@@ -172,12 +174,10 @@ def _label(name: str) -> str:
     return name if name == "reference" else str(Path(name).expanduser()).rpartition("/")[2]
 
 
-def _hollow(checkpoint: Checkpoint, config: Any) -> Any:
+def hollow(config: Any, *, trust_remote_code: bool) -> Any:
     """Build a model without memory for its weights."""
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(
-            config, trust_remote_code=checkpoint.trust_remote_code
-        )
+        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
 
 
 def _scales(model: Any) -> dict[str, float]:

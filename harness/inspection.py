@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
@@ -14,13 +15,18 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.channels import Change, Channel, channels, decay
-from harness.checkpoint import read_rope
-from harness.plan import resolve, unlike
+from harness.checkpoint import read_config
+from harness.notes import notes
+from harness.plan import unlike
 from harness.plugins import load
 from harness.report import save_figure
 from harness.reports import _channels, _decay
+from harness.rotary import rope_of
+from harness.rotations import resolve
 from harness.spec import Spec
 from harness.store import make_folder
+from scaling._bands import Bands
+from scaling._rotation import Rotation, frequencies_of
 from scaling._types import Frequencies, Rope
 
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
@@ -33,31 +39,41 @@ class Reading:
 
     scaling: str
     length: int
-    frequencies: Frequencies
+    rotation: Rotation
     channels: tuple[Channel, ...]
+
+    @property
+    def attention_factor(self) -> float:
+        """Return what multiplies cos and sin; of bands the first one's."""
+        return frequencies_of(self.rotation).attention_factor
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model's rotary geometry, and every method at every length."""
+    """A model's rotary geometry, what bears on it, and every method at every length."""
 
     model: str
     rope: Rope
+    notes: tuple[str, ...]
     readings: tuple[Reading, ...]
 
 
 def inspect(spec: Spec) -> Inspection:
     """Compute the channels of every scaling x length; raise UserError as a sweep would."""
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
-    model, rope = read_rope(
-        spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code
-    )
+    trusted = spec.trust_remote_code
+    model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
+    rope = rope_of(config)
+    lengths = spec.lengths(rope.trained_length)
     readings = []
     for method in methods:
-        for length in spec.lengths(rope.trained_length):
+        for length in lengths:
             found = resolve(method, rope, length)
-            readings.append(Reading(method.label, length, found, channels(rope, found, length)))
-    return Inspection(model, rope, tuple(readings))
+            reached = found.reach + 1 if isinstance(found, Bands) else length
+            pairs = channels(rope, frequencies_of(found), length, reached)
+            readings.append(Reading(method.label, length, found, pairs))
+    told = notes(model, config, methods, lengths, trust_remote_code=trusted)
+    return Inspection(model, rope, tuple(told), tuple(readings))
 
 
 def channel_frame(inspection: Inspection) -> pd.DataFrame:
@@ -73,7 +89,9 @@ def decay_frame(inspection: Inspection) -> pd.DataFrame:
     """Return one row per scaling, length and bin of relative distances (first to last).
 
     The bound is the mean over the bin: from token to token it leaps by more than methods differ.
-    Distance 0 and short distances have bins of their own.
+    Distance 0 and short distances have bins of their own. Where positions are moved, the distance
+    is the true one and the bound is read where the last query of the context has its key rotated
+    to; empty where it meets no key of the bin.
     """
     plain = Frequencies(inspection.rope.inv_freq())
     frames = []
@@ -82,7 +100,7 @@ def decay_frame(inspection: Inspection) -> pd.DataFrame:
         curves = {
             "distance": [bin_[0] for bin_ in bins],
             "distance_last": [bin_[-1] for bin_ in bins],
-            "bound": _means(reading.frequencies, bins),
+            "bound": _means(reading.rotation, bins),
             "bound_unscaled": _means(plain, bins),
         }
         frames.append(pd.DataFrame({**_head(inspection, reading), **curves}))
@@ -100,9 +118,13 @@ def _bins(last: int) -> list[list[int]]:
     ]
 
 
-def _means(found: Frequencies, bins: list[list[int]]) -> list[float]:
-    bounds = iter(decay(found, [distance for bin_ in bins for distance in bin_]))
-    return [sum(islice(bounds, len(bin_))) / len(bin_) for bin_ in bins]
+def _means(found: Rotation, bins: list[list[int]]) -> list[float]:
+    every = [distance for bin_ in bins for distance in bin_]
+    seen: list[float] = [*every]
+    if isinstance(found, Bands):
+        seen = found.relative(found.length - 1).flip(0)[every].tolist()
+    bounds = iter(decay(frequencies_of(found), seen))
+    return [float(np.mean([*islice(bounds, len(bin_))])) for bin_ in bins]
 
 
 def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
@@ -114,8 +136,8 @@ def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
         "scaling": reading.scaling,
         "length": reading.length,
         "stretch": rope.stretch(reading.length),
-        "frequencies": reading.frequencies.fingerprint,
-        "attention_factor": reading.frequencies.attention_factor,
+        "frequencies": reading.rotation.fingerprint,
+        "attention_factor": reading.attention_factor,
     }
 
 
@@ -137,18 +159,23 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
 def show(inspection: Inspection, console: Console) -> None:
     """Print a row per scaling and length: how many channel pairs change in which way."""
     rope = inspection.rope
+    turns = rope.turns().tolist()
+    slow = sum(turn < 1 for turn in turns)
     console.print(
         f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
-        f"{rope.rotary_dim // 2} channel pairs",
+        f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
+        f"{slow} of less than one",
+        *inspection.notes,
+        sep="\n",
         highlight=False,
         markup=False,
     )
     found = {channel.change for reading in inspection.readings for channel in reading.channels}
     kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in found)
-    table = Table(box=box.SIMPLE, padding=(0, 1, 0, 0))
-    table.add_column("scaling", overflow="fold")
-    heads = [kind.replace("in ", "in\n") for kind in kinds]
-    for head in ("length", "stretch", "att.\nfactor", *heads, "unseen", "wavelengths\n(tokens)"):
+    table = Table(box=box.SIMPLE, padding=0)
+    table.add_column("scaling", overflow="fold")  # all fits 80 columns, the other ones first
+    heads = [kind.replace("in ", "in\n").replace("un", "un-\n") for kind in kinds]
+    for head in ("length", "att.\nfactor", *heads, "unseen", "longest\nwave"):
         table.add_column(head, justify="right", no_wrap=True)
     for reading in inspection.readings:
         table.add_row(*_row(reading, rope, kinds))
@@ -156,23 +183,44 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(
         "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
         f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
-        "unseen: those that meet angles training never showed.",
+        "unseen: those (0 the fastest) that meet angles training never showed; longest wave: "
+        "tokens in a turn of the slowest.",
+        *_moved(inspection),
+        sep="\n",
         highlight=False,
+        markup=False,
     )
+
+
+def _moved(inspection: Inspection) -> list[str]:
+    """Say of every method that moves positions how far it reaches, at its longest length."""
+    last = {r.scaling: r for r in inspection.readings if isinstance(r.rotation, Bands)}
+    lines = []
+    for scaling, reading in last.items():
+        assert isinstance(reading.rotation, Bands)
+        told = (
+            f"{scaling} at {reading.length:,} tokens: relative positions up to "
+            f"{reading.rotation.reach:,.6g} of {reading.length - 1:,}"
+        )
+        share = reading.rotation.pairs / (reading.length * (reading.length + 1) / 2)
+        lines.append(told + (f"; {1 - share:.0%} of the pairs are not met." if share < 1 else "."))
+    return lines
+
+
+def _unseen(pairs: list[int]) -> str:
+    """Return how many pairs, and which where they are neighbours."""
+    joined = pairs and pairs[-1] - pairs[0] == len(pairs) - 1
+    return f"{len(pairs)} ({pairs[0]}–{pairs[-1]})" if joined else str(len(pairs))
 
 
 def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
     changes = [channel.change for channel in reading.channels]
-    waves = [channel.wavelength for channel in reading.channels]
-    moving = [wave for wave in waves if wave is not None]
-    span = [f"{min(moving):.2f}", f"{max(moving):,.0f}"] if moving else []
-    span += ["∞"] if len(moving) < len(waves) else []  # a pair at rest
+    waves = [channel.wavelength or math.inf for channel in reading.channels]  # a pair at rest: ∞
     return [
         reading.scaling,
-        str(reading.length),
-        f"{rope.stretch(reading.length):.3g}x",
-        f"{reading.frequencies.attention_factor:.4g}",
+        f"{reading.length} ({rope.stretch(reading.length):.3g}x)",
+        f"{reading.attention_factor:.4g}",
         *(str(changes.count(kind)) for kind in kinds),
-        str(sum(channel.unseen for channel in reading.channels)),
-        " to ".join(span[:1] + span[-1:] if len(span) > 1 else span),
+        _unseen([channel.pair for channel in reading.channels if channel.unseen]),
+        f"{max(waves):,.0f}".replace("inf", "∞"),
     ]

@@ -12,10 +12,11 @@ from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpo
 from harness.documents import open_documents
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load
+from harness.rotations import hosts_of, over_lengths
 from harness.source import make_source
 from harness.spec import Spec
 from scaling import native
-from scaling._types import Frequencies, Rope
+from scaling._rotation import Rotation
 from tasks._types import Question, Source
 
 Asked = dict[str, list[Question]]  # by task label
@@ -46,14 +47,15 @@ class Plan:
     lengths: tuple[int, ...]
     methods: tuple[Plugin, ...]
     tasks: tuple[Plugin, ...]
-    frequencies: dict[str, Frequencies]
+    rotations: dict[str, Rotation]
+    hosts: dict[str, str]  # of bands that are another's in a shorter context, that other
     cells: tuple[Cell, ...]
     source: Source
     documents: tuple[dict[str, Any], ...]
     repeated: int  # documents left out because their text was there before
 
     def work(self, done: set[tuple[str, str]]) -> dict[str, list[tuple[Cell, Question]]]:
-        """Return what is left to measure by fingerprint, every question once."""
+        """Return what is left to measure by the fingerprint it runs under, every question once."""
         seen = set(done)
         groups: dict[str, list[tuple[Cell, Question]]] = {}
         for cell in self.cells:
@@ -62,7 +64,8 @@ class Plan:
             for question in cell.questions:
                 if (cell.key, question.digest) not in seen:
                     seen.add((cell.key, question.digest))
-                    groups.setdefault(cell.frequencies, []).append((cell, question))
+                    host = self.hosts.get(cell.frequencies, cell.frequencies)
+                    groups.setdefault(host, []).append((cell, question))
         return groups
 
 
@@ -85,7 +88,8 @@ def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)
-    frequencies = {m.label: _over_lengths(m, checkpoint.rope, lengths) for m in methods}
+    found = over_lengths(methods, checkpoint.rope, lengths)
+    rotations = {place: r for place, r in found.items() if not isinstance(r, UserError)}
     every: list[tuple[str, str]] = []
     read: list[tuple[str, str]] = []
 
@@ -98,10 +102,10 @@ def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
     asked: Asked = {task.label: _ask(task, source, lengths, spec.seed) for task in tasks}
     _check_vocabulary(checkpoint, asked)
     cells = tuple(
-        _cell(checkpoint, method, task, length, found, asked)
+        _cell(checkpoint, method, task, length, found[method.label, length], asked)
         for task in tasks
         for method in methods
-        for length, found in frequencies[method.label].items()
+        for length in lengths
     )
     return Plan(
         spec=spec,
@@ -109,54 +113,13 @@ def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
         lengths=lengths,
         methods=methods,
         tasks=tasks,
-        frequencies=_by_fingerprint(frequencies.values()),
+        rotations={r.fingerprint: r for r in rotations.values()},
+        hosts=hosts_of(rotations),
         cells=cells,
         source=source,
         documents=_described(read, source, checkpoint.tokenizer.unk_token_id) if read else (),
         repeated=len(every) - len(read),
     )
-
-
-def resolve(method: Plugin, rope: Rope, length: int) -> Frequencies:
-    """Compute a method's frequencies at a length; raise UserError for what cannot be used."""
-    what = f"scaling {method.label} at length {length}"
-    found: Any = call(what, lambda: method.module.frequencies(rope, length, **method.options))
-    if not isinstance(found, Frequencies):
-        message = f"{what}: it returned {type(found).__name__}, not Frequencies."
-        raise UserError(message)
-    if len(found.inv_freq) != rope.rotary_dim // 2:
-        message = (
-            f"{what}: {len(found.inv_freq)} frequencies for {rope.rotary_dim // 2} channel pairs."
-        )
-        raise UserError(message)
-    return found
-
-
-def _over_lengths(
-    method: Plugin, rope: Rope, lengths: Sequence[int]
-) -> dict[int, Frequencies | UserError]:
-    """Return a method's frequencies at every length, or why there are none.
-
-    A method that fails at every length is refused: its options or its file are wrong. One that
-    fails at some fails its own cells, and no more.
-    """
-    found: dict[int, Frequencies | UserError] = {}
-    for length in lengths:
-        try:
-            found[length] = resolve(method, rope, length)
-        except UserError as error:
-            found[length] = error
-    errors = [error for error in found.values() if isinstance(error, UserError)]
-    if len(errors) == len(lengths):
-        raise errors[0]
-    return found
-
-
-def _by_fingerprint(
-    methods: Iterable[dict[int, Frequencies | UserError]],
-) -> dict[str, Frequencies]:
-    every = [found for over_lengths in methods for found in over_lengths.values()]
-    return {found.fingerprint: found for found in every if isinstance(found, Frequencies)}
 
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
@@ -200,7 +163,7 @@ def _cell(
     method: Plugin,
     task: Plugin,
     length: int,
-    found: Frequencies | UserError,
+    found: Rotation | UserError,
     asked: Asked,
 ) -> Cell:
     questions = tuple(question for question in asked[task.label] if question.length == length)

@@ -23,10 +23,13 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"method": "scaling", "task": "tasks", "report": "harness/reports"}
 CONTRACTS = {
-    "method": ("frequencies",),
+    "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
     "report": ("make",),
 }
+
+
+METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,8 @@ def load(kind: str, given: str) -> Plugin:
     name, _, listed = given.strip().partition(":")
     module, digest = _module(kind, name)
     missing = [part for part in CONTRACTS[kind] if not hasattr(module, part)]
+    if kind == "method" and not any(hasattr(module, part) for part in METHOD):
+        missing = ["frequencies"]
     if missing:
         message = f"{name} is no {kind}: it does not define {', '.join(missing)}."
         raise UserError(message)
@@ -80,7 +85,8 @@ def load(kind: str, given: str) -> Plugin:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the words allowed, and the one probably meant."""
     allowed = sorted(known)
-    close = difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    parts = [known for known in allowed if known in word.split("_")]  # dynamic_yarn: yarn
+    close = parts or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(allowed) or 'none'}"
 
@@ -159,10 +165,16 @@ def _failure(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
+def entry(module: ModuleType, kind: str) -> Callable[..., Any]:
+    """Return the function of a plug-in that takes its options."""
+    named = METHOD if kind == "method" else CONTRACTS[kind][:1]
+    function: Callable[..., Any] = next(getattr(module, n) for n in named if hasattr(module, n))
+    return function
+
+
 def parameters(module: ModuleType, kind: str) -> dict[str, inspect.Parameter]:
     """Return the options of a plug-in: its function's keyword-only parameters, less the seed."""
-    function = getattr(module, CONTRACTS[kind][0])
-    signature = inspect.signature(function)
+    signature = inspect.signature(entry(module, kind))
     return {
         name: parameter
         for name, parameter in signature.parameters.items()
@@ -191,7 +203,7 @@ def _options(name: str, module: ModuleType, kind: str, listed: str) -> dict[str,
 
     known = parameters(module, kind)
     given = split_options(name, listed)
-    hints = typing.get_type_hints(getattr(module, CONTRACTS[kind][0]))
+    hints = typing.get_type_hints(entry(module, kind))
     values: dict[str, Any] = {}
     for key, text in given.items():
         if key not in known:

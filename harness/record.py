@@ -17,6 +17,9 @@ from harness.errors import UserError
 from harness.plan import Plan
 from harness.plugins import Plugin
 from harness.store import SCHEMA
+from scaling._bands import Bands
+from scaling._rotation import Rotation, frequencies_of
+from scaling._served import Served
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
@@ -55,17 +58,27 @@ def describe(
         "documents": {"given": plan.spec.docs, "read": list(plan.documents)},
         "cells": [{name: getattr(cell, name) for name in CELL} for cell in plan.cells],
         "frequencies": {
-            fingerprint: {
-                "attention_factor": float(found.attention_factor),
-                "inv_freq": found.inv_freq.tolist(),
-            }
-            for fingerprint, found in plan.frequencies.items()
+            fingerprint: _numbers(found) for fingerprint, found in plan.rotations.items()
         },
         "sessions": [
             *(before["sessions"] if before else []),
             *([_session(plan, workers)] if measuring else []),
         ],
     }
+
+
+def _numbers(found: Rotation) -> dict[str, Any]:
+    """Return the frequencies, and of what is more than those what it is made of."""
+    frequencies = frequencies_of(found)
+    told: dict[str, Any] = {
+        "attention_factor": float(frequencies.attention_factor),
+        "inv_freq": frequencies.inv_freq.tolist(),
+    }
+    if isinstance(found, Bands):
+        told |= {"bands": len(found.bands), "pairs": found.pairs, "reach": found.reach}
+    if isinstance(found, Served):
+        told |= {"served": dict(found.rope_parameters)}
+    return told
 
 
 def _model(plan: Plan) -> dict[str, Any]:
@@ -112,7 +125,7 @@ def _questions(plan: Plan, task: Plugin) -> dict[str, list[str]]:
 def _session(plan: Plan, workers: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        **(machine(plan.checkpoint.device) if workers is None else {"workers": list(workers)}),
+        **(machine(plan.checkpoint.device) if workers is None else {"workers": workers}),
     }
 
 

@@ -121,7 +121,7 @@ def _names(own: Any) -> tuple[str, str, str]:
     return f"{slot}inv_freq", f"{slot}attention_scaling", "rope_type"
 
 
-def _as_is(own: Any) -> Frequencies:
+def as_is(own: Any) -> Frequencies:
     """Return the frequencies a rotary module holds."""
     inv_freq, attention_scaling, _ = _names(own)
     return Frequencies(getattr(own, inv_freq).float().cpu(), float(getattr(own, attention_scaling)))
@@ -157,18 +157,18 @@ def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
     output; frequencies of zero do change it, so the output depends on what is patched.
     """
     name = rotary_name(model)
-    given, wanted = (len(f.inv_freq) for f in (frequencies, _as_is(model.get_submodule(name))))
+    given, wanted = (len(f.inv_freq) for f in (frequencies, as_is(model.get_submodule(name))))
     if given != wanted:
         message = f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
         raise UserError(message)
     _verify(model, name)
-    with _placed(model, name, frequencies):
+    with placed(model, name, frequencies):
         _verify_angles(model, name, frequencies)
         yield
 
 
 @contextmanager
-def _placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
+def placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
     """Put frequencies into the rotary module, and on exit everything back as it was."""
     own: Any = model.get_submodule(name)
     saved = {key: getattr(own, key) for key in _names(own)}
@@ -184,15 +184,15 @@ def _placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
 def _verify(model: Any, name: str) -> None:
     """Check on the model's own output that the patch is an identity, and that it has an effect."""
     own: Any = model.get_submodule(name)
-    before, kind = _probe(model), type(model).__name__
+    before, kind = probe(model), type(model).__name__
     if not bool(torch.isfinite(before).all()):
         message = f"{kind} gives no finite logits for a short prompt; refused."
         raise UserError(message)
-    as_is, held = _as_is(own), getattr(own, _names(own)[0])
+    shipped, held = as_is(own), getattr(own, _names(own)[0])
     outputs = []
-    for frequencies in (as_is, Frequencies(torch.zeros_like(as_is.inv_freq))):
-        with _placed(model, name, frequencies):
-            outputs.append(_probe(model))
+    for frequencies in (shipped, Frequencies(torch.zeros_like(shipped.inv_freq))):
+        with placed(model, name, frequencies):
+            outputs.append(probe(model))
     if held.dtype == torch.float32 and not torch.equal(outputs[0], before):
         message = f"{kind}: its own frequencies put through the patch change its output; refused."
         raise UserError(message)
@@ -202,9 +202,9 @@ def _verify(model: Any, name: str) -> None:
 
 
 @torch.inference_mode()
-def _probe(model: Any) -> torch.Tensor:
+def probe(model: Any, length: int = PROBE_LENGTH) -> torch.Tensor:
     """Return the logits of a short prompt of different tokens."""
-    size = min(PROBE_LENGTH, model.config.get_text_config().vocab_size)
+    size = min(length, model.config.get_text_config().vocab_size)
     tokens = torch.arange(size, device=model.device)[None]
     logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
     return logits
@@ -239,7 +239,7 @@ def check_geometry(model: Any, rope: Rope) -> None:
     The frequencies the checkpoint ships, by our own formula, must be those in its rotary module.
     """
     own: Any = model.get_submodule(rotary_name(model))
-    ours, theirs = native.frequencies(rope, rope.trained_length), _as_is(own)
+    ours, theirs = native.frequencies(rope, rope.trained_length), as_is(own)
     tolerance = 1e-6 if getattr(own, _names(own)[0]).dtype == torch.float32 else 1e-2
     same = len(theirs.inv_freq) == len(ours.inv_freq) and torch.allclose(
         theirs.inv_freq, ours.inv_freq, rtol=tolerance, atol=0.0

@@ -14,9 +14,11 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 from rich.table import Table
 
 from harness.estimate import estimate
+from harness.notes import notes
 from harness.plan import Cell, Plan
 from harness.store import measured, read_samples
 from harness.sweep import Failure
+from scaling._rotation import frequencies_of
 from tasks._types import Question
 
 TOLD = 20  # lines about failures; a sweep can have thousands
@@ -26,17 +28,18 @@ Watch = Callable[[Cell, Question, dict[str, Any]], None]
 def plan(plan: Plan, folder: Path, console: Console) -> None:
     """Print the cells of a plan, what each has left to measure, and the whole cost."""
     done = measured(read_samples(folder))
-    table = Table(box=box.SIMPLE, title=f"Plan for {folder}", title_justify="left")
+    table = Table(box=box.SIMPLE, padding=0, title=f"Plan for {folder}", title_justify="left")
     for name in ("task", "scaling"):
         table.add_column(name, no_wrap=True)
-    for name in ("length", "stretch", "att. factor", "samples", "left"):
+    for name in ("length", "stretch", "att.\nfactor", "samples", "left"):
         table.add_column(name, justify="right")
     table.add_column("frequencies", no_wrap=True)
     seen = set(done)
     for cell in plan.cells:
         left = {(cell.key, question.digest) for question in cell.questions} - seen
         seen |= left
-        found = plan.frequencies[cell.frequencies] if cell.frequencies else None
+        at = cell.frequencies
+        found = frequencies_of(plan.rotations[at]) if at else None
         table.add_row(
             cell.task,
             cell.scaling,
@@ -60,7 +63,7 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def left_out(plan: Plan, console: Console) -> None:
-    """Say what is left out, and what else bears on the numbers."""
+    """Say what is left out, what the checkpoint ships and which layers are scaled."""
     for told in dict.fromkeys(cell.failed for cell in plan.cells if cell.failed):
         console.print(f"Its cells fail: {told}", highlight=False, markup=False, soft_wrap=True)
     units = {question.unit for cell in plan.cells for question in cell.questions}
@@ -76,9 +79,11 @@ def left_out(plan: Plan, console: Console) -> None:
     if unknown:
         total = sum(document["tokens"] for document in plan.documents)
         console.print(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
-    window = plan.checkpoint.sliding_window
-    if window is not None and window < max(plan.lengths):
-        console.print(f"Sliding layers see {window:,} tokens back, whatever the scaling.")
+    model = plan.checkpoint
+    trusted = model.trust_remote_code
+    found = notes(model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted)
+    for note in found:
+        console.print(note, highlight=False, markup=False)
 
 
 def failures(failed: Sequence[Failure], console: Console) -> None:

@@ -49,15 +49,15 @@ def measure(
     with writing(folder) as file:
         before = read_run(folder) if (folder / RUN).exists() else None
         work = plan.work(measured(read_samples(folder)))
+        joined = crew.joined if crew else []  # grows as they join
+        workers = joined if crew else None
+        record = describe(plan, before, measuring=bool(work), workers=workers)
         answered = (crew.answered if crew else alone)(plan, work) if work else iter(())
-        joined = crew.joined if crew else None
-        record = describe(plan, before, measuring=bool(work), workers=joined)
         write_run(folder, record)
-        told = len(joined or ())
+        told = len(joined)
         for (cell, question), reply in answered:
-            if joined and len(joined) > told:
+            if told < len(joined):
                 told = len(joined)
-                record["sessions"][-1]["workers"] = joined
                 write_run(folder, record)
             sample = _record(plan, cell, question, reply)
             append(file, {**sample, "session": len(record["sessions"]) - 1})
@@ -74,7 +74,7 @@ def alone(plan: Plan, work: Work) -> Iterator[tuple[Item, Reply]]:
         for reply in replies(
             model,
             plan.checkpoint.device,
-            plan.frequencies[fingerprint],
+            plan.rotations[fingerprint],
             [question for _, question in items],
         )
     )

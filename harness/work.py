@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from harness.checkpoint import Checkpoint, load_weights
-from harness.engine import HEAD_BYTES, answers
+from harness.engine import HEAD_BYTES
 from harness.errors import UserError, reason
-from harness.rotary import patched
+from harness.patch import answering, scaled
 from scaling import native
-from scaling._types import Frequencies
+from scaling._rotation import Rotation
 from tasks._types import Answer, Question
 
 LESS_BYTES = HEAD_BYTES // 16  # of logits alive at once, for a question that found no memory
@@ -39,19 +39,19 @@ class Reply:
 def ready(checkpoint: Checkpoint) -> Any:
     """Load the weights and try the patch on them; raise UserError for a model that refuses it."""
     model = load_weights(checkpoint)
-    with patched(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
+    with scaled(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
         pass
     return model
 
 
 def replies(
-    model: Any, device: str, frequencies: Frequencies, questions: Sequence[Question]
+    model: Any, device: str, rotation: Rotation, questions: Sequence[Question]
 ) -> Iterator[Reply]:
     """Yield a reply to every question, each once, as they are had; no failure costs the others."""
     left = set(range(len(questions)))
     _start_peak(device)
     began = time.perf_counter()
-    for index, answer, failure in _tried(model, frequencies, questions):
+    for index, answer, failure in _tried(model, rotation, questions):
         left.remove(index)
         yield Reply(index, answer, failure, time.perf_counter() - began, _peak_mib(device))
         _start_peak(device)
@@ -59,33 +59,35 @@ def replies(
 
 
 def _tried(
-    model: Any, frequencies: Frequencies, questions: Sequence[Question]
+    model: Any, rotation: Rotation, questions: Sequence[Question]
 ) -> Iterator[tuple[int, Answer | None, str | None]]:
     """Yield (index, answer, failure); what fails together is tried again, each question alone."""
     left = dict(enumerate(questions))
     try:
-        with patched(model, frequencies):
-            for index, answer in _together(model, questions):
+        with scaled(model, rotation):
+            for index, answer in _together(model, rotation, questions):
                 del left[index]
                 yield index, answer, None
             for index in list(left):
-                yield index, *_alone(model, left.pop(index))
+                yield index, *_alone(model, rotation, left.pop(index))
     except Exception as error:  # noqa: BLE001  # any failure is told, and the sweep goes on
         for index in left:
             yield index, None, _told(error)
 
 
-def _together(model: Any, questions: Sequence[Question]) -> Iterator[tuple[int, Answer]]:
+def _together(
+    model: Any, rotation: Rotation, questions: Sequence[Question]
+) -> Iterator[tuple[int, Answer]]:
     """Yield the answers to all questions that the engine gets to."""
     try:
-        for index, answer in answers(model, questions):
+        for index, answer in answering(rotation)(model, questions):
             if answer is not None:
                 yield index, answer
     except Exception:  # noqa: BLE001  # the question that fails tells why when it is asked alone
         return
 
 
-def _alone(model: Any, question: Question) -> tuple[Answer | None, str | None]:
+def _alone(model: Any, rotation: Rotation, question: Question) -> tuple[Answer | None, str | None]:
     """Return the answer to one question, or why it failed; neither where memory is too little.
 
     In smaller chunks than the first time, which change no bit.
@@ -94,7 +96,7 @@ def _alone(model: Any, question: Question) -> tuple[Answer | None, str | None]:
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     try:
-        ((_, answer),) = answers(model, [question], chunk_bytes=LESS_BYTES)
+        ((_, answer),) = answering(rotation, LESS_BYTES)(model, [question])
     except Exception as error:  # noqa: BLE001  # any failure is told, and the sweep goes on
         return None, _told(error)
     return answer, None

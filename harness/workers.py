@@ -67,11 +67,11 @@ class Worker:
             return {"refused": f"worker on {where}: {error}"}
         return {"host": where, **machine(checkpoint.device)}
 
-    def answer(self, frequencies: Any, questions: Sequence[Question]) -> Iterator[Reply]:
+    def answer(self, rotation: Any, questions: Sequence[Question]) -> Iterator[Reply]:
         """Yield the replies as they are had."""
         from harness.work import replies
 
-        yield from replies(self.model, self.device, frequencies, questions)
+        yield from replies(self.model, self.device, rotation, questions)
 
 
 class _Shift:
@@ -162,7 +162,7 @@ class _Shift:
         group.left = dict(enumerate(group.left.values()))
         questions = [question for _, question in group.left.values()]
         streaming = worker.answer.options(num_returns="streaming")
-        stream = streaming.remote(self.plan.frequencies[group.fingerprint], questions)
+        stream = streaming.remote(self.plan.rotations[group.fingerprint], questions)
         self.busy[stream] = (worker, group)
 
     def _take(self, stream: Any) -> Iterator[tuple[Item, Reply]]:

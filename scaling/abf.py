@@ -6,6 +6,8 @@ import math
 
 from scaling._types import Frequencies, Rope
 
+TRAINING = "the paper trains on at the new base"
+
 
 def frequencies(rope: Rope, length: int, *, base: float = 500000.0) -> Frequencies:
     """Return the plain frequencies of ``base`` in place of the model's own.

@@ -8,6 +8,8 @@ import torch
 
 from scaling._types import Frequencies, Rope
 
+TRAINING = "the authors fine-tune with it"
+
 
 def frequencies(rope: Rope, length: int, *, power: float = 0.5) -> Frequencies:
     """Return frequencies that are slowed the more the slower they are; the fastest one is kept.

@@ -8,6 +8,8 @@ import torch
 
 from scaling._types import Frequencies, Rope
 
+TRAINING = "the authors fine-tune with it"
+
 
 def frequencies(rope: Rope, length: int, *, cutoff: float | None = None) -> Frequencies:
     """Return the plain frequencies as far as a wavelength is at most ``cutoff`` tokens.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from scaling._types import Frequencies, Rope
 
+TRAINING = "the paper pretrains with it"
+
 
 def frequencies(rope: Rope, length: int, *, p: float = 0.75) -> Frequencies:
     """Return the plain frequencies, with 0 for all but the floor(p * rotary_dim / 2) fastest.

@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.engine import answers
 from harness.errors import UserError
+from harness.layers import Layers, layers_of
 from harness.rotary import FULL, check_geometry, patched, rope_of
 from scaling import native, none, ntk, pi, yarn
 from scaling._types import Frequencies, Rope
@@ -40,7 +41,7 @@ LATENT = {
 }  # fmt: skip
 PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 SUPPORTED: dict[str, dict[str, Any]] = {
-    "afmoe": {}, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "bitnet": {}, "cohere": {},
+    "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "bitnet": {}, "cohere": {},
     "cohere2": TWO, "cwm": PLAIN, "deepseek_v3": LATENT, "diffllama": {}, "doge": {},
     "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": TWO, "falcon": {"alibi": False},
     "flex_olmo": {}, "gemma": {}, "gemma2": TWO, "gemma3_text": TWO, "glm": {}, "glm4": {},
@@ -56,7 +57,6 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "seed_oss": {}, "smollm3": {"no_rope_layers": [1, 0]}, "solar_open": {}, "stablelm": {},
     "starcoder2": {}, "vaultgemma": TWO,
 }  # fmt: skip
-SLIDING_ONLY = ("afmoe", "cohere2", "exaone4")  # their full-attention layers are NoPE
 # The sentence each is refused with, before its weights are read or on its own output.
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "beam": ("beam: it has a rotary embedding for sliding_attention, but none for", {}),
@@ -167,7 +167,7 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
     return Findings(
         family,
         rotary=f"{rope.rotary_dim} of {head}",
-        layers=_layers(family, "rope_theta" not in config.rope_parameters),
+        layers=_scaled(layers_of(config)),
         identity=all(torch.equal(one, before) for one in plain),
         restored=torch.equal(logits(model), before),
         effect=float((strong - before).abs().max() / before.std()),
@@ -177,12 +177,15 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
     )
 
 
-def _layers(family: str, per_type: bool) -> str:
-    if per_type:
+def _scaled(layers: Layers) -> str:
+    """Say which attention layers a method scales."""
+    if layers.apart:
         return "full attention; sliding layers keep their own"
-    if family in SLIDING_ONLY:
-        return "sliding only, as trained"
-    return "all but NoPE layers" if family == "smollm3" else "all"
+    if layers.rotated["sliding"]:
+        if layers.rotated["full"]:
+            return "all, sliding ones too"
+        return "sliding only; the others do not rotate" if layers.plain else "all; every one slides"
+    return "all but those without a rotary embedding" if layers.plain.total() else "all"
 
 
 def told(value: float) -> str:
@@ -207,6 +210,12 @@ def table() -> str:
         "change the logits; the engine's mean loss is that of `model(labels=...)` to 2e-6. The",
         "columns linear and yarn compare the patched model's logits with those of transformers'",
         "own type at factor 4 on the same weights. *Rotated* counts channels of a tiny head.",
+        "",
+        "*Scaled layers* is asked of each tiny model: does a layer's attention depend on cos and",
+        "sin? *All, sliding ones too*: one rotary embedding serves all layers, so a method also",
+        "changes those that never see past their window. *Sliding only*, *every one slides*: no",
+        "rotated layer sees farther than its window, so a method has little to mend. What a model",
+        "of yours does, `ropewalk inspect` and `ropewalk run` say in a line.",
         "",
         "| family | rotated | scaled layers | linear | yarn |",
         "|---|---|---|---|---|",

@@ -202,7 +202,10 @@ class TestCommands:
         monkeypatch.chdir(tmp_path)
         assert ask(capsys, "new", "method", "mine") == (
             0,
-            "Wrote mine.py.\n  ropewalk check ./mine.py\n  ropewalk run --scaling none ./mine.py\n",
+            "Wrote mine.py. Does it keep the contract, what does it do, how far does it carry:\n"
+            "  ropewalk check ./mine.py\n"
+            "  ropewalk inspect --scaling none ./mine.py --length 4x --out figures\n"
+            "  ropewalk run --scaling none ./mine.py\n",
             "",
         )
         status, out, _ = ask(capsys, "check", "./mine.py:strength=0.9")

@@ -260,18 +260,18 @@ class TestRun:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """It is a row with a status and exit status 1, and the next run measures it again."""
-        from harness import work
+        from harness import patch
 
-        answers, short_of = work.answers, list[str]()
+        answers, short_of = patch.answers, list[str]()
 
-        def short(model: Any, questions: Sequence[Any], **chunks: int) -> Iterator[Any]:
+        def short(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
             for index, answer in answers(model, questions, **chunks):
                 question = questions[index]
                 lost = question.unit == "document-2.txt" and short_of in ([], [question.digest])
                 short_of.extend([question.digest] * lost)  # together, and then alone
                 yield index, None if lost else answer
 
-        monkeypatch.setattr(work, "answers", short)
+        monkeypatch.setattr(patch, "answers", short)
         done = ropewalk(*sweep(tiny, docs, tmp_path))
         assert done.status == 1
         assert "document-2.txt: out_of_memory" in done.err

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness import work
+from harness import patch as machine
 from harness.plugins import ROOT
 from harness.store import RUN, SAMPLES
 from tests.test_cli import MINE, Ropewalk, ropewalk, samples, sweep
@@ -84,7 +84,7 @@ def test_a_method_that_fails_at_every_length_is_refused(run: Callable[..., Any])
 @pytest.fixture
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attempt to read weights fail the test."""
-    monkeypatch.setattr(work, "load_weights", lambda _: pytest.fail("weights were read"))
+    monkeypatch.setattr("harness.work.load_weights", lambda _: pytest.fail("weights were read"))
 
 
 def task(change: Callable[[str], str]) -> list[str]:
@@ -146,16 +146,16 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the libraries raise over one document costs that document, and is told."""
-    answers = work.answers
+    answers = machine.answers
 
-    def fails(model: Any, questions: Sequence[Any], **chunks: int) -> Iterator[Any]:
+    def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
         for index, answer in answers(model, questions, **chunks):
             if questions[index].unit == "document-1.txt":
                 raise RuntimeError("index out of\nrange")
             yield index, answer
 
     with monkeypatch.context() as patch:
-        patch.setattr(work, "answers", fails)
+        patch.setattr(machine, "answers", fails)
         done = run()
     assert done.status == 1
     assert done.err.endswith(
@@ -170,9 +170,9 @@ def test_a_loss_without_a_number_is_told_with_its_place(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Document, position and what stood there are in the record and in the last lines."""
-    answers = work.answers
+    answers = machine.answers
 
-    def infinite(model: Any, questions: Sequence[Any], **chunks: int) -> Iterator[Any]:
+    def infinite(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
         for index, answer in answers(model, questions, **chunks):
             if questions[index].unit == "document-1.txt":
                 answer = type(answer)(
@@ -180,7 +180,7 @@ def test_a_loss_without_a_number_is_told_with_its_place(
                 )
             yield index, answer
 
-    monkeypatch.setattr(work, "answers", infinite)
+    monkeypatch.setattr(machine, "answers", infinite)
     done = run(length=["5x"])
     assert done.status == 1
     assert done.err.endswith(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 import shutil
+from io import StringIO
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import torch
 from matplotlib.figure import Figure
+from rich.console import Console
 
 from harness.channels import channels, decay
 from harness.cli import main
-from harness.inspection import channel_frame, decay_frame, inspect
+from harness.inspection import channel_frame, decay_frame, inspect, show
+from harness.plugins import ROOT
 from harness.reports import _channels, _decay
 from harness.spec import parse
 from scaling import ntk, p_rope, pi
@@ -152,6 +156,17 @@ class TestTables:
         assert row["bound"] == pytest.approx(sum(bounds) / len(bounds))
 
 
+def test_every_column_is_in_the_schema() -> None:
+    """results/README.md tells of each column of both tables, and of no other."""
+    text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    section = text.partition("## `channels.csv` and `decay.csv`")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+    channel, curve = frames("none")
+    assert len(named) == len(set(named))
+    assert set(named) == {*channel.columns, *curve.columns}
+
+
 class TestFigures:
     """What is drawn, by its data."""
 
@@ -225,7 +240,11 @@ class TestCommand:
         words = ("--scaling", "none", "yarn", "--length", "1x", "4x", "--out", tmp_path / "figures")
         status, out, _ = ask(capsys, "inspect", tmp_path / "model", *words)
         assert not status
-        assert out.startswith("model: trained window 64 tokens, base 10000, 8 channel pairs\n")
+        # 64 / 2π = 10.2 turns, a tenth, 1.02, for pair 2, and 10.2 * 10000^(-7/8) for the last
+        assert " ".join(out.split()).startswith(
+            "model: trained window 64 tokens, base 10000, 8 channel pairs of 10.2 to 0.0032 turns "
+            "in the window, 5 of less than one "
+        )
         assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == FILES
         assert all(name in out for name in FILES)
         table = pd.read_csv(tmp_path / "figures" / "channels.csv")
@@ -239,13 +258,25 @@ class TestCommand:
         words = ("--scaling", "none", "yarn", "p_rope:p=0.75", "--length", "8x")
         status, out, _ = ask(capsys, "inspect", *words)
         assert not status
-        rows = [line.split() for line in out.splitlines() if "8x" in line]
+        rows = [line.split() for line in out.splitlines() if "(8x)" in line]
         assert rows == [
-            ["none", "2048", "8x", "1", "32", "0", "0", "0", "19", "6.28", "to", "47,117"],
-            ["yarn", "2048", "8x", "1.208", "1", "12", "19", "0", "0", "6.28", "to", "376,938"],
-            ["p_rope:p=0.75", "2048", "8x", "1", "24", "0", "0", "8", "11", "6.28", "to", "∞"],
+            ["none", "2048", "(8x)", "1", "32", "0", "0", "0", "19", "(13–31)", "47,117"],
+            ["yarn", "2048", "(8x)", "1.208", "1", "12", "19", "0", "0", "376,938"],
+            ["p_rope:p=0.75", "2048", "(8x)", "1", "24", "0", "0", "8", "11", "(13–23)", "∞"],
         ]
         assert list(tmp_path.iterdir()) == []
+
+    def test_eighty_columns_hold_the_table(self) -> None:
+        """In a common terminal no column is cut, and a method is known by its whole name."""
+        names = ("none", "yarn:factor=8", "p_rope")
+        spec = parse(None, {"scaling": names, "length": ("64x",), "model": "reference"})
+        console = Console(width=80, file=StringIO(), force_terminal=False)
+        show(inspect(spec), console)
+        out = console.file.getvalue()
+        assert "…" not in out
+        [line] = [line for line in out.splitlines() if "yarn" in line]
+        assert line.split()[:4] == ["yarn:factor=8", "16384", "(64x)", "1.208"]
+        assert line.split()[-1] == "376,938"
 
     def test_the_same_question_gives_the_same_files(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]

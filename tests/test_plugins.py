@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.plan import resolve
 from harness.plugins import FOLDERS, ROOT, catalogue, load, names, nearest, split_options
+from harness.rotations import resolve
 from scaling._types import Rope
 
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
@@ -235,7 +235,7 @@ def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) 
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        ("rope.inv_freq()", "it returned Tensor, not Frequencies."),
+        ("rope.inv_freq()", "it returned Tensor, not Frequencies or Bands."),
         ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
         (
             "Frequencies(rope.inv_freq().double())",
@@ -262,6 +262,8 @@ def test_nearest_names_all_and_the_likeliest() -> None:
     """The answer to an unknown word holds all allowed ones, sorted."""
     assert nearest("lenght", ["width", "length"]) == "did you mean 'length'? known: length, width"
     assert nearest("q", []) == "known: none"
+    dynamic = nearest("dynamic_yarn", ["dynamic_ntk", "ntk", "yarn"])
+    assert dynamic.startswith("did you mean 'yarn'?")
 
 
 def test_options_are_split_at_commas_and_first_equals_signs() -> None:

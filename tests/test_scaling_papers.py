@@ -5,7 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from scaling import dynamic_ntk, llama3, native, none, ntk, ntk_by_parts, pi, yarn
+from scaling import (
+    dynamic_ntk,
+    llama3,
+    native,
+    none,
+    ntk,
+    ntk_by_parts,
+    ntk_by_parts_code,
+    pi,
+    yarn,
+)
 from scaling._types import Frequencies, Rope
 
 LLAMA2 = Rope(128, 10000.0, 4096)
@@ -93,6 +103,37 @@ def test_by_parts_has_no_attention_factor() -> None:
     )
     assert _same(parts, whole)
     assert parts.attention_factor == 1.0
+
+
+def test_by_parts_of_the_code_in_its_four_regions_by_hand() -> None:
+    """Llama-2 at 16: channels to 25 are plain, 41 is NTK-aware, from 48 on divided, 35 mixed."""
+    # Channel of r turns: 128 ln(4096 / (2 pi r)) / (2 ln 10000) = 45.0267 - 6.948712 ln r.
+    # 16, 2: 25.761, 40.210, outwards 25 and 41; 1.25, 0.75: 43.476, 47.026, outwards 43 and 48.
+    got, plain = ntk_by_parts_code.frequencies(LLAMA2, 1, factor=16.0), LLAMA2.inv_freq()
+    aware = ntk.frequencies(LLAMA2, 1, factor=16.0).inv_freq
+    assert torch.equal(got.inv_freq[:26], plain[:26])
+    torch.testing.assert_close(got.inv_freq[41:44], aware[41:44], rtol=2e-7, atol=0)
+    torch.testing.assert_close(got.inv_freq[48:], plain[48:] / 16, rtol=2e-7, atol=0)
+    # 35: theta = 10^-2.1875 = 0.0064938163; ntk: / 16^(35/63) = 16^(5/9) = 4.6661165, 0.0013917003
+    # (41 - 35) / 16 = 0.375: 0.625 * 0.0013917003 + 0.375 * 0.0064938163 = 0.0033049938
+    assert got.inv_freq[35].item() == pytest.approx(0.0033049938, rel=1e-6)
+    # 45, between NTK-aware and divided: theta = 10^-2.8125 = 0.0015399265, / 16 = 9.6245408e-5
+    # ntk: / 16^(45/63) = 16^(5/7) = 7.2457893, 0.00021252709; (48 - 45) / 5 = 0.6
+    # 0.4 * 9.6245408e-5 + 0.6 * 0.00021252709 = 0.00016601442
+    assert got.inv_freq[45].item() == pytest.approx(0.00016601442, rel=1e-6)
+    assert got.attention_factor == 1.0
+
+
+def test_by_parts_of_paper_and_code_differ_as_documented() -> None:
+    """For Llama-2 at 16 the code gives up to 3.18 times the paper's frequencies, at channel 35."""
+    # paper, channel 35: r = 4096 * 0.0064938163 / (2 pi) = 4.2333165; gamma = 3.2333165 / 31
+    # = 0.10430053; theta * (gamma + (1 - gamma) / 16) = 0.0064938163 * 0.16028175 = 0.0010408402
+    # 0.0033049938 / 0.0010408402 = 3.1753134
+    paper = ntk_by_parts.frequencies(LLAMA2, 65536).inv_freq
+    ratio = ntk_by_parts_code.frequencies(LLAMA2, 65536).inv_freq / paper
+    assert int(ratio.argmax()) == 35
+    assert ratio.max().item() == pytest.approx(3.1753, abs=1e-4)
+    assert ratio.min().item() >= 1 - 1e-6
 
 
 def test_yarn_middle_channel_by_hand() -> None:

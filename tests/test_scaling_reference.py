@@ -157,13 +157,16 @@ def test_factor_one_is_within_one_rounding(kind: str) -> None:
     assert differ > 0
 
 
-@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "llama3"])
+@pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "llama3", "longrope"])
 def test_partial_rotary(kind: str) -> None:
     """Where only a share of a head is rotated, the rotated channels count, bit for bit."""
-    more = LLAMA3_BOUNDS if kind == "llama3" else {}
-    for dim, share in product((16, 32, 64), (0.25, 0.5)):
-        rope = Rope(dim, 10000.0, 2048, _ships(kind, 4.0, 2048, **more))
-        assert _same(native.frequencies(rope, 16384), _theirs(rope, 16384, share)), rope
+    for dim, share in ((16, 0.25), (32, 0.5), (48, 0.75), (96, 0.75), (128, 0.5), (16, 0.0625)):
+        more = {"llama3": LLAMA3_BOUNDS, "longrope": _lists(dim)}.get(kind, {})
+        for base, window, factor in product((1e3, 5e5, 1e7), (256, 131072), (1.5, 64.0)):
+            rope = Rope(dim, base, window, _ships(kind, factor, window, **more))
+            for length in (window, 8 * window):
+                ours = native.frequencies(rope, length)
+                assert _same(ours, _theirs(rope, length, share)), rope
 
 
 def _lists(rotary_dim: int) -> dict[str, object]:

@@ -14,12 +14,15 @@ def check(method: str, /) -> int:
         method: A path to your own .py file or a NAME, with options as in --scaling.
     """
     with err.status("Checking"):
+        from functools import partial
+
         from harness.check import check
-        from harness.plugins import load
+        from harness.check_bands import check_bands, moves_positions
+        from harness.plugins import entry, load
 
         plugin = load("method", method)
-        ask = plugin.module.frequencies
-        findings = check(lambda rope, length: ask(rope, length, **plugin.options))
+        ask = partial(entry(plugin.module, "method"), **plugin.options)
+        findings = check_bands(ask) if moves_positions(ask) else check(ask)
     width = max(len(finding.about) for finding in findings)
     for finding in findings:
         line = f"{MARKS[finding.verdict]} {finding.about:<{width}}  {finding.text}"

@@ -18,6 +18,11 @@ def method(name: str, /, *, out: Path = Path()) -> int:
 
     file = begin_method(name, out)
     given = file if file.is_absolute() else f"./{file}"
-    told = f"Wrote {file}.\n  ropewalk check {given}\n  ropewalk run --scaling none {given}"
+    told = (
+        f"Wrote {file}. Does it keep the contract, what does it do, how far does it carry:\n"
+        f"  ropewalk check {given}\n"
+        f"  ropewalk inspect --scaling none {given} --length 4x --out figures\n"
+        f"  ropewalk run --scaling none {given}"
+    )
     screen.print(told, highlight=False, markup=False, soft_wrap=True)
     return COMPLETE

@@ -90,7 +90,7 @@ def _line(axes: Axes, pairs: pd.DataFrame, label: str, look: Look, index: int, c
         return  # an unclipped line without points would upset the layout
     axes.plot(
         still, np.full(len(still), axes.get_ylim()[0]), label="_rest", color=look.color, marker="v",
-        markersize=3.5, linestyle="", clip_on=False,
+        markersize=5 - 2.5 * index / count, linestyle="", clip_on=False,
     )  # fmt: skip
 
 

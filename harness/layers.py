@@ -1,0 +1,94 @@
+"""Which layers of a model rotate, which of them see far, and which of them a method scales."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from harness.checkpoint import hollow
+from harness.rotary import rotary_name, unscaled
+
+Kind = Literal["full", "sliding"]
+
+
+@dataclass(frozen=True)
+class Layers:
+    """The attention layers of a model, counted; other mixers (state space, convolution) are not.
+
+    ``rotated`` and ``plain`` count those with and without a rotary embedding, by what they see:
+    ``full`` everything before, ``sliding`` the last ``window`` tokens. ``apart`` tells a model
+    whose sliding layers have a rotary embedding of their own, which no method touches.
+    """
+
+    rotated: Counter[Kind]
+    plain: Counter[Kind]
+    window: int | None
+    apart: bool
+
+
+def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
+    """Find what each attention layer does from the config alone, without memory for weights.
+
+    The model is built hollow and its attention is asked: does the output depend on cos and sin?
+    Autograd answers without a number. Raises UserError for a rotary module that is not understood.
+    """
+    bare = unscaled(config)  # a dynamic type asks for values, and here there are none
+    model = hollow(bare, trust_remote_code=trust_remote_code).requires_grad_(requires_grad=False)
+    own: Any = model.get_submodule(rotary_name(model))
+    text = config.get_text_config()
+    window = getattr(text, "sliding_window", None)
+    counts: dict[bool, Counter[Kind]] = {True: Counter(), False: Counter()}
+    for index, attention in _attention(model):
+        kind = _kind(text, index)
+        if kind is not None:
+            counts[_depends(attention, own, text, index)][kind] += 1
+    sliding = any(count["sliding"] for count in counts.values())
+    apart = isinstance(own.rope_type, dict)
+    return Layers(counts[True], counts[False], window if sliding else None, apart)
+
+
+def _attention(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
+    """Yield each layer's attention: of the modules given cos and sin, the innermost."""
+    found: dict[int, nn.Module] = {}
+    for module in model.modules():  # a layer comes before the attention inside it
+        index: Any = getattr(module, "layer_idx", None)
+        if index is not None and "position_embeddings" in _parameters(module):
+            found[index] = module
+    yield from found.items()
+
+
+def _kind(text: Any, index: int) -> Kind | None:
+    """Return what a layer sees, None for one that is no softmax attention."""
+    kinds = getattr(text, "layer_types", None)
+    if kinds is None:
+        return "sliding" if getattr(text, "sliding_window", None) else "full"
+    known: dict[str, Kind] = {"full_attention": "full", "sliding_attention": "sliding"}
+    return known.get(kinds[index])
+
+
+def _depends(attention: nn.Module, own: Any, text: Any, index: int) -> bool:
+    """Return whether an attention's output depends on the cos and sin it is given."""
+    hidden = torch.empty(1, 2, text.hidden_size, device="meta")
+    layer = {"layer_type": text.layer_types[index]} if isinstance(own.rope_type, dict) else {}
+    angles = own(hidden, torch.zeros(1, 2, dtype=torch.int64, device="meta"), **layer)
+    watched = tuple(part.detach().requires_grad_() for part in angles)
+    needed = {
+        name: None
+        for name, parameter in _parameters(attention).items()
+        if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
+    }
+    with torch.enable_grad():
+        output: Any = attention(
+            **{**needed, "hidden_states": hidden, "position_embeddings": watched}
+        )
+    return bool((output[0] if isinstance(output, tuple) else output).requires_grad)
+
+
+def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(module.forward).parameters

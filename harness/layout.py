@@ -1,0 +1,192 @@
+"""Find out which channels each layer rotates, and how they are paired: by asking the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from harness.errors import UserError
+from harness.rotary import as_is, placed, rotary_name
+from scaling._types import Frequencies
+
+NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it
+TOLERANCE = 1e-2  # of the largest value: a quarter turn in bfloat16 is exact to 4e-3
+Attention = Callable[..., tuple[torch.Tensor, None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a layer rotates the channels of a head, all ``(head_dim,)``.
+
+    ``pair`` is the index of a channel's frequency, -1 for a channel at rest; ``partner`` the
+    channel it is rotated with, ``sign`` +1 or -1: x' = x cos + sign * x[partner] sin. ``halves``
+    tells the common case, in which the head is rotated whole, one half with the other.
+    """
+
+    pair: torch.Tensor
+    partner: torch.Tensor
+    sign: torch.Tensor
+    halves: bool
+
+    def tables(
+        self, positions: torch.Tensor, found: Frequencies, device: torch.device
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
+
+        The angles are float64 products: a pair's two rotations then meet in its relative position
+        to float32's rounding of cos and sin, however far both are from the beginning.
+
+        Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
+        """
+        angles = torch.outer(positions.to(device), found.inv_freq.to(device, torch.float64))
+        pair, sign = self.pair.to(device), self.sign.to(device)
+        cos, sin = (x.float()[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin()))
+        factor, at_rest = found.attention_factor, pair < 0
+        return (cos * factor).masked_fill_(at_rest, 1.0), (sin * sign * factor).masked_fill_(
+            at_rest, 0.0
+        )
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Rotate ``(batch, heads, tokens, head_dim)``, in float32 whatever the dtype."""
+        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        if self.halves:
+            half = x.shape[-1] // 2
+            partners = torch.cat((wide[..., half:], wide[..., :half]), -1)
+        else:
+            partners = wide[..., self.partner.to(x.device)]
+        return torch.addcmul(wide * cos, partners, sin).to(x.dtype)
+
+
+@contextmanager
+def attending(model: Any, attention: Attention) -> Iterator[None]:
+    """Run a model with this attention in every layer; restore its own on exit.
+
+    transformers asks a mask function of the same name for masks: it gives none, and refuses
+    padding. Causality and windows are the attention's.
+    """
+    before = model.config._attn_implementation
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, _no_mask)
+    try:
+        model.set_attn_implementation(NAME)
+        yield
+    finally:
+        model.set_attn_implementation(before)
+        for interface in (AttentionInterface, AttentionMaskInterface):
+            interface._global_mapping.pop(NAME, None)
+
+
+def _no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
+    if attention_mask is not None and not bool(attention_mask.all()):
+        message = "positions are moved for whole rows of tokens; padding is not supported."
+        raise UserError(message)
+
+
+def layouts(model: Any) -> dict[nn.Module, Layout | None]:
+    """Return the layout of every layer's attention, None for a layer that this does not rotate.
+
+    The model runs two tokens with an attention that gives zeros, so that every layer sees the same
+    in every run, at angles of zero and of a quarter turn, pair by pair in binary. Raises UserError
+    naming the model where what it does is no rotation of channel pairs before the attention.
+    """
+    name, kind = rotary_name(model), type(model).__name__
+    pairs = len(as_is(model.get_submodule(name)).inv_freq)
+    plain = _captured(model, name, torch.zeros(pairs))
+    if not plain:
+        message = f"{kind} does not let its attention be replaced; positions cannot be moved in it."
+        raise UserError(message)
+    quarter = math.pi / 2
+    turned = _captured(model, name, torch.full((pairs,), quarter))
+    index = torch.arange(pairs)
+    bits = [
+        _captured(model, name, (index >> bit & 1) * quarter)
+        for bit in range(max(1, (pairs - 1).bit_length()))
+    ]
+    found = {
+        layer: _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
+        for layer, seen in plain.items()
+    }
+    if all(layout is None for layout in found.values()):
+        message = f"{kind}: no layer's queries depend on its rotary module; refused."
+        raise UserError(message)
+    return found
+
+
+@torch.inference_mode()
+def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, torch.Tensor]:
+    """Return what every layer's attention sees of its second token, (heads, head_dim) float32."""
+    seen: dict[nn.Module, torch.Tensor] = {}
+    kind, windows = type(model).__name__, []
+
+    def capture(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: Any = None,
+        *,
+        position_bias: Any = None,
+        sliding_window: int | None = None,
+        **_: Any,
+    ) -> tuple[torch.Tensor, None]:
+        if attention_mask is not None or position_bias is not None:
+            message = f"{kind} masks or biases its scores itself; positions cannot be moved in it."
+            raise UserError(message)
+        windows.append(sliding_window)
+        seen[module] = torch.cat((query[0, :, 1], key[0, :, 1])).float().cpu()
+        shape = (len(query), query.shape[2], query.shape[1], value.shape[-1])
+        return query.new_zeros(shape), None
+
+    with placed(model, name, Frequencies(inv_freq.float())), attending(model, capture):
+        model(input_ids=torch.tensor([[1, 2]], device=model.device), use_cache=False)
+    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    if "chunked_attention" in kinds or ("sliding_attention" in kinds and not any(windows)):
+        message = f"{kind} does not tell its attention of its windows; positions cannot be moved."
+        raise UserError(message)
+    return seen
+
+
+def _layout(
+    kind: str, plain: torch.Tensor, turned: torch.Tensor, bits: list[torch.Tensor], pairs: int
+) -> Layout | None:
+    """Read a layout from a layer's channels at rest, all turned, and turned pair by pair."""
+    size = plain.shape[-1]
+    near = float(plain.abs().max()) * TOLERANCE
+    if float((turned - plain).abs().max()) <= near:
+        return None
+    # (channel, candidate): how far the turned channel is from ± the candidate, in the worst head
+    errors = torch.stack([
+        (turned[:, :, None] - sign * plain[:, None, :]).abs().amax(0) for sign in (1.0, -1.0)
+    ])  # fmt: skip
+    at_rest = errors[0].diagonal() <= near
+    errors[:, range(size), range(size)] = torch.inf
+    best, which = errors.amin(0), errors.argmin(0)
+    partner = best.argmin(-1)
+    sign = 1.0 - 2.0 * which.gather(1, partner[:, None])[:, 0]
+    partner[at_rest] = torch.arange(size)[at_rest]
+    pair = sum(
+        ((bit - turned).abs().amax(0) < (bit - plain).abs().amax(0)).long() << position
+        for position, bit in enumerate(bits)
+    )
+    assert isinstance(pair, torch.Tensor)
+    moved = ~at_rest
+    paired = (
+        torch.equal(partner[partner], torch.arange(size))
+        and torch.equal(sign[partner][moved], -sign[moved])
+        and torch.equal(pair[partner][moved], pair[moved])
+        and float(best.amin(-1)[moved].max()) <= near
+        and int(pair[moved].max()) < pairs
+    )
+    if not paired:
+        message = f"{kind} does not rotate pairs of channels just before its attention; refused."
+        raise UserError(message)
+    swapped = torch.arange(size).roll(size // 2)
+    halves = bool(moved.all()) and torch.equal(partner, swapped)
+    return Layout(pair.masked_fill(at_rest, -1), partner, sign, halves)

@@ -1,0 +1,36 @@
+"""Run a model with what a method returned, whatever kind it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+from harness.banded import banded
+from harness.engine import answers
+from harness.rotary import patched
+from harness.serving import served_answers
+from scaling._bands import Bands
+from scaling._rotation import Rotation
+from scaling._served import Served
+from tasks._types import Answer, Question
+
+Answering = Callable[[Any, Sequence[Question]], Iterator[tuple[int, Answer | None]]]
+
+
+def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
+    """Run a loaded causal language model with a rotation; restore it bit for bit on exit.
+
+    Raises UserError, naming the model, where it cannot be run so.
+    """
+    if isinstance(rotation, Served):
+        return nullcontext()  # its state begins anew with every question
+    return banded(model, rotation) if isinstance(rotation, Bands) else patched(model, rotation)
+
+
+def answering(rotation: Rotation, chunk_bytes: int | None = None) -> Answering:
+    """Return how questions are answered under a rotation, in chunks of so many bytes of logits."""
+    if isinstance(rotation, Served):
+        return partial(served_answers, rotation)
+    return partial(answers, chunk_bytes=chunk_bytes)

@@ -1,0 +1,81 @@
+"""Answer questions as a server would, with the library's own rotary state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import DynamicCache
+
+from harness.engine import out_of_memory
+from harness.errors import UserError
+from harness.rotary import FULL, rotary_name
+from scaling._served import Served
+from tasks._types import Answer, Question
+
+
+@torch.inference_mode()
+def served_answers(
+    served: Served, model: Any, questions: Sequence[Question]
+) -> Iterator[tuple[int, Answer | None]]:
+    """Yield (index, answer): the tokens before the first target at once, the targets one by one.
+
+    The rotary module is a new one for every question, built by the model's own class from its
+    config with the rope type in it. None stands for a question that found too little memory.
+    """
+    for index, question in enumerate(questions):
+        try:
+            with _fresh(model, served):
+                answer = _answer(model, question)
+        except (RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            answer = None
+        yield index, answer
+
+
+@contextmanager
+def _fresh(model: Any, served: Served) -> Iterator[None]:
+    """Put a rotary module of the served type, without a past, in the place of the model's own."""
+    name = rotary_name(model)
+    own = model.get_submodule(name)
+    try:
+        model.set_submodule(name, _rotary(type(own), model, served))
+        yield
+    finally:
+        model.set_submodule(name, own)
+
+
+def _rotary(kind: type[nn.Module], model: Any, served: Served) -> nn.Module:
+    config = deepcopy(model.config.get_text_config())
+    given = config.rope_parameters
+    slot = given if "rope_theta" in given else given[FULL]
+    kept = {k: v for k, v in slot.items() if k in ("rope_theta", "partial_rotary_factor")}
+    slot.clear()
+    slot.update({**kept, **served.rope_parameters})
+    config.max_position_embeddings = served.trained_length  # the window of the type
+    try:
+        return kind(config=config).to(model.device)
+    except (KeyError, ValueError, TypeError) as error:
+        message = f"{type(model).__name__} cannot be built with {dict(served.rope_parameters)}."
+        raise UserError(message) from error
+
+
+def _answer(model: Any, question: Question) -> Answer:
+    tokens = torch.tensor([question.tokens], device=model.device)
+    cache, read = DynamicCache(config=model.config), 0
+    nll: list[float] = []
+    argmax: list[int] = []
+    for stop in range(question.start, tokens.shape[1] + 1):
+        logits = model(
+            input_ids=tokens[:, read:stop], past_key_values=cache, use_cache=True, logits_to_keep=1
+        ).logits[0, -1:].float()  # fmt: skip
+        read = stop
+        argmax.append(int(logits.argmax()))
+        if stop < tokens.shape[1]:
+            nll.append(float(nn.functional.cross_entropy(logits, tokens[0, stop : stop + 1])))
+    return Answer(tuple(nll), tuple(argmax))

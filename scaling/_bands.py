@@ -1,0 +1,206 @@
+"""What a method that moves positions returns: bands of query-key pairs, and their positions."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+
+import torch
+
+from scaling._types import Frequencies
+
+
+@dataclass(frozen=True, eq=False)
+class Band:
+    """Some of the pairs of a causal attention, and the positions their rotation sees.
+
+    Row r stands for the query at position ``start + r``. It meets the keys ``first[r]`` up to, not
+    including, ``end[r]`` (int64 ``(rows,)``; none where they are equal). Its query is rotated to
+    position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed) and the key at position n
+    to ``key[n]`` (float64, as many as ``end`` reaches), both at ``frequencies``; so the relative
+    position of a pair is ``query[r] - key[n]``. Raises ValueError for what is not causal.
+    """
+
+    first: torch.Tensor
+    end: torch.Tensor
+    query: torch.Tensor
+    key: torch.Tensor
+    frequencies: Frequencies
+    start: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what would give a silent wrong number later."""
+        shapes = {tuple(row.shape) for row in (self.first, self.end, self.query)}
+        if len(shapes) != 1 or self.key.dim() != 1 or len(next(iter(shapes))) != 1:
+            message = f"first, end and query must be rows of one length, got {sorted(shapes)}"
+            raise ValueError(message)
+        if self.first.dtype != torch.int64 or self.end.dtype != torch.int64:
+            message = f"first and end must be int64, got {self.first.dtype} and {self.end.dtype}"
+            raise ValueError(message)
+        finite = bool(torch.isfinite(self.query).all() and torch.isfinite(self.key).all())
+        if not finite or {self.query.dtype, self.key.dtype} != {torch.float64}:
+            message = "query and key must be finite float64 positions"
+            raise ValueError(message)
+        rows = self.start + torch.arange(len(self.first))
+        causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= rows + 1)
+        if not bool(causal.all()):
+            at = int(rows[~causal][0])
+            message = f"query {at} must meet keys first..end within 0..{at + 1}"
+            raise ValueError(message)
+        if len(self.end) and int(self.end.max()) > len(self.key):
+            message = f"keys up to {int(self.end.max())} are met, {len(self.key)} have a position"
+            raise ValueError(message)
+
+    @property
+    def pairs(self) -> int:
+        """Return how many query-key pairs the band covers."""
+        return int((self.end - self.first).sum())
+
+    def upto(self, length: int) -> Band:
+        """Return what is left of the band in a context of this many tokens."""
+        rows = slice(0, max(0, length - self.start))
+        first, end, query = self.first[rows], self.end[rows], self.query[rows]
+        reached = int(end.max()) if len(end) else 0
+        return replace(self, first=first, end=end, query=query, key=self.key[:reached])
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """An attention whose pairs are rotated band by band, under one softmax.
+
+    No pair is in two bands; a pair in none is not attended to. ``query_scale`` multiplies each
+    query, so its logits (float64 ``(length,)``), in every full-attention layer, rotary or not.
+    ``length`` is the context in tokens. Raises ValueError where bands overlap or a query is left
+    without a key.
+    """
+
+    length: int
+    bands: tuple[Band, ...]
+    query_scale: torch.Tensor | None = None
+
+    def __post_init__(self) -> None:
+        """Drop what is empty; refuse pairs that would count twice, and rows without a pair."""
+        kept = tuple(b for b in (band.upto(self.length) for band in self.bands) if b.pairs)
+        object.__setattr__(self, "bands", kept)
+        rows = torch.cat([band.start + torch.arange(len(band.first)) for band in kept])
+        first, end = (torch.cat([getattr(b, name) for b in kept]) for name in ("first", "end"))
+        order = torch.argsort(rows * (self.length + 1) + first)
+        order = order[(end > first)[order]]
+        rows, first, end = rows[order], first[order], end[order]
+        twice = (rows[1:] == rows[:-1]) & (first[1:] < end[:-1])
+        if bool(twice.any()):
+            message = f"query {int(rows[1:][twice][0])} meets a key in two bands"
+            raise ValueError(message)
+        met = torch.zeros(self.length, dtype=torch.bool)
+        met[rows] = True
+        if not bool(met.all()):
+            message = f"query {int((~met).nonzero()[0])} meets no key"
+            raise ValueError(message)
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the numbers; equal attention is measured once, whatever its name."""
+        digest = hashlib.sha256(f"bands {self.length}".encode())
+        for band in self.bands:
+            digest.update(f"{band.start} {band.frequencies.fingerprint}".encode())
+            for row in (band.first, band.end, band.query, band.key):
+                digest.update(_bytes(row))
+        if self.query_scale is not None:
+            digest.update(_bytes(self.query_scale))
+        return digest.hexdigest()[:16]
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """Return those of the first band."""
+        return self.bands[0].frequencies
+
+    @property
+    def pairs(self) -> int:
+        """Return how many query-key pairs are attended to."""
+        return sum(band.pairs for band in self.bands)
+
+    @property
+    def reach(self) -> float:
+        """Return the largest relative position, in tokens, that a pair is rotated to."""
+        return max(_reach(band) for band in self.bands)
+
+    def relative(self, query: int) -> torch.Tensor:
+        """Return what a query's relative position to every key up to itself is rotated as.
+
+        float64 ``(query + 1,)``, tokens; NaN for a key that it does not meet.
+        """
+        found = torch.full((query + 1,), torch.nan, dtype=torch.float64)
+        for band in self.bands:
+            row = query - band.start
+            if 0 <= row < len(band.first):
+                met = slice(int(band.first[row]), int(band.end[row]))
+                found[met] = band.query[row] - band.key[met]
+        return found
+
+    def upto(self, length: int) -> Bands | Frequencies:
+        """Return the same attention in a shorter context, in its plainest form."""
+        scale = None if self.query_scale is None else self.query_scale[:length]
+        return plainest(Bands(length, self.bands, scale))
+
+
+def plainest(found: Bands) -> Bands | Frequencies:
+    """Return bare frequencies where the bands are no more than those.
+
+    They are where one band covers every pair and every relative position is the true one, as most
+    methods have it inside the trained window.
+    """
+    scale = found.query_scale
+    if scale is not None and bool((scale == 1).all()):
+        return plainest(replace(found, query_scale=None))
+    if scale is not None or len(found.bands) > 1:
+        return found
+    (band,) = found.bands
+    here = torch.arange(found.length)
+    whole = band.pairs == found.length * (found.length + 1) // 2
+    unmoved = torch.equal(band.query, here.double()) and torch.equal(band.key, here.double())
+    return band.frequencies if whole and unmoved else found
+
+
+def by_distance(
+    length: int,
+    frequencies: Frequencies,
+    nearest: int,
+    farthest: int | None = None,
+    *,
+    query: torch.Tensor | None = None,
+    key: torch.Tensor | None = None,
+) -> Band:
+    """Return the band of all pairs at a distance of ``nearest`` <= m - n < ``farthest`` tokens.
+
+    ``query`` and ``key`` are positions by token, float64 ``(length,)``; unset, the true ones.
+    """
+    here = torch.arange(length)
+    end = (here + 1 - nearest).clamp(min=0)
+    first = torch.zeros_like(here) if farthest is None else (here + 1 - farthest).clamp(min=0)
+    query, key = (here if given is None else given for given in (query, key))
+    return Band(torch.minimum(first, end), end, query.double(), key.double(), frequencies)
+
+
+def _bytes(row: torch.Tensor) -> bytes:
+    """Return a row's numbers for a hash; the row 0, 1, 2, … in few bytes, as most keys are."""
+    counted = torch.equal(row, torch.arange(len(row), dtype=row.dtype))
+    return f"0 to {len(row)}".encode() if counted else row.contiguous().numpy().tobytes()
+
+
+def _reach(band: Band) -> float:
+    """Return the largest query position less the least key position that meets it."""
+    met = band.end > band.first
+    least = torch.stack([band.key[int(a) : int(b)].min() for a, b in _spans(band, met)])
+    return float((band.query[met] - least).max())
+
+
+def _spans(band: Band, met: torch.Tensor) -> list[tuple[int, int]]:
+    return list(zip(band.first[met].tolist(), band.end[met].tolist(), strict=True))
+
+
+def scaled(found: Bands | Frequencies, length: int, scale: torch.Tensor) -> Bands:
+    """Return an attention with each query multiplied by its scale, float64 ``(length,)``."""
+    if isinstance(found, Frequencies):
+        return Bands(length, (by_distance(length, found, 0),), scale)
+    before = 1.0 if found.query_scale is None else found.query_scale
+    return replace(found, query_scale=scale * before)

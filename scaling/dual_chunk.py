@@ -1,0 +1,54 @@
+"""Dual chunk attention: positions begin anew in every chunk, capped between (arXiv:2402.17463)."""
+
+from __future__ import annotations
+
+import torch
+
+from scaling._bands import Band, Bands, plainest
+from scaling._on import frequencies_on
+from scaling._types import Frequencies, Rope
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    chunk: int | None = None,
+    largest: int | None = None,
+    on: str = "none",
+) -> Bands | Frequencies:
+    """Return the three attentions of section 3: within a chunk, to the one before, to all earlier.
+
+    Keys have the position n mod ``chunk``. Queries have m mod chunk for keys of their own chunk,
+    min(m mod chunk + chunk, ``largest``) for the chunk before, and ``largest`` for those further
+    back. Unset, ``largest`` is three quarters of the trained window and ``chunk`` that less an
+    eighth of it, as in the authors' code; the paper's are ``chunk`` = 3/4 of the window and
+    ``largest`` = the window less 1. ``on`` is a method whose frequencies are used. A context of one
+    chunk is untouched; one of two and more is not, also inside the trained window.
+    """
+    cap = 3 * rope.trained_length // 4 if largest is None else largest
+    size = cap - rope.trained_length // 8 if chunk is None else chunk
+    if not 1 <= size <= cap < rope.trained_length:
+        message = (
+            f"chunk and largest must be 1 <= chunk <= largest < {rope.trained_length} tokens, "
+            f"got {size} and {cap}"
+        )
+        raise ValueError(message)
+    frequencies = frequencies_on(on, rope, length)
+    here = torch.arange(length)
+    key, began = here % size, here // size * size
+    before = (began - size).clamp(min=0)
+    parts = (
+        (began, here + 1, key),
+        (before, began, (key + size).clamp(max=cap)),
+        (torch.zeros_like(here), before, torch.full((length,), cap)),
+    )
+    return plainest(
+        Bands(
+            length,
+            tuple(
+                Band(first, end, query.double(), key.double(), frequencies)
+                for first, end, query in parts
+            ),
+        )
+    )

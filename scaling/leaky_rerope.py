@@ -1,0 +1,60 @@
+"""Leaky ReRoPE: true relative positions up to a window, a factor slower beyond (kexue.fm/9708)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from scaling._bands import Bands, by_distance, plainest
+from scaling._on import frequencies_on
+from scaling._types import Frequencies, Rope
+from scaling.rerope import window_of
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    window: int | None = None,
+    factor: float | None = None,
+    on: str = "none",
+) -> Bands | Frequencies:
+    """Return relative positions window + (distance - window) / factor beyond the window.
+
+    ``window`` is in tokens, by default a quarter of the trained window. An unset ``factor`` is the
+    least that keeps every relative position within the trained window, 1 inside it; an infinite
+    factor would be ``rerope``. ``on`` is a method whose frequencies are used.
+
+    Differs from the author's code: it also scales queries by log n (``log_n:on=leaky_rerope``), and
+    its factor is a constant, 16.
+    """
+    near = window_of(rope, window)
+    slower = _factor(rope, length, near, factor)
+    frequencies = frequencies_on(on, rope, length)
+    key = torch.arange(length, dtype=torch.float64) / slower
+    return plainest(
+        Bands(
+            length,
+            (by_distance(length, frequencies, 0, length),)
+            if slower == 1
+            else (
+                by_distance(length, frequencies, 0, near),
+                by_distance(length, frequencies, near, query=key + near - near / slower, key=key),
+            ),
+        )
+    )
+
+
+def _factor(rope: Rope, length: int, near: int, factor: float | None) -> float:
+    if factor is None:
+        if length <= rope.trained_length:
+            return 1.0
+        if near >= rope.trained_length:
+            message = f"window {near} leaves no room in {rope.trained_length} tokens; set factor"
+            raise ValueError(message)
+        return (length - near) / (rope.trained_length - near)
+    if not (math.isfinite(factor) and factor >= 1):
+        message = f"factor must be 1 or more, got {factor}"
+        raise ValueError(message)
+    return float(factor)

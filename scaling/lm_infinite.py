@@ -1,0 +1,41 @@
+"""LM-Infinite: a query meets the first tokens and the last window alone (arXiv:2308.16137)."""
+
+from __future__ import annotations
+
+import torch
+
+from scaling._bands import Band, Bands, by_distance, plainest
+from scaling._on import frequencies_on
+from scaling._types import Frequencies, Rope
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    sinks: int = 10,
+    window: int | None = None,
+    on: str = "none",
+) -> Bands | Frequencies:
+    """Return the lambda-shaped attention of section 4: relative positions min(distance, window).
+
+    A query meets keys at a distance below ``window`` (tokens, by default the trained window), and
+    the first ``sinks`` tokens of the context (the paper has 10 to 100), as if they were ``window``
+    away. Everything between is not attended to at all, so nothing can be found there. ``on`` is a
+    method whose frequencies are used. The re-introduction of the top-k keys (section 4.3) is not
+    done here.
+    """
+    near = rope.trained_length if window is None else window
+    if near < 1 or sinks < 0:
+        message = f"window must be 1 or more and sinks 0 or more, got {near} and {sinks}"
+        raise ValueError(message)
+    frequencies = frequencies_on(on, rope, length)
+    reached = (torch.arange(length) + 1 - near).clamp(min=0)
+    first = Band(
+        torch.zeros_like(reached),
+        reached.clamp(max=sinks),
+        torch.full((length,), float(near), dtype=torch.float64),
+        torch.zeros(length, dtype=torch.float64),
+        frequencies,
+    )
+    return plainest(Bands(length, (by_distance(length, frequencies, 0, near), first)))

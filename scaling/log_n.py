@@ -1,0 +1,22 @@
+"""log-n: queries grow with the log of their position, on top of a method (kexue.fm/8823)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from scaling._bands import Bands, plainest, scaled
+from scaling._on import found_on
+from scaling._types import Frequencies, Rope
+
+
+def bands(rope: Rope, length: int, *, on: str = "none") -> Bands | Frequencies:
+    """Return a method with each query scaled by max(1, ln(m + 1) / ln(trained_length)).
+
+    m counts from 0. ``on`` is any method, one that moves positions included. Inside the trained
+    window it is that method alone.
+    """
+    here = torch.arange(1, length + 1, dtype=torch.float64)
+    scale = (here.log() / math.log(rope.trained_length)).clamp(min=1)
+    return plainest(scaled(found_on(on, rope, length), length, scale))

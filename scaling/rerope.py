@@ -1,0 +1,45 @@
+"""ReRoPE: relative positions are true up to a window, and no larger (Su, kexue.fm/9708)."""
+
+from __future__ import annotations
+
+import torch
+
+from scaling._bands import Bands, by_distance, plainest
+from scaling._on import frequencies_on
+from scaling._types import Frequencies, Rope
+
+
+def bands(
+    rope: Rope, length: int, *, window: int | None = None, on: str = "none"
+) -> Bands | Frequencies:
+    """Return relative positions min(distance, window): no pair is rotated farther than that.
+
+    ``window`` is in tokens, by default a quarter of the trained window, as in the author's best
+    table (1024 of Llama-2's 4096); ``on`` is a method whose frequencies are used. It is no identity
+    inside the trained window: a distance beyond ``window`` is rectified there too.
+
+    Differs from the author's code: it also scales queries by log n, which is ``log_n:on=rerope``
+    here, so that each can be measured alone.
+    """
+    near = window_of(rope, window)
+    frequencies = frequencies_on(on, rope, length)
+    far, none = torch.full((length,), near), torch.zeros(length)
+    return plainest(
+        Bands(
+            length,
+            (
+                by_distance(length, frequencies, 0, near),
+                by_distance(length, frequencies, near, query=far, key=none),
+            ),
+        )
+    )
+
+
+def window_of(rope: Rope, window: int | None) -> int:
+    """Return the window in tokens, a quarter of the trained one where it is unset."""
+    if window is None:
+        return max(1, rope.trained_length // 4)
+    if window < 1:
+        message = f"window must be 1 token or more, got {window}"
+        raise ValueError(message)
+    return window

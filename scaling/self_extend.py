@@ -1,0 +1,63 @@
+"""Self-Extend: true positions up to a window, floored to groups beyond it (arXiv:2401.01325)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from scaling._bands import Bands, by_distance, plainest
+from scaling._on import frequencies_on
+from scaling._types import Frequencies, Rope
+from scaling.rerope import window_of
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    window: int | None = None,
+    group: int | None = None,
+    on: str = "none",
+) -> Bands | Frequencies:
+    """Return relative positions floor(m/G) - floor(n/G) + W - floor(W/G) beyond W (equation 4).
+
+    ``window`` W is in tokens, by default a quarter of the trained window. An unset ``group`` G is
+    the least that keeps W + (length - W) / G within two thirds of the trained window, the authors'
+    rule of thumb (a half to two thirds), and 1 inside the trained window. ``on`` is a method whose
+    frequencies are used.
+
+    Differs from the authors' code: there W/G is not floored where W is no multiple of G.
+    """
+    near = window_of(rope, window)
+    size = _group(rope, length, near, group)
+    frequencies = frequencies_on(on, rope, length)
+    grouped = torch.arange(length) // size
+    return plainest(
+        Bands(
+            length,
+            (by_distance(length, frequencies, 0, length),)
+            if size == 1
+            else (
+                by_distance(length, frequencies, 0, near),
+                by_distance(
+                    length, frequencies, near, query=grouped + near - near // size, key=grouped
+                ),
+            ),
+        )
+    )
+
+
+def _group(rope: Rope, length: int, near: int, group: int | None) -> int:
+    if group is None:
+        room = 2 * rope.trained_length / 3 - near
+        if length <= rope.trained_length:
+            return 1
+        if room <= 0:
+            message = f"window {near} is two thirds of {rope.trained_length} or more; set group"
+            raise ValueError(message)
+        return math.ceil((length - near) / room)
+    if group < 1:
+        message = f"group must be 1 or more, got {group}"
+        raise ValueError(message)
+    return group

@@ -1,0 +1,44 @@
+"""STRING: far relative positions shifted down over the little-trained ones (arXiv:2410.18745)."""
+
+from __future__ import annotations
+
+import torch
+
+from scaling._bands import Bands, by_distance, plainest
+from scaling._on import frequencies_on
+from scaling._types import Frequencies, Rope
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    shift: int | None = None,
+    local: int | None = None,
+    on: str = "none",
+) -> Bands | Frequencies:
+    """Return relative positions distance - shift + local from a distance of ``shift`` on.
+
+    ``shift`` is in tokens, by default a third of the trained window; ``local`` by default 128, at
+    most a 32nd of the window (authors: a quarter to two fifths, and 128 to 512, of a window of
+    131072). ``on`` is a method whose frequencies are used. It was made to use the trained window
+    better: beyond window + shift - local tokens, relative positions leave the window here too.
+
+    Differs from the authors' code: that also scales cos and sin by 0.1 ln 2 + 1 for some models.
+    """
+    away = rope.trained_length // 3 if shift is None else shift
+    kept = min(128, rope.trained_length // 32) if local is None else local
+    if not 0 <= kept <= away or away < 1:
+        message = f"local and shift must be 0 <= local <= shift tokens, got {kept} and {away}"
+        raise ValueError(message)
+    frequencies = frequencies_on(on, rope, length)
+    query = torch.arange(length) - away + kept
+    return plainest(
+        Bands(
+            length,
+            (
+                by_distance(length, frequencies, 0, away),
+                by_distance(length, frequencies, away, query=query),
+            ),
+        )
+    )

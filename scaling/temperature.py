@@ -1,0 +1,36 @@
+"""Llama 4's temperature: queries grow in steps of their position, on top of a method (Meta)."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from scaling._bands import Bands, plainest, scaled
+from scaling._on import found_on
+from scaling._types import Frequencies, Rope
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    scale: float = 0.1,
+    floor: int | None = None,
+    on: str = "none",
+) -> Bands | Frequencies:
+    """Return a method with each query scaled by 1 + scale * ln(1 + floor((m + 1) / floor)).
+
+    m counts from 0. ``floor`` is in tokens, by default the trained window (Llama 4: 8192). ``on``
+    is any method, one that moves positions included. Inside the window it is that method alone.
+
+    Differs from Llama 4: there only the layers without a rotary embedding are scaled, here all that
+    see the whole context.
+    """
+    step = rope.trained_length if floor is None else floor
+    if step < 1 or not (math.isfinite(scale) and scale >= 0):
+        message = f"floor must be 1 or more and scale 0 or more, got {step} and {scale}"
+        raise ValueError(message)
+    here = torch.arange(1, length + 1, dtype=torch.float64)
+    growth = 1 + scale * (1 + (here / step).floor()).log()
+    return plainest(scaled(found_on(on, rope, length), length, growth))

@@ -1,0 +1,126 @@
+"""The slow, plain way to move positions: the whole matrix of them, one softmax, float64.
+
+It shares nothing with the engine but the bands: queries and keys are rotated by the model's own
+code (``apply_rotary_pos_emb`` and its own rotary module), pair by pair, and the attention is eager.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import torch
+
+from harness.rotary import FULL, PatchedRotary, placed, rotary_name
+from scaling._bands import Bands
+from scaling._types import Frequencies
+
+Pairs = dict[tuple[int, int], tuple[float, Frequencies]]
+
+
+def positions(bands: Bands, length: int) -> Pairs:
+    """Return the relative position and the frequencies of every pair that is met."""
+    found: Pairs = {}
+    for band in bands.bands:
+        for row in range(min(len(band.first), length - band.start)):
+            for n in range(int(band.first[row]), int(band.end[row])):
+                pair = (band.start + row, n)
+                assert pair not in found, "a pair is in two bands"
+                found[pair] = (float(band.query[row] - band.key[n]), band.frequencies)
+    return found
+
+
+@dataclass
+class Naive:
+    """An eager attention, and a rotation that only takes note of what it is asked."""
+
+    bands: Bands
+    rotary: Any
+    rotate: Any
+    per_type: bool
+    asked: list[Any] = field(default_factory=list)
+
+    def unrotated(self, q: Any, k: Any, cos: Any, sin: Any, *args: Any, **kwargs: Any) -> Any:
+        """Stand in for apply_rotary_pos_emb: layers whose rotary is at rest rotate later."""
+        if bool((sin != 0).any()):
+            return self.rotate(q, k, cos, sin, *args, **kwargs)
+        self.asked.append((args, kwargs))
+        return q, k
+
+    def moved(self, x: torch.Tensor, at: list[float], how: Frequencies, asked: Any) -> torch.Tensor:
+        """Rotate (1, heads, tokens, width) to positions, by the model's own code."""
+        angles = torch.outer(torch.tensor(at, dtype=torch.float64), how.inv_freq.double())
+        cos, sin = (
+            self.laid(table)[None] * how.attention_factor for table in (angles.cos(), angles.sin())
+        )
+        return self.rotate(x, x, cos, sin, *asked[0], **asked[1])[0]
+
+    def laid(self, table: torch.Tensor) -> torch.Tensor:
+        """Lay a table ``(tokens, pairs)`` out as the model's own rotary module lays out its own."""
+        pairs, layer = table.shape[1], {"layer_type": FULL} if self.per_type else {}
+        marked = Frequencies(torch.linspace(0.0, 1.0, pairs))
+        cos = PatchedRotary(self.rotary, marked)(table, torch.ones(1, 1), **layer)[0][0, 0]
+        if len(cos) == pairs:
+            return table
+        doubled = torch.equal(cos[:pairs], cos[pairs:])
+        return torch.cat((table, table), 1) if doubled else table.repeat_interleave(2, 1)
+
+    def attend(self, module: Any, q: Any, k: Any, v: Any, *_: Any, **kwargs: Any) -> Any:
+        """Stand in for eager_attention_forward."""
+        asked = self.asked.pop() if self.asked else None
+        length, window = q.shape[2], kwargs.get("sliding_window")
+        k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
+        pairs = positions(self.bands, length)
+        scores = q.new_full((q.shape[1], length, length), -torch.inf)
+        for m in range(length):
+            near = [n for n in range(m + 1) if window is None or n > m - window]
+            groups: dict[int, list[int]] = {}
+            for n in near:
+                if asked is None:
+                    groups.setdefault(0, []).append(n)
+                elif (m, n) in pairs:
+                    groups.setdefault(id(pairs[m, n][1]), []).append(n)
+            for keys in groups.values():
+                query, key = q[:, :, [m] * len(keys)], k[:, :, keys]
+                if asked is not None:
+                    how = pairs[m, keys[0]][1]
+                    query = self.moved(query, [pairs[m, n][0] for n in keys], how, asked)
+                    key = self.moved(key, [0.0] * len(keys), how, asked)
+                scores[:, m, keys] = (query * key).sum(-1)[0]
+        scores *= kwargs.get("scaling") or q.shape[-1] ** -0.5
+        if self.bands.query_scale is not None and window is None:
+            scores *= self.bands.query_scale[:length, None]
+        return self.values(module, scores, v, **kwargs), None
+
+    def values(self, module: Any, scores: Any, v: Any, **kwargs: Any) -> Any:
+        """Cap, add the sinks' column, take the one softmax and the values."""
+        if kwargs.get("softcap"):
+            scores = kwargs["softcap"] * (scores / kwargs["softcap"]).tanh()
+        sinks = kwargs.get("s_aux", getattr(module, "sinks", None))
+        if sinks is not None:
+            column = sinks[:, None, None].expand(-1, scores.shape[1], 1).to(scores)
+            scores = torch.cat((scores, column), -1)
+        return (scores.softmax(-1)[..., : v.shape[2]] @ v[0])[None].transpose(1, 2).contiguous()
+
+
+@contextmanager
+def naively(model: Any, bands: Bands) -> Iterator[Any]:
+    """Yield a float64 copy of a model that attends by the whole matrix of positions."""
+    wide = deepcopy(model).double()
+    wide.set_attn_implementation("eager")
+    wide.set_experts_implementation("eager")  # the fused one knows no float64
+    name = rotary_name(wide)
+    own = wide.get_submodule(name)
+    home = sys.modules[type(own).__module__]
+    naive = Naive(bands, deepcopy(own), home.apply_rotary_pos_emb, isinstance(own.rope_type, dict))
+    with (
+        placed(wide, name, Frequencies(torch.zeros_like(bands.frequencies.inv_freq))),
+        patch.object(home, "apply_rotary_pos_emb", naive.unrotated),
+        patch.object(home, "eager_attention_forward", naive.attend),
+    ):
+        yield wide

@@ -1,0 +1,360 @@
+"""The attention of moved positions, run on models: equal to the slow, plain way."""
+
+from __future__ import annotations
+
+import bisect
+import inspect
+from copy import deepcopy
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
+
+from harness import checkpoint, layout
+from harness.banded import banded, parts
+from harness.errors import UserError
+from harness.layout import NAME, layouts
+from harness.patch import scaled
+from harness.rotary import rope_of
+from scaling import (
+    dual_chunk,
+    dynamic_ntk,
+    leaky_rerope,
+    lm_infinite,
+    log_n,
+    native,
+    none,
+    rerope,
+    self_extend,
+    string,
+)
+from scaling._bands import Bands, by_distance
+from tests.families import TOKENS, build, tiny
+from tests.naive import naively
+from tests.tiny import WINDOW
+
+LENGTH = 2 * WINDOW
+METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "rerope": (rerope, {}),
+    "leaky_rerope": (leaky_rerope, {}),
+    "self_extend": (self_extend, {}),
+    "dual_chunk": (dual_chunk, {}),
+    "string": (string, {}),
+    "lm_infinite": (lm_infinite, {}),
+    "log_n on yarn": (log_n, {"on": "yarn:factor=2"}),
+    "per_query": (dynamic_ntk, {"mode": "per_query"}),
+}
+# Half-split, interleaved, partial, offset; grouped queries, soft-capping, sinks, sliding layers,
+# layers without a rotary embedding, a rotary embedding per layer type, two attentions a layer.
+FAMILIES = (
+    "cohere", "cohere2", "ernie4_5", "gemma2", "gemma3_text", "glm", "gpt_neox", "gpt_oss", "llama",
+    "olmo2", "phi3", "qwen3", "smollm3",
+)  # fmt: skip
+TOKEN = TOKENS[:, :LENGTH]
+
+
+@cache
+def model_of(family: str) -> Any:
+    return build(tiny(family))
+
+
+def bands_of(family: str, method: str = "self_extend", length: int = LENGTH) -> Bands:
+    module, options = METHODS[method]
+    found = module.bands(rope_of(model_of(family).config), length, **options)
+    assert isinstance(found, Bands)
+    return found
+
+
+@torch.inference_mode()
+def likelihoods(model: Any, tokens: torch.Tensor = TOKEN, **given: Any) -> torch.Tensor:
+    """Return the log-likelihood of every next token, (length - 1,) float64."""
+    logits = model(input_ids=tokens, **{"use_cache": False, **given}).logits[0, :-1]
+    return logits.double().log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
+
+
+def inside(model: Any, bands: Bands, tokens: torch.Tensor = TOKEN) -> torch.Tensor:
+    with banded(model, bands):
+        return likelihoods(model, tokens)
+
+
+def check_naive(family: str, method: str) -> None:
+    """Hold the engine, in float64 but for its float32 angles, to the whole matrix of positions."""
+    bands, model = bands_of(family, method), model_of(family)
+    with naively(model, bands) as wide:
+        wanted = likelihoods(wide)
+    wide = deepcopy(model).double()
+    wide.set_experts_implementation("eager")
+    found = inside(wide, bands)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    assert float((likelihoods(wide) - wanted).abs().max()) > 1e-2  # it does change the numbers
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_family_attends_by_the_matrix_of_positions(family: str) -> None:
+    """Every log-likelihood is that of the naive float64 attention to 1e-5."""
+    check_naive(family, "self_extend")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
+    """Every method, on a family with grouped queries."""
+    check_naive("qwen3", method)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3_text"])
+def test_float32_costs_float32s_rounding(family: str) -> None:
+    """The float32 engine is as far from the truth as the plain float32 model is, not farther."""
+    model, bands = model_of(family), bands_of(family)
+    found = inside(model, bands)
+    with naively(model, bands) as wide:
+        error = float((found - likelihoods(wide)).abs().max())
+    wide = deepcopy(model).double()
+    wide.set_experts_implementation("eager")
+    usual = float((likelihoods(model) - likelihoods(wide)).abs().max())
+    assert error <= 5 * usual + 1e-5
+
+
+def test_the_reference_model_attends_by_the_matrix_of_positions() -> None:
+    """On real weights and a real text, in float32: to 1e-5 in log-likelihood beyond the window."""
+    opened = checkpoint.open_checkpoint(
+        "reference", revision=None, dtype="float32", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    )  # fmt: skip
+    model = checkpoint.load_weights(opened)
+    text = inspect.getsource(bisect)
+    tokens = torch.tensor([opened.tokenizer(text)["input_ids"][:300]])
+    bands = self_extend.bands(opened.rope, 300)
+    assert isinstance(bands, Bands)
+    with naively(model, bands) as wide:
+        wanted = likelihoods(wide, tokens)
+    torch.testing.assert_close(inside(model, bands, tokens), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_true_positions_in_bands_are_the_model(family: str) -> None:
+    """Cut in two bands where that has no effect, it is the plain rotary embedding.
+
+    To 2e-4 of log-likelihoods of 10 nats: the model's own angles are float32.
+    """
+    model = model_of(family)
+    own = native.frequencies(rope_of(model.config), LENGTH)
+    cut = (by_distance(LENGTH, own, 0, 20), by_distance(LENGTH, own, 20))
+    wide = deepcopy(model).double()
+    wide.set_experts_implementation("eager")
+    wanted = likelihoods(wide)
+    torch.testing.assert_close(inside(wide, Bands(LENGTH, cut)), wanted, rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_model_is_itself_again(family: str) -> None:
+    """Bit for bit, also after an error inside; and transformers' registries are as they were."""
+    model = model_of(family)
+    before = likelihoods(model)
+    inside(model, bands_of(family))
+    assert torch.equal(likelihoods(model), before)
+    with pytest.raises(RuntimeError, match="stop"), banded(model, bands_of(family)):
+        raise RuntimeError("stop")
+    assert torch.equal(likelihoods(model), before)
+    assert NAME not in AttentionInterface._global_mapping
+    assert NAME not in AttentionMaskInterface._global_mapping
+
+
+@pytest.mark.parametrize("family", ["llama", "cohere", "gpt_neox", "smollm3", "gemma2"])
+@pytest.mark.parametrize("method", ["self_extend", "dual_chunk", "per_query"])
+@torch.inference_mode()
+def test_chunks_with_a_cache_are_one_forward(family: str, method: str) -> None:
+    """Keys are cached unrotated, so neither chunks nor single tokens change the numbers."""
+    model, bands = model_of(family), bands_of(family, method)
+    with banded(model, bands):
+        whole = model(input_ids=TOKEN, use_cache=False).logits
+        kept = {"past_key_values": DynamicCache(), "use_cache": True}
+        chunks = TOKEN.split([50, 40, 1, 1, LENGTH - 92], 1)
+        found = [model(input_ids=chunk, **kept).logits for chunk in chunks]
+    error = float((torch.cat(found, 1) - whole).abs().max())
+    assert error <= 1e-5 * float(whole.abs().max()) + 1e-6
+
+
+@torch.inference_mode()
+def test_rows_of_a_batch_are_alone() -> None:
+    """Two texts of one length in one batch have the logits each has by itself."""
+    model, bands = model_of("llama"), bands_of("llama")
+    both = torch.cat((TOKEN, TOKEN.flip(1)))
+    with banded(model, bands):
+        found = model(input_ids=both, use_cache=False).logits
+        alone = [model(input_ids=row[None], use_cache=False).logits[0] for row in both]
+    torch.testing.assert_close(found, torch.stack(alone), rtol=0, atol=2e-4)
+
+
+def test_padding_is_refused() -> None:
+    """Positions are those of whole rows; a padded row would be measured at wrong ones."""
+    model, mask = model_of("llama"), torch.ones_like(TOKEN)
+    with banded(model, bands_of("llama")):
+        likelihoods(model, attention_mask=mask)
+        mask[0, 0] = 0
+        with pytest.raises(UserError, match="padding is not supported"):
+            likelihoods(model, attention_mask=mask)
+
+
+def test_a_longer_context_than_the_bands_is_refused() -> None:
+    """Never attended to by guesswork."""
+    with (
+        banded(model_of("llama"), bands_of("llama")),
+        pytest.raises(ValueError, match="128 tokens"),
+    ):
+        likelihoods(model_of("llama"), TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("falcon", "does not let its attention be replaced"),
+        ("doge", "masks or biases its scores itself"),
+    ],
+)
+def test_a_model_that_cannot_is_refused_by_name(family: str, words: str) -> None:
+    """Before any number, and the model is left as it was."""
+    model = model_of(family)
+    before = likelihoods(model)
+    with pytest.raises(UserError, match=words), banded(model, bands_of(family)):
+        pass
+    assert torch.equal(likelihoods(model), before)
+
+
+def test_a_window_that_the_attention_is_not_told_of_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sliding layer whose window came as a mask alone would see everything."""
+    model = model_of("gemma2")
+    for module in model.modules():
+        if getattr(module, "sliding_window", None):
+            monkeypatch.setattr(module, "sliding_window", None)
+    with pytest.raises(UserError, match="does not tell its attention of its windows"):
+        layouts(model)
+
+
+def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-check on the model's own logits finds a wrong layout, whatever the reason."""
+    model = model_of("llama")
+
+    right = layout._layout
+
+    def wrong(*given: Any) -> Any:
+        found = right(*given)
+        return found and replace(found, sign=-found.sign)
+
+    monkeypatch.setattr(layout, "_layout", wrong)
+    words = "cut into bands, changes its logits"
+    with pytest.raises(UserError, match=words), banded(model, bands_of("llama")):
+        pass
+
+
+def test_bands_of_another_model_are_refused() -> None:
+    """Their frequencies are not those of its channel pairs."""
+    with (
+        pytest.raises(UserError, match="channel pairs"),
+        banded(model_of("gpt_neox"), bands_of("llama")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("family", "rotated", "halves"),
+    [
+        ("llama", 16, True),
+        ("qwen3", 16, True),
+        ("cohere", 16, False),
+        ("glm", 8, False),
+        ("gpt_neox", 4, False),
+        ("deepseek_v3", 16, False),
+    ],
+)
+def test_the_layout_is_found_by_asking(family: str, rotated: int, halves: bool) -> None:
+    """How many channels turn, and that partners share a frequency, one after the other in order."""
+    for found in layouts(model_of(family)).values():
+        assert found is not None
+        moved = found.pair >= 0
+        assert (int(moved.sum()), found.halves) == (rotated, halves)
+        assert sorted(found.pair[moved].tolist()) == sorted([*range(rotated // 2)] * 2)
+        assert torch.equal(found.partner[found.partner], torch.arange(len(found.pair)))
+
+
+def test_layers_without_a_rotary_embedding_are_left() -> None:
+    """A NoPE layer, and a sliding layer with a rotary embedding of its own."""
+    kinds = {
+        family: [found is not None for found in layouts(model_of(family)).values()]
+        for family in ("smollm3", "gemma3_text", "cohere2")
+    }
+    assert kinds == {
+        "smollm3": [True, False], "gemma3_text": [False, True], "cohere2": [True, False],
+    }  # fmt: skip
+
+
+def test_a_call_is_asked_for_its_rows_alone() -> None:
+    """With a cache the parts are those of the last rows; keys that none of them meets are left."""
+    bands = bands_of("llama")
+    (near,) = parts(bands.bands[:1], 1, 100, None)
+    assert (near.rows, near.keys) == (slice(0, 1), slice(84, 100))
+    (windowed,) = parts(bands.bands[:1], 1, 100, 5)
+    assert windowed.keys == slice(95, 100)
+    assert parts(bands.bands[1:], 1, 100, 5) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
+    """Bands in 16 bits are as far from float32 as the plain model in 16 bits is, not farther."""
+    model, bands = model_of("qwen3"), bands_of("qwen3")
+    half = deepcopy(model).to(dtype)
+    wanted = inside(model, bands)
+    error = float((inside(half, bands) - wanted).abs().mean())
+    usual = float((likelihoods(half) - likelihoods(model)).abs().mean())
+    assert error <= 1.5 * usual
+
+
+def test_plain_frequencies_need_no_bands() -> None:
+    """One door for whatever a method returns: frequencies go through the rotary module alone."""
+    model = model_of("llama")
+    with scaled(model, none.frequencies(rope_of(model.config), LENGTH)):
+        assert model.config._attn_implementation != NAME
+    with scaled(model, bands_of("llama")):
+        assert model.config._attn_implementation == NAME
+
+
+def test_two_attentions_do_not_nest() -> None:
+    """A model that is patched already is refused."""
+    model = model_of("llama")
+    again = banded(model, bands_of("llama"))
+    with banded(model, bands_of("llama")), pytest.raises(UserError, match="patched already"):
+        again.__enter__()
+
+
+class Largest(TorchDispatchMode):
+    """Note the largest tensor that any operation makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numel = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, torch.Tensor) and one.untyped_storage().nbytes():
+                self.numel = max(self.numel, one.untyped_storage().nbytes() // one.element_size())
+        return made
+
+
+@pytest.mark.parametrize("method", METHODS)
+@torch.inference_mode()
+def test_memory_is_linear_in_the_length(method: str) -> None:
+    """Twice the tokens make no tensor of more than twice the size: never length x length."""
+    model, sizes = model_of("llama"), []
+    for length in (384, 768):
+        tokens = torch.arange(length)[None] % 256
+        with banded(model, bands_of("llama", method, length)), Largest() as largest:
+            model.model(input_ids=tokens, use_cache=False)
+        sizes.append(largest.numel)
+    assert sizes[1] <= 2.05 * sizes[0]
+    assert sizes[1] < 768 * 768

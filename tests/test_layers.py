@@ -1,0 +1,87 @@
+"""Which layers rotate and see far, found without weights, against what models with weights do."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+
+from harness.errors import UserError
+from harness.layers import Layers, layers_of
+from tests.families import SUPPORTED, TOKENS, build, tiny
+
+
+def moved_by_angles(model: Any) -> set[int]:
+    """Return the layers whose attention gives other numbers when its own cos and sin are others."""
+    seen: dict[int, tuple[Any, Any]] = {}
+    inputs: dict[Any, tuple[Any, Any]] = {}
+
+    def keep(module: Any, args: Any, kwargs: Any) -> None:
+        if "position_embeddings" in kwargs:
+            inputs[module] = (args, kwargs)
+
+    handles = [
+        module.register_forward_pre_hook(keep, with_kwargs=True)
+        for module in model.modules()
+        if getattr(module, "layer_idx", None) is not None
+    ]
+    with torch.inference_mode():
+        model(input_ids=TOKENS[:, :8], use_cache=False)
+        for handle in handles:
+            handle.remove()
+        for module, (args, kwargs) in inputs.items():
+            cos, sin = kwargs["position_embeddings"]
+            other = {**kwargs, "position_embeddings": (sin, cos)}
+            one, two = (module(*args, **given) for given in (kwargs, other))
+            one, two = (x[0] if isinstance(x, tuple) else x for x in (one, two))
+            seen[module.layer_idx] = (one, two)
+    return {index for index, (one, two) in seen.items() if not torch.equal(one, two)}
+
+
+@pytest.mark.parametrize("family", SUPPORTED)
+def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(family: str) -> None:
+    """Asked without weights, as many layers rotate as give other numbers for other angles."""
+    config = tiny(family)
+    found = layers_of(config)
+    assert found.rotated.total() == len(moved_by_angles(build(config)))
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted"),
+    [
+        ("llama", Layers(Counter(full=2), Counter(), None, apart=False)),
+        ("gemma2", Layers(Counter(sliding=1, full=1), Counter(), 32, apart=False)),
+        ("gemma3_text", Layers(Counter(sliding=1, full=1), Counter(), 32, apart=True)),
+        ("cohere2", Layers(Counter(sliding=1), Counter(full=1), 32, apart=False)),
+        ("mistral", Layers(Counter(sliding=2), Counter(), 4096, apart=False)),
+        ("smollm3", Layers(Counter(full=1), Counter(full=1), None, apart=False)),
+        ("minimax", Layers(Counter(full=1), Counter(), None, apart=False)),
+    ],
+)
+def test_layers_of_known_models(family: str, wanted: Layers) -> None:
+    """Sliding, full, without a rotary embedding, of another kind: each is counted as that."""
+    assert layers_of(tiny(family)) == wanted
+
+
+def test_a_dynamic_checkpoint_is_asked_too() -> None:
+    """A type that looks at the positions is taken off first: hollow positions have no values."""
+    config = tiny("llama")
+    config.rope_parameters.update(rope_type="dynamic", factor=2.0)
+    assert layers_of(config).rotated == Counter(full=2)
+
+
+def test_a_rotary_module_that_is_not_understood_is_refused() -> None:
+    """Two rotary modules are named, without weights."""
+    with pytest.raises(UserError, match="GraniteSWAForCausalLM has 2 rotary modules"):
+        layers_of(tiny("granite_swa"))
+
+
+def test_asking_leaves_the_config_as_it_was() -> None:
+    """The shipped scaling stays in the config that was given."""
+    config = tiny("llama")
+    config.rope_parameters.update(rope_type="linear", factor=2.0)
+    before = dict(config.rope_parameters)
+    layers_of(config)
+    assert config.rope_parameters == before

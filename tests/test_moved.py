@@ -1,0 +1,183 @@
+"""Methods that move positions, from the command line to the tables: a sweep like any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.cli import main
+from harness.frame import make_frame
+from harness.plan import make_plan
+from harness.spec import Spec
+from harness.store import RUN, SAMPLES
+from tests.tiny import WINDOW
+
+METHODS = ("none", "yarn", "rerope", "self_extend", "dual_chunk", "string", "lm_infinite")
+LENGTHS = (WINDOW, 320, 512)
+
+
+def command(model: Path, docs: Path, out: Path, *scaling: str) -> list[str]:
+    lengths = [str(length) for length in LENGTHS]
+    return [
+        "run", "--model", str(model), "--docs", str(docs), "--out", str(out), "--scaling",
+        *(scaling or METHODS), "--task", "perplexity:tail=32", "--length", *lengths,
+        "--device", "cpu",
+    ]  # fmt: skip
+
+
+def ended(words: list[str]) -> int:
+    with pytest.raises(SystemExit) as stop:
+        main(words)
+    return int(stop.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def moved(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "moved"
+    assert ended(command(tiny, docs, folder)) == 0
+    return folder
+
+
+def test_every_cell_is_measured_and_reported(moved: Path) -> None:
+    """Methods that move positions stand in the tables beside those that scale frequencies."""
+    table = pd.read_csv(moved / "reports" / "scores.csv")
+    assert set(table["scaling"]) == set(METHODS)
+    assert len(table) == len(METHODS) * len(LENGTHS)
+    assert set(table["status"]) == {"ok"}
+
+
+def test_inside_the_window_what_changes_nothing_is_measured_once(moved: Path) -> None:
+    """At 1x Self-Extend and LM-Infinite are the plain embedding; ReRoPE and STRING are not."""
+    frame = make_frame([moved])
+    at = frame[frame["length"] == WINDOW].groupby("scaling")["frequencies"].first()
+    assert at["none"] == at["yarn"] == at["self_extend"] == at["lm_infinite"]
+    assert len({at["none"], at["rerope"], at["dual_chunk"], at["string"]}) == 4
+
+
+def test_the_record_tells_what_was_moved(moved: Path) -> None:
+    """Bands, attended pairs and the largest relative position, beside the frequencies."""
+    run = json.loads((moved / RUN).read_text())
+    cells = {(cell["scaling"], cell["length"]): cell["frequencies"] for cell in run["cells"]}
+    told = run["frequencies"][cells["rerope", 512]]
+    assert (told["bands"], told["pairs"], told["reach"]) == (2, 512 * 513 // 2, WINDOW // 4)
+    sparse = run["frequencies"][cells["lm_infinite", 512]]
+    assert sparse["pairs"] < told["pairs"]
+    assert "bands" not in run["frequencies"][cells["none", 512]]
+
+
+def test_the_same_command_goes_on(moved: Path, tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """A run torn in half is completed with the same numbers, and a whole one is left alone."""
+    lines = (moved / SAMPLES).read_text().splitlines(keepends=True)
+    (tmp_path / SAMPLES).write_text("".join(lines[: len(lines) // 2]) + lines[-1][:40])
+    (tmp_path / RUN).write_bytes((moved / RUN).read_bytes())
+    assert ended(command(tiny, docs, tmp_path)) == 0
+    found = [{key(line): value(line) for line in read(path)} for path in (moved, tmp_path)]
+    assert found[0] == found[1]
+    assert len(read(tmp_path)) == len(lines)
+    before = (moved / SAMPLES).read_bytes()
+    assert ended(command(tiny, docs, moved)) == 0
+    assert (moved / SAMPLES).read_bytes() == before
+
+
+def read(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+
+
+def key(record: dict[str, Any]) -> tuple[str, str]:
+    return record["cell"], record["question"]
+
+
+def value(record: dict[str, Any]) -> tuple[float, int]:
+    return record["value"], record["weight"]
+
+
+def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """frozen, per_query and transformers: one number inside the window, three beyond it."""
+    modes = [
+        "dynamic_ntk",
+        *(f"dynamic_ntk:mode={m},block=8" for m in ("per_query", "transformers")),
+    ]
+    assert ended(command(tiny, docs, tmp_path, *modes)) == 0
+    scores = make_frame([tmp_path]).groupby(["length", "scaling"])["score"].first().unstack()
+    assert scores.loc[WINDOW].nunique() == 1
+    assert scores.loc[512].nunique() == 3
+
+
+def test_lengths_of_one_attention_share_it(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """With fixed options a shorter context runs under the bands of the longest one."""
+    spec = Spec(
+        model=str(tiny), docs=str(docs), scaling=("rerope", "dynamic_ntk:mode=per_query"),
+        task=("perplexity:tail=32",), length=("320", "512"), out=tmp_path,
+    )  # fmt: skip
+    plan = make_plan(spec)
+    assert len(plan.rotations) == 4
+    assert {len(items) for items in plan.work(set()).values()} == {6}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("rerope:window=0", "window must be 1 token or more"),
+        ("rerope:on=self_extend", "moves positions"),
+        ("dynamic_ntk:mode=mine", "mode"),
+        ("rerope:windw=3", "did you mean 'window'"),
+    ],
+)
+def test_a_bad_option_is_one_sentence(
+    given: str,
+    words: str,
+    tiny: Path,
+    docs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Exit status 2, before any weight is read."""
+    assert ended(command(tiny, docs, tmp_path, given)) == 2
+    told = capsys.readouterr().err
+    assert words in told
+    assert told.count("\n") == 1
+
+
+def test_a_user_moves_positions_with_a_file(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that defines bands is a method; bands that overlap are one sentence."""
+    file = tmp_path / "mine.py"
+    text = (
+        '"""Mine: every distance halved."""\n'
+        "import torch\n"
+        "from scaling._bands import Bands, by_distance\n"
+        "from scaling._types import Frequencies, Rope\n"
+        "def bands(rope: Rope, length: int, *, times: int = 1) -> Bands:\n"
+        "    half = torch.arange(length) / 2\n"
+        "    plain = Frequencies(rope.inv_freq())\n"
+        "    band = by_distance(length, plain, 0, query=half, key=half)\n"
+        "    return Bands(length, (band,) * times)\n"
+    )
+    file.write_text(text)
+    assert ended(command(tiny, docs, tmp_path / "run", "none", str(file))) == 0
+    assert ended(command(tiny, docs, tmp_path / "again", f"{file}:times=2")) == 2
+    assert "query 0 meets a key in two bands" in capsys.readouterr().err
+
+
+def test_half_the_distance_is_interpolation(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """Bands that halve every position are Position Interpolation by 2, to rounding."""
+    file = tmp_path / "half.py"
+    file.write_text(
+        '"""Half: every distance halved."""\n'
+        "import torch\n"
+        "from scaling._bands import Bands, by_distance\n"
+        "from scaling._types import Frequencies, Rope\n"
+        "def bands(rope: Rope, length: int) -> Bands:\n"
+        "    half, plain = torch.arange(length) / 2, Frequencies(rope.inv_freq())\n"
+        "    return Bands(length, (by_distance(length, plain, 0, query=half, key=half),))\n"
+    )
+    assert ended(command(tiny, docs, tmp_path / "run", "pi:factor=2", str(file))) == 0
+    scores = (
+        make_frame([tmp_path / "run"]).groupby(["length", "scaling"])["score"].first().unstack()
+    )
+    assert scores["half"].to_numpy() == pytest.approx(scores["pi:factor=2"].to_numpy(), rel=1e-5)

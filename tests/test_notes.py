@@ -1,0 +1,283 @@
+"""What is told before a number is read, for checkpoints of the shapes that the hub has."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from harness.cli import main
+from harness.notes import equal_to, notes, shipped
+from harness.plugins import catalogue, load
+from harness.rotary import rope_of
+from harness.rotations import resolve
+from scaling import native
+from scaling._types import Rope
+from tests.tiny import WINDOW, save_tiny
+
+LLAMA = {
+    "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256,
+    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+}  # fmt: skip
+# config.json as these checkpoints have it, older words ("type", rope_scaling) included.
+HUB: dict[str, dict[str, Any]] = {
+    "Llama-3.1-8B": {
+        **LLAMA, "max_position_embeddings": 131072, "rope_theta": 500000.0,
+        "rope_scaling": {
+            "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192, "rope_type": "llama3",
+        },
+    },
+    "Phi-3-mini-128k": {
+        "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "vocab_size": 32064,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+        "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
+        "pad_token_id": 32000, "rope_theta": 10000.0, "sliding_window": 262144,
+        "rope_scaling": {
+            "type": "longrope", "short_factor": [1.0 + i / 48 for i in range(48)],
+            "long_factor": [1.0 + i for i in range(48)],
+        },
+    },
+    "Qwen2.5-7B-yarn": {
+        "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+        "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4,
+        "max_position_embeddings": 32768, "rope_theta": 1000000.0, "vocab_size": 152064,
+        "sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 28,
+        "rope_scaling": {
+            "factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn",
+        },
+    },
+    "vicuna-16k": {
+        **LLAMA, "max_position_embeddings": 4096, "rope_scaling": {"factor": 4.0, "type": "linear"},
+    },
+    "dynamic-8k": {
+        **LLAMA, "max_position_embeddings": 8192,
+        "rope_scaling": {"factor": 2.5, "type": "dynamic"},
+    },
+    "gpt-oss-20b": {
+        "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64,
+        "num_attention_heads": 64, "num_hidden_layers": 24, "num_key_value_heads": 8,
+        "max_position_embeddings": 131072, "sliding_window": 128, "rope_theta": 150000,
+        "layer_types": ["sliding_attention", "full_attention"] * 12, "vocab_size": 201088,
+        "rope_scaling": {
+            "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn",
+            "original_max_position_embeddings": 4096, "truncate": False,
+        },
+    },
+    "Llama-2-7b": {**LLAMA, "max_position_embeddings": 4096},
+    "gemma-3-1b": {
+        "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912,
+        "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+        "head_dim": 256, "max_position_embeddings": 32768, "rope_theta": 1000000,
+        "rope_local_base_freq": 10000, "sliding_window": 512, "sliding_window_pattern": 6,
+        "vocab_size": 262144,
+    },
+    "command-r7b": {
+        "model_type": "cohere2", "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
+        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "max_position_embeddings": 132096, "rope_theta": 50000, "sliding_window": 4096,
+        "sliding_window_pattern": 4, "vocab_size": 256000,
+    },
+    "SmolLM3-3B": {
+        "model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008,
+        "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4,
+        "max_position_embeddings": 65536, "rope_theta": 5000000.0, "vocab_size": 128256,
+        "no_rope_layers": [1, 1, 1, 0] * 9, "use_sliding_window": False,
+    },
+    "Mistral-7B-v0.1": {
+        **LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, "sliding_window": 4096,
+    },
+}  # fmt: skip
+SHIPPED = {
+    "Llama-3.1-8B": "llama3 scaling, factor 8 from 8,192 tokens. native keeps it (= "
+    "llama3:factor=8); none takes it off (base 500000, trained window 8,192); every other method "
+    "starts from none, its factors relative to 8,192 tokens.",
+    # 32 = 131072 / 4096; sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5/12) = 1.190
+    "Phi-3-mini-128k": "longrope scaling, factor 32 from 4,096 tokens, attention factor 1.19. "
+    "native keeps it (= longrope: one list of factors up to 4,096 tokens, another above); none "
+    "takes it off (base 10000, trained window 4,096); every other method starts from none, its "
+    "factors relative to 4,096 tokens.",
+    # 0.1 ln 4 + 1 = 1.1386
+    "Qwen2.5-7B-yarn": "yarn scaling, factor 4 from 32,768 tokens, attention factor 1.139. native "
+    "keeps it (= yarn:factor=4); none takes it off (base 1e+06, trained window 32,768); every "
+    "other method starts from none, its factors relative to 32,768 tokens.",
+    "vicuna-16k": "linear scaling, factor 4, from a window its config does not tell. native keeps "
+    "it (= pi:factor=4); none takes it off (base 10000, trained window 4,096, its "
+    "max_position_embeddings); every other method starts from none, its factors relative to 4,096 "
+    "tokens.",
+    "dynamic-8k": "dynamic scaling, factor 2.5 from 8,192 tokens. native keeps it (= "
+    "dynamic_ntk:factor=2.5); none takes it off (base 10000, trained window 8,192); every other "
+    "method starts from none, its factors relative to 8,192 tokens.",
+    # 0.1 ln 32 + 1 = 1.3466
+    "gpt-oss-20b": "yarn scaling, factor 32 from 4,096 tokens, attention factor 1.347. native "
+    "keeps it (= yarn:factor=32,truncate=false); none takes it off (base 150000, trained window "
+    "4,096); every other method starts from none, its factors relative to 4,096 tokens.",
+}
+NOTHING = "no distance goes past the trained window, so a method has nothing to mend"
+LAYERS = {
+    "gpt-oss-20b": "Of 24 attention layers, 12 see only 128 tokens back; they share the rotary "
+    "embedding of the others, so that a method scales them too.",
+    "gemma-3-1b": "Of 26 attention layers, 22 see only 512 tokens back; they have a rotary "
+    "embedding of their own, which no method changes.",
+    "command-r7b": "Of 32 attention layers, 24 see only 4,096 tokens back and no other one "
+    f"rotates: {NOTHING}; 8 have no rotary embedding.",
+    "SmolLM3-3B": "Of 36 attention layers, 9 have no rotary embedding: no method changes them.",
+    "Mistral-7B-v0.1": "Of 32 attention layers, 32 see only 4,096 tokens back and no other one "
+    f"rotates: {NOTHING}.",
+}
+
+
+def told(config: Any, *scaling: str, lengths: tuple[int, ...] = (65536,)) -> list[str]:
+    methods = [load("method", given) for given in scaling]
+    return notes("model", config, methods, lengths, trust_remote_code=False)
+
+
+@pytest.fixture
+def hub(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Return a folder with nothing in it but the config.json of a checkpoint."""
+    folder = tmp_path / str(request.param)
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(HUB[request.param]))
+    return folder
+
+
+@pytest.mark.parametrize("hub", HUB, indirect=True)
+def test_what_a_checkpoint_ships_and_what_a_method_acts_on(hub: Path) -> None:
+    """Of each checkpoint all that bears on a sweep is told, word for word, and nothing else."""
+    wanted = [f"model ships {SHIPPED[hub.name]}"] if hub.name in SHIPPED else []
+    wanted += [LAYERS[hub.name]] if hub.name in LAYERS else []
+    assert told(AutoConfig.from_pretrained(hub), "none", "yarn") == wanted
+
+
+@pytest.mark.parametrize("hub", HUB, indirect=True)
+def test_native_is_the_method_that_is_named(hub: Path) -> None:
+    """What native is said to be gives its numbers to the bit, inside the window and far out."""
+    rope = rope_of(AutoConfig.from_pretrained(hub))
+    named = load("method", equal_to(rope))
+    for length in (1, rope.trained_length, rope.trained_length + 1, 16 * rope.trained_length):
+        wanted = native.frequencies(rope, length).fingerprint
+        assert resolve(named, rope, length).fingerprint == wanted
+
+
+@pytest.mark.parametrize(
+    ("more", "name"),
+    [
+        ({"beta_fast": 16, "beta_slow": 2}, "yarn:factor=40,beta_fast=16,beta_slow=2"),
+        ({"attention_factor": 1.2772588722239782},
+         "yarn:factor=40,attention_factor=1.2772588722239782"),
+        ({"mscale": 0.707, "mscale_all_dim": 1.0},
+         "yarn:factor=40,mscale=0.707,mscale_all_dim=1"),
+        ({"mscale": 1.0, "mscale_all_dim": 0}, "yarn:factor=40"),
+    ],
+)  # fmt: skip
+def test_every_shipped_option_is_in_the_name(more: dict[str, object], name: str) -> None:
+    """No digit is lost between what is shipped and what is written after --scaling."""
+    rope = Rope(64, 1e4, 4096, {"rope_type": "yarn", "factor": 40, **more})
+    assert equal_to(rope) == name
+    wanted = native.frequencies(rope, 1).fingerprint
+    assert resolve(load("method", name), rope, 1).fingerprint == wanted
+
+
+def test_native_of_a_plain_checkpoint_is_said_to_be_none() -> None:
+    """Who asks for what is shipped where nothing is, is told; nobody else is."""
+    rope = Rope(64, 1e4, 4096)
+    assert shipped("model", rope, asked=True) == "model ships no scaling: native is none."
+    assert shipped("model", rope) == ""
+
+
+@pytest.mark.parametrize("hub", ["gpt-oss-20b", "Mistral-7B-v0.1"], indirect=True)
+def test_a_window_that_no_length_reaches_is_not_told(hub: Path) -> None:
+    """Up to the window a sliding layer sees all, and there is nothing to say."""
+    config = AutoConfig.from_pretrained(hub)
+    window = config.sliding_window
+    count = len(told(config, lengths=(window,)))
+    assert len(told(config, lengths=(1, window + 1))) == count + 1
+
+
+@pytest.mark.parametrize("hub", ["Llama-3.1-8B"], indirect=True)
+def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
+    """On native the shipped scaling is kept, on another method off; a plain model has none."""
+    config = AutoConfig.from_pretrained(hub)
+    rope = rope_of(config)
+    for given, on, fate in (
+        ("log_n:on=native", "native", "kept"),
+        ("log_n:on=resonance:on=native", "resonance:on=native", "kept"),
+        ("log_n:on=yarn", "yarn", "taken off"),
+        ("log_n", "none", "taken off"),
+    ):
+        wanted = f"{given} builds on {on}: the shipped scaling is {fate}."
+        assert told(config, given)[1:] == [wanted]
+        if "resonance" not in given:  # inside the window, where log-n and yarn do nothing
+            bottom = "native" if fate == "kept" else "none"
+            found, alone = (resolve(load("method", m), rope, 8192) for m in (given, bottom))
+            assert found.fingerprint == alone.fingerprint
+    assert told(AutoConfig.for_model("llama"), "log_n:on=native") == []
+
+
+def test_a_method_made_for_training_says_so() -> None:
+    """ABF, p-RoPE, Giraffe and Resonance train; the training-free ones say nothing."""
+    config = AutoConfig.for_model("llama")
+    trained = [name for name in catalogue("method") if told(config, name) and name != "native"]
+    wanted = ["abf", "giraffe_power", "giraffe_truncated", "p_rope", "resonance"]
+    assert trained == wanted
+    assert told(config, "abf:base=1000000") == [
+        "abf:base=1000000 is made for training: the paper trains on at the new base. Here the "
+        "weights are read as they are."
+    ]
+
+
+def test_what_a_sweep_would_refuse_is_told_and_inspected_all_the_same() -> None:
+    """Where the layers are not understood the frequencies still are, and the line says which."""
+    config = AutoConfig.for_model("granite_swa")
+    assert told(config) == [
+        "Which layers rotate cannot be told. GraniteSWAForCausalLM has 2 rotary modules "
+        "(model.rotary_emb, model.rotary_embs.0); one is supported."
+    ]
+
+
+def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:
+    """Return status, output and error of a command, each in one line."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    out, err = (" ".join(text.split()) for text in capsys.readouterr())
+    return ended.value.code, out, err
+
+
+def test_inspect_dry_run_and_run_say_it_before_the_numbers(
+    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same sentence stands in all three, once each."""
+    parameters = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+        "original_max_position_embeddings": WINDOW,
+    }  # fmt: skip
+    given = {"rope_parameters": parameters, "max_position_embeddings": 4 * WINDOW}
+    folder = save_tiny(tmp_path / "stretched", **given)
+    sentence = (
+        "stretched ships yarn scaling, factor 4 from 64 tokens, attention factor 1.139. native "
+        "keeps it (= yarn:factor=4); none takes it off (base 10000, trained window 64); every "
+        "other method starts from none, its factors relative to 64 tokens."
+    )
+    words = ["--scaling", "none", "native", "yarn:factor=4", "--length", "2x"]
+    assert ask(capsys, "inspect", folder, *words)[1].count(sentence) == 1
+    words += ["--model", folder, "--docs", docs, "--task", "perplexity:tail=16"]
+    assert ask(capsys, "run", *words, "--dry-run")[1].count(sentence) == 1
+    status, _, err = ask(capsys, "run", *words, "--device", "cpu", "--out", tmp_path / "run")
+    assert (status, err.count(sentence)) == (0, 1)
+    cells = json.loads((tmp_path / "run" / "run.json").read_text())["cells"]
+    keys = {cell["scaling"]: cell["key"] for cell in cells}
+    assert keys["native"] == keys["yarn:factor=4"] != keys["none"]
+
+
+def test_an_unknown_shipped_scaling_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Inspect refuses in the words of a sweep, without a traceback."""
+    odd = {**LLAMA, "rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}
+    (tmp_path / "config.json").write_text(json.dumps({**odd, "max_position_embeddings": 4096}))
+    status, _, err = ask(capsys, "inspect", tmp_path, "--scaling", "none")
+    assert status == 2
+    assert err.startswith("ropewalk: the checkpoint: native reads rope_type default, linear,")

@@ -1,0 +1,87 @@
+"""The library's own stateful type, run as it is served."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, DynamicCache
+
+from harness.patch import answering, scaled
+from harness.rotary import rope_of
+from scaling import dynamic_ntk
+from scaling._served import Served
+from tasks._types import Answer, Question
+from tests.families import TOKENS, build, tiny
+from tests.tiny import WINDOW
+
+LENGTH, START = 2 * WINDOW, 100
+QUESTION = Question("q", LENGTH, tuple(TOKENS[0, :LENGTH].tolist()), START)
+FAMILIES = ("llama", "qwen3", "gpt_neox", "gemma3_text")
+
+
+def served(model: Any, factor: float = 2.0) -> Served:
+    found = dynamic_ntk.bands(rope_of(model.config), LENGTH, factor=factor, mode="transformers")
+    assert isinstance(found, Served)
+    return found
+
+
+def asked(model: Any, questions: list[Question], factor: float = 2.0) -> list[Answer]:
+    rotation = served(model, factor)
+    with scaled(model, rotation):
+        found = dict(answering(rotation)(model, questions))
+    return [found[index] for index in range(len(questions))]  # type: ignore[misc]
+
+
+@torch.inference_mode()
+def by_hand(model: Any, question: Question, factor: float = 2.0) -> list[float]:
+    """Return the losses of a new model of the library's own type: prompt, then token by token."""
+    config = deepcopy(model.config)
+    given = config.rope_parameters
+    slot = given if "rope_theta" in given else given["full_attention"]
+    slot.update(rope_type="dynamic", factor=factor)
+    fresh = AutoModelForCausalLM.from_config(config).eval()
+    fresh.load_state_dict(model.state_dict())
+    tokens = torch.tensor([question.tokens])
+    cache = DynamicCache(config=config)
+    found, read = [], 0
+    for stop in range(question.start, tokens.shape[1]):
+        given = {"past_key_values": cache, "use_cache": True}
+        logits = fresh(input_ids=tokens[:, read:stop], **given).logits[0, -1]
+        found.append(-float(logits.float().log_softmax(-1)[tokens[0, stop]]))
+        read = stop
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_what_the_library_serves(family: str) -> None:
+    """Every loss is that of a fresh model with the type in its config, prefilled and stepped."""
+    model = build(tiny(family))
+    (answer,) = asked(model, [QUESTION])
+    assert answer.nll == pytest.approx(by_hand(model, QUESTION), abs=1e-5)
+    assert len(answer.argmax) == len(answer.nll) + 1
+
+
+def test_nothing_is_left_from_one_question_to_the_next() -> None:
+    """A short question after a long one is answered as if it were alone."""
+    model = build(tiny("llama"))
+    short = Question("s", 40, QUESTION.tokens[:40], 20)
+    before = model(input_ids=TOKENS).logits
+    alone, (_, after) = asked(model, [short]), asked(model, [QUESTION, short])
+    assert alone[0] == after
+    assert torch.equal(model(input_ids=TOKENS).logits, before)
+
+
+def test_the_shortcut_has_a_cost() -> None:
+    """Keys of a stale base are not those of the frozen length: the modes differ, and must."""
+    model = build(tiny("llama"))
+    found = {}
+    for mode in ("frozen", "per_query", "transformers"):
+        rotation = dynamic_ntk.bands(rope_of(model.config), LENGTH, factor=2.0, mode=mode)  # type: ignore[arg-type]
+        with scaled(model, rotation):
+            ((_, answer),) = answering(rotation)(model, [QUESTION])
+        assert answer is not None
+        found[mode] = sum(answer.nll)
+    assert len({round(total, 2) for total in found.values()}) == 3
