@@ -16,6 +16,7 @@ from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
 from harness.errors import UserError, reason
+from harness.placement import seated, spread
 from harness.rotary import check_geometry, rope_of, unscaled
 from scaling._types import Rope
 
@@ -44,6 +45,7 @@ class Checkpoint:
     device: str
     trust_remote_code: bool
     allow_pickle: bool
+    device_map: str | None = None
 
     @property
     def sliding_window(self) -> int | None:
@@ -61,6 +63,7 @@ def open_checkpoint(
     device: str,
     trust_remote_code: bool,
     allow_pickle: bool,
+    device_map: str | None = None,
     elsewhere: str | None = None,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
@@ -70,6 +73,9 @@ def open_checkpoint(
     where, commit, config = _open_config(name, revision, trust_remote_code)
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
+    if device_map and device != "auto":
+        message = f"--device-map {device_map} takes every device there is; leave --device out."
+        raise UserError(message)
     place = elsewhere or _device(device)
     return Checkpoint(
         name=where,
@@ -83,6 +89,7 @@ def open_checkpoint(
         device=place,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
+        device_map=device_map,
     )
 
 
@@ -104,6 +111,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
             trust_remote_code=checkpoint.trust_remote_code,
             use_safetensors=None if checkpoint.allow_pickle else True,
             output_loading_info=True,
+            **(spread() if checkpoint.device_map else {}),
         ),
         hint="" if checkpoint.allow_pickle else " Only safetensors are read, or --allow-pickle.",
     )
@@ -112,7 +120,8 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     if missing:  # transformers would fill them with random numbers
         message = f"the weights of {where} lack {len(missing)} tensors, {missing[0]} among them."
         raise UserError(message)
-    model = model.to(checkpoint.device).eval()
+    model = seated(model) if checkpoint.device_map else model.to(checkpoint.device)
+    model.eval()
     check_geometry(model, checkpoint.rope)
     return model
 

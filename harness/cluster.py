@@ -15,6 +15,7 @@ from harness.workers import Crew
 HINT = "install it with: pip install 'ropewalk[cluster]'"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_BACKEND_LOG_LEVEL": "error",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a later version
 }
 
@@ -70,8 +71,12 @@ def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
             raise UserError(message) from None
     try:
         _start(ray, address=address)
-    except ConnectionError:
-        message = "no cluster runs on this machine; start one with: ray start --head"
+    except ConnectionError as error:
+        message = (
+            "no cluster runs on this machine; start one with: ray start --head"
+            if "not find any running" in str(error)
+            else f"Ray at {address} does not let us in; set RAY_AUTH_MODE here as on its nodes."
+        )
         raise UserError(message) from None
     device = _device(ray, spec)
     has = ray.cluster_resources()

@@ -35,6 +35,7 @@ class Spec(BaseModel):
     device: str = "auto"
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    device_map: Literal["auto"] | None = None
     workers: int | None = Field(None, ge=1)
     cluster: str | None = Field(None, min_length=1)
 

@@ -114,7 +114,7 @@ class _Shift:
             "model": spec.model if packed else str(Path(checkpoint.name).resolve()),
             "revision": checkpoint.revision,
             "dtype": checkpoint.dtype,
-            "device": checkpoint.device,
+            "device": "auto" if spec.device_map else checkpoint.device,
         }
         worker = self.worker.remote()
         asked = spec.model_copy(update=resolved)

@@ -25,6 +25,7 @@ def run(
     seed: int | None = None,
     dtype: str | None = None,
     device: str | None = None,
+    device_map: str | None = None,
     trust_remote_code: Switch = None,
     allow_pickle: Switch = None,
     workers: int | None = None,
@@ -45,6 +46,7 @@ def run(
         seed: Seed of every random draw.
         dtype: auto, float32, bfloat16 or float16.
         device: auto, cpu, cuda, cuda:1, …
+        device_map: auto: one model over all GPUs, then memory, then disk (accelerate).
         trust_remote_code: Let code from the model's repository run.
         allow_pickle: Accept weights that are not safetensors.
         workers: Measure in so many processes, on Ray; on a GPU machine one a GPU.
