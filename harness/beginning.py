@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.plugins import names
 
-METHOD = '''\
+FREQUENCIES = '''\
 """{name}: what it does and where it comes from, in one line."""
 
 from scaling._types import Frequencies, Rope
@@ -24,8 +24,30 @@ def frequencies(rope: Rope, length: int, *, strength: float = 1.0) -> Frequencie
     return Frequencies(rope.inv_freq(rope.base * growth))
 '''
 
+BANDS = '''\
+"""{name}: what it does and where it comes from, in one line."""
 
-def begin_method(name: str, folder: Path) -> Path:
+import torch
+
+from scaling._bands import Bands, by_distance
+from scaling._types import Frequencies, Rope
+
+
+def bands(rope: Rope, length: int, *, window: int = 64) -> Bands:
+    """Return which pairs of query and key are rotated to which positions (tokens).
+
+    Here ReRoPE: true positions up to a distance of window, no larger ones beyond. No pair may be in
+    two bands, and every query must meet a key. Keyword-only parameters are the options.
+    """
+    plain = Frequencies(rope.inv_freq())
+    query, key = torch.full((length,), window), torch.zeros(length)
+    near = by_distance(length, plain, 0, window)
+    far = by_distance(length, plain, window, query=query, key=key)
+    return Bands(length, (near, far))
+'''
+
+
+def begin_method(name: str, folder: Path, text: str = FREQUENCIES) -> Path:
     """Write NAME.py; raise UserError for a name that cannot be one, or is taken."""
     if not name.isidentifier() or iskeyword(name):
         message = f"{name!r} is no name for a method; write letters, digits and _, as in my_rope."
@@ -40,7 +62,7 @@ def begin_method(name: str, folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as opened:
-            opened.write(METHOD.format(name=name))
+            opened.write(text.format(name=name))
     except OSError as error:
         message = f"{file} cannot be written: {error.strerror}."
         raise UserError(message) from None

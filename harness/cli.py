@@ -12,7 +12,7 @@ from harness.commands._screen import INTERRUPTED, REFUSED, err
 from harness.commands.check import check
 from harness.commands.inspect import inspect
 from harness.commands.list import list_
-from harness.commands.new import method
+from harness.commands.new import bands, method
 from harness.commands.report import report
 from harness.commands.run import run
 from harness.errors import UserError
@@ -25,6 +25,7 @@ app = App(
 )
 beginnings = App(name="new", help="Write a file to begin a plug-in of your own with.")
 beginnings.command(method)
+beginnings.command(bands)
 for command in (run, report, inspect, check, list_):
     app.command(command, name=command.__name__.strip("_"))
 app.command(beginnings)

@@ -28,8 +28,10 @@ def bands(
     of ``block`` tokens rounded up: what decoding step by step means if done right, under any
     chunking. Rotating the cached keys anew is not enough for that beyond one layer: what is cached
     in deeper layers was computed from hidden states that saw an older base. So every query is
-    rotated with its own. ``transformers`` is the library's own stateful type, run as it is served:
-    the prompt in one forward, then token by token, keys keeping the base of their time.
+    rotated with its own, at a cost: reading eight windows takes 28 times the time of one base for
+    all with ``block`` 1, and twice with 32. ``transformers`` is the library's own stateful type,
+    run as it is served: the prompt in one forward, then token by token, keys keeping the base of
+    their time.
     """
     if mode == "frozen" or length <= rope.trained_length:
         return frequencies(rope, length, factor=factor)

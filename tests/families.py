@@ -15,11 +15,13 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.banded import banded
 from harness.engine import answers
 from harness.errors import UserError
 from harness.layers import Layers, layers_of
 from harness.rotary import FULL, check_geometry, patched, rope_of
-from scaling import native, none, ntk, pi, yarn
+from scaling import native, none, ntk, pi, self_extend, yarn
+from scaling._bands import Bands
 from scaling._types import Frequencies, Rope
 from tasks._types import Question
 from tests.tiny import SHAPE, WINDOW
@@ -91,6 +93,7 @@ class Findings:
     linear: float = 0.0
     yarn: float = 0.0
     losses: tuple[float, float] = (0.0, 0.0)
+    moved: float | None = None  # None where positions cannot be moved
 
 
 def tiny(family: str) -> Any:
@@ -174,7 +177,19 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
         linear=difference(model, config, "linear", pi.frequencies(rope, LENGTH, factor=FACTOR)),
         yarn=difference(model, config, "yarn", yarn.frequencies(rope, LENGTH, factor=FACTOR)),
         losses=(sum(answer.nll) / len(answer.nll), float(wanted.loss) - extra),
+        moved=_moved(model, rope, before),
     )
+
+
+def _moved(model: Any, rope: Rope, before: torch.Tensor) -> float | None:
+    """Return what moving positions changes; entering checks that true positions change nothing."""
+    bands = self_extend.bands(rope, LENGTH)
+    assert isinstance(bands, Bands)
+    try:
+        with banded(model, bands):
+            return float((logits(model) - before).abs().max() / before.std())
+    except UserError:
+        return None
 
 
 def _scaled(layers: Layers) -> str:
@@ -210,6 +225,9 @@ def table() -> str:
         "change the logits; the engine's mean loss is that of `model(labels=...)` to 2e-6. The",
         "columns linear and yarn compare the patched model's logits with those of transformers'",
         "own type at factor 4 on the same weights. *Rotated* counts channels of a tiny head.",
+        "*Positions* says whether methods that move them (ReRoPE, Self-Extend, ...) run: its own",
+        "frequencies, cut in three bands, give its own logits to 1e-4 of the largest; what does",
+        "not let its attention be replaced, or masks its scores itself, is refused by name.",
         "",
         "*Scaled layers* is asked of each tiny model: does a layer's attention depend on cos and",
         "sin? *All, sliding ones too*: one rotary embedding serves all layers, so a method also",
@@ -217,10 +235,11 @@ def table() -> str:
         "rotated layer sees farther than its window, so a method has little to mend. What a model",
         "of yours does, `ropewalk inspect` and `ropewalk run` say in a line.",
         "",
-        "| family | rotated | scaled layers | linear | yarn |",
-        "|---|---|---|---|---|",
+        "| family | rotated | scaled layers | linear | yarn | positions |",
+        "|---|---|---|---|---|---|",
         *(
-            f"| {f.family} | {f.rotary} | {f.layers} | {told(f.linear)} | {told(f.yarn)} |"
+            f"| {f.family} | {f.rotary} | {f.layers} | {told(f.linear)} | {told(f.yarn)} | "
+            f"{'cannot be moved' if f.moved is None else 'moved'} |"
             for f in taken
         ),
         "",

@@ -13,7 +13,8 @@ import torch
 
 from harness.check import Finding, check
 from harness.cli import main
-from scaling import abf, none, ntk, p_rope, pi, yarn
+from harness.plugins import load
+from scaling import abf, none, ntk, p_rope, pi, rerope, yarn
 from scaling._types import Frequencies, Rope
 
 ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
@@ -217,6 +218,18 @@ class TestCommands:
         cells = json.loads(Path("run/run.json").read_text())["cells"]
         assert {cell["scaling"] for cell in cells} == {"ntk", "mine"}
         assert len({cell["key"] for cell in cells}) == 1
+
+    def test_the_file_that_moves_positions_is_rerope(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """It passes, and its bands are those of rerope at the same window, bit for bit."""
+        monkeypatch.chdir(tmp_path)
+        assert ask(capsys, "new", "bands", "mine")[0] == 0
+        status, out, _ = ask(capsys, "check", "./mine.py")
+        assert (status, out.count("✗")) == (0, 0)
+        mine, rope = load("method", "./mine.py"), Rope(32, 10_000.0, 100)
+        found = mine.module.bands(rope, 300, window=25)
+        assert found.fingerprint == rerope.bands(rope, 300, window=25).fingerprint
 
     def test_the_folder_is_made(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         """The file goes where --out says, and that is the path to go on with."""

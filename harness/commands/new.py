@@ -14,9 +14,27 @@ def method(name: str, /, *, out: Path = Path()) -> int:
         name: The method's name; the file is NAME.py.
         out: The folder it goes to; default: this one.
     """
+    from harness.beginning import FREQUENCIES
+
+    return _begin(name, out, FREQUENCIES)
+
+
+def bands(name: str, /, *, out: Path = Path()) -> int:
+    """Write NAME.py, a method that moves relative positions and runs as it is.
+
+    Args:
+        name: The method's name; the file is NAME.py.
+        out: The folder it goes to; default: this one.
+    """
+    from harness.beginning import BANDS
+
+    return _begin(name, out, BANDS)
+
+
+def _begin(name: str, out: Path, text: str) -> int:
     from harness.beginning import begin_method
 
-    file = begin_method(name, out)
+    file = begin_method(name, out, text)
     given = file if file.is_absolute() else f"./{file}"
     told = (
         f"Wrote {file}. Does it keep the contract, what does it do, how far does it carry:\n"
