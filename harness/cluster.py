@@ -15,7 +15,6 @@ from harness.workers import Crew
 HINT = "install it with: pip install 'ropewalk[cluster]'"
 QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
-    "RAY_BACKEND_LOG_LEVEL": "error",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a later version
 }
 

@@ -35,8 +35,8 @@ def over_lengths(
 ) -> dict[tuple[str, int], Rotation | UserError]:
     """Return what every method (by label) does at every length, or why it cannot be had.
 
-    A method that fails at every length is refused: its options or its file are wrong. One that
-    fails at some fails its own cells, and no more.
+    A method that fails at every length is refused: its options or its file are wrong; so is a
+    built-in one at any, for its options. A user's that fails at some lengths fails these cells.
     """
     found: dict[tuple[str, int], Rotation | UserError] = {}
     for method in methods:
@@ -47,7 +47,7 @@ def over_lengths(
             except UserError as error:
                 errors.append(error)
                 found[method.label, length] = error
-        if len(errors) == len(lengths):
+        if errors and (method.digest is None or len(errors) == len(lengths)):
             raise errors[0]
     return found
 
