@@ -16,7 +16,7 @@ from rich.table import Table
 from harness.plugins import Plugin, call, load, names
 from harness.reports._style import saving
 from harness.reports._tables import markdown, wide
-from harness.store import make_folder
+from harness.store import make_folder, replacing
 
 DOTS_PER_INCH = 200
 SUFFIXES = (".csv", ".md", ".png", ".svg")
@@ -63,8 +63,10 @@ def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
 
 def _table(table: pd.DataFrame, text: str, folder: Path, name: str) -> list[Path]:
     files = [folder / f"{name}.csv", folder / f"{name}.md"]
-    table.to_csv(files[0], index=table.index.name is not None, lineterminator="\n")
-    files[1].write_text(text.rstrip() + "\n", encoding="utf-8")
+    with replacing(files[0]) as new:
+        table.to_csv(new, index=table.index.name is not None, lineterminator="\n")
+    with replacing(files[1]) as new:
+        new.write_text(text.rstrip() + "\n", encoding="utf-8")
     return files
 
 
@@ -75,7 +77,8 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
         for file in files:
             # No date in the file, which would change its bytes.
             meta = {"Date": None} if file.suffix == ".svg" else {"Software": None}
-            figure.savefig(file, dpi=DOTS_PER_INCH, metadata=meta)
+            with replacing(file) as new:
+                figure.savefig(new, dpi=DOTS_PER_INCH, metadata=meta, format=file.suffix[1:])
     return files
 
 

@@ -51,6 +51,7 @@ class _Cell(BaseModel):
     length: Tokens
     frequencies: Name | None
     key: Name
+    failed: Name | None = None
 
 
 class _Run(BaseModel):
@@ -66,6 +67,7 @@ class _Sample(BaseModel):
     cell: Name
     question: Name
     status: Name
+    reason: Name | None = None
     unit: Name
     value: Annotated[FiniteFloat, Field(strict=True)] | None
     weight: Count

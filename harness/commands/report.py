@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, err, screen
+from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
 
@@ -34,16 +34,17 @@ def report(
     if len(runs) > 1 and out is None:
         message = "several runs are joined: say with --out where their tables and figures go."
         raise UserError(message)
-    write(list(runs), out or runs[0] / "reports", report, task or ())
-    return COMPLETE
+    whole = write(list(runs), out or runs[0] / "reports", report, task or ())
+    return COMPLETE if whole else WITH_FAILURES
 
 
 def write(
     runs: list[Path], folder: Path, chosen: tuple[str, ...] | None, tasks: tuple[str, ...] = ()
-) -> None:
+) -> bool:
     """Write the reports of these runs, and show the table and where the files are.
 
     ``tasks`` are those whose code may run beside the built-in ones: a record alone runs none.
+    Returns whether every task could score what was measured; where one could not, it says why.
     """
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
@@ -54,6 +55,10 @@ def write(
     show(frame, screen)
     for name, reason in skipped.items():
         screen.print(f"No {name}: {reason}", highlight=False, markup=False)
+    unscored = frame.loc[(frame["status"] == "failed") & frame["value"].notna(), "reason"].unique()
+    for reason in unscored:
+        screen.print(f"No score: {reason}", highlight=False, markup=False, soft_wrap=True)
     screen.print("Tables and figures:", highlight=False)
     for file in files:
         screen.print(f"  {file}", highlight=False, soft_wrap=True)
+    return not len(unscored)

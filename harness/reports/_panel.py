@@ -13,7 +13,7 @@ from matplotlib.transforms import ScaledTranslation
 from harness.reports._style import GREY, SIZE, Look, spaced, tick_label
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
-LOST = {"out_of_memory": "x", "not_finite": "+"}  # status: marker
+LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "v"}  # status: marker
 
 
 def lost(table: pd.DataFrame) -> dict[str, str]:

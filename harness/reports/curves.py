@@ -10,7 +10,7 @@ from harness.reports._panel import draw, lost
 from harness.reports._style import SIZE, columns_for, foot, looks, sheet, tidy
 
 TAIL = "tail: the same last tokens are scored at every length."
-SIGNS = {"x": "×", "+": "+"}  # how a marker is written in the note
+SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
 
 
 def make(frame: pd.DataFrame) -> Figure:
