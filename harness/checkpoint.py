@@ -18,6 +18,7 @@ from transformers.utils.hub import extract_commit_hash
 
 from harness.errors import UserError, reason
 from harness.names import place, printable
+from harness.placement import check_whole, seated, spread
 from harness.rotary import check_geometry, rope_of, unscaled
 from scaling._types import Rope
 
@@ -47,6 +48,7 @@ class Checkpoint:
     device: str
     trust_remote_code: bool
     allow_pickle: bool
+    device_map: str | None = None
 
     @property
     def sliding_window(self) -> int | None:
@@ -64,12 +66,18 @@ def open_checkpoint(
     device: str,
     trust_remote_code: bool,
     allow_pickle: bool,
+    device_map: str | None = None,
+    elsewhere: str | None = None,
 ) -> Checkpoint:
-    """Read config and tokenizer; raise UserError for a model that cannot be evaluated."""
+    """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
+
+    ``elsewhere`` is the device of other processes, which this one need not have.
+    """
     where, commit, config = _open_config(name, revision, trust_remote_code)
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
-    where_to = _device(device)
+    check_whole(device_map, device)
+    where_to = elsewhere or _device(device)
     return Checkpoint(
         name=where,
         label=_label(name),
@@ -82,6 +90,7 @@ def open_checkpoint(
         device=where_to,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
+        device_map=device_map,
     )
 
 
@@ -103,6 +112,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
             trust_remote_code=checkpoint.trust_remote_code,
             use_safetensors=None if checkpoint.allow_pickle else True,
             output_loading_info=True,
+            **(spread() if checkpoint.device_map else {}),
         ),
         hint="" if checkpoint.allow_pickle else " Only safetensors are read, or --allow-pickle.",
     )
@@ -111,7 +121,8 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     if missing:  # transformers would fill them with random numbers
         message = f"the weights of {where} lack {len(missing)} tensors, {missing[0]} among them."
         raise UserError(message)
-    model = model.to(checkpoint.device).eval()
+    model = seated(model) if checkpoint.device_map else model.to(checkpoint.device)
+    model.eval()
     check_geometry(model, checkpoint.rope)
     return model
 

@@ -57,6 +57,11 @@ def fitted(plan: Plan, work: Work) -> Sizes:
     raise UserError(message)
 
 
+def needed(plan: Plan, cell: Cell, question: Question) -> int:
+    """Return the bytes that one question needs alone, in the smallest chunks, with the weights."""
+    return _demand(plan, {cell.key: [(cell, question)]}).bytes(DEFAULT.least)
+
+
 @dataclass(frozen=True)
 class _Load:
     """The questions of one rotation: what they share, or alone the longest of them."""

@@ -16,18 +16,22 @@ from harness.schema import check_run, check_sample
 from harness.store import RUN, SAMPLES, read_run, read_samples
 from tasks._types import Sample, Score
 
-NOT_MEASURED = "not_measured"
-SAMPLE = ("unit", "status", "value", "weight", "seconds", "peak_mib")
+FAILED, NOT_MEASURED = "failed", "not_measured"
+SAMPLE = ("unit", "status", "reason", "value", "weight", "seconds", "peak_mib")
 NUMBERS = ("score", "low", "high", "value", "weight", "seconds", "peak_mib")
 Key = tuple[str, str, str, int]  # model, task, scaling, length
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as the runs together know it: every question asked, and the records there are."""
+    """A cell as the runs together know it: every question asked, and the records there are.
+
+    ``failed`` says why its method has nothing to measure.
+    """
 
     run: str
     key: str
+    failed: str | None
     facts: Mapping[str, Any]
     task: Any
     records: dict[str, Mapping[str, Any] | None]
@@ -124,11 +128,13 @@ def _cells(
             question: samples.get((cell["key"], question)) for question in wanted
         }
         place = (run["model"]["name"], cell["task"], cell["scaling"], cell["length"])
-        yield place, Cell(folder.resolve().name, cell["key"], facts, tasks[cell["task"]], records)
+        name, failed = folder.resolve().name, cell.get("failed")
+        yield place, Cell(name, cell["key"], failed, facts, tasks[cell["task"]], records)
 
 
 def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
     good = [r for r in cell.records.values() if r is not None and r["status"] == "ok"]
+    score, unscored = _score(cell.task, good)
     model, task, scaling, length = place
     head = {
         "run": cell.run,
@@ -137,10 +143,17 @@ def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
         "scaling": scaling,
         "length": length,
         **cell.facts,
-        **_score(cell.task, good),
+        **score,
+    }
+    lost: Mapping[str, Any] = {
+        "status": FAILED if cell.failed else NOT_MEASURED,
+        "reason": cell.failed,
+        "facts": {},
     }
     for record in cell.records.values():
-        told = record or {"status": NOT_MEASURED, "facts": {}}
+        told = record or lost
+        if told["status"] == "ok":
+            told = {**told, **unscored}
         # Facts first: a task's fact must not stand in the place of a column of ours.
         yield {**told["facts"], **head, **{name: told.get(name) for name in SAMPLE}}
 
@@ -170,9 +183,14 @@ def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any
     return task
 
 
-def _score(task: Any, records: list[Mapping[str, Any]]) -> dict[str, Any]:
+def _score(task: Any, records: list[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what a task makes of a cell's samples, and where it raises the status they get."""
+    none = {"score": None, "low": None, "high": None, "n": 0}
     if not records:
-        return {"score": None, "low": None, "high": None, "n": 0}
+        return none, {}
     samples = [Sample(r["unit"], r["value"], r["weight"], r["facts"]) for r in records]
-    score: Score = call(f"task {task.label}", lambda: task.module.score(samples))
-    return {"score": score.value, "low": score.low, "high": score.high, "n": score.n}
+    try:
+        score: Score = call(f"task {task.label}", lambda: task.module.score(samples))
+    except UserError as error:
+        return none, {"status": FAILED, "reason": str(error)}
+    return {"score": score.value, "low": score.low, "high": score.high, "n": score.n}, {}

@@ -17,11 +17,12 @@ from rich.table import Table
 from harness.channels import Change, Channel, channels, decay
 from harness.checkpoint import read_config
 from harness.notes import notes
-from harness.plan import resolve, unlike
+from harness.plan import unlike
 from harness.plugins import load
 from harness.report import save_figure
 from harness.reports import _channels, _decay
 from harness.rotary import rope_of
+from harness.rotations import resolve
 from harness.spec import Spec
 from harness.store import make_folder
 from scaling._bands import Bands

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
 from typing import Any
 
 from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.errors import UserError
 from harness.library import make_library, open_all
-from harness.plugins import Plugin, call, entry, load
+from harness.names import printable
+from harness.plugins import Plugin, call, load
+from harness.rotations import hosts_of, over_lengths
 from harness.spec import Spec
 from scaling import native
-from scaling._bands import Bands
-from scaling._rotation import Rotation, frequencies_of
-from scaling._types import Rope
+from scaling._rotation import Rotation
 from tasks._types import Question, Source
 
 Asked = dict[str, list[Question]]  # by task label
@@ -25,14 +24,18 @@ Asked = dict[str, list[Question]]  # by task label
 
 @dataclass(frozen=True)
 class Cell:
-    """One square of the sweep. Cells of equal ``key`` are the same measurement."""
+    """One square of the sweep. Cells of equal ``key`` are the same measurement.
+
+    ``failed`` says why there is nothing to measure: the method raised at this length.
+    """
 
     scaling: str
     task: str
     length: int
-    frequencies: str
+    frequencies: str | None
     key: str
     questions: tuple[Question, ...]
+    failed: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Plan:
         seen = set(done)
         groups: dict[str, list[tuple[Cell, Question]]] = {}
         for cell in self.cells:
+            if cell.frequencies is None:
+                continue
             for question in cell.questions:
                 if (cell.key, question.digest) not in seen:
                     seen.add((cell.key, question.digest))
@@ -64,27 +69,37 @@ class Plan:
         return groups
 
 
-def make_plan(spec: Spec) -> Plan:
-    """Check every name, option, document and frequency of the sweep; raise UserError."""
+def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
+    """Open the model a spec names; ``elsewhere`` is the device where workers compute."""
+    given = ("revision", "dtype", "device", "device_map", "trust_remote_code", "allow_pickle")
+    options = spec.model_dump(include=set(given))
+    return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
+
+
+def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
+    """Check every name, option, document and frequency of the sweep; raise UserError.
+
+    ``elsewhere`` is the device where workers compute, if it is not this process that does.
+    """
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
     tasks = unlike("task", [load("task", given) for given in spec.task])
     opened = open_all(spec.docs, tasks)
-    given = ("revision", "dtype", "device", "trust_remote_code", "allow_pickle")
-    checkpoint = open_checkpoint(spec.model, **spec.model_dump(include=set(given)))
+    checkpoint = open_model(spec, elsewhere=elsewhere)
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)
-    pairs = [(method, length) for method in methods for length in lengths]
-    rotations = {(m.label, length): resolve(m, checkpoint.rope, length) for m, length in pairs}
+    found = over_lengths(methods, checkpoint.rope, lengths)
+    rotations = {place: r for place, r in found.items() if not isinstance(r, UserError)}
     library = make_library(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     asked: Asked = {
         task.label: _ask(task, library.source(task.label), lengths, spec.seed) for task in tasks
     }
     _check_vocabulary(checkpoint, asked)
     cells = tuple(
-        _cell(checkpoint, method, task, length, rotations[method.label, length], asked)
+        _cell(checkpoint, method, task, length, found[method.label, length], asked)
         for task in tasks
-        for method, length in pairs
+        for method in methods
+        for length in lengths
     )
     return Plan(
         spec=spec,
@@ -92,48 +107,13 @@ def make_plan(spec: Spec) -> Plan:
         lengths=lengths,
         methods=methods,
         tasks=tasks,
-        rotations={found.fingerprint: found for found in rotations.values()},
-        hosts=_hosts(rotations),
+        rotations={r.fingerprint: r for r in rotations.values()},
+        hosts=hosts_of(rotations),
         cells=cells,
         source=library.source(tasks[0].label),
         documents=library.entries(),
         repeated=library.repeated(),
     )
-
-
-def _hosts(rotations: Mapping[tuple[str, int], Rotation]) -> dict[str, str]:
-    """Return, of bands that a method's bands at its longest length begin with, those longest.
-
-    Both are then measured by one attention, so that shorter contexts can be read off longer ones.
-    """
-    longest: dict[str, tuple[int, Rotation]] = {}
-    for (label, length), found in rotations.items():
-        longest[label] = max(longest.get(label, (0, found)), (length, found), key=itemgetter(0))
-    hosts = {}
-    for (label, length), found in rotations.items():
-        whole = longest[label][1]
-        if not isinstance(found, Bands) or not isinstance(whole, Bands) or found is whole:
-            continue
-        if whole.upto(length).fingerprint == found.fingerprint:
-            hosts[found.fingerprint] = whole.fingerprint
-    return hosts
-
-
-def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
-    """Compute what a method does at a length; raise UserError for what cannot be used."""
-    what = f"scaling {method.label} at length {length}"
-    found: Any = call(what, lambda: entry(method.module, "method")(rope, length, **method.options))
-    if not isinstance(found, Rotation):
-        message = f"{what}: it returned {type(found).__name__}, not Frequencies or Bands."
-        raise UserError(message)
-    if isinstance(found, Bands) and found.length != length:
-        message = f"{what}: its bands are for {found.length} tokens."
-        raise UserError(message)
-    wanted, inner = rope.rotary_dim // 2, found.bands if isinstance(found, Bands) else (found,)
-    for counts in {len(frequencies_of(part).inv_freq) for part in inner} - {wanted}:
-        message = f"{what}: {counts} frequencies for {wanted} channel pairs."
-        raise UserError(message)
-    return found
 
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
@@ -168,15 +148,17 @@ def _cell(
     method: Plugin,
     task: Plugin,
     length: int,
-    found: Rotation,
+    found: Rotation | UserError,
     asked: Asked,
 ) -> Cell:
-    key = _key(checkpoint, found.fingerprint, task, length)
     questions = tuple(question for question in asked[task.label] if question.length == length)
-    return Cell(method.label, task.label, length, found.fingerprint, key, questions)
+    failed = printable(str(found)) if isinstance(found, UserError) else None
+    fingerprint = None if isinstance(found, UserError) else found.fingerprint
+    key = _key(checkpoint, fingerprint, task, length)
+    return Cell(method.label, task.label, length, fingerprint, key, questions, failed)
 
 
-def _key(checkpoint: Checkpoint, fingerprint: str, task: Plugin, length: int) -> str:
+def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
     """Hash all a sample's number depends on but its question."""
     parts = [
         checkpoint.fingerprint,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,20 @@ from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of
 from scaling._served import Served
 
-CELL = ("scaling", "task", "length", "frequencies", "key")
+CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
 
 
-def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -> dict[str, Any]:
+def describe(
+    plan: Plan,
+    before: Mapping[str, Any] | None,
+    *,
+    measuring: bool,
+    workers: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, Any]:
     """Return the record of this plan, with the sessions that measured: those before, and this one.
+
+    ``workers`` are the machines of those that measure in place of this process.
 
     Raises UserError when the folder holds a run of another model.
     """
@@ -56,7 +65,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         },
         "sessions": [
             *(before["sessions"] if before else []),
-            *([_session(plan)] if measuring else []),
+            *([_session(plan, workers)] if measuring else []),
         ],
     }
 
@@ -116,23 +125,30 @@ def _questions(plan: Plan, task: Plugin) -> dict[str, list[str]]:
     }
 
 
-def _session(plan: Plan) -> dict[str, Any]:
-    device = plan.checkpoint.device
-    cuda = torch.device(device).type == "cuda"
+def _session(plan: Plan, workers: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
     return {
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        **(machine(plan.checkpoint.device) if workers is None else {"workers": workers}),
+    }
+
+
+def machine(device: str) -> dict[str, Any]:
+    """Return what measures: processor or GPU, threads, system, versions, commit."""
+    cuda = torch.device(device).type == "cuda"
+    return {
         "device": torch.cuda.get_device_name(device) if cuda else _processor(),
         "threads": torch.get_num_threads(),
         "system": platform.platform(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version(name) for name in PACKAGES},
         "commit": _commit(),
     }
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """Return which version of a package is installed, None where none is."""
     try:
-        return version(package)
+        return installed(package)
     except PackageNotFoundError:
         return None
 

@@ -19,7 +19,7 @@ from harness.plugins import Plugin, call, load, names
 from harness.reports._cells import cells
 from harness.reports._style import saving
 from harness.reports._tables import latex, page, wide
-from harness.store import make_folder
+from harness.store import make_folder, replacing
 
 DOTS_PER_INCH = 200
 FIGURES = (".png", ".svg", ".pdf")
@@ -81,13 +81,16 @@ def save_table(
     """Write a table whole for programs, and as it is shown, with its words, for people."""
     whole = table.reset_index() if table.index.name is not None else table
     csv, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
-    whole.to_csv(csv, index=False, lineterminator="\n")
-    whole.to_parquet(parquet, index=False)
-    md.write_text(page(shown, words), encoding="utf-8")
     captions = [f"{title}." for title in shown]
     captions[-1:] = [" ".join([*captions[-1:], *words])]
     parts = [latex(made, caption) for made, caption in zip(shown.values(), captions, strict=True)]
-    tex.write_text("\n".join(parts), encoding="utf-8")
+    with replacing(csv) as new:
+        whole.to_csv(new, index=False, lineterminator="\n")
+    with replacing(parquet) as new:
+        whole.to_parquet(new, index=False)
+    for file, text in ((md, page(shown, words)), (tex, "\n".join(parts))):
+        with replacing(file) as new:
+            new.write_text(text, encoding="utf-8")
     return files
 
 
@@ -106,7 +109,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     files = [folder / f"{name}{suffix}" for suffix in FIGURES]
     with saving():
         for file in files:
-            figure.savefig(file, dpi=DOTS_PER_INCH, metadata=dateless[file.suffix])
+            meta = dateless[file.suffix]
+            with replacing(file) as new:
+                figure.savefig(new, dpi=DOTS_PER_INCH, metadata=meta, format=file.suffix[1:])
     return files
 
 

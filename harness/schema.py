@@ -57,6 +57,7 @@ class _Cell(BaseModel):
     length: Tokens
     frequencies: Name | None
     key: Name
+    failed: Name | None = None
 
 
 class _Run(BaseModel):
@@ -72,6 +73,7 @@ class _Sample(BaseModel):
     cell: Name
     question: Name
     status: Name
+    reason: Name | None = None
     unit: Name
     value: Annotated[FiniteFloat, Field(strict=True)] | None
     weight: Count

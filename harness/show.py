@@ -17,9 +17,11 @@ from harness.estimate import estimate
 from harness.notes import notes
 from harness.plan import Cell, Plan
 from harness.store import measured, read_samples
+from harness.sweep import Failure
 from scaling._rotation import frequencies_of
 from tasks._types import Question
 
+TOLD = 20  # lines about failures; a sweep can have thousands
 Watch = Callable[[Cell, Question, dict[str, Any]], None]
 
 
@@ -36,16 +38,17 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
     for cell in plan.cells:
         left = {(cell.key, question.digest) for question in cell.questions} - seen
         seen |= left
-        found = frequencies_of(plan.rotations[cell.frequencies])
+        at = cell.frequencies
+        found = frequencies_of(plan.rotations[at]) if at else None
         table.add_row(
             cell.task,
             cell.scaling,
             str(cell.length),
             f"{plan.checkpoint.rope.stretch(cell.length):.3g}x",
-            f"{found.attention_factor:.4g}",
+            f"{found.attention_factor:.4g}" if found else "",
             str(len(cell.questions)),
-            str(len(left)),
-            cell.frequencies[:8],
+            str(len(left)) if found else "",
+            cell.frequencies[:8] if cell.frequencies else "failed",
         )
     console.print(table)
     left_out(plan, console)
@@ -60,7 +63,9 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
 
 
 def left_out(plan: Plan, console: Console) -> None:
-    """Say which documents are left out, what the checkpoint ships and which layers are scaled."""
+    """Say what is left out, what the checkpoint ships and which layers are scaled."""
+    for told in dict.fromkeys(cell.failed for cell in plan.cells if cell.failed):
+        console.print(f"Its cells fail: {told}", highlight=False, markup=False, soft_wrap=True)
     questions = [question for cell in plan.cells for question in cell.questions]
     # Of a stream of documents all are read, though no window may begin in the last of them.
     units = {q.unit for q in questions if q.facts.get("protocol") != "overlap"}
@@ -84,6 +89,23 @@ def left_out(plan: Plan, console: Console) -> None:
     found = notes(model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted)
     for note in found:
         console.print(note, highlight=False, markup=False)
+
+
+def failures(failed: Sequence[Failure], console: Console) -> None:
+    """Say in words what has no number and why, a line a cell and a reason."""
+    samples: dict[tuple[str, str], list[str | None]] = {}
+    for failure in failed:
+        status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
+        told = status + failure.reason
+        samples.setdefault((_named(failure.cell), told), []).append(failure.unit)
+    if failed:
+        console.print("Without a number:", highlight=False)
+    for (cell, told), units in list(samples.items())[:TOLD]:
+        named = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
+        text = f"  {cell}{f' ({named})' if named else ''}: {told}"
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+    if len(samples) > TOLD:
+        console.print(f"  … and {len(samples) - TOLD} more; samples.jsonl has every reason.")
 
 
 def _named(cell: Cell) -> str:

@@ -74,6 +74,9 @@ class Spec(BaseModel):
     max_memory: str | None = None
     trust_remote_code: bool = False
     allow_pickle: bool = False
+    device_map: Literal["auto"] | None = None
+    workers: int | None = Field(None, ge=1)
+    cluster: str | None = Field(None, min_length=1)
     published: str | None = None
 
     @field_validator("scaling", "task", "length", mode="before")

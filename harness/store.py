@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 from filelock import FileLock, Timeout
 
@@ -19,21 +19,29 @@ KEPT = ("ok", "not_finite")  # a sample of another status is measured again
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[TextIO]:
+def writing(folder: Path) -> Iterator[BinaryIO]:
     """Hold the folder as its only writer and yield its samples file, open at the end.
 
-    A torn last line, left by a kill, is cut off. Raises UserError while another process writes.
+    A torn last line, left by a kill, is cut off. Raises UserError while another process writes,
+    and where the folder cannot be written.
     """
     make_folder(folder, "run folder")
+    # The system drops the lock with the process, whatever ends it: no stale lock after a reboot.
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
+        _cut_torn_line(folder / SAMPLES)
+        file = (folder / SAMPLES).open("ab", buffering=0)
     except Timeout:
         message = f"another process is writing {folder}; wait for it or choose another --out."
         raise UserError(message) from None
+    except (OSError, NotImplementedError) as error:
+        lock.release()
+        message = f"run folder {folder} cannot be written: {_why(error)}."
+        raise UserError(message) from None
     try:
-        _cut_torn_line(folder / SAMPLES)
-        with (folder / SAMPLES).open("a", encoding="utf-8") as file:
+        with file:
+            _sync_names(folder)
             yield file
     finally:
         lock.release()
@@ -48,11 +56,25 @@ def make_folder(folder: Path, what: str = "folder") -> None:
         raise UserError(message) from None
 
 
-def append(file: TextIO, record: Mapping[str, Any]) -> None:
-    """Write one sample and see it on the disk before going on."""
-    file.write(json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n")
-    file.flush()
-    os.fsync(file.fileno())
+def append(file: BinaryIO, record: Mapping[str, Any]) -> None:
+    """Write one sample and see it on the disk before going on.
+
+    Raises UserError where it cannot be written (a full disk), and takes back what was.
+    """
+    line = (json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n").encode()
+    end = file.seek(0, os.SEEK_END)
+    try:
+        while line:  # a disk that fills up takes a part
+            line = line[file.write(line) :]
+        os.fsync(file.fileno())
+    except OSError as error:
+        with suppress(OSError):
+            file.truncate(end)
+        message = (
+            f"{file.name} cannot be written: {_why(error)}; what was measured before is kept, and "
+            "the same command goes on."
+        )
+        raise UserError(message) from None
 
 
 def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -64,8 +86,7 @@ def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     if not path.exists():
         return {}
     samples = {}
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    for number, line in enumerate(lines[:-1], start=1):
+    for number, line in enumerate(_whole(path.read_bytes()).split(b"\n")[:-1], start=1):
         try:
             record = json.loads(line)
             samples[record["cell"], record["question"]] = record
@@ -100,19 +121,67 @@ def read_run(folder: Path) -> dict[str, Any]:
 
 def write_run(folder: Path, record: Mapping[str, Any]) -> None:
     """Replace the record of a run in one step, so that no reader sees half of it."""
-    new = folder / f"{RUN}.new"
-    with new.open("w", encoding="utf-8") as file:
-        json.dump(record, file, indent=1, allow_nan=False, ensure_ascii=False)
-        file.write("\n")
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(folder / RUN)
+    text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
+    with replacing(folder / RUN) as new:
+        new.write_text(text + "\n", encoding="utf-8")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a path to write to, which takes the place of ``path`` once it is whole and on the disk.
+
+    Raises UserError where it cannot be written; what was there before then stays.
+    """
+    new = path.with_name(f"{path.name}.new")
+    try:
+        yield new
+        with new.open("rb") as file:
+            os.fsync(file.fileno())
+        new.replace(path)
+        _sync_names(path.parent)
+    except OSError as error:
+        message = f"{path} cannot be written: {_why(error)}."
+        raise UserError(message) from None
+    finally:
+        with suppress(OSError):
+            new.unlink(missing_ok=True)
+
+
+def _sync_names(folder: Path) -> None:
+    """See the names of a folder's files on the disk; their contents alone outlive no power cut."""
+    with suppress(OSError):  # not every file system knows how
+        place = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(place)
+        finally:
+            os.close(place)
+
+
+def _whole(content: bytes) -> bytes:
+    """Return the whole lines: those before a last one that a kill or a power cut left torn.
+
+    Each line was on the disk before the next was begun, so no other can be; a power cut may leave
+    the length of a line and not its letters.
+    """
+    end = content.rfind(b"\n") + 1
+    last = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
+    try:
+        json.loads(content[last:end] or b"{}")
+    except ValueError:
+        end = last
+    return content[:end]
 
 
 def _cut_torn_line(path: Path) -> None:
     if not path.exists():
         return
-    with path.open("rb+") as file:
-        content = file.read()
-        if content and not content.endswith(b"\n"):
-            file.truncate(content.rfind(b"\n") + 1)
+    content = path.read_bytes()
+    whole = len(_whole(content))
+    if whole < len(content):
+        with path.open("rb+") as file:
+            file.truncate(whole)
+            os.fsync(file.fileno())
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or reason(error)

@@ -4,84 +4,147 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from harness.checkpoint import load_weights
-from harness.estimate import fitted
-from harness.patch import Answering, answering, scaled
+from harness.engine import Sizes
+from harness.errors import UserError
+from harness.estimate import fitted, needed
+from harness.names import printable
 from harness.plan import Cell, Plan
-from harness.plugins import Plugin, call
+from harness.plugins import call
 from harness.record import describe
 from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
-from tasks._types import Answer, Question, Sample
+from harness.work import Reply, ready, replies
+from harness.workers import Crew
+from tasks._types import Fact, Question, Sample
 
 Item = tuple[Cell, Question]
+Work = dict[str, list[Item]]
 Record = dict[str, Any]
 Watch = Callable[[Cell, Question, Record], None]
 Watching = Callable[[Sequence[Item]], AbstractContextManager[Watch]]
 
 
-def measure(plan: Plan, folder: Path, watching: Watching) -> int:
-    """Complete the run folder and return how many of the plan's samples have no number.
+@dataclass(frozen=True)
+class Failure:
+    """A sample without a number (without unit: a whole cell), its status, and why in words."""
 
-    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends.
-    Everything measured before is kept and not measured again. Raises UserError when the folder is
-    another model's or another process writes it, and when ``max_memory`` is too little.
+    cell: Cell
+    unit: str | None
+    status: str
+    reason: str
+
+
+def measure(
+    plan: Plan, folder: Path, watching: Watching, crew: Crew | None = None
+) -> list[Failure]:
+    """Complete the run folder and return what of the plan has no number, and why.
+
+    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends; a
+    ``crew`` measures in place of this process. Everything measured before is kept and not measured
+    again. Raises UserError when the folder is another model's, cannot be written, or another
+    process writes it, and when ``max_memory`` is too little.
     """
     with writing(folder) as file:
         before = read_run(folder) if (folder / RUN).exists() else None
-        samples = read_samples(folder)
-        work = plan.work(measured(samples))
+        work = plan.work(measured(read_samples(folder)))
         sizes = fitted(plan, work)
-        record = describe(plan, before, measuring=bool(work))
-        model = load_weights(plan.checkpoint) if work else None
+        joined = crew.joined if crew else []  # grows as they join
+        workers = joined if crew else None
+        record = describe(plan, before, measuring=bool(work), workers=workers)
+        answered = (crew.answered if crew else alone)(plan, work, sizes) if work else iter(())
         write_run(folder, record)
+        told = len(joined)
         with watching([item for items in work.values() for item in items]) as watch:
-            for fingerprint, items in work.items():
-                rotation = plan.rotations[fingerprint]
-                with scaled(model, rotation):
-                    answer_all = answering(rotation, sizes)
-                    for (cell, question), sample in _measured(plan, model, answer_all, items):
-                        append(file, {**sample, "session": len(record["sessions"]) - 1})
-                        samples[cell.key, question.digest] = sample
-                        watch(cell, question, sample)
-    asked = {(cell.key, question.digest) for cell in plan.cells for question in cell.questions}
-    return sum(samples[key]["status"] != "ok" for key in asked)
+            for (cell, question), reply in answered:
+                if told < len(joined):
+                    told = len(joined)
+                    write_run(folder, record)
+                sample = _record(plan, cell, question, reply)
+                append(file, {**sample, "session": len(record["sessions"]) - 1})
+                watch(cell, question, sample)
+    return list(_failures(plan, read_samples(folder)))
 
 
-def _measured(
-    plan: Plan, model: Any, answer_all: Answering, items: Sequence[Item]
-) -> Iterator[tuple[Item, Record]]:
-    """Yield each item with its record as it is measured."""
-    tasks = {task.label: task for task in plan.tasks}
-    device = plan.checkpoint.device
-    _start_peak(device)
-    began = time.perf_counter()
-    for index, answer in answer_all(model, [question for _, question in items]):
-        cell, question = items[index]
-        outcome = _graded(tasks[cell.task], question, answer, plan)
-        seconds = time.perf_counter() - began
-        yield items[index], _record(items[index], outcome, seconds, _peak_mib(device))
-        _start_peak(device)
-        began = time.perf_counter()
+def alone(plan: Plan, work: Work, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
+    """Load the weights and return the replies to all questions, measured in this process."""
+    model = ready(plan.checkpoint)
+    return (
+        (items[reply.index], reply)
+        for fingerprint, items in work.items()
+        for reply in replies(
+            model,
+            plan.checkpoint.device,
+            plan.rotations[fingerprint],
+            [question for _, question in items],
+            sizes,
+        )
+    )
 
 
-def _graded(task: Plugin, question: Question, answer: Answer | None, plan: Plan) -> Record:
-    """Grade an answer; too little memory or an infinite loss is a status, never a number."""
+def _failures(plan: Plan, samples: dict[tuple[str, str], Record]) -> Iterator[Failure]:
+    for cell in plan.cells:
+        if cell.failed is not None:
+            yield Failure(cell, None, "failed", cell.failed)
+            continue
+        for question in cell.questions:
+            record = samples[cell.key, question.digest]
+            if record["status"] != "ok":
+                told = record.get("reason") or record["status"]
+                yield Failure(cell, question.unit, record["status"], told)
+
+
+def _record(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
+    outcome = _graded(plan, cell, question, reply)
+    return {
+        "cell": cell.key,
+        "question": question.digest,
+        "task": cell.task,
+        "length": cell.length,
+        "frequencies": cell.frequencies,
+        "unit": question.unit,
+        **outcome,
+        "seconds": round(reply.seconds, 4),
+        "peak_mib": round(reply.peak_mib, 1),
+    }
+
+
+def _graded(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
+    """Grade an answer; what has no number is a status and a reason, never a number."""
+    answer = reply.answer
+    if reply.failure is not None:
+        return _lost(question, "failed", reply.failure)
     if answer is None:
-        return {"status": "out_of_memory", "value": None, "weight": 0}
+        mib = round(needed(plan, cell, question) / 2**20, 1)
+        told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
+        return _lost(question, "out_of_memory", told, estimate_mib=mib)
     if not all(map(math.isfinite, answer.nll)):
         first = next(i for i, nll in enumerate(answer.nll) if not math.isfinite(nll))
-        facts = {**question.facts, "position": question.start + first}
-        return {"status": "not_finite", "value": None, "weight": 0, "facts": facts}
-    return call(f"task {task.label}", lambda: _ok(task.module.grade(question, answer, plan.source)))
+        place = question.start + first
+        told = f"the loss at position {place} is {answer.nll[first]}"
+        return _lost(question, "not_finite", told, position=place)
+    task = next(task for task in plan.tasks if task.label == cell.task)
+    try:
+        return call(
+            f"task {task.label}", lambda: _ok(task.module.grade(question, answer, plan.source))
+        )
+    except UserError as error:
+        return _lost(question, "failed", str(error))
+
+
+def _lost(question: Question, status: str, reason: str, **facts: Fact) -> Record:
+    told = {**question.facts, **facts}
+    return {
+        "status": status,
+        "value": None,
+        "weight": 0,
+        "reason": printable(reason),
+        "facts": told,
+    }
 
 
 def _ok(sample: Sample) -> Record:
@@ -92,31 +155,3 @@ def _ok(sample: Sample) -> Record:
     }  # fmt: skip
     json.dumps(outcome, allow_nan=False)
     return {**outcome, "value": float(sample.value)}
-
-
-def _record(item: Item, outcome: Record, seconds: float, peak_mib: float) -> Record:
-    cell, question = item
-    return {
-        "cell": cell.key,
-        "question": question.digest,
-        "task": cell.task,
-        "length": cell.length,
-        "frequencies": cell.frequencies,
-        "unit": question.unit,
-        "facts": dict(question.facts),
-        **outcome,
-        "seconds": round(seconds, 4),
-        "peak_mib": round(peak_mib, 1),
-    }
-
-
-def _start_peak(device: str) -> None:
-    if torch.device(device).type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-
-
-def _peak_mib(device: str) -> float:
-    """Return the peak memory: of this sample on a GPU, of the process so far on a CPU."""
-    if torch.device(device).type == "cuda":
-        return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -88,7 +88,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(checkpoint: object) -> None:
         pytest.fail(f"the weights of {checkpoint} were read")
 
-    monkeypatch.setattr("harness.sweep.load_weights", fail)
+    monkeypatch.setattr("harness.work.load_weights", fail)
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +171,11 @@ class TestRun:
         """The plan and its cost are told without a weight file, and no folder is made."""
         done = ropewalk(*sweep(bare, docs, tmp_path / "run"), "--dry-run")
         assert (done.status, done.err) == (0, "")
-        assert f"To measure: {QUESTIONS} samples, {21 * (320 + 512):,} tokens" in done.out
+        assert f"To measure: {QUESTIONS} samples, " in done.out
+        alone = ropewalk(
+            *sweep(bare, docs, tmp_path / "run", task=["perplexity:tail=16"]), "--dry-run"
+        )
+        assert f"To measure: 18 samples, {9 * (320 + 512):,} tokens" in alone.out
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.usefixtures("weightless")
@@ -260,15 +264,18 @@ class TestRun:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """It is a row with a status and exit status 1, and the next run measures it again."""
-        from harness import patch as machine
+        from harness import patch
 
-        answers, fits = machine.answers, [False, True, True]
+        answers, short_of = patch.answers, set[str]()
 
-        def short(model: Any, questions: Sequence[Any]) -> Iterator[Any]:
-            for index, answer in answers(model, questions):
-                yield index, answer if not fits or fits.pop() else None
+        def short(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
+            for index, answer in answers(model, questions, **chunks):
+                question = questions[index]
+                lost = question.unit == "document-2.txt" and not short_of
+                short_of.update([question.digest] * lost)
+                yield index, None if lost else answer
 
-        monkeypatch.setattr(machine, "answers", short)
+        monkeypatch.setattr(patch, "answers", short)
         done = ropewalk(*sweep(tiny, docs, tmp_path))
         assert done.status == 1
         assert "document-2.txt: out_of_memory" in done.err
@@ -294,8 +301,7 @@ left, append = int(sys.argv[1]), sweep.append
 def killed(file, record):
     global left
     if not left:
-        file.write('{"cell": "' + record["cell"])
-        file.flush()
+        file.write(b'{"cell": "' + record["cell"].encode())
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
     append(file, record)

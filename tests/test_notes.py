@@ -11,9 +11,9 @@ from transformers import AutoConfig
 
 from harness.cli import main
 from harness.notes import equal_to, notes, shipped
-from harness.plan import resolve
 from harness.plugins import catalogue, load
 from harness.rotary import rope_of
+from harness.rotations import resolve
 from scaling import native
 from scaling._types import Rope
 from tests.tiny import WINDOW, save_tiny

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.plan import resolve
 from harness.plugins import FOLDERS, ROOT, catalogue, load, names, nearest, split_options
+from harness.rotations import resolve
 from scaling._types import Rope
 
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."

@@ -11,8 +11,8 @@ from harness.errors import UserError
 from harness.spec import LENGTHS, SCALING, TASKS, Spec, parse
 
 SETTINGS = (
-    "allow_pickle, device, docs, dtype, length, max_memory, model, offline, out, published, "
-    "revision, scaling, seed, task, trust_remote_code"
+    "allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, offline, "
+    "out, published, revision, scaling, seed, task, trust_remote_code, workers"
 )
 
 

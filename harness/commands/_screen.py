@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
 
@@ -18,3 +21,13 @@ err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
 
 Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 Switch = Annotated[bool | None, Parameter(negative="")]
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM, with which batch systems end a job, do what Ctrl-C does."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

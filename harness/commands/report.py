@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, err, screen
+from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
 
@@ -38,8 +38,8 @@ def report(
     if len(runs) > 1 and out is None:
         message = "several runs are joined: say with --out where their tables and figures go."
         raise UserError(message)
-    write(list(runs), out or runs[0] / "reports", report, task or (), mixed=mixed)
-    return COMPLETE
+    whole = write(list(runs), out or runs[0] / "reports", report, task or (), mixed=mixed)
+    return COMPLETE if whole else WITH_FAILURES
 
 
 def write(
@@ -49,10 +49,11 @@ def write(
     tasks: tuple[str, ...] = (),
     *,
     mixed: bool = False,
-) -> None:
+) -> bool:
     """Write the reports of these runs, and show the table and where the files are.
 
     ``tasks`` are those whose code may run beside the built-in ones: a record alone runs none.
+    Returns whether every task could score what was measured; where one could not, it says why.
     """
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
@@ -68,7 +69,11 @@ def write(
         screen.print(note, style="bold", highlight=False)
     show(frame, screen)
     tell(written, screen)
+    unscored = frame.loc[(frame["status"] == "failed") & frame["value"].notna(), "reason"].unique()
+    for reason in unscored:
+        screen.print(f"No score: {reason}", highlight=False, markup=False, soft_wrap=True)
     screen.print("\nTables and figures:", highlight=False)
     for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
         first, *others = (file.suffix for file in files)
         screen.print(f"  {' '.join([f'{stem}{first}', *others])}", highlight=False, soft_wrap=True)
+    return not len(unscored)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
+from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen, terminable
 from harness.commands.report import write
 from harness.folders import run_folders
 from harness.offline import go_offline
 
 if TYPE_CHECKING:
     from harness.plan import Plan
+    from harness.sweep import Failure
+    from harness.workers import Crew
 
 
 def run(
@@ -34,8 +35,11 @@ def run(
     device: str | None = None,
     offline: Switch = None,
     max_memory: str | None = None,
+    device_map: str | None = None,
     trust_remote_code: Switch = None,
     allow_pickle: Switch = None,
+    workers: int | None = None,
+    cluster: str | None = None,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
 ) -> int:
     """Run a sweep: every scaling x task x length. The same command again goes on where it stopped.
@@ -54,8 +58,11 @@ def run(
         device: auto, cpu, cuda, cuda:1, …
         offline: Ask the hub for nothing; what its cache holds will do.
         max_memory: Bytes that weights and work may take: 800MiB, 12GB; default: what is fastest.
+        device_map: auto: one model over all GPUs, then memory, then disk (accelerate).
         trust_remote_code: Let code from the model's repository run.
         allow_pickle: Accept weights that are not safetensors.
+        workers: Measure in so many processes, on Ray; on a GPU machine one a GPU.
+        cluster: HOST:PORT of a Ray cluster to measure on, or auto; default: this machine.
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
     flags = {name: value for name, value in locals().items() if name not in ("sweep", "dry_run")}
@@ -65,30 +72,37 @@ def run(
     if specs[0].offline:
         go_offline()
     from harness import show
+    from harness.cluster import crew
     from harness.plan import make_plan
 
-    with err.status("Reading config, tokenizer and documents"):
-        plans = [make_plan(spec) for spec in specs]
-    folders = run_folders(specs[0].out, [plan.checkpoint.label for plan in plans])
-    if dry_run:
-        for plan, folder in zip(plans, folders, strict=True):
-            show.plan(plan, folder, screen)
-        return COMPLETE
-    return _measure_all(plans, folders)
-
-
-def _measure_all(plans: Sequence[Plan], folders: Sequence[Path]) -> int:
-    """Measure one model after the other, then report them together."""
-    statuses = [_measure(plan, folder) for plan, folder in zip(plans, folders, strict=True)]
+    with crew(specs[0], _tell) as hands:
+        with err.status("Reading config, tokenizer and documents"):
+            elsewhere = hands.device if hands else None
+            plans = [make_plan(spec, elsewhere=elsewhere) for spec in specs]
+        folders = run_folders(specs[0].out, [plan.checkpoint.label for plan in plans])
+        if dry_run:
+            for plan, folder in zip(plans, folders, strict=True):
+                show.plan(plan, folder, screen)
+            return COMPLETE
+        failed = [
+            failure
+            for plan, folder in zip(plans, folders, strict=True)
+            for failure in _measure(plan, folder, hands)
+        ]
     reports = folders[0] if len(folders) == 1 else folders[0].parent
-    write(list(folders), reports / "reports", None, plans[0].spec.task)
-    return max(statuses)
+    whole = write(folders, reports / "reports", None, plans[0].spec.task)
+    show.failures(failed, err)
+    return WITH_FAILURES if failed or not whole else COMPLETE
 
 
-def _measure(plan: Plan, folder: Path) -> int:
+def _measure(plan: Plan, folder: Path, hands: Crew | None) -> list[Failure]:
     from harness import show
     from harness.sweep import measure
 
     show.left_out(plan, err)
-    failed = measure(plan, folder, partial(show.progress, err))
-    return WITH_FAILURES if failed else COMPLETE
+    with terminable():
+        return measure(plan, folder, partial(show.progress, err), hands and hands.anew())
+
+
+def _tell(sentence: str) -> None:
+    err.print(sentence, highlight=False, markup=False)

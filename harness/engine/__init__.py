@@ -8,7 +8,6 @@ once, layers and head take rows in chunks, and neither a ``length x vocabulary``
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -44,10 +43,9 @@ def answers(
     for group in [asked] if sharing else _equal(asked):
         failed: list[tuple[int, Question]] = []
         yield from _solved(model, group, sizes, sharing, failed)
-        small = replace(sizes, chunk=min(sizes.chunk, 256))
         for one in failed:
             lost: list[tuple[int, Question]] = []
-            yield from _solved(model, [one], small, sharing, lost)
+            yield from _solved(model, [one], sizes.least, sharing, lost)
             yield from ((index, None) for index, _ in lost)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
 
@@ -18,6 +18,11 @@ class Sizes:
     pack: int = 8192
     chunk: int = 2048
     logits: int = 16 * 2**20
+
+    @property
+    def least(self) -> Sizes:
+        """What is tried where too little memory is found with these."""
+        return replace(self, chunk=min(self.chunk, 256), logits=min(self.logits, 2**20))
 
     def head_rows(self, vocabulary: int) -> int:
         """Return how many rows the head takes at once."""

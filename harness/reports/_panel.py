@@ -15,7 +15,7 @@ from harness.reports._style import GREY, SIZE, Look, spaced, tick_label
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 MOST_BANDS = 8  # scalings; the bands of more would be one grey
-LOST = {"out_of_memory": "x", "not_finite": "+"}  # status: marker
+LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "v"}  # status: marker
 
 
 def lost(table: pd.DataFrame) -> dict[str, str]:

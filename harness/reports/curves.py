@@ -16,7 +16,7 @@ BANDS = (
 )
 NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
 TAIL = "tail: the same last tokens are scored at every length."
-SIGNS = {"x": "×", "+": "+"}  # how a marker is written in the note
+SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
 
 
 def make(frame: pd.DataFrame) -> Figure:

@@ -64,7 +64,7 @@ def _timed(setting: Setting, function: Any, inside: list[float]) -> Any:
 
 
 def _write(model: Any, asked: list[Question]) -> None:
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "samples").open("w") as file:
+    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "samples").open("ab", 0) as file:
         for index, answer in answers(model, asked):
             assert answer is not None
             sample = perplexity.grade(asked[index], answer, NOTHING)

@@ -9,8 +9,8 @@ import torch
 from benchmarks.setting import Row, Setting, row
 from harness.checkpoint import load_weights, open_checkpoint
 from harness.patch import scaled
-from harness.plan import resolve
 from harness.plugins import load
+from harness.rotations import resolve
 
 METHODS = (
     "rerope", "leaky_rerope", "self_extend", "dual_chunk", "string", "lm_infinite", "log_n",

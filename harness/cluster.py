@@ -1,0 +1,118 @@
+"""Many processes or machines: Ray, on this machine or at an address (``ropewalk[cluster]``)."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from harness.errors import UserError, reason
+from harness.spec import Spec
+from harness.workers import Crew
+
+HINT = "install it with: pip install 'ropewalk[cluster]'"
+QUIET = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a later version
+}
+
+
+@contextmanager
+def crew(spec: Spec, tell: Callable[[str], None]) -> Iterator[Crew | None]:
+    """Connect to the cluster a spec names, or make one of this machine; None if it asks for none.
+
+    Raises UserError where Ray is not installed, or nothing answers at the address.
+    """
+    if spec.workers is None and spec.cluster is None:
+        yield None
+        return
+    try:
+        os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+        import ray
+    except ImportError:
+        message = f"--workers and --cluster need Ray; {HINT}"
+        raise UserError(message) from None
+    with _quiet():
+        try:
+            yield _local(ray, spec, tell) if spec.cluster is None else _joined(ray, spec, tell)
+        finally:
+            ray.shutdown()
+
+
+def _local(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
+    """Start Ray on this machine, its cores shared among the workers."""
+    import torch
+
+    count = spec.workers or 1
+    threads = max(1, torch.get_num_threads() // count)
+    _start(ray, address="local", num_cpus=count * threads, include_dashboard=False)
+    device = _device(ray, spec)
+    if device == "cuda" and ray.cluster_resources().get("GPU", 0) < count:
+        tell(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
+    return Crew(count, device, threads, tell)
+
+
+def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
+    """Connect to a running cluster; a worker a GPU, or a worker a node where there is none."""
+    address = str(spec.cluster)
+    host, _, port = address.rpartition(":")
+    if address != "auto" and not (host and port.isdigit() and "/" not in host):
+        message = f"--cluster {address!r} is no address; give HOST:PORT, or auto on a node of it."
+        raise UserError(message)
+    if address != "auto":  # Ray itself would try for two minutes, aloud
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            told = error.strerror or reason(error)
+            message = f"no cluster answers at {address}: {told}; start one with: ray start --head"
+            raise UserError(message) from None
+    try:
+        _start(ray, address=address)
+    except ConnectionError as error:
+        message = (
+            "no cluster runs on this machine; start one with: ray start --head"
+            if "not find any running" in str(error)
+            else f"Ray at {address} does not let us in; set RAY_AUTH_MODE here as on its nodes."
+        )
+        raise UserError(message) from None
+    device = _device(ray, spec)
+    has = ray.cluster_resources()
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    count = spec.workers or max(1, int(has.get("GPU", 0)) if device == "cuda" else nodes)
+    threads = 1 if device == "cuda" else max(1, int(has.get("CPU", 1)) // count)
+    return Crew(count, device, threads, tell)
+
+
+def _start(ray: Any, **where: Any) -> None:
+    try:
+        ray.init(logging_level="ERROR", log_to_driver=False, **where)
+    except ConnectionError:
+        raise
+    except (Exception, SystemExit) as error:
+        message = f"Ray cannot be reached: {reason(error)}"
+        raise UserError(message) from error
+
+
+def _device(ray: Any, spec: Spec) -> str:
+    """Return what the workers compute on; Ray says which GPU is whose."""
+    if spec.device == "auto":
+        return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+    if spec.device not in ("cpu", "cuda"):
+        message = f"workers are given their GPU by Ray: --device {spec.device} must be cpu or cuda."
+        raise UserError(message)
+    return spec.device
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray from printing the log of a lost node over our output: it is told in a sentence."""
+    from ray._private import worker
+
+    own = worker.print_to_stdstream
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = own

@@ -1,0 +1,70 @@
+"""What each method does at each length: checked, or in words why it cannot be had."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
+from typing import Any
+
+from harness.errors import UserError
+from harness.plugins import Plugin, call, entry
+from scaling._bands import Bands
+from scaling._rotation import Rotation, frequencies_of
+from scaling._types import Rope
+
+
+def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
+    """Compute what a method does at a length; raise UserError for what cannot be used."""
+    what = f"scaling {method.label} at length {length}"
+    found: Any = call(what, lambda: entry(method.module, "method")(rope, length, **method.options))
+    if not isinstance(found, Rotation):
+        message = f"{what}: it returned {type(found).__name__}, not Frequencies or Bands."
+        raise UserError(message)
+    if isinstance(found, Bands) and found.length != length:
+        message = f"{what}: its bands are for {found.length} tokens."
+        raise UserError(message)
+    wanted, inner = rope.rotary_dim // 2, found.bands if isinstance(found, Bands) else (found,)
+    for counts in {len(frequencies_of(part).inv_freq) for part in inner} - {wanted}:
+        message = f"{what}: {counts} frequencies for {wanted} channel pairs."
+        raise UserError(message)
+    return found
+
+
+def over_lengths(
+    methods: Sequence[Plugin], rope: Rope, lengths: Sequence[int]
+) -> dict[tuple[str, int], Rotation | UserError]:
+    """Return what every method (by label) does at every length, or why it cannot be had.
+
+    A method that fails at every length is refused: its options or its file are wrong; so is a
+    built-in one at any, for its options. A user's that fails at some lengths fails these cells.
+    """
+    found: dict[tuple[str, int], Rotation | UserError] = {}
+    for method in methods:
+        errors = []
+        for length in lengths:
+            try:
+                found[method.label, length] = resolve(method, rope, length)
+            except UserError as error:
+                errors.append(error)
+                found[method.label, length] = error
+        if errors and (method.digest is None or len(errors) == len(lengths)):
+            raise errors[0]
+    return found
+
+
+def hosts_of(rotations: Mapping[tuple[str, int], Rotation]) -> dict[str, str]:
+    """Return, of bands that a method's bands at its longest length begin with, those longest.
+
+    Both are then measured by one attention, so that shorter contexts can be read off longer ones.
+    """
+    longest: dict[str, tuple[int, Rotation]] = {}
+    for (label, length), found in rotations.items():
+        longest[label] = max(longest.get(label, (0, found)), (length, found), key=itemgetter(0))
+    hosts = {}
+    for (label, length), found in rotations.items():
+        whole = longest[label][1]
+        if not isinstance(found, Bands) or not isinstance(whole, Bands) or found is whole:
+            continue
+        if whole.upto(length).fingerprint == found.fingerprint:
+            hosts[found.fingerprint] = whole.fingerprint
+    return hosts

@@ -1,0 +1,233 @@
+"""The same plan on Ray: the same records and bits, and a lost worker costs no sample."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.groups import Group, groups
+from harness.plan import Cell
+from harness.store import RUN, append
+from harness.workers import LOSSES, _Shift
+from tasks._types import Question
+from tests.test_cli import Ropewalk, ropewalk, samples, sweep
+
+__all__ = ["ropewalk"]  # a fixture
+
+ray = pytest.importorskip("ray")
+MANY = {"task": ["perplexity:tail=16", "passkey:depths=4,trials=4"]}
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run in this process."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.raises(SystemExit) as ended:
+        main(sweep(tiny, docs, folder, **MANY))
+    assert not ended.value.code
+    return folder
+
+
+class TestGroups:
+    """What is given out together."""
+
+    def items(self, *tokens: Sequence[int]) -> list[tuple[Cell, Question]]:
+        """Return questions of these tokens in one cell."""
+        cell = Cell("none", "task", 1, "f", "key", ())
+        return [(cell, Question("u", len(t), tuple(t), 1)) for t in tokens]
+
+    @pytest.mark.parametrize("workers", [1, 2, 7, 100])
+    def test_every_question_is_in_one_group(self, workers: int) -> None:
+        """Nothing is lost or doubled, no group mixes fingerprints, and the longest go first."""
+        draw = Random(workers)
+        work = {
+            name: self.items(*([draw.randrange(9)] * draw.randrange(2, 50) for _ in range(40)))
+            for name in ("f", "g")
+        }
+        found = groups(work, workers)
+        for name, items in work.items():
+            got = [item for g in found if g.fingerprint == name for item in g.left.values()]
+            assert sorted(map(id, got)) == sorted(map(id, items))
+        assert [g.tokens for g in found] == sorted((g.tokens for g in found), reverse=True)
+
+    def test_what_shares_a_beginning_stays_together(self) -> None:
+        """The engine computes it once; what shares little may go to another worker."""
+        first, second = range(1, 101), range(500, 600)
+        nested = [first[:30], first[:60], first, [*first[:70], *second[:30]]]
+        found = groups({"f": self.items(*nested, second, [*first[:20], *second[:80]])}, 100)
+        lengths = [sorted(q.length for _, q in group.left.values()) for group in found]
+        assert lengths == [[30, 60, 100, 100], [100], [100]]
+
+    def test_every_worker_gets_several(self) -> None:
+        """With questions enough, no worker waits long for the last one."""
+        work = {"f": self.items(*([n] * 10 for n in range(1000)))}
+        found = groups(work, 5)
+        assert 4 * 5 <= len(found) <= 8 * 5
+        assert max(group.tokens for group in found) <= 10_000 / (4 * 5)
+
+
+def test_what_loses_every_worker_is_a_failure() -> None:
+    """A group that kills whoever computes it ends as failed samples, not as an endless sweep."""
+    items = TestGroups().items([1, 2], [3, 4])
+    shift: Any = object.__new__(_Shift)
+    shift.queue = deque()
+    group = Group("f", dict(enumerate(items)))
+    for _ in range(LOSSES - 1):
+        assert list(shift._again(group, RuntimeError("long\nkilled by a signal"))) == []
+        assert shift.queue.popleft() is group
+    told = list(shift._again(group, RuntimeError("long\nkilled by a signal")))
+    assert [item for item, _ in told] == items
+    assert {reply.failure for _, reply in told} == {
+        "3 workers were lost over it: killed by a signal"
+    }
+    assert not shift.queue
+
+
+@pytest.fixture
+def cluster() -> Iterator[Any]:
+    """Return Ray's own test cluster: a head without cores, and two nodes of one core each."""
+    from ray.cluster_utils import Cluster
+
+    head = {"num_cpus": 0, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=head)
+    made.nodes = [made.add_node(num_cpus=1) for _ in range(2)]
+    yield made
+    made.shutdown()
+
+
+def ready_workers() -> list[int]:
+    """Return the processes that have loaded the weights, by the titles Ray gives them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            title = path.read_bytes().rstrip(b"\0 ")
+        except OSError:
+            continue
+        if title in (b"ray::Worker", b"ray::Worker.answer"):
+            found.append(int(path.parent.name))
+    return found
+
+
+def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
+    """Let ``kill`` take a worker in mid-sweep, when two have the weights and work is left."""
+    count = [0]
+
+    def wait(over: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not over():
+            assert time.monotonic() < deadline, f"there are {len(ready_workers())} workers"
+            time.sleep(0.05)
+
+    def losing(file: Any, record: Any) -> None:
+        append(file, record)
+        count[0] += 1
+        if count[0] == 3:
+            wait(lambda: len(ready_workers()) == 2)
+        if count[0] == 6:
+            kill()
+            wait(lambda: len(ready_workers()) < 2)
+
+    patch.setattr("harness.sweep.append", losing)
+
+
+def test_a_lost_node_costs_nothing(
+    whole: Path,
+    tiny: Path,
+    docs: Path,
+    tmp_path: Path,
+    ropewalk: Ropewalk,
+    cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On two nodes of which one is killed in mid-sweep: the bits of one process, each once."""
+    lose(monkeypatch, lambda: cluster.remove_node(cluster.nodes.pop(), allow_graceful=False))
+    done = ropewalk(*sweep(tiny, docs, tmp_path, **MANY), "--cluster", cluster.address)
+    assert done.status == 0, done.err
+    assert "A worker was lost; its " in done.err
+    assert "raylet" not in done.out + done.err
+    assert samples(tmp_path) == samples(whole)
+    run, alone = (json.loads((folder / RUN).read_text()) for folder in (tmp_path, whole))
+    (session,) = run.pop("sessions")
+    threads = [(worker["host"], worker["threads"]) for worker in session["workers"]]
+    assert threads == [(socket.gethostname(), 1)] * 2
+    del alone["sessions"], run["asked"], alone["asked"]
+    assert run == alone
+
+
+def test_a_lost_worker_costs_nothing(
+    whole: Path,
+    tiny: Path,
+    docs: Path,
+    tmp_path: Path,
+    ropewalk: Ropewalk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two workers on this machine one is killed in mid-sweep, and another takes its place."""
+    words = [*sweep(tiny, docs, tmp_path, **MANY), "--workers", "2"]
+    lose(monkeypatch, lambda: os.kill(ready_workers()[0], signal.SIGKILL))
+    done = ropewalk(*words)
+    assert done.status == 0, done.err
+    assert "A worker was lost; its " in done.err
+    assert samples(tmp_path) == samples(whole)
+    assert not ray.is_initialized()
+    monkeypatch.setattr("harness.work.load_weights", lambda _: pytest.fail("weights were read"))
+    assert ropewalk(*words[:-2]).status == 0  # nothing is left to measure
+    assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 1
+
+
+class TestRefused:
+    """What Ray cannot do is one sentence and exit status 2."""
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (["--cluster", "nonsense"], "--cluster 'nonsense' is no address; give HOST:PORT, or "
+             "auto on a node of it."),
+            (["--cluster", "ray://1.2.3.4:10001"], "--cluster 'ray://1.2.3.4:10001' is no address; "
+             "give HOST:PORT, or auto on a node of it."),
+            (["--cluster", "127.0.0.1:1"], "no cluster answers at 127.0.0.1:1: Connection refused; "
+             "start one with: ray start --head"),
+            (["--cluster", "auto"], "no cluster runs on this machine; start one with: ray start "
+             "--head"),
+            (["--workers", "0"], "workers: Input should be greater than or equal to 1 (given: 0)."),
+        ],
+    )  # fmt: skip
+    def test_an_address_where_nothing_is(
+        self, words: list[str], message: str, bare: Sequence[str], ropewalk: Ropewalk
+    ) -> None:
+        """The sentence says what was given and what to do, and no run folder is made."""
+        done = ropewalk(*bare, *words)
+        assert (done.status, done.out, done.err) == (2, "", f"ropewalk: {message}\n")
+        assert not Path("run").exists()
+
+    @pytest.fixture
+    def bare(
+        self, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> list[str]:
+        """Return a small sweep."""
+        monkeypatch.chdir(tmp_path)
+        return sweep(tiny, docs, Path("run"))
+
+    def test_ray_that_is_not_installed(
+        self, bare: Sequence[str], ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The extra is named with the command that installs it."""
+        monkeypatch.setitem(sys.modules, "ray", None)
+        done = ropewalk(*bare, "--workers", "2")
+        assert (done.status, done.err) == (
+            2,
+            "ropewalk: --workers and --cluster need Ray; install it with: "
+            "pip install 'ropewalk[cluster]'\n",
+        )

@@ -1,0 +1,193 @@
+"""What a user's code, or a model, that fails costs: its own cells, and a sentence."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness import patch as machine
+from harness.plugins import ROOT
+from harness.store import RUN, SAMPLES
+from tests.test_cli import MINE, Ropewalk, ropewalk, samples, sweep
+
+__all__ = ["ropewalk"]  # a fixture
+
+TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"]}
+PICKY = MINE.replace("    return", "    1 / (512 - length)\n    return")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(tiny: Path, docs: Path, ropewalk: Ropewalk) -> Callable[..., Any]:
+    """Return a small sweep into the folder ``run``."""
+    return lambda *more, **changes: ropewalk(
+        *sweep(tiny, docs, Path("run"), **{**TASK, **changes}), *more
+    )
+
+
+def statuses() -> dict[tuple[str, int], str]:
+    """Return what the table says of every (scaling, length)."""
+    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    return {(row.scaling, row.length): row.status for row in table.itertuples()}
+
+
+def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., Any]) -> None:
+    """Its other cells are measured, the table has a status, and a sentence says why at the end."""
+    Path("mine.py").write_text(PICKY)
+    changes = {"scaling": ["none", "./mine.py:factor=2"]}
+    told = (
+        "scaling mine:factor=2 at length 512 failed: ZeroDivisionError: division by zero at "
+        f"{Path.cwd()}/mine.py:5."
+    )
+    dry = run("--dry-run", **changes)
+    assert dry.status == 0
+    assert f"Its cells fail: {told}\n" in dry.out
+    assert "To measure: 9 samples" in dry.out
+    done = run(**changes)
+    assert done.status == 1
+    assert done.err.endswith(
+        f"Without a number:\n  mine:factor=2, perplexity:tail=16, 512 tokens: {told}\n"
+    )
+    assert statuses() == {
+        ("none", 320): "ok", ("none", 512): "ok",
+        ("mine:factor=2", 320): "ok", ("mine:factor=2", 512): "failed",
+    }  # fmt: skip
+    cells = json.loads((Path("run") / RUN).read_text())["cells"]
+    assert [cell["failed"] for cell in cells] == [None, None, None, told]
+    assert len(samples(Path("run"))) == 9
+    Path("mine.py").write_text(MINE)
+    assert run(**changes).status == 0
+    assert set(statuses().values()) == {"ok"}
+    assert len(samples(Path("run"))) == 12
+
+
+@pytest.mark.usefixtures("weightless")
+def test_a_method_that_fails_at_every_length_is_refused(run: Callable[..., Any]) -> None:
+    """Nothing of it could be measured, so its options or its file are wrong: no weight is read."""
+    Path("mine.py").write_text(PICKY)
+    done = run(scaling=["none", "./mine.py"], length=["8x"])
+    assert done.status == 2
+    assert "scaling mine at length 512 failed: ZeroDivisionError" in done.err
+    assert not Path("run").exists()
+
+
+@pytest.fixture
+def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every attempt to read weights fail the test."""
+    monkeypatch.setattr("harness.work.load_weights", lambda _: pytest.fail("weights were read"))
+
+
+def task(change: Callable[[str], str]) -> list[str]:
+    """Write a user's task, the built-in perplexity but for one change, and return its name."""
+    text = (ROOT / "tasks" / "perplexity.py").read_text()
+    assert change(text) != text
+    Path("mine.py").write_text(change(text))
+    return ["./mine.py:tail=16", "perplexity:tail=16"]
+
+
+def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any]) -> None:
+    """The sample has a status and the sentence, the others count, and it is graded again later."""
+    names = task(
+        lambda text: re.sub(
+            r"(def grade.*\n.*\n)", r'\1    1 / (question.unit != "document-1.txt")\n', text
+        )
+    )
+    done = run(task=names)
+    assert done.status == 1
+    told = "task mine:tail=16 failed: ZeroDivisionError: division by zero at "
+    assert f"  none, mine:tail=16, 320 tokens (document-1.txt): {told}" in done.err
+    lines = [json.loads(line) for line in (Path("run") / SAMPLES).read_text().splitlines()]
+    lost = [line for line in lines if line["status"] != "ok"]
+    assert [(line["unit"], line["status"], line["value"]) for line in lost] == [
+        ("document-1.txt", "failed", None)
+    ] * 2
+    assert all(line["reason"].startswith(told) for line in lost)
+    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    assert table["status"].tolist() == ["2 of 3 ok, 1 failed"] * 2 + ["ok"] * 2
+    assert run(task=names).status == 1
+    assert len((Path("run") / SAMPLES).read_text().splitlines()) == len(lines) + 2
+
+
+@pytest.mark.parametrize("value", ["math.nan", "math.inf", '"x"'])
+def test_a_grade_that_is_no_number_is_a_failure(value: str, run: Callable[..., Any]) -> None:
+    """What no file of numbers can hold is not averaged, and costs only its task."""
+    names = task(lambda text: text.replace("unit, math.fsum(answer.nll),", f"unit, {value},"))
+    assert run(task=names).status == 1
+    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
+
+
+def test_a_task_that_cannot_score_fails_its_cells_alone(
+    run: Callable[..., Any], ropewalk: Ropewalk
+) -> None:
+    """Tables and curves are made of the other tasks, now and from the files, and it is told why."""
+    names = task(
+        lambda text: text.replace("    low, high = ratio", "    1 / 0\n    low, high = ratio")
+    )
+    for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
+        assert done.status == 1
+        told = r"No score: task mine(:tail=16)? failed: ZeroDivisionError: division by "
+        assert re.search(told, done.out)
+        table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+        assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
+    assert {record["status"] for record in samples(Path("run")).values()} == {"ok"}
+
+
+def test_a_model_that_fails_on_one_input_fails_there_alone(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the libraries raise over one document costs that document, and is told."""
+    answers = machine.answers
+
+    def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
+        for index, answer in answers(model, questions, **chunks):
+            if questions[index].unit == "document-1.txt":
+                raise RuntimeError("index out of\nrange")
+            yield index, answer
+
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "answers", fails)
+        done = run()
+    assert done.status == 1
+    assert done.err.endswith(
+        "none, perplexity:tail=16, 512 tokens (document-1.txt): RuntimeError: index out of range\n"
+    )
+    counts = [record["status"] for record in samples(Path("run")).values()]
+    assert (counts.count("ok"), counts.count("failed")) == (4, 2)
+    assert run().status == 0
+
+
+def test_a_loss_without_a_number_is_told_with_its_place(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Document, position and what stood there are in the record and in the last lines."""
+    answers = machine.answers
+
+    def infinite(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
+        for index, answer in answers(model, questions, **chunks):
+            if questions[index].unit == "document-1.txt":
+                answer = type(answer)(
+                    (*answer.nll[:5], float("inf"), *answer.nll[6:]), answer.argmax
+                )
+            yield index, answer
+
+    monkeypatch.setattr(machine, "answers", infinite)
+    done = run(length=["5x"])
+    assert done.status == 1
+    assert done.err.endswith(
+        "Without a number:\n  none, perplexity:tail=16, 320 tokens (document-1.txt): "
+        "not finite: the loss at position 309 is inf\n"
+    )
+    (lost,) = [r for r in samples(Path("run")).values() if r["status"] != "ok"]
+    assert (lost["unit"], lost["status"], lost["value"]) == ("document-1.txt", "not_finite", None)
+    assert lost["facts"]["position"] == 320 - 16 + 5

@@ -1,0 +1,85 @@
+"""A model larger than one device: layers in memory and on disk, the same numbers bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from harness import checkpoint
+from harness.plan import make_plan
+from harness.spec import Spec
+from harness.work import ready
+from tests.test_cli import Ropewalk, ropewalk, samples, sweep
+
+__all__ = ["ropewalk"]  # a fixture
+
+ROOM = 0.75  # of a model's bytes, for which there is memory
+SETTINGS = {
+    "task": ["perplexity:tail=16", "passkey:depths=2,trials=1"],
+    "scaling": ["none", "yarn", "rerope"],
+}
+
+
+@pytest.fixture
+def spread(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let this machine have memory for a part of a model; return the models that are loaded."""
+    loaded: list[Any] = []
+    whole = AutoModelForCausalLM.from_pretrained
+
+    def partly(*words: Any, **options: Any) -> Any:
+        if options.get("device_map"):
+            size = (Path(words[0]) / "model.safetensors").stat().st_size
+            options["max_memory"] = {"cpu": int(ROOM * size), "disk": 10**9}
+        found = whole(*words, **options)
+        loaded.append(found[0])
+        return found
+
+    monkeypatch.setattr(checkpoint.AutoModelForCausalLM, "from_pretrained", partly)
+    return loaded
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox"])
+def test_layers_on_disk_change_no_bit(
+    family: str,
+    saved: Callable[[str], Path],
+    docs: Path,
+    tmp_path: Path,
+    ropewalk: Ropewalk,
+    spread: list[Any],
+) -> None:
+    """Every method's patch is verified under accelerate's hooks, and gives the plain numbers."""
+    settings = {**SETTINGS, "scaling": SETTINGS["scaling"][: 3 if family == "llama" else 2]}
+    words = sweep(saved(family), docs, tmp_path / "plain", **settings)
+    assert ropewalk(*words).status == 0
+    assert not hasattr(spread.pop(), "hf_device_map")
+    words = [word for word in words if word not in ("--device", "cpu")]
+    words[words.index(str(tmp_path / "plain"))] = str(tmp_path / "spread")
+    done = ropewalk(*words, "--device-map", "auto")
+    assert done.status == 0, done.err
+    (model,) = spread
+    assert {str(place) for place in model.hf_device_map.values()} == {"cpu", "disk"}
+    assert any(parameter.device.type == "meta" for parameter in model.parameters())
+    assert model.device == torch.device("cpu")
+    assert samples(tmp_path / "spread") == samples(tmp_path / "plain")
+
+
+def test_what_fits_one_device_is_left_whole(tiny: Path, docs: Path) -> None:
+    """With room enough the map is of one place, and nothing hooks into the forward."""
+    spec = Spec(model=str(tiny), docs=str(docs), device_map="auto", length=("1x",), scaling=("pi",))
+    model = ready(make_plan(spec.model_copy(update={"task": ("perplexity:tail=16",)})).checkpoint)
+    assert not hasattr(model, "_hf_hook")
+
+
+def test_a_map_and_a_device_are_one_too_many(
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """A sentence says which to leave out."""
+    done = ropewalk(*sweep(tiny, docs, tmp_path / "run"), "--device-map", "auto")
+    assert (done.status, done.err) == (
+        2, "ropewalk: --device-map auto takes every device there is; leave --device out.\n"
+    )  # fmt: skip

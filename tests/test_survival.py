@@ -1,0 +1,272 @@
+"""What a sweep outlives: kills at any moment, a full disk, too little memory, code that raises."""
+
+from __future__ import annotations
+
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli import main
+from harness.engine import Sizes
+from harness.errors import UserError
+from harness.plugins import ROOT
+from harness.store import LOCK, SAMPLES, append, read_samples, replacing, writing
+from tests.test_cli import Ropewalk, ropewalk, samples, sweep
+from tests.tiny import save_tiny
+
+__all__ = ["ropewalk"]  # a fixture
+
+KILLER = """
+import os, random, signal, sys, time
+from pathlib import Path
+import harness.frame, harness.report, harness.sweep  # once, not in every child
+from harness.cli import main
+
+folder, words = Path(sys.argv[1]), sys.argv[2:]
+draw, file, kills, partly = random.Random(7), folder / "samples.jsonl", 0, 0
+
+def size():
+    return file.stat().st_size if file.exists() else 0
+
+while True:
+    child = os.fork()
+    if not child:
+        try:
+            os.nice(19)  # the parent is to see it measure
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            main(words)
+        except SystemExit as ended:
+            os._exit(int(ended.code or 0))
+        os._exit(99)
+    began, before = time.monotonic(), size()
+    # By the clock, anywhere from planning to reports; or after so many bytes, while it measures.
+    by_clock = draw.random() < 0.15
+    seconds, more = (draw.uniform(0, 0.3), 1e9) if by_clock else (60, draw.uniform(0, 900))
+    pause = draw.uniform(0, 0.002)
+    while True:
+        pid, status = os.waitpid(child, os.WNOHANG)
+        if pid:
+            assert os.WIFEXITED(status), status
+            print(kills, partly, os.WEXITSTATUS(status))
+            sys.exit()
+        if kills < 16 and (time.monotonic() - began > seconds or size() - before > more):
+            time.sleep(pause)
+            os.kill(child, signal.SIGKILL)
+            _, status = os.waitpid(child, 0)
+            if os.WIFEXITED(status):
+                print(kills, partly, os.WEXITSTATUS(status))
+                sys.exit()
+            kills, partly = kills + 1, partly + (size() > before)
+            break
+        time.sleep(0.0005)
+"""
+
+
+MANY = {"task": ["perplexity:tail=16", "passkey:depths=4,trials=4"]}  # samples to be killed between
+
+
+@pytest.fixture(scope="module")
+def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    with pytest.raises(SystemExit) as ended:
+        main(sweep(tiny, docs, folder, **MANY))
+    assert not ended.value.code
+    return folder
+
+
+def test_kills_at_random_moments_change_no_bit(
+    whole: Path, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """Killed again and again, the same command ends with the undisturbed samples, each once."""
+    folder = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", KILLER, str(folder), *sweep(tiny, docs, folder, **MANY)],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    kills, partly, status = map(int, done.stdout.split())
+    assert status == 0, done.stderr
+    assert kills >= 6, done.stdout
+    assert partly >= 4, done.stdout
+    assert samples(folder) == samples(whole)
+    scores = Path("reports") / "scores.csv"
+    assert (folder / scores).read_bytes() == (whole / scores).read_bytes()
+    assert not list(folder.rglob("*.new"))
+
+
+class TestDisk:
+    """A disk that takes no more ends the run in one sentence, and loses nothing."""
+
+    def test_a_disk_that_fills_up_keeps_what_was_measured(
+        self,
+        whole: Path,
+        tiny: Path,
+        docs: Path,
+        tmp_path: Path,
+        ropewalk: Ropewalk,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        """The line that did not fit is taken back, and with more room the same command goes on."""
+
+        def limited(file: Any, record: Any) -> None:
+            # A file may grow to 2000 bytes: as on a full disk, the last write is cut short.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+            try:
+                append(file, record)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+
+        words = sweep(tiny, docs, tmp_path, **MANY)
+        with monkeypatch.context() as patch:
+            patch.setattr("harness.sweep.append", limited)
+            done = ropewalk(*words)
+        assert done.status == 2
+        assert done.err.splitlines()[-1] == (
+            f"ropewalk: {tmp_path / SAMPLES} cannot be written: File too large; what was measured "
+            "before is kept, and the same command goes on."
+        )
+        left = (tmp_path / SAMPLES).read_bytes()
+        assert left.endswith(b"\n")
+        assert 1000 < len(left) <= 2000
+        assert ropewalk(*words).status == 0
+        assert (tmp_path / SAMPLES).read_bytes().startswith(left)
+        assert samples(tmp_path) == samples(whole)
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+    def test_a_full_disk_is_one_sentence(self) -> None:
+        """The system's own words say what is wrong with the file."""
+        with Path("/dev/full").open("ab", buffering=0) as file, pytest.raises(UserError) as caught:
+            append(file, {"cell": "c"})
+        assert str(caught.value).startswith(
+            "/dev/full cannot be written: No space left on device; what was measured before is kept"
+        )
+
+    def test_a_file_that_cannot_be_replaced_stays(self, tmp_path: Path) -> None:
+        """A table or record is there whole, as it was or as it is to be, and nothing half."""
+        (tmp_path / "table").write_text("old")
+        message = f"{tmp_path / 'table'} cannot be written: File exists."
+        with (
+            pytest.raises(UserError, match=re.escape(message)),
+            replacing(tmp_path / "table") as new,
+        ):
+            (new.write_text("ne"), new.mkdir())
+        assert [path.name for path in tmp_path.iterdir()] == ["table"]
+        assert (tmp_path / "table").read_text() == "old"
+
+    def test_a_last_line_without_its_letters_is_torn(self, tmp_path: Path) -> None:
+        """A power cut may leave the length of a line and zeros in it; it is measured again."""
+        record = {"cell": "c", "question": "q", "status": "ok"}
+        with writing(tmp_path) as file:
+            append(file, record)
+        whole = (tmp_path / SAMPLES).read_bytes()
+        (tmp_path / SAMPLES).write_bytes(whole + bytes(40) + b"\n")
+        assert list(read_samples(tmp_path)) == [("c", "q")]
+        with writing(tmp_path):
+            assert (tmp_path / SAMPLES).read_bytes() == whole
+
+    def test_a_lock_that_outlived_its_process_is_none(self, tmp_path: Path) -> None:
+        """After a reboot the lock file is still there, and holds nobody up."""
+        (tmp_path / LOCK).write_text("")
+        with writing(tmp_path) as file:
+            append(file, {"cell": "c", "question": "q", "status": "ok"})
+        assert len(read_samples(tmp_path)) == 1
+
+
+def test_a_batch_systems_end_is_an_interrupt(
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM keeps what was measured, says so and ends with exit status 130."""
+
+    def ended(file: Any, record: Any) -> None:
+        append(file, record)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr("harness.sweep.append", ended)
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        done = ropewalk(*sweep(tiny, docs, tmp_path))
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert done.status == 130
+    assert done.err.endswith("everything measured is kept. The same command goes on.\n")
+    assert len(samples(tmp_path)) == 1
+
+
+class TestMemory:
+    """Too little memory, made with a limit on the process: tried again, then told, never wrong."""
+
+    LIMITED = """
+import resource, sys
+from pathlib import Path
+from harness import sweep
+from harness.cli import main
+more, ready, failures = int(sys.argv[1]) * 2**20, sweep.ready, sweep._failures
+
+def limited(checkpoint):
+    model = ready(checkpoint)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
+    return model
+
+def freed(*measured):  # the reports may take what they like
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+    return failures(*measured)
+
+sweep.ready, sweep._failures = limited, freed
+main(sys.argv[2:])
+"""
+
+    def run(self, mib: int, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        """Run a sweep that may take so much memory beyond the weights."""
+        return subprocess.run(
+            [sys.executable, "-c", self.LIMITED, str(mib), *words],
+            cwd=ROOT, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    def test_smaller_chunks_are_tried(
+        self, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What does not fit in the usual chunks is measured in smaller ones, bit for bit."""
+        model = save_tiny(tmp_path / "broad", intermediate_size=30_000)
+        changes = {"task": ["perplexity:tail=400"], "scaling": ["none"], "length": ["8x"]}
+        done = self.run(250, sweep(model, docs, tmp_path / "poor", **changes))
+        assert done.returncode == 0, done.stderr
+
+        def fail(_: Sizes) -> None:
+            pytest.fail("tried again without need")
+
+        monkeypatch.setattr(Sizes, "least", property(fail))
+        assert ropewalk(*sweep(model, docs, tmp_path / "rich", **changes)).status == 0
+        assert samples(tmp_path / "poor") == samples(tmp_path / "rich")
+
+    def test_a_cell_without_memory_is_told_with_its_estimate(
+        self, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+    ) -> None:
+        """It has a status and what it needs, the others are measured, and with memory so is it."""
+        model = save_tiny(tmp_path / "broad", intermediate_size=30_000)
+        changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "20x"]}
+        words = sweep(model, docs, tmp_path / "run", **changes)
+        done = self.run(60, words)
+        assert done.returncode == 1, done.stderr
+        found = samples(tmp_path / "run").values()
+        assert {(record["length"], record["status"]) for record in found} == {
+            (64, "ok"), (1280, "out_of_memory"),
+        }  # fmt: skip
+        (lost, *_) = [record for record in found if record["status"] != "ok"]
+        assert lost["reason"] == (
+            f"about {lost['facts']['estimate_mib']:,.0f} MiB are needed by the estimate, weights "
+            "included"
+        )
+        assert 100 < lost["facts"]["estimate_mib"] < 1000
+        units = "document-0.txt, document-1.txt, document-2.txt"
+        told = f"none, perplexity:tail=16, 1280 tokens ({units}): out of memory: {lost['reason']}"
+        assert f"Without a number:\n  {told}\n" in done.stderr
+        assert ropewalk(*words).status == 0
