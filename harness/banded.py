@@ -20,6 +20,7 @@ from scaling._types import Frequencies
 
 Tables = tuple[torch.Tensor, torch.Tensor]
 KEPT_BANDS = 8  # tables of cos and sin are kept from layer to layer up to so many bands
+KEPT_SHAPES = 64  # the parts of so many shapes of calls are kept, as a pack of runs has many
 CHECKED = 24  # tokens of the prompt on which the attention is verified
 ERRORS = {torch.float32: 1e-4, torch.float64: 1e-4}  # of the largest logit; other dtypes are coarse
 COARSE = 5e-2
@@ -27,13 +28,12 @@ COARSE = 5e-2
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one band asks of one call: rows, keys, where they are rotated to, and the pieces."""
+    """What one band asks of one call: rows, keys, the pieces, and ``own``, the band's rows."""
 
+    band: Band
+    own: slice
     rows: slice
     keys: slice
-    query: torch.Tensor
-    key: torch.Tensor
-    frequencies: Frequencies
     cut: list[Piece]
 
 
@@ -57,9 +57,7 @@ def parts(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> li
         least, most = int(first[met].min()), int(end[met].max())
         cut = pieces(first - least, end - least)
         place = slice(start - (keys - rows), stop - (keys - rows))
-        columns = slice(least, most)
-        query, key = band.query[own], band.key[columns]
-        found.append(Part(place, columns, query, key, band.frequencies, cut))
+        found.append(Part(band, own, place, slice(least, most), cut))
     return found
 
 
@@ -69,7 +67,7 @@ class BandedAttention:
     def __init__(self, bands: Bands, layouts: Mapping[nn.Module, Layout | None]) -> None:
         """Hold the bands, and how each layer rotates; None is a layer that does not."""
         self.bands, self.layouts = bands, layouts
-        self._shape = (0, 0)
+        self._plain = by_distance(bands.length, bands.frequencies, 0)
         self._parts: dict[Any, list[Part]] = {}
         self._tables: dict[Any, Tables] = {}
 
@@ -93,11 +91,11 @@ class BandedAttention:
         query = self._scaled(query, key.shape[2], sliding_window)
         query, key, value = _grouped(query, key, value)
         merged = Merged.empty(query, value.shape[-1])
-        for index, part in enumerate(asked):
+        for part in asked:
             q, k, v = query[:, :, part.rows], key[:, :1, part.keys], value[:, :, part.keys]
             if layout is not None:
-                q = layout.rotate(q, *self._rotation(layout, index, part, q.device, query=True))
-                k = layout.rotate(k, *self._rotation(layout, index, part, k.device, query=False))
+                q = layout.rotate(q, *self._rotation(layout, part, q.device, query=True))
+                k = layout.rotate(k, *self._rotation(layout, part, k.device, query=False))
             attend(
                 merged.of(part.rows),
                 q,
@@ -118,34 +116,36 @@ class BandedAttention:
         if keys > self.bands.length:
             message = f"the bands are for {self.bands.length} tokens, the context has {keys}"
             raise ValueError(message)
-        if self._shape != (rows, keys):
-            self._shape = (rows, keys)
-            self._parts.clear()
-            self._tables.clear()
-        if (rotated, window) not in self._parts:
-            plain = by_distance(keys, self.bands.frequencies, 0)
-            bands = self.bands.bands if rotated else (plain,)
-            self._parts[rotated, window] = parts(bands, rows, keys, window)
-        return self._parts[rotated, window]
+        name = (rows, keys, rotated, window)
+        if name not in self._parts:
+            if len(self._parts) == KEPT_SHAPES:
+                del self._parts[next(iter(self._parts))]
+            bands = self.bands.bands if rotated else (self._plain,)
+            self._parts[name] = parts(bands, rows, keys, window)
+        return self._parts[name]
 
     def _scaled(self, query: torch.Tensor, keys: int, window: int | None) -> torch.Tensor:
         """Scale the queries of a layer that sees the whole context."""
         if self.bands.query_scale is None or window is not None:
             return query
-        scale = self.bands.query_scale[keys - query.shape[2] : keys, None].to(query.device)
-        return (query * scale).to(query.dtype)
+        scale = self.bands.query_scale[keys - query.shape[2] : keys, None]
+        wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
+        return (query * scale.to(wide).to(query.device)).to(query.dtype)
 
-    def _rotation(
-        self, layout: Layout, index: int, part: Part, device: torch.device, *, query: bool
-    ) -> Tables:
-        """Return the tables of a part's queries or keys, kept for the other layers if few."""
-        positions = part.query if query else part.key
+    def _rotation(self, layout: Layout, part: Part, device: torch.device, *, query: bool) -> Tables:
+        """Return the tables of a part's queries or keys.
+
+        Those of few bands are made once, for all layers and calls: what a call asks is a view.
+        """
+        band, asked = part.band, part.own if query else part.keys
+        positions = band.query if query else band.key
         if len(self.bands.bands) > KEPT_BANDS:
-            return layout.tables(positions, part.frequencies, device)
-        name = (layout, index, part.rows.start, part.keys.start, len(positions), device, query)
+            return layout.tables(positions[asked], band.frequencies, device)
+        name = (layout, band, device, query)
         if name not in self._tables:
-            self._tables[name] = layout.tables(positions, part.frequencies, device)
-        return self._tables[name]
+            self._tables[name] = layout.tables(positions, band.frequencies, device)
+        cos, sin = self._tables[name]
+        return cos[asked], sin[asked]
 
 
 def _grouped(

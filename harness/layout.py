@@ -35,6 +35,13 @@ class Layout:
     sign: torch.Tensor
     halves: bool
 
+    def equals(self, other: Layout) -> bool:
+        """Tell whether both rotate every channel alike."""
+        return all(
+            torch.equal(getattr(self, name), getattr(other, name))
+            for name in ("pair", "partner", "sign")
+        )
+
     def tables(
         self, positions: torch.Tensor, found: Frequencies, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,9 +52,12 @@ class Layout:
 
         Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
         """
-        angles = torch.outer(positions.to(device), found.inv_freq.to(device, torch.float64))
+        exact = device if device.type in ("cpu", "cuda") else "cpu"  # others may lack float64
+        angles = torch.outer(positions.to(exact), found.inv_freq.to(exact, torch.float64))
         pair, sign = self.pair.to(device), self.sign.to(device)
-        cos, sin = (x.float()[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin()))
+        cos, sin = (
+            x.float().to(device)[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin())
+        )
         factor, at_rest = found.attention_factor, pair < 0
         return (cos * factor).masked_fill_(at_rest, 1.0), (sin * sign * factor).masked_fill_(
             at_rest, 0.0
@@ -109,13 +119,26 @@ def layouts(model: Any) -> dict[nn.Module, Layout | None]:
         _captured(model, name, (index >> bit & 1) * quarter)
         for bit in range(max(1, (pairs - 1).bit_length()))
     ]
-    found = {
-        layer: _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
-        for layer, seen in plain.items()
-    }
+    found = _shared(
+        {
+            layer: _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
+            for layer, seen in plain.items()
+        }
+    )
     if all(layout is None for layout in found.values()):
         message = f"{kind}: no layer's queries depend on its rotary module; refused."
         raise UserError(message)
+    return found
+
+
+def _shared(found: dict[nn.Module, Layout | None]) -> dict[nn.Module, Layout | None]:
+    """Give layers that rotate alike one layout, so that they also share its tables."""
+    kinds: list[Layout] = []
+    for layer, layout in found.items():
+        if layout is not None:
+            alike = [kind for kind in kinds if layout.equals(kind)]
+            kinds += [] if alike else [layout]
+            found[layer] = alike[0] if alike else layout
     return found
 
 
