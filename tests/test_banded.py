@@ -14,7 +14,8 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from harness import checkpoint, layout
-from harness.banded import banded, parts
+from harness.banded import banded
+from harness.bandwise import parts
 from harness.errors import UserError
 from harness.layout import NAME, layouts
 from harness.patch import scaled
@@ -247,7 +248,7 @@ def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.Monk
         return found and replace(found, sign=-found.sign)
 
     monkeypatch.setattr(layout, "_layout", wrong)
-    words = "cut into bands, changes its logits"
+    words = "cut into bands, changes its queries"
     with pytest.raises(UserError, match=words), banded(model, bands_of("llama")):
         pass
 

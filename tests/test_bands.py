@@ -197,6 +197,8 @@ def test_a_scale_combines_with_any_method() -> None:
         ("yarn:factr=8", "on=yarn has no option 'factr'; known: factor"),
         ("yarn:factor", "on=yarn: 'factor' is not option=value"),
         ("self_extend", "moves positions"),
+        ("yarn:factor=x", "on=yarn:factor=x: an option has a value of the wrong kind"),
+        ("dynamic_ntk:mode=transformers", "only runs as it is served"),
     ],
 )
 def test_what_a_method_builds_on_is_checked(on: str, words: str) -> None:
