@@ -18,6 +18,7 @@ from scaling._types import Frequencies
 
 NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it
 TOLERANCE = 1e-2  # of the largest value: a quarter turn in bfloat16 is exact to 4e-3
+UNDERSTOOD = ("s_aux", "position_ids", "cache_position")  # tensors that are no bias and no choice
 Attention = Callable[..., tuple[torch.Tensor, None]]
 
 
@@ -35,6 +36,13 @@ class Layout:
     sign: torch.Tensor
     halves: bool
 
+    def equals(self, other: Layout) -> bool:
+        """Tell whether both rotate every channel alike."""
+        return all(
+            torch.equal(getattr(self, name), getattr(other, name))
+            for name in ("pair", "partner", "sign")
+        )
+
     def tables(
         self, positions: torch.Tensor, found: Frequencies, device: torch.device
     ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -45,9 +53,12 @@ class Layout:
 
         Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
         """
-        angles = torch.outer(positions.to(device), found.inv_freq.to(device, torch.float64))
+        exact = device if device.type in ("cpu", "cuda") else "cpu"  # others may lack float64
+        angles = torch.outer(positions.to(exact), found.inv_freq.to(exact, torch.float64))
         pair, sign = self.pair.to(device), self.sign.to(device)
-        cos, sin = (x.float()[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin()))
+        cos, sin = (
+            x.float().to(device)[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin())
+        )
         factor, at_rest = found.attention_factor, pair < 0
         return (cos * factor).masked_fill_(at_rest, 1.0), (sin * sign * factor).masked_fill_(
             at_rest, 0.0
@@ -65,15 +76,15 @@ class Layout:
 
 
 @contextmanager
-def attending(model: Any, attention: Attention) -> Iterator[None]:
+def attending(model: Any, attention: Attention, mask: Any = None) -> Iterator[None]:
     """Run a model with this attention in every layer; restore its own on exit.
 
-    transformers asks a mask function of the same name for masks: it gives none, and refuses
+    transformers asks a mask function of the same name for masks: unset, it gives none, and refuses
     padding. Causality and windows are the attention's.
     """
     before = model.config._attn_implementation
     AttentionInterface.register(NAME, attention)
-    AttentionMaskInterface.register(NAME, _no_mask)
+    AttentionMaskInterface.register(NAME, mask or no_mask)
     try:
         model.set_attn_implementation(NAME)
         yield
@@ -83,10 +94,26 @@ def attending(model: Any, attention: Attention) -> Iterator[None]:
             interface._global_mapping.pop(NAME, None)
 
 
-def _no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
+@contextmanager
+def runs(kind: str) -> Iterator[None]:
+    """Turn what a model trips over where its attention is another one into a UserError."""
+    try:
+        yield
+    except (TypeError, AttributeError, IndexError) as error:
+        message = f"{kind} does not let its attention be replaced; positions cannot be moved in it."
+        raise UserError(message) from error
+
+
+def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
+    """Return no mask; raise UserError where rows are padded."""
     if attention_mask is not None and not bool(attention_mask.all()):
         message = "positions are moved for whole rows of tokens; padding is not supported."
         raise UserError(message)
+
+
+def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: Any) -> torch.Tensor:
+    """Return the window a mask would have, in tokens, in place of the mask; 0 where it has none."""
+    return torch.full((1, 1, 1, 1), float(local_size or 0), device=device)
 
 
 def layouts(model: Any) -> dict[nn.Module, Layout | None]:
@@ -109,13 +136,26 @@ def layouts(model: Any) -> dict[nn.Module, Layout | None]:
         _captured(model, name, (index >> bit & 1) * quarter)
         for bit in range(max(1, (pairs - 1).bit_length()))
     ]
-    found = {
-        layer: _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
-        for layer, seen in plain.items()
-    }
+    found = _shared(
+        {
+            layer: _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
+            for layer, seen in plain.items()
+        }
+    )
     if all(layout is None for layout in found.values()):
         message = f"{kind}: no layer's queries depend on its rotary module; refused."
         raise UserError(message)
+    return found
+
+
+def _shared(found: dict[nn.Module, Layout | None]) -> dict[nn.Module, Layout | None]:
+    """Give layers that rotate alike one layout, so that they also share its tables."""
+    kinds: list[Layout] = []
+    for layer, layout in found.items():
+        if layout is not None:
+            alike = [kind for kind in kinds if layout.equals(kind)]
+            kinds += [] if alike else [layout]
+            found[layer] = alike[0] if alike else layout
     return found
 
 
@@ -123,33 +163,35 @@ def layouts(model: Any) -> dict[nn.Module, Layout | None]:
 def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, torch.Tensor]:
     """Return what every layer's attention sees of its second token, (heads, head_dim) float32."""
     seen: dict[nn.Module, torch.Tensor] = {}
-    kind, windows = type(model).__name__, []
+    kind = type(model).__name__
 
     def capture(
         module: nn.Module,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
-        attention_mask: Any = None,
+        attention_mask: torch.Tensor | None = None,
         *,
-        position_bias: Any = None,
         sliding_window: int | None = None,
-        **_: Any,
+        **more: Any,
     ) -> tuple[torch.Tensor, None]:
-        if attention_mask is not None or position_bias is not None:
-            message = f"{kind} masks or biases its scores itself; positions cannot be moved in it."
+        told = [n for n, x in more.items() if isinstance(x, torch.Tensor) and n not in UNDERSTOOD]
+        if told or (attention_mask is not None and attention_mask.numel() != 1):
+            how = f" ({', '.join(told)})" if told else ""
+            message = f"{kind} masks or biases its scores itself{how}; positions cannot be moved."
             raise UserError(message)
-        windows.append(sliding_window)
+        if (0 if attention_mask is None else int(attention_mask)) != (sliding_window or 0):
+            message = (
+                f"{kind} does not tell its attention of its windows; positions cannot be moved."
+            )
+            raise UserError(message)
         seen[module] = torch.cat((query[0, :, 1], key[0, :, 1])).float().cpu()
         shape = (len(query), query.shape[2], query.shape[1], value.shape[-1])
         return query.new_zeros(shape), None
 
-    with placed(model, name, Frequencies(inv_freq.float())), attending(model, capture):
+    placing = placed(model, name, Frequencies(inv_freq.float()))
+    with placing, attending(model, capture, _window), runs(kind):
         model(input_ids=torch.tensor([[1, 2]], device=model.device), use_cache=False)
-    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
-    if "chunked_attention" in kinds or ("sliding_attention" in kinds and not any(windows)):
-        message = f"{kind} does not tell its attention of its windows; positions cannot be moved."
-        raise UserError(message)
     return seen
 
 

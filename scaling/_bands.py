@@ -61,6 +61,8 @@ class Band:
         rows = slice(0, max(0, length - self.start))
         first, end, query = self.first[rows], self.end[rows], self.query[rows]
         reached = int(end.max()) if len(end) else 0
+        if (len(first), reached) == (len(self.first), len(self.key)):
+            return self
         return replace(self, first=first, end=end, query=query, key=self.key[:reached])
 
 
@@ -190,12 +192,23 @@ def _bytes(row: torch.Tensor) -> bytes:
 def _reach(band: Band) -> float:
     """Return the largest query position less the least key position that meets it."""
     met = band.end > band.first
-    least = torch.stack([band.key[int(a) : int(b)].min() for a, b in _spans(band, met)])
-    return float((band.query[met] - least).max())
+    return float((band.query[met] - _least(band.key, band.first[met], band.end[met])).max())
 
 
-def _spans(band: Band, met: torch.Tensor) -> list[tuple[int, int]]:
-    return list(zip(band.first[met].tolist(), band.end[met].tolist(), strict=True))
+def _least(key: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Return the minimum of ``key[first:end]`` for each of these spans; none is empty.
+
+    Where keys never fall it is the first; elsewhere a span is two blocks of a power of two.
+    """
+    if not bool((key.diff() < 0).any()):
+        return key[first]
+    found, width = key.new_empty(len(first)), end - first
+    blocks, size = key, 1  # the minimum of so many keys from each one on
+    while size <= int(width.max()):
+        here = (size <= width) & (width < 2 * size)
+        found[here] = torch.minimum(blocks[first[here]], blocks[end[here] - size])
+        blocks, size = torch.minimum(blocks[:-size], blocks[size:]), 2 * size
+    return found
 
 
 def scaled(found: Bands | Frequencies, length: int, scale: torch.Tensor) -> Bands:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from scaling._bands import Bands
+from scaling._served import Served
 from scaling._types import Frequencies, Rope
 
 Found = Frequencies | Bands
@@ -31,7 +32,14 @@ def found_on(on: str, rope: Rope, length: int) -> Found:
         if option not in known:
             message = f"on={name} has no option {option!r}; known: {', '.join(known) or 'none'}"
             raise ValueError(message)
-    found: Found = method(rope, length, **options)
+    try:
+        found: Found | Served = method(rope, length, **options)
+    except TypeError as error:
+        message = f"on={on}: an option has a value of the wrong kind ({error})"
+        raise ValueError(message) from error
+    if isinstance(found, Served):
+        message = f"on={on} only runs as it is served; nothing can build on it"
+        raise ValueError(message)
     return found
 
 

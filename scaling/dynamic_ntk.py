@@ -19,37 +19,37 @@ def bands(
     *,
     factor: float = 1.0,
     mode: Literal["frozen", "per_query", "transformers"] = "frozen",
-    block: int = 1,
+    block: int = 32,
 ) -> Bands | Frequencies | Served:
     """Return the frequencies of the cell's length, or what stands for a length that grows.
 
     ``frozen`` (see ``frequencies``) has those of the whole context for every query and key.
     ``per_query`` has those of its own length m + 1 for query m and all the keys it meets, in steps
     of ``block`` tokens rounded up: what decoding step by step means if done right, under any
-    chunking. Rotating the cached keys anew is not enough for that beyond one layer: what is cached
-    in deeper layers was computed from hidden states that saw an older base. So every query is
-    rotated with its own, at a cost: reading eight windows takes 28 times the time of one base for
-    all with ``block`` 1, and twice with 32. ``transformers`` is the library's own stateful type,
-    run as it is served: the prompt in one forward, then token by token, keys keeping the base of
-    their time.
+    chunking; to the letter with ``block`` 1. Rotating the cached keys anew is not enough for that
+    beyond one layer: what is cached in deeper layers was computed from hidden states that saw an
+    older base. So every query is rotated with its own, at a cost: reading eight windows takes twice
+    the time of one base for all with ``block`` 32, and 28 times with 1. ``transformers`` is the
+    library's own stateful type, run as it is served: the prompt in one forward, then token by
+    token, keys keeping the base of their time.
     """
+    if block < 1:
+        message = f"block must be 1 token or more, got {block}"
+        raise ValueError(message)
     if mode == "frozen" or length <= rope.trained_length:
         return frequencies(rope, length, factor=factor)
     whole = frequencies(rope, length, factor=factor)
     if mode == "transformers":
         told = {"rope_type": "dynamic", "factor": float(factor)}
         return Served(told, rope.trained_length, whole)
-    if block < 1:
-        message = f"block must be 1 token or more, got {block}"
-        raise ValueError(message)
-    here = torch.arange(length)
+    here, positions = torch.arange(length), torch.arange(length, dtype=torch.float64)
     edges = [0, rope.trained_length]
     edges += [*range((rope.trained_length // block + 1) * block, length, block), length]
     found = []
     for start, stop in pairwise(edges):
         own = frequencies(rope, -(-stop // block) * block if start else 1, factor=factor)
         rows = here[start:stop]
-        query, key = rows.double(), here[:stop].double()
+        query, key = positions[start:stop], positions[:stop]  # views: one row of keys for all
         found.append(Band(torch.zeros_like(rows), rows + 1, query, key, own, start))
     return plainest(Bands(length, tuple(found)))
 

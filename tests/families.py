@@ -21,7 +21,7 @@ from harness.errors import UserError
 from harness.layers import Layers, layers_of
 from harness.rotary import FULL, check_geometry, patched, rope_of
 from scaling import native, none, ntk, pi, self_extend, yarn
-from scaling._bands import Bands
+from scaling._bands import Band, Bands, by_distance
 from scaling._types import Frequencies, Rope
 from tasks._types import Question
 from tests.tiny import SHAPE, WINDOW
@@ -43,12 +43,16 @@ LATENT = {
 }  # fmt: skip
 PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 SUPPORTED: dict[str, dict[str, Any]] = {
-    "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "bitnet": {}, "cohere": {},
-    "cohere2": TWO, "cwm": PLAIN, "deepseek_v3": LATENT, "diffllama": {}, "doge": {},
+    "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "bitnet": {},
+    "cohere": {},
+    "cohere2": TWO, "cwm": PLAIN, "deepseek_v3": LATENT, "diffllama": {},
+    "doge": {},
     "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": TWO, "falcon": {"alibi": False},
     "flex_olmo": {}, "gemma": {}, "gemma2": TWO, "gemma3_text": TWO, "glm": {}, "glm4": {},
-    "glm4_moe": {}, "gpt_neox": {}, "gpt_oss": {**TWO, **PLAIN}, "granite": {}, "granitemoe": {},
-    "helium": {}, "hunyuan_v1_dense": {}, "hunyuan_v1_moe": {}, "hy_v3": {}, "hyperclovax": {},
+    "glm4_moe": {},
+    "gpt_neox": {}, "gpt_oss": {**TWO, **PLAIN}, "granite": {}, "granitemoe": {},
+    "helium": {}, "hunyuan_v1_dense": {}, "hunyuan_v1_moe": {}, "hy_v3": {},
+    "hyperclovax": {},
     "jais2": {}, "laguna": TWO, "lfm2": {"layer_types": ["conv", "full_attention"]}, "llama": {},
     "mellum": TWO, "minimax": {}, "minimax_m2": {}, "ministral": TWO,
     "mistral": {}, "mixtral": {}, "modernbert-decoder": {**TWO, "pad_token_id": 0},
@@ -94,6 +98,7 @@ class Findings:
     yarn: float = 0.0
     losses: tuple[float, float] = (0.0, 0.0)
     moved: float | None = None  # None where positions cannot be moved
+    unmoved: float = 0.0  # what its own frequencies in two bands change
 
 
 def tiny(family: str) -> Any:
@@ -177,14 +182,19 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
         linear=difference(model, config, "linear", pi.frequencies(rope, LENGTH, factor=FACTOR)),
         yarn=difference(model, config, "yarn", yarn.frequencies(rope, LENGTH, factor=FACTOR)),
         losses=(sum(answer.nll) / len(answer.nll), float(wanted.loss) - extra),
-        moved=_moved(model, rope, before),
+        moved=_moved(model, self_extend.bands(rope, LENGTH), before),
+        unmoved=_moved(model, Bands(LENGTH, _halves(rope)), before) or 0.0,
     )
 
 
-def _moved(model: Any, rope: Rope, before: torch.Tensor) -> float | None:
-    """Return what moving positions changes; entering checks that true positions change nothing."""
-    bands = self_extend.bands(rope, LENGTH)
-    assert isinstance(bands, Bands)
+def _halves(rope: Rope) -> tuple[Band, ...]:
+    """Return the true positions at the model's own frequencies, cut in two at a distance of 20."""
+    own = native.frequencies(rope, LENGTH)
+    return by_distance(LENGTH, own, 0, 20), by_distance(LENGTH, own, 20)
+
+
+def _moved(model: Any, bands: Any, before: torch.Tensor) -> float | None:
+    """Return what bands change, in units of the logits' spread; None where it refuses them."""
     try:
         with banded(model, bands):
             return float((logits(model) - before).abs().max() / before.std())
@@ -226,8 +236,9 @@ def table() -> str:
         "columns linear and yarn compare the patched model's logits with those of transformers'",
         "own type at factor 4 on the same weights. *Rotated* counts channels of a tiny head.",
         "*Positions* says whether methods that move them (ReRoPE, Self-Extend, ...) run: its own",
-        "frequencies, cut in three bands, give its own logits to 1e-4 of the largest; what does",
-        "not let its attention be replaced, or masks its scores itself, is refused by name.",
+        "frequencies, cut in two bands, give its own logits to 2e-3 of their spread, sliding",
+        "windows of 32 tokens included; what does not let its attention be replaced, masks its",
+        "scores itself or chooses among keys is refused by name.",
         "",
         "*Scaled layers* is asked of each tiny model: does a layer's attention depend on cos and",
         "sin? *All, sliding ones too*: one rotary embedding serves all layers, so a method also",

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from harness import checkpoint, layout
-from harness.banded import banded, parts
+from harness.banded import banded
+from harness.bandwise import parts
 from harness.errors import UserError
 from harness.layout import NAME, layouts
 from harness.patch import scaled
@@ -47,6 +47,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "lm_infinite": (lm_infinite, {}),
     "log_n on yarn": (log_n, {"on": "yarn:factor=2"}),
     "per_query": (dynamic_ntk, {"mode": "per_query"}),
+    "per_query exact": (dynamic_ntk, {"mode": "per_query", "block": 1}),
 }
 # Half-split, interleaved, partial, offset; grouped queries, soft-capping, sinks, sliding layers,
 # layers without a rotary embedding, a rotary embedding per layer type, two attentions a layer.
@@ -247,7 +248,7 @@ def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.Monk
         return found and replace(found, sign=-found.sign)
 
     monkeypatch.setattr(layout, "_layout", wrong)
-    words = "cut into bands, changes its logits"
+    words = "cut into bands, changes its queries"
     with pytest.raises(UserError, match=words), banded(model, bands_of("llama")):
         pass
 
@@ -329,32 +330,3 @@ def test_two_attentions_do_not_nest() -> None:
     again = banded(model, bands_of("llama"))
     with banded(model, bands_of("llama")), pytest.raises(UserError, match="patched already"):
         again.__enter__()
-
-
-class Largest(TorchDispatchMode):
-    """Note the largest tensor that any operation makes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.numel = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for one in made if isinstance(made, tuple | list) else (made,):
-            if isinstance(one, torch.Tensor) and one.untyped_storage().nbytes():
-                self.numel = max(self.numel, one.untyped_storage().nbytes() // one.element_size())
-        return made
-
-
-@pytest.mark.parametrize("method", METHODS)
-@torch.inference_mode()
-def test_memory_is_linear_in_the_length(method: str) -> None:
-    """Twice the tokens make no tensor of more than twice the size: never length x length."""
-    model, sizes = model_of("llama"), []
-    for length in (384, 768):
-        tokens = torch.arange(length)[None] % 256
-        with banded(model, bands_of("llama", method, length)), Largest() as largest:
-            model.model(input_ids=tokens, use_cache=False)
-        sizes.append(largest.numel)
-    assert sizes[1] <= 2.05 * sizes[0]
-    assert sizes[1] < 768 * 768

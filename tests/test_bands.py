@@ -197,6 +197,8 @@ def test_a_scale_combines_with_any_method() -> None:
         ("yarn:factr=8", "on=yarn has no option 'factr'; known: factor"),
         ("yarn:factor", "on=yarn: 'factor' is not option=value"),
         ("self_extend", "moves positions"),
+        ("yarn:factor=x", "on=yarn:factor=x: an option has a value of the wrong kind"),
+        ("dynamic_ntk:mode=transformers", "only runs as it is served"),
     ],
 )
 def test_what_a_method_builds_on_is_checked(on: str, words: str) -> None:
@@ -219,6 +221,7 @@ def test_what_a_method_builds_on_is_checked(on: str, words: str) -> None:
         (lm_infinite, {"sinks": -1}),
         (temperature, {"floor": 0}),
         (dynamic_ntk, {"mode": "per_query", "block": 0}),
+        (dynamic_ntk, {"mode": "frozen", "block": 0}),
     ],
 )
 def test_an_option_out_of_range_is_refused(method: Any, options: Any) -> None:
@@ -228,8 +231,8 @@ def test_an_option_out_of_range_is_refused(method: Any, options: Any) -> None:
 
 
 def test_a_query_has_the_base_of_its_own_length() -> None:
-    """mode=per_query: query m and its keys turn at dynamic NTK's frequencies for m + 1."""
-    found = dynamic_ntk.bands(ROPE, 60, factor=2.0, mode="per_query")
+    """block=1: query m and its keys turn at dynamic NTK's frequencies for m + 1."""
+    found = dynamic_ntk.bands(ROPE, 60, factor=2.0, mode="per_query", block=1)
     assert isinstance(found, Bands)
     pairs = positions(found, 60)
     assert len(pairs) == 60 * 61 // 2

@@ -30,7 +30,7 @@ from tests.families import (
 from tests.tiny import WINDOW, tiny_tokenizer
 
 PER_TYPE = ("gemma3_text", "laguna", "mellum", "modernbert-decoder", "olmo3")
-UNMOVED = ("doge", "falcon")  # an attention that cannot be replaced, one that masks by itself
+UNMOVED = ("doge", "falcon")  # an attention that masks by itself, one that cannot be replaced
 ROUNDING = 1e-5  # of the logits' spread
 
 
@@ -51,6 +51,7 @@ def test_a_family_is_measured_as_it_is(family: str) -> None:
     assert found.effect > 1e-2
     assert max(found.linear, found.yarn) < ROUNDING
     assert found.moved is None if family in UNMOVED else (found.moved or 0) > 1e-2
+    assert found.unmoved < 2e-3
     assert found.losses[0] == pytest.approx(found.losses[1], rel=2e-6)
 
 

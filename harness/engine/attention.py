@@ -20,6 +20,7 @@ from harness.engine.kernel import causal, room, tile_mask
 
 NAME = "ropewalk_runs"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
+POSITIONS = ("position_ids", "cache_position")  # any other tensor may choose among the keys
 Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
 Held = dict[tuple[int, int], Pair]  # by node and layer
 
@@ -111,6 +112,7 @@ def _attend(
     run = _running[-1]
     options["attention_mask"] = attention_mask
     beyond = [name for name in BEYOND if options.pop(name, None) is not None]
+    beyond += [n for n, x in options.items() if isinstance(x, torch.Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
     _hold(run, module.layer_idx, key, value)

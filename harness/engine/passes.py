@@ -52,7 +52,7 @@ def _shares(model: Any) -> bool:
     every = np.ones(sum(len(node.tokens) for node in forest.nodes), np.bool_)
     try:
         hidden, spans, _ = _packed(model, forest, pack, every, 32, {}, frozenset())
-    except NotShareableError:
+    except (NotShareableError, TypeError, AttributeError, IndexError):  # some index their mask
         return False
     bound = EXACT if model.dtype == torch.float32 else COARSE
     for way, wanted in zip(forest.ways, alone, strict=True):

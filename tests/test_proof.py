@@ -1,0 +1,105 @@
+"""What is proved of a model before its positions are moved, and what is refused by name."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from harness.banded import banded
+from harness.bandwise import BandedAttention
+from harness.engine import answers
+from harness.errors import UserError
+from tasks._types import Question
+from tests.families import EXPERTS, LATENT, TOKENS, build
+from tests.naive import naively
+from tests.test_banded import bands_of, inside, likelihoods, model_of
+from tests.tiny import SHAPE
+
+INDEXED = {**LATENT, "index_topk": 48, "index_n_heads": 2, "index_head_dim": 32}
+SPARSE = {
+    "layer_types": ["minimax_m3_sparse", "full_attention"], "index_block_size": 32,
+    "index_topk_blocks": 1, "index_local_blocks": 1, "index_n_heads": 2, "index_head_dim": 16,
+}  # fmt: skip
+
+
+def made(family: str, **given: Any) -> Any:
+    tokens = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    shape = {**SHAPE, "num_key_value_heads": 2, "head_dim": 16, **EXPERTS, **tokens, **given}
+    return build(AutoConfig.for_model(family, **shape))
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "words"),
+    [
+        ("minimax_m3_vl_text", SPARSE, "masks or biases its scores itself"),
+        ("deepseek_v32", INDEXED, "masks or biases its scores itself"),
+        ("hy_v4", INDEXED, "masks or biases its scores itself"),
+        ("olmoe", {"sliding_window": 48}, "does not tell its attention of its windows"),
+    ],
+)
+def test_an_attention_that_chooses_its_keys_is_refused(
+    family: str, given: dict[str, Any], words: str
+) -> None:
+    """Keys by index, or a window unlike its mask: no prompt of 24 tokens would show it."""
+    with pytest.raises(UserError, match=words), banded(made(family, **given), bands_of("llama")):
+        pass
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_left_out_is_found_in_any_dtype(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ignored soft-capping of 50 moves one layer little, and is refused in 16 bits too."""
+    model, own = deepcopy(model_of("gemma2")).to(dtype), BandedAttention.__call__
+    for module in model.modules():
+        if hasattr(module, "attn_logit_softcapping"):
+            module.attn_logit_softcapping = 50.0
+
+    def uncapped(self: Any, *given: Any, **options: Any) -> Any:
+        options.pop("softcap", None)
+        return own(self, *given, **options)
+
+    inside(model, bands_of("gemma2"))
+    monkeypatch.setattr(BandedAttention, "__call__", uncapped)
+    with pytest.raises(UserError, match="changes its attention"):
+        inside(model, bands_of("gemma2"))
+
+
+@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "afmoe"])
+def test_sixteen_bits_are_no_reason_to_refuse(family: str) -> None:
+    """A model that is exact in float32 is taken in bfloat16, mixtures that change a route too."""
+    inside(deepcopy(model_of(family)).to(torch.bfloat16), bands_of(family))
+
+
+def test_a_model_that_shares_its_config_is_told() -> None:
+    """Two models of one config object: the attention of the one serves no other."""
+    model = model_of("llama")
+    other = deepcopy(model)
+    other.config = other.model.config = model.config
+    for layer in other.model.layers:
+        layer.self_attn.config = model.config
+    with banded(model, bands_of("llama")), pytest.raises(UserError, match="config is shared"):
+        likelihoods(other)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+@pytest.mark.parametrize("method", ["self_extend", "per_query", "lm_infinite", "log_n on yarn"])
+def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str) -> None:
+    """Questions that share beginnings, of several lengths: each as the naive attention has it."""
+    model, bands, text = model_of(family), bands_of(family, method), TOKENS[0].tolist()
+    texts = [text[:128], text[:100], text[:40], [*text[:70], *text[90:120]], text[100:180]]
+    asked = [Question(str(n), len(t), tuple(t), 1) for n, t in enumerate(texts)]
+    with banded(model, bands):
+        found = dict(answers(model, asked))
+    with naively(model, bands) as wide:
+        for index, tokens in enumerate(texts):
+            answer = found[index]
+            assert answer is not None
+            wanted = -likelihoods(wide, torch.tensor([tokens]))
+            torch.testing.assert_close(
+                torch.tensor(answer.nll, dtype=torch.float64), wanted, rtol=0, atol=2e-4
+            )
