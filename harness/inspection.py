@@ -44,7 +44,7 @@ class Reading:
 
     @property
     def attention_factor(self) -> float:
-        """Return what multiplies cos and sin; of bands the first one's."""
+        """Return what multiplies cos and sin; of bands those of the last query."""
         return frequencies_of(self.rotation).attention_factor
 
 
@@ -69,7 +69,7 @@ def inspect(spec: Spec) -> Inspection:
     for method in methods:
         for length in lengths:
             found = resolve(method, rope, length)
-            reached = found.reach + 1 if isinstance(found, Bands) else length
+            reached = found.reach if isinstance(found, Bands) else length
             pairs = channels(rope, frequencies_of(found), length, reached)
             readings.append(Reading(method.label, length, found, pairs))
     told = notes(model, config, methods, lengths, trust_remote_code=trusted)
@@ -123,8 +123,10 @@ def _means(found: Rotation, bins: list[list[int]]) -> list[float]:
     seen: list[float] = [*every]
     if isinstance(found, Bands):
         seen = found.relative(found.length - 1).flip(0)[every].tolist()
+    scaled = found.query_scale if isinstance(found, Bands) else None
+    scale = 1.0 if scaled is None else float(scaled[-1])
     bounds = iter(decay(frequencies_of(found), seen))
-    return [float(np.mean([*islice(bounds, len(bin_))])) for bin_ in bins]
+    return [scale * float(np.mean([*islice(bounds, len(bin_))])) for bin_ in bins]
 
 
 def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:

@@ -113,8 +113,10 @@ class Bands:
 
     @property
     def frequencies(self) -> Frequencies:
-        """Return those of the first band."""
-        return self.bands[0].frequencies
+        """Return those with which the last query meets the last key it meets."""
+        last = [band for band in self.bands if band.start + len(band.first) == self.length]
+        met = [band for band in last if int(band.end[-1]) > int(band.first[-1])]
+        return max(met, key=lambda band: int(band.end[-1])).frequencies
 
     @property
     def pairs(self) -> int:

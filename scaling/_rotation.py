@@ -10,5 +10,5 @@ Rotation = Frequencies | Bands | Served
 
 
 def frequencies_of(found: Rotation | Band) -> Frequencies:
-    """Return the frequencies in it: of bands the first one's."""
+    """Return the frequencies in it: of bands those of the last query."""
     return found if isinstance(found, Frequencies) else found.frequencies

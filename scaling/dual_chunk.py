@@ -25,6 +25,9 @@ def bands(
     eighth of it, as in the authors' code; the paper's are ``chunk`` = 3/4 of the window and
     ``largest`` = the window less 1. ``on`` is a method whose frequencies are used. A context of one
     chunk is untouched; one of two and more is not, also inside the trained window.
+
+    Differs from the authors' code: that also scales cos and sin by 0.05 ln(length / window) + 1
+    (not in the paper's results); its files for Qwen and for decoding leave a 16th, not an eighth.
     """
     cap = 3 * rope.trained_length // 4 if largest is None else largest
     size = cap - rope.trained_length // 8 if chunk is None else chunk

@@ -26,8 +26,8 @@ def bands(
     least that keeps every relative position within the trained window, 1 inside it; an infinite
     factor would be ``rerope``. ``on`` is a method whose frequencies are used.
 
-    Differs from the author's code: it also scales queries by log n (``log_n:on=leaky_rerope``), and
-    its factor is a constant, 16.
+    Differs from the author's code: it also scales queries by log n (``log_n:on=leaky_rerope``), its
+    window is 512 of 4096, and its factor is a constant, 16.
     """
     near = window_of(rope, window)
     slower = _factor(rope, length, near, factor)

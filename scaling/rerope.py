@@ -18,8 +18,8 @@ def bands(
     table (1024 of Llama-2's 4096); ``on`` is a method whose frequencies are used. It is no identity
     inside the trained window: a distance beyond ``window`` is rectified there too.
 
-    Differs from the author's code: it also scales queries by log n, which is ``log_n:on=rerope``
-    here, so that each can be measured alone.
+    Differs from the author's code: its window is 512 of 4096, and it also scales queries by log n,
+    which is ``log_n:on=rerope`` here, so that each can be measured alone.
     """
     near = window_of(rope, window)
     frequencies = frequencies_on(on, rope, length)

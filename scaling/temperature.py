@@ -22,7 +22,8 @@ def bands(
     """Return a method with each query scaled by 1 + scale * ln(1 + floor((m + 1) / floor)).
 
     m counts from 0. ``floor`` is in tokens, by default the trained window (Llama 4: 8192). ``on``
-    is any method, one that moves positions included. Inside the window it is that method alone.
+    is any method, one that moves positions included. Inside the window it is that method alone,
+    but for the window's last token.
 
     Differs from Llama 4: there only the layers without a rotary embedding are scaled, here all that
     see the whole context.

@@ -19,7 +19,7 @@ from harness.cli import main
 from harness.inspection import channel_frame, decay_frame, inspect, show
 from harness.plugins import ROOT
 from harness.reports import _channels, _decay
-from harness.spec import parse
+from harness.spec import Spec, parse
 from scaling import ntk, p_rope, pi
 from scaling._types import Frequencies, Rope
 
@@ -315,3 +315,21 @@ class TestCommand:
         (tmp_path / "taken").touch()
         status, _, err = ask(capsys, "inspect", *words)
         assert (status, err) == (2, f"ropewalk: {message}\n")
+
+
+def test_queries_of_their_own_base_are_shown_by_the_last_one() -> None:
+    """per_query at 4x: the last query has the frequencies of the whole length, as frozen has."""
+    methods = ("dynamic_ntk", "dynamic_ntk:mode=per_query", "rerope", "log_n:on=rerope")
+    found = inspect(Spec(model="reference", scaling=methods, length=("4x",)))
+    frozen, own, _, _ = found.readings
+    assert frozen.channels == own.channels
+    bounds = decay_frame(found).groupby("scaling", sort=False)["bound"].agg(list)
+    assert bounds["dynamic_ntk"] == bounds["dynamic_ntk:mode=per_query"]
+    ratio = [b / a for a, b in zip(bounds["rerope"], bounds["log_n:on=rerope"], strict=True)]
+    assert ratio == pytest.approx([math.log(1024) / math.log(256)] * len(ratio))
+
+
+def test_a_distance_that_is_capped_at_the_window_is_seen() -> None:
+    """LM-Infinite never rotates past the trained window: no pair meets an angle it never had."""
+    (reading,) = inspect(Spec(model="reference", scaling=("lm_infinite",), length=("8x",))).readings
+    assert not any(channel.unseen for channel in reading.channels)
