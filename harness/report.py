@@ -136,7 +136,7 @@ def tell(written: Written, console: Console) -> None:
     """Print what the tables say in words, and why reports do not apply."""
     for name, sentences in written.words.items():
         if sentences:
-            console.print(f"\n[bold]{name}[/bold]", highlight=False)
+            console.print(f"\n{name}", style="bold", highlight=False)
         for sentence in sentences:
             line = Table.grid(padding=(0, 1))
             line.add_row("•", Text(sentence))

@@ -78,16 +78,18 @@ def test_the_estimate_is_what_is_measured(
 ) -> None:  # fmt: skip
     """The peak of a process, above the loaded model, is within a quarter of what was told."""
     given = (width, layers, vocabulary, pack, length, forks, chunk, dtype)
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD, *map(str, given)], capture_output=True, text=True, check=True
-    )
+    words = [sys.executable, "-c", CHILD, *map(str, given)]
     config = LlamaConfig(
         hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
         num_attention_heads=width // 64, num_key_value_heads=width // 128, vocab_size=vocabulary,
     )  # fmt: skip
     shape = memory.Shape.of(config, 4 if dtype == "float32" else 2)
     told = memory.shared(shape, plant(asked(length, forks)), length, Sizes(pack, chunk))
-    measured = int(done.stdout)
+    # The least of three: a system that takes idle pages and gives them back feigns more.
+    measured = min(
+        int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    )
     assert told == pytest.approx(measured, rel=0.25), f"{told / 2**20:.0f} {measured / 2**20:.0f}"
 
 

@@ -132,7 +132,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
 ) -> None:
     """Tables and curves are made of the other tasks, now and from the files, and it is told why."""
     names = task(
-        lambda text: text.replace("    low, high = ratio", "    1 / 0\n    low, high = ratio")
+        lambda text: text.replace("    low, high = found", "    1 / 0\n    low, high = found")
     )
     for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
         assert done.status == 1

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
+from harness.engine import Sizes
 from harness.patch import answering, scaled
 from harness.rotary import rope_of
 from scaling import dynamic_ntk
@@ -31,7 +32,7 @@ def served(model: Any, factor: float = 2.0) -> Served:
 def asked(model: Any, questions: list[Question], factor: float = 2.0) -> list[Answer]:
     rotation = served(model, factor)
     with scaled(model, rotation):
-        found = dict(answering(rotation)(model, questions))
+        found = dict(answering(rotation, Sizes())(model, questions))
     return [found[index] for index in range(len(questions))]  # type: ignore[misc]
 
 
@@ -81,7 +82,7 @@ def test_the_shortcut_has_a_cost() -> None:
     for mode in ("frozen", "per_query", "transformers"):
         rotation = dynamic_ntk.bands(rope_of(model.config), LENGTH, factor=2.0, mode=mode)  # type: ignore[arg-type]
         with scaled(model, rotation):
-            ((_, answer),) = answering(rotation)(model, [QUESTION])
+            ((_, answer),) = answering(rotation, Sizes())(model, [QUESTION])
         assert answer is not None
         found[mode] = sum(answer.nll)
     assert len({round(total, 2) for total in found.values()}) == 3

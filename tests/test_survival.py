@@ -251,10 +251,10 @@ main(sys.argv[2:])
         self, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
         """It has a status and what it needs, the others are measured, and with memory so is it."""
-        model = save_tiny(tmp_path / "broad", intermediate_size=30_000)
+        model = save_tiny(tmp_path / "broad", intermediate_size=120_000)
         changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "20x"]}
         words = sweep(model, docs, tmp_path / "run", **changes)
-        done = self.run(60, words)
+        done = self.run(150, words)
         assert done.returncode == 1, done.stderr
         found = samples(tmp_path / "run").values()
         assert {(record["length"], record["status"]) for record in found} == {
