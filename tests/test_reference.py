@@ -57,8 +57,7 @@ def test_a_golden_slice_agrees_with_the_committed_run(
     (stored,) = (
         cell
         for cell in cells
-        if (cell["scaling"], cell["length"]) == (scaling, length)
-        and cell["task"].partition(":")[0] == task
+        if (cell["scaling"], cell["length"]) == (scaling, length) and cell["task"] == task
     )
     cell = next(
         cell
@@ -86,7 +85,7 @@ def test_a_golden_slice_agrees_with_the_committed_run(
 def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:
     """Return the score of one cell of the committed run."""
     rows = frame[
-        frame["task"].str.startswith(task)
+        (frame["task"] == task)
         & (frame["scaling"] == scaling)
         & (frame["length"] == stretch * frame["trained_length"])
     ]

@@ -36,7 +36,8 @@ def make(frame: pd.DataFrame) -> Figure:
         draw(axes, rows, look, room=room, above=above)
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
-        axes.set_xlabel("Context length (tokens) and stretch", fontsize=SIZE)
+        narrow = columns > 2
+        axes.set_xlabel(f"Context length (tokens){'' if narrow else ' and stretch'}", fontsize=SIZE)
         if fit(list(look)):
             label_ends(axes, look, tall=1.7)
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
