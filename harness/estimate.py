@@ -10,6 +10,7 @@ from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.forest import Forest, plant
 from harness.errors import UserError
 from harness.plan import Cell, Plan
+from scaling._types import Frequencies
 from tasks._types import Question
 
 Work = dict[str, list[tuple[Cell, Question]]]
@@ -99,7 +100,9 @@ def _demand(plan: Plan, work: Work) -> _Demand:
     loads = []
     for items in work.values():
         questions = [question for _, question in items]
-        forest = None if sliding or capped else plant([q.tokens for q in questions])
+        rotation = plan.rotations.get(items[0][0].frequencies or "")
+        shared = isinstance(rotation, Frequencies) and not (sliding or capped)
+        forest = plant([q.tokens for q in questions]) if shared else None
         longest = max(question.length for question in questions)
         alone = sum(map(len, {question.tokens for question in questions}))
         together = sum(len(node.tokens) for node in forest.nodes) if forest else alone

@@ -10,6 +10,7 @@ from torch import nn
 
 from harness.pieces import Piece
 
+LEAST_ROWS = 16
 TILE = 1024  # rows and keys of the scores held at once where no fused kernel will do
 FLASH = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -92,11 +93,20 @@ def _piece(
 def _on_cpu(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    found: tuple[torch.Tensor, torch.Tensor]
-    found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+    """Fill up few rows: of less than 16 the kernel's bits depend on the number of threads.
+
+    In a square the keys are filled up too; the rows that count do not meet those behind them.
+    """
+    rows = query.shape[2]
+    if rows < LEAST_ROWS:
+        behind = (0, 0, 0, LEAST_ROWS - rows)
+        query = nn.functional.pad(query, behind)
+        if causal:
+            key, value = nn.functional.pad(key, behind), nn.functional.pad(value, behind)
+    found, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, is_causal=causal, scale=scale
     )
-    return found
+    return found[:, :, :rows], lse[..., :rows]
 
 
 def _on_cuda(

@@ -71,7 +71,7 @@ def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
     """Asked together, alone, backwards, in small packs and small chunks: the same bits."""
     model, questions = build(tiny(family)), asked()
     with torch.inference_mode():
-        assert shareable(model, 2048)
+        assert shareable(model)
     wanted = alone(model, questions)
     assert together(model, questions, Sizes()) == wanted
     assert together(model, questions, Sizes(pack=300, chunk=64, logits=1)) == wanted
@@ -123,7 +123,7 @@ def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
     """Sliding windows, soft-capping, convolutions: every sequence by itself, and equal bits."""
     model, questions = build(tiny(family)), asked()
     with torch.inference_mode():
-        assert not shareable(model, 2048)
+        assert not shareable(model)
     assert together(model, questions, Sizes()) == alone(model, questions)
 
 
@@ -164,7 +164,7 @@ def forwarded(model: Any, questions: list[Question]) -> int:
     """Return the tokens that pass the trunk, the short check apart."""
     counts: list[int] = []
     with torch.inference_mode():
-        shareable(model, 2048)  # checked once a model, on short prompts
+        shareable(model)  # checked once a model, on short prompts
     with model.model.embed_tokens.register_forward_hook(
         lambda _, given, __: counts.append(given[0].numel())
     ):
@@ -213,7 +213,7 @@ def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
     questions = [Question("q", n, tokens[:n], 1) for n in (512, 1024, 1536, 2048)]
 
     with torch.inference_mode():
-        assert shareable(reference, 2048)
+        assert shareable(reference)
 
     def forward() -> None:
         with torch.inference_mode():

@@ -11,8 +11,12 @@ from transformers import AutoConfig
 
 from harness.banded import banded
 from harness.bandwise import BandedAttention
+from harness.checkpoint import load_weights, open_checkpoint
 from harness.engine import answers
 from harness.errors import UserError
+from harness.patch import scaled
+from harness.plugins import load
+from harness.rotations import resolve
 from tasks._types import Question
 from tests.families import EXPERTS, LATENT, TOKENS, build
 from tests.naive import naively
@@ -103,3 +107,24 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
             torch.testing.assert_close(
                 torch.tensor(answer.nll, dtype=torch.float64), wanted, rtol=0, atol=2e-4
             )
+
+
+@pytest.mark.parametrize("method", ["rerope", "self_extend", "dual_chunk", "lm_infinite"])
+def test_neither_threads_nor_neighbours_change_a_bit(method: str) -> None:
+    """Moved positions on the reference model: one thread or two, alone or among other questions."""
+    opened = open_checkpoint(
+        "reference", revision=None, dtype="float32", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    )  # fmt: skip
+    model = load_weights(opened)
+    text = tuple((7919 * i) % opened.config.vocab_size for i in range(1024))
+    questions = [Question("q", n, text[:n], n - 20) for n in (256, 300, 1024)]
+    rotation = resolve(load("method", method), opened.rope, 1024)
+    before = torch.get_num_threads()
+    found = []
+    with scaled(model, rotation):
+        for threads, groups in ((1, [questions]), (2, [questions]), (1, [[q] for q in questions])):
+            torch.set_num_threads(threads)
+            found.append([a for group in groups for _, a in sorted(answers(model, group))])
+    torch.set_num_threads(before)
+    assert found[0] == found[1] == found[2]

@@ -38,8 +38,7 @@ def answers(
     convolutions), every different sequence is one plain forward.
     """
     asked = list(enumerate(questions))
-    longest = max((question.length for question in questions), default=0)
-    sharing = bool(asked) and shareable(model, longest)
+    sharing = bool(asked) and shareable(model)
     for group in [asked] if sharing else _equal(asked):
         failed: list[tuple[int, Question]] = []
         yield from _solved(model, group, sizes, sharing, failed)

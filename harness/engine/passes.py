@@ -26,15 +26,16 @@ Results = list[tuple[int, NDArray[np.float32], NDArray[np.int64]]]
 _known: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
-def shareable(model: Any, longest: int) -> bool:
+def shareable(model: Any) -> bool:
     """Tell whether a pack of runs gives this model's own hidden states; checked once a model.
 
     Checked on two prompts with a common beginning and one without, each also run alone by the
     model itself: whatever mixes tokens beside causal attention shows. An attention put into the
-    model may be made for contexts of ``longest`` tokens: it is not asked for more.
+    model, as that of moved positions, merges its pieces by rows: packs of other questions would
+    give other last bits, so every sequence goes alone.
     """
     known, attention = _known.setdefault(model, {}), model.config._attn_implementation
-    if attention not in ("sdpa", "eager") and longest < PROMPT:
+    if attention not in ("sdpa", "eager"):
         return False
     if attention not in known:
         known[attention] = _shares(model)
