@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
+from transformers import AutoTokenizer
 
 from harness.cli import main
 from harness.frame import make_frame
@@ -92,3 +94,30 @@ def test_folders_of_one_name_are_told_apart(tiny: Path, docs: Path, tmp_path: Pa
         "llama (a/run)",
         "llama (b/run)",
     }
+
+
+def test_models_of_one_sweep_may_have_other_tokenizers(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their tables stand beside each other, under a note that they are not comparable."""
+    other = shutil.copytree(tiny, tmp_path / "other")
+    tokenizer = AutoTokenizer.from_pretrained(other)
+    tokenizer.add_tokens(["hemp", "length"])
+    tokenizer.save_pretrained(other)
+    words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x", "--scaling", "none"]
+    with pytest.raises(SystemExit) as ended:
+        main(
+            [
+                "run",
+                "--model",
+                str(tiny),
+                str(other),
+                *map(str, words),
+                "--out",
+                str(tmp_path / "o"),
+            ]
+        )
+    assert not ended.value.code
+    assert "have different tokenizers" in capsys.readouterr().out
+    scores = pd.read_csv(tmp_path / "o" / "reports" / "scores.csv")
+    assert scores["model"].nunique() == 2

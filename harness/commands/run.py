@@ -90,7 +90,8 @@ def run(
             for failure in _measure(plan, folder, hands)
         ]
     reports = folders[0] if len(folders) == 1 else folders[0].parent
-    whole = write(folders, reports / "reports", None, plans[0].spec.task)
+    # Models of one sweep may have different tokenizers: then they stand apart, under a note.
+    whole = write(folders, reports / "reports", None, plans[0].spec.task, mixed=len(folders) > 1)
     show.failures(failed, err)
     return WITH_FAILURES if failed or not whole else COMPLETE
 
