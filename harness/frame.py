@@ -74,6 +74,9 @@ def make_frame(
                     known.records[question] = record or before
     _check_same_units(cells)
     frame = pd.DataFrame([row for place, cell in cells.items() for row in _rows(place, cell)])
+    if frame.empty:
+        message = f"{', '.join(map(str, runs))}: the record asks for nothing."
+        raise UserError(message)
     # A column of nothing but None, as the intervals of one document, would be objects.
     return frame.astype(dict.fromkeys(NUMBERS, float))
 

@@ -141,3 +141,14 @@ def test_a_measured_sample_stands_before_a_failed_one(run: Path, tmp_path: Path)
     (poor / SAMPLES).write_text("".join(json.dumps(record) + "\n" for record in records))
     for order in ([run, poor], [poor, run]):
         assert (make_frame(order)["status"] == "ok").all()
+
+
+def test_a_record_that_asks_for_nothing_is_refused(run: Path, tmp_path: Path) -> None:
+    """No cells, or no questions in them: one sentence, and no empty table."""
+    for name, change in (
+        ("cells", lambda record: record["cells"].clear()),
+        ("questions", lambda record: record["tasks"].popitem()[1]["questions"].clear()),
+    ):
+        empty = changed(run, tmp_path / name, change)
+        with pytest.raises(UserError):
+            make_frame([empty])
