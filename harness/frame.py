@@ -73,6 +73,10 @@ def make_frame(
                 if before is None or before["status"] != "ok":
                     known.records[question] = record or before
     _check_same_units(cells)
+    return _framed(cells, runs)
+
+
+def _framed(cells: Mapping[Key, Cell], runs: Iterable[Path]) -> pd.DataFrame:
     frame = pd.DataFrame([row for place, cell in cells.items() for row in _rows(place, cell)])
     if frame.empty:
         message = f"{', '.join(map(str, runs))}: the record asks for nothing."
