@@ -17,7 +17,7 @@ from scaling._bands import Band, Bands, by_distance
 
 Tables = tuple[torch.Tensor, torch.Tensor]
 KEPT_BANDS = 8  # tables of cos and sin are kept from layer to layer up to so many bands
-KEPT_SHAPES = 64  # the parts of so many shapes of calls are kept, as a pack of runs has many
+KEPT_SHAPES = 64  # the parts of so many shapes of calls are kept: decoding has one a token
 
 
 @dataclass(frozen=True, eq=False)

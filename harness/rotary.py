@@ -46,13 +46,18 @@ def rope_of(config: Any) -> Rope:
 
 def unscaled(config: Any) -> Any:
     """Return a copy of a config without the scaling that ``rope_of`` reads from it."""
-    plain = deepcopy(config)
-    text = plain.get_text_config()
+    return rescaled(config, {"rope_type": "default"})
+
+
+def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
+    """Return a copy of a config with this in the place of the scaling that ``rope_of`` reads."""
+    changed = deepcopy(config)
+    text = changed.get_text_config()
     slot, given = _slot(text), text.rope_parameters
     shipped, kept = given[slot] if slot else given, ("rope_theta", "partial_rotary_factor")
-    bare = {"rope_type": "default", **{k: v for k, v in shipped.items() if k in kept}}
-    text.rope_parameters = {**given, slot: bare} if slot else bare
-    return plain
+    new = {**scaling, **{k: v for k, v in shipped.items() if k in kept}}
+    text.rope_parameters = {**given, slot: new} if slot else new
+    return changed
 
 
 def _slot(config: Any) -> str:

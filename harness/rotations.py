@@ -55,7 +55,7 @@ def over_lengths(
 def hosts_of(rotations: Mapping[tuple[str, int], Rotation]) -> dict[str, str]:
     """Return, of bands that a method's bands at its longest length begin with, those longest.
 
-    Both are then measured by one attention, so that shorter contexts can be read off longer ones.
+    Both are then measured under one attention, proved on the model once, its tables made once.
     """
     longest: dict[str, tuple[int, Rotation]] = {}
     for (label, length), found in rotations.items():

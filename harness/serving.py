@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from transformers import DynamicCache
 
 from harness.engine import out_of_memory
 from harness.errors import UserError
-from harness.rotary import FULL, rotary_name
+from harness.rotary import rescaled, rotary_name
 from scaling._served import Served
 from tasks._types import Answer, Question
 
@@ -51,12 +50,7 @@ def _fresh(model: Any, served: Served) -> Iterator[None]:
 
 
 def _rotary(kind: type[nn.Module], model: Any, served: Served) -> nn.Module:
-    config = deepcopy(model.config.get_text_config())
-    given = config.rope_parameters
-    slot = given if "rope_theta" in given else given[FULL]
-    kept = {k: v for k, v in slot.items() if k in ("rope_theta", "partial_rotary_factor")}
-    slot.clear()
-    slot.update({**kept, **served.rope_parameters})
+    config = rescaled(model.config, served.rope_parameters).get_text_config()
     config.max_position_embeddings = served.trained_length  # the window of the type
     try:
         return kind(config=config).to(model.device)

@@ -150,19 +150,41 @@ class Bands:
 def plainest(found: Bands) -> Bands | Frequencies:
     """Return bare frequencies where the bands are no more than those.
 
-    They are where one band covers every pair and every relative position is the true one, as most
+    They are where all pairs are met, at one method's frequencies and at the true positions, as most
     methods have it inside the trained window.
     """
     scale = found.query_scale
     if scale is not None and bool((scale == 1).all()):
         return plainest(replace(found, query_scale=None))
-    if scale is not None or len(found.bands) > 1:
+    if scale is not None or len({band.frequencies.fingerprint for band in found.bands}) > 1:
         return found
-    (band,) = found.bands
-    here = torch.arange(found.length)
-    whole = band.pairs == found.length * (found.length + 1) // 2
-    unmoved = torch.equal(band.query, here.double()) and torch.equal(band.key, here.double())
-    return band.frequencies if whole and unmoved else found
+    whole = found.pairs == found.length * (found.length + 1) // 2
+    return found.frequencies if whole and all(map(_unmoved, found.bands)) else found
+
+
+def _unmoved(band: Band) -> bool:
+    """Tell whether a band's queries and keys are rotated to their true positions."""
+    return all(
+        torch.equal(row, torch.arange(start, start + len(row), dtype=row.dtype))
+        for start, row in ((band.start, band.query), (0, band.key))
+    )
+
+
+def beyond(
+    length: int,
+    frequencies: Frequencies,
+    window: int,
+    *,
+    query: torch.Tensor | None = None,
+    key: torch.Tensor | None = None,
+) -> Bands | Frequencies:
+    """Return true positions at distances below ``window`` tokens, and others from there on.
+
+    ``query`` and ``key`` are those others by token, ``(length,)``; unset, the true ones.
+    """
+    near = by_distance(length, frequencies, 0, window)
+    far = by_distance(length, frequencies, window, query=query, key=key)
+    return plainest(Bands(length, (near, far)))
 
 
 def by_distance(

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from scaling._bands import Bands, by_distance, plainest
+from scaling._bands import Bands, beyond
 from scaling._on import frequencies_on
 from scaling._types import Frequencies, Rope
 from scaling.rerope import window_of
@@ -33,17 +33,7 @@ def bands(
     slower = _factor(rope, length, near, factor)
     frequencies = frequencies_on(on, rope, length)
     key = torch.arange(length, dtype=torch.float64) / slower
-    return plainest(
-        Bands(
-            length,
-            (by_distance(length, frequencies, 0, length),)
-            if slower == 1
-            else (
-                by_distance(length, frequencies, 0, near),
-                by_distance(length, frequencies, near, query=key + near - near / slower, key=key),
-            ),
-        )
-    )
+    return beyond(length, frequencies, near, query=key + near - near / slower, key=key)
 
 
 def _factor(rope: Rope, length: int, near: int, factor: float | None) -> float:

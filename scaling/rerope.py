@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from scaling._bands import Bands, by_distance, plainest
+from scaling._bands import Bands, beyond
 from scaling._on import frequencies_on
 from scaling._types import Frequencies, Rope
 
@@ -24,15 +24,7 @@ def bands(
     near = window_of(rope, window)
     frequencies = frequencies_on(on, rope, length)
     far, none = torch.full((length,), near), torch.zeros(length)
-    return plainest(
-        Bands(
-            length,
-            (
-                by_distance(length, frequencies, 0, near),
-                by_distance(length, frequencies, near, query=far, key=none),
-            ),
-        )
-    )
+    return beyond(length, frequencies, near, query=far, key=none)
 
 
 def window_of(rope: Rope, window: int | None) -> int:

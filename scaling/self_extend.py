@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from scaling._bands import Bands, by_distance, plainest
+from scaling._bands import Bands, beyond
 from scaling._on import frequencies_on
 from scaling._types import Frequencies, Rope
 from scaling.rerope import window_of
@@ -33,19 +33,7 @@ def bands(
     size = _group(rope, length, near, group)
     frequencies = frequencies_on(on, rope, length)
     grouped = torch.arange(length) // size
-    return plainest(
-        Bands(
-            length,
-            (by_distance(length, frequencies, 0, length),)
-            if size == 1
-            else (
-                by_distance(length, frequencies, 0, near),
-                by_distance(
-                    length, frequencies, near, query=grouped + near - near // size, key=grouped
-                ),
-            ),
-        )
-    )
+    return beyond(length, frequencies, near, query=grouped + near - near // size, key=grouped)
 
 
 def _group(rope: Rope, length: int, near: int, group: int | None) -> int:

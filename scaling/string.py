@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from scaling._bands import Bands, by_distance, plainest
+from scaling._bands import Bands, beyond
 from scaling._on import frequencies_on
 from scaling._types import Frequencies, Rope
 
@@ -33,12 +33,4 @@ def bands(
         raise ValueError(message)
     frequencies = frequencies_on(on, rope, length)
     query = torch.arange(length) - away + kept
-    return plainest(
-        Bands(
-            length,
-            (
-                by_distance(length, frequencies, 0, away),
-                by_distance(length, frequencies, away, query=query),
-            ),
-        )
-    )
+    return beyond(length, frequencies, away, query=query)

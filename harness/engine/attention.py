@@ -6,19 +6,18 @@ with transformers as an attention of its own, this takes each run's path togethe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.engine.forest import Node
 from harness.engine.kernel import causal, room, tile_mask
 
-NAME = "ropewalk_runs"
+NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
 POSITIONS = ("position_ids", "cache_position")  # any other tensor may choose among the keys
 Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
@@ -47,7 +46,6 @@ class Run:
     size: int
     above: Held = field(default_factory=dict)
     keep: frozenset[int] = frozenset()
-    inner: Callable[..., Any] | None = None
     rows: tuple[int, int] = (0, 0)
     keys_only: bool = False
     calls: int = 0
@@ -69,25 +67,23 @@ def running(run: Run) -> Iterator[Run]:
         _running.pop()
 
 
-@contextmanager
-def installed(model: Any) -> Iterator[Callable[..., Any] | None]:
-    """Put the attention over runs into a model; yield what computes a run in its stead, if any.
+def replaceable(model: Any) -> bool:
+    """Tell whether a model has transformers' plain fused attention, whose place this takes.
 
-    transformers' plain ``sdpa`` is replaced by the kernel here; another registered attention goes
-    on computing, path by path. Raises NotShareableError where the model has none of the two.
+    Another one put into it, as that of moved positions, merges its pieces by rows: packs of other
+    questions would give other last bits.
     """
-    before = model.config._attn_implementation
-    inner = None if before == "sdpa" else ALL_ATTENTION_FUNCTIONS.get(before)
-    known = before == "sdpa" or (
-        inner is not None and "flash" not in before and "flex" not in before
-    )
-    if not known or not model._can_set_attn_implementation():
-        raise NotShareableError(before)
+    return bool(model.config._attn_implementation == PLAIN and model._can_set_attn_implementation())
+
+
+@contextmanager
+def installed(model: Any) -> Iterator[None]:
+    """Put the attention over runs into a model that lets it be replaced."""
     model.set_attn_implementation(NAME)
     try:
-        yield inner
+        yield
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(PLAIN)
 
 
 def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
@@ -124,7 +120,8 @@ def _attend(
         low, high = max(first, start), min(end, stop)
         if low < high:
             rows = query[:, :, low - first : high - first]
-            parts.append(_part(run, module, rows, (index, low, high), options))
+            where, scale = (index, low, high), options.get("scaling")
+            parts.append(_part(run, module.layer_idx, rows, where, scale))
     odd = end - first - sum(part.shape[1] for part in parts)
     if odd:  # rows that only complete the last ones, and that nobody reads
         parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
@@ -136,18 +133,14 @@ AttentionMaskInterface.register(NAME, _no_mask)
 
 
 def _part(
-    run: Run, module: Any, query: torch.Tensor, where: tuple[int, int, int], options: dict[str, Any]
+    run: Run, layer: int, query: torch.Tensor, where: tuple[int, int, int], scale: float | None
 ) -> torch.Tensor:
     """Return the attention of rows low..high of one node, (1, rows, heads, head_dim)."""
     index, low, high = where
-    key, value = _path(run, index, high, module.layer_idx)
-    if run.inner is not None:
-        out: torch.Tensor = run.inner(module, query, key, value, None, **options)[0]
-        return out
+    key, value = _path(run, index, high, layer)
     position = run.nodes[index].first + low - run.spans[index][0]
     if run.mask is None and position and query.device.type == "cpu":
         run.mask = tile_mask(max(run.nodes[node].end for node in run.spans), query)
-    scale = options.get("scaling")
     return causal(query, key, value, position, scale, run.mask).transpose(1, 2)
 
 
@@ -183,7 +176,7 @@ def _path(run: Run, index: int, high: int, layer: int) -> Pair:
     """
     node, (start, _) = run.nodes[index], run.spans[index]
     length, device = node.first + high - start, run.layer[0].device
-    held = length if run.inner else room(length, device)
+    held = room(length, device)
     origin = row = start - node.first
     for above in node.above:
         if run.spans.get(above, (None,))[0] != row:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from harness.engine import head
-from harness.engine.attention import Held, NotShareableError, installed
+from harness.engine.attention import Held, NotShareableError, installed, replaceable
 from harness.engine.forest import Forest, Way, packs, plant
 from harness.engine.ledger import Ledger
 from harness.engine.sizes import Sizes
@@ -23,23 +23,20 @@ EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32
 Results = list[tuple[int, NDArray[np.float32], NDArray[np.int64]]]
 
 
-_known: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 
 def shareable(model: Any) -> bool:
     """Tell whether a pack of runs gives this model's own hidden states; checked once a model.
 
     Checked on two prompts with a common beginning and one without, each also run alone by the
-    model itself: whatever mixes tokens beside causal attention shows. An attention put into the
-    model, as that of moved positions, merges its pieces by rows: packs of other questions would
-    give other last bits, so every sequence goes alone.
+    model itself: whatever mixes tokens beside causal attention shows.
     """
-    known, attention = _known.setdefault(model, {}), model.config._attn_implementation
-    if attention not in ("sdpa", "eager"):
+    if not replaceable(model):
         return False
-    if attention not in known:
-        known[attention] = _shares(model)
-    return known[attention]
+    if model not in _known:
+        _known[model] = _shares(model)
+    return _known[model]
 
 
 def _shares(model: Any) -> bool:
@@ -132,8 +129,6 @@ def _packed(
     keep: frozenset[int],
 ) -> tuple[torch.Tensor, dict[int, tuple[int, int]], Held]:
     """Return a pack's hidden states, the rows of each node, and the keys and values to keep."""
-    with installed(model) as inner:
-        hidden, run = run_pack(
-            model, forest, pack, needed, chunk, above=above, keep=keep, inner=inner
-        )
+    with installed(model):
+        hidden, run = run_pack(model, forest, pack, needed, chunk, above=above, keep=keep)
     return hidden, run.spans, run.kept
