@@ -19,7 +19,7 @@ from transformers.utils.hub import extract_commit_hash
 from harness.errors import UserError, reason
 from harness.names import place, printable
 from harness.placement import check_whole, seated, spread
-from harness.rotary import check_geometry, rope_of, unscaled
+from harness.rotary import check_geometry, rescaled, rope_of
 from scaling._types import Rope
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -146,7 +146,7 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
     trusted = checkpoint.trust_remote_code
     with_it, without = (
         _scales(hollow(config, trust_remote_code=trusted))
-        for config in (checkpoint.config, unscaled(checkpoint.config))
+        for config in (checkpoint.config, rescaled(checkpoint.config, {"rope_type": "default"}))
     )
     changed = [name for name in with_it if with_it[name] != without.get(name)]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from harness.checkpoint import hollow
-from harness.rotary import rotary_name, unscaled
+from harness.rotary import rescaled, rotary_name
 
 Kind = Literal["full", "sliding"]
 
@@ -38,7 +38,9 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     The model is built hollow and its attention is asked: does the output depend on cos and sin?
     Autograd answers without a number. Raises UserError for a rotary module that is not understood.
     """
-    bare = unscaled(config)  # a dynamic type asks for values, and here there are none
+    bare = rescaled(
+        config, {"rope_type": "default"}
+    )  # a dynamic type asks for values, and here there are none
     model = hollow(bare, trust_remote_code=trust_remote_code).requires_grad_(requires_grad=False)
     own: Any = model.get_submodule(rotary_name(model))
     text = config.get_text_config()

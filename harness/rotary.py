@@ -44,11 +44,6 @@ def rope_of(config: Any) -> Rope:
     return Rope(rotary_dim, float(shipped["rope_theta"]), trained, given)
 
 
-def unscaled(config: Any) -> Any:
-    """Return a copy of a config without the scaling that ``rope_of`` reads from it."""
-    return rescaled(config, {"rope_type": "default"})
-
-
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
     """Return a copy of a config with this in the place of the scaling that ``rope_of`` reads."""
     changed = deepcopy(config)

@@ -164,10 +164,12 @@ def plainest(found: Bands) -> Bands | Frequencies:
 
 def _unmoved(band: Band) -> bool:
     """Tell whether a band's queries and keys are rotated to their true positions."""
-    return all(
-        torch.equal(row, torch.arange(start, start + len(row), dtype=row.dtype))
-        for start, row in ((band.start, band.query), (0, band.key))
-    )
+    return _counted(band.query, band.start) and _counted(band.key)
+
+
+def _counted(row: torch.Tensor, start: int = 0) -> bool:
+    """Tell whether a row counts up by one from its start."""
+    return torch.equal(row, torch.arange(start, start + len(row), dtype=row.dtype))
 
 
 def beyond(
@@ -209,8 +211,7 @@ def by_distance(
 
 def _bytes(row: torch.Tensor) -> bytes:
     """Return a row's numbers for a hash; the row 0, 1, 2, … in few bytes, as most keys are."""
-    counted = torch.equal(row, torch.arange(len(row), dtype=row.dtype))
-    return f"0 to {len(row)}".encode() if counted else row.contiguous().numpy().tobytes()
+    return f"0 to {len(row)}".encode() if _counted(row) else row.contiguous().numpy().tobytes()
 
 
 def _reach(band: Band) -> float:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 # Read when torch, transformers and datasets are imported, so set before; children inherit them.
 os.environ |= {
@@ -20,6 +21,7 @@ os.environ |= {
 import pytest
 import torch
 
+from harness.checkpoint import Checkpoint, load_weights, open_checkpoint
 from tests.tiny import save_tiny
 
 WORDS = [
@@ -73,3 +75,13 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         text = " ".join(draw.choices(WORDS, k=400 + 150 * index))
         (folder / f"document-{index}.txt").write_text(text, encoding="utf-8")
     return folder
+
+
+@pytest.fixture(scope="session")
+def reference() -> tuple[Checkpoint, Any]:
+    """Return the embedded checkpoint and its model, float32 on the CPU."""
+    opened = open_checkpoint(
+        "reference", revision=None, dtype="float32", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    )  # fmt: skip
+    return opened, load_weights(opened)

@@ -13,9 +13,10 @@ import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
-from harness import checkpoint, layout
+from harness import layout
 from harness.banded import banded
 from harness.bandwise import parts
+from harness.checkpoint import Checkpoint
 from harness.errors import UserError
 from harness.layout import NAME, layouts
 from harness.patch import scaled
@@ -119,13 +120,11 @@ def test_float32_costs_float32s_rounding(family: str) -> None:
     assert error <= 5 * usual + 1e-5
 
 
-def test_the_reference_model_attends_by_the_matrix_of_positions() -> None:
+def test_the_reference_model_attends_by_the_matrix_of_positions(
+    reference: tuple[Checkpoint, Any],
+) -> None:
     """On real weights and a real text, in float32: to 1e-5 in log-likelihood beyond the window."""
-    opened = checkpoint.open_checkpoint(
-        "reference", revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
-    model = checkpoint.load_weights(opened)
+    opened, model = reference
     text = inspect.getsource(bisect)
     tokens = torch.tensor([opened.tokenizer(text)["input_ids"][:300]])
     bands = self_extend.bands(opened.rope, 300)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness import checkpoint
 from harness.banded import banded
+from harness.checkpoint import Checkpoint
 from harness.layout import Layout
 from scaling import dual_chunk, dynamic_ntk, rerope
 from scaling._bands import Bands, by_distance
@@ -20,15 +20,6 @@ from scaling._types import Frequencies, Rope
 from tests.test_banded import METHODS, bands_of, model_of
 
 ROPE = Rope(16, 10_000.0, 256)
-
-
-@pytest.fixture(scope="module")
-def reference() -> Any:
-    opened = checkpoint.open_checkpoint(
-        "reference", revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
-    return opened.rope, checkpoint.load_weights(opened)
 
 
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
@@ -46,10 +37,11 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 @pytest.mark.parametrize(("method", "bands"), [(rerope, 2), (dual_chunk, 3)])
 @torch.inference_mode()
 def test_layers_and_chunks_share_their_tables(
-    reference: Any, monkeypatch: pytest.MonkeyPatch, method: Any, bands: int
+    reference: tuple[Checkpoint, Any], monkeypatch: pytest.MonkeyPatch, method: Any, bands: int
 ) -> None:
     """Queries and keys of a band have one table each, whatever the layers, chunks and lengths."""
-    rope, model = reference
+    opened, model = reference
+    rope = opened.rope
     found = method.bands(rope, 600)
     assert len(found.bands) == bands
     with banded(model, found):

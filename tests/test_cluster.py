@@ -16,28 +16,17 @@ from typing import Any
 
 import pytest
 
-from harness.cli import main
 from harness.groups import Group, groups
 from harness.plan import Cell
 from harness.store import RUN, append
 from harness.workers import LOSSES, _Shift
 from tasks._types import Question
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
+from tests.test_survival import MANY, whole
 
-__all__ = ["ropewalk"]  # a fixture
+__all__ = ["ropewalk", "whole"]  # fixtures
 
 ray = pytest.importorskip("ray")
-MANY = {"task": ["perplexity:tail=16", "passkey:depths=4,trials=4"]}
-
-
-@pytest.fixture(scope="module")
-def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run in this process."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.raises(SystemExit) as ended:
-        main(sweep(tiny, docs, folder, **MANY))
-    assert not ended.value.code
-    return folder
 
 
 class TestGroups:

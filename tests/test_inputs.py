@@ -21,25 +21,15 @@ from huggingface_hub import constants
 from pyarrow import parquet
 
 from harness import files, tokens
-from harness.documents import open_documents
 from harness.errors import UserError
 from harness.library import make_library, open_all
 from harness.plugins import load
 from harness.tokens import make_reader, tokenize
+from tests.test_documents import read, refused
 from tests.tiny import tiny_tokenizer
 
 TEXT = "Es war einmal …\nand it was long\r\n"
 ROWS = [{"text": f"row {index} " + "rope " * index, "id": index} for index in range(6)]
-
-
-def read(given: object) -> list[tuple[str, str]]:
-    return list(open_documents(str(given)).read())
-
-
-def refused(given: object) -> str:
-    with pytest.raises(UserError) as caught:
-        read(given)
-    return str(caught.value)
 
 
 def zstd(path: Path, content: bytes) -> None:

@@ -11,7 +11,7 @@ from transformers import AutoConfig
 
 from harness.banded import banded
 from harness.bandwise import BandedAttention
-from harness.checkpoint import load_weights, open_checkpoint
+from harness.checkpoint import Checkpoint
 from harness.engine import answers
 from harness.errors import UserError
 from harness.patch import scaled
@@ -110,13 +110,11 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
 
 
 @pytest.mark.parametrize("method", ["rerope", "self_extend", "dual_chunk", "lm_infinite"])
-def test_neither_threads_nor_neighbours_change_a_bit(method: str) -> None:
+def test_neither_threads_nor_neighbours_change_a_bit(
+    method: str, reference: tuple[Checkpoint, Any]
+) -> None:
     """Moved positions on the reference model: one thread or two, alone or among other questions."""
-    opened = open_checkpoint(
-        "reference", revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
-    model = load_weights(opened)
+    opened, model = reference
     text = tuple((7919 * i) % opened.config.vocab_size for i in range(1024))
     questions = [Question("q", n, text[:n], n - 20) for n in (256, 300, 1024)]
     rotation = resolve(load("method", method), opened.rope, 1024)

@@ -10,6 +10,7 @@ from harness.reports import _words
 from harness.reports._cells import cells
 from harness.reports._measure import Measure, difference, distinct, measure, units
 from harness.reports._paired import SURE, holm
+from harness.reports._tables import across
 
 FOUND = ("difference", "low", "high", "p", "needed")
 
@@ -84,6 +85,13 @@ def _verdict(row: dict[str, Any], p: float | None) -> str:
     if p is None or p >= SURE:
         return "not told apart"
     return "better" if (row["difference"] < 0) == (row["better"] == "lower") else "worse"
+
+
+def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the differences for people: a table per model and task, lengths side by side."""
+    texts = table.assign(text=[signed(row) for row in _words.records(table)])
+    baseline = table["baseline"].iloc[0]
+    return {f"{title}, less {baseline}": made for title, made in across(texts).items()}
 
 
 def signed(row: dict[str, Any]) -> str:

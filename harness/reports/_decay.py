@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 
 from harness.reports._cells import coinciding
 from harness.reports._lengths import by_length, where_changed
-from harness.reports._style import GREY, SIZE, Look, foot, length_label, looks
+from harness.reports._style import GREY, SIZE, Look, foot, length_label, looks, trace
 
 UNSCALED = "unscaled"
 NOTE = (
@@ -50,14 +50,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], top: float)
             linestyle="--", linewidth=0.9,
         )  # fmt: skip
     for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
-        style = look[str(scaling)]
-        every = max(1, len(curve) // 12)
-        axes.plot(
-            curve["distance"], curve["bound"], label=str(scaling), color=style.color,
-            linestyle=style.linestyle, linewidth=1.1, marker=style.marker, markersize=3.6,
-            markeredgecolor="white", markeredgewidth=0.3,
-            markevery=(index * every // len(look), every),
-        )  # fmt: skip
+        trace(axes, curve[["distance", "bound"]], str(scaling), look, index, 12)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: length_label(int(value))))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("Relative distance (tokens)", fontsize=SIZE)

@@ -6,11 +6,12 @@ Nothing global is set: sizes are passed to each artist, so a notebook keeps its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from textwrap import wrap
 
+import pandas as pd
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -137,3 +138,16 @@ def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:
     if 1 < kinds <= most:
         return kinds
     return min(most, 2 if panels == 4 else panels)
+
+
+def trace(
+    axes: Axes, points: pd.DataFrame, name: str, look: Mapping[str, Look], index: int, marks: int
+) -> None:
+    """Draw a line of many points, x and y, with about so many marks, each line's elsewhere."""
+    style, every = look[name], max(1, len(points) // marks)
+    x, y = (points.iloc[:, column] for column in (0, 1))
+    axes.plot(
+        x, y, label=name, color=style.color, linestyle=style.linestyle, linewidth=1.1,
+        marker=style.marker, markersize=3.6, markeredgecolor="white", markeredgewidth=0.3,
+        markevery=(index * every // len(look), every),
+    )  # fmt: skip

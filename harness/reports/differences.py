@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports import _words
-from harness.reports._against import against, signed
-from harness.reports._tables import across
+from harness.reports._against import against, beside
 
 
 def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
@@ -27,9 +25,7 @@ def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people: lengths side by side."""
-    texts = table.assign(text=[signed(row) for row in _words.records(table)])
-    baseline = table["baseline"].iloc[0]
-    return {f"{title}, less {baseline}": made for title, made in across(texts).items()}
+    return beside(table)
 
 
 def words(table: pd.DataFrame) -> list[str]:

@@ -24,6 +24,7 @@ from harness.reports._style import (
     sheet,
     spaced,
     tidy,
+    trace,
 )  # fmt: skip
 
 MOST_PANELS, MOST_BANDS = 4, 6
@@ -66,18 +67,11 @@ def _kinds(table: pd.DataFrame) -> Iterable[Any]:
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float) -> None:
     """Draw one length: a line a scaling, and where the trained window ends."""
     for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
-        style = look[str(scaling)]
-        every = max(1, len(curve) // 8)
-        axes.plot(
-            curve["position"], curve["score"], label=str(scaling), color=style.color,
-            linestyle=style.linestyle, linewidth=1.1, marker=style.marker, markersize=3.6,
-            markeredgecolor="white", markeredgewidth=0.3,
-            markevery=(index * every // len(look), every),
-        )  # fmt: skip
+        trace(axes, curve[["position", "score"]], str(scaling), look, index, 8)
         if len(look) <= MOST_BANDS:
             axes.fill_between(
-                curve["position"], curve["low"], curve["high"], color=style.color, alpha=0.1,
-                linewidth=0,
+                curve["position"], curve["low"], curve["high"], color=look[str(scaling)].color,
+                alpha=0.1, linewidth=0,
             )  # fmt: skip
     first = rows.iloc[0]
     trained, length = int(first["trained_length"]), int(first["length"])

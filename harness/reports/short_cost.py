@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports import _words
-from harness.reports._against import against, signed
-from harness.reports._tables import across
+from harness.reports._against import against, beside
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
 
@@ -33,10 +32,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people: lengths side by side."""
-    texts = table.assign(text=[signed(row) for row in _words.records(table)])
-    return {
-        f"{title}, less {table['baseline'].iloc[0]}": made for title, made in across(texts).items()
-    }
+    return beside(table)
 
 
 def words(table: pd.DataFrame) -> list[str]:
