@@ -10,6 +10,7 @@ from random import Random
 from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import AutoModelForCausalLM, LlamaConfig
 
 SHAPES = {"S": (512, 8, 32_000), "XS": (256, 4, 4096), "1B": (2048, 16, 128_256)}
@@ -82,6 +83,11 @@ def ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(one, other, strict=True)]
 
 
+def over_law(name: str, gained: Sequence[float], law: float, bar: float | None = None) -> Row:
+    """Make the row below one: what was gained over the ratio of the operations themselves."""
+    return row(name, f"the same over the FLOP law {law:.2f}", [g / law for g in gained], "x", bar)
+
+
 def config(shape: str, **changes: Any) -> LlamaConfig:
     """Return a Llama config of one of the named shapes."""
     width, layers, vocabulary = SHAPES[shape]
@@ -119,6 +125,22 @@ def operations(shaped: Any, length: int) -> float:
     )
     head = 2 * width * shaped.vocab_size
     return float(length * (linear + head) + 2 * layers * heads * length * (length + 1))
+
+
+def counted(run: Callable[[], Any]) -> int:
+    """Count the operations of what is run; of causal attention on a CPU, of what it may see."""
+
+    def fused(
+        query: Any, key: Any, value: Any, _: float = 0.0, causal: bool = False, **__: Any
+    ) -> int:
+        whole = int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
+        rows = query[-2]
+        return whole * (rows + 1) // (2 * key[-2]) if causal else whole
+
+    cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    with FlopCounterMode(display=False, custom_mapping={cpu: fused}) as counter:
+        run()
+    return int(counter.get_total_flops())
 
 
 @torch.no_grad()

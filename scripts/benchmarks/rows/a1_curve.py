@@ -13,6 +13,7 @@ from benchmarks.setting import (
     build,
     config,
     operations,
+    over_law,
     peer_loss,
     ratios,
     row,
@@ -58,5 +59,5 @@ def _curve(
     gained = ratios(slow, fast)
     return [
         row("a1", f"prefix curve, {kind}", gained, "x", bar, same),
-        row("a1", f"the same over the FLOP law {law:.2f}", [g / law for g in gained], "x", 1.2),
+        over_law("a1", gained, law, 1.2),
     ]

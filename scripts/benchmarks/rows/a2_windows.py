@@ -6,7 +6,19 @@ import statistics
 
 import torch
 
-from benchmarks.setting import Row, Setting, agree, build, config, peer_loss, ratios, row, tokens
+from benchmarks.setting import (
+    Row,
+    Setting,
+    agree,
+    build,
+    config,
+    counted,
+    over_law,
+    peer_loss,
+    ratios,
+    row,
+    tokens,
+)  # fmt: skip
 from harness.engine import answers
 from tasks._types import Question
 
@@ -15,10 +27,11 @@ LENGTH, STRIDE, TEXT = 1024, 256, 4096
 
 def measure(setting: Setting) -> list[Row]:
     """Windows of 1024 tokens every 256, the last 256 of each scored; model S."""
-    return [_windows(setting, *case) for case in ((torch.float32, 1.7), (torch.bfloat16, 2.2))]
+    cases = ((torch.float32, 1.7), (torch.bfloat16, 2.2))
+    return [found for case in cases for found in _windows(setting, *case)]
 
 
-def _windows(setting: Setting, dtype: torch.dtype, bar: float) -> Row:
+def _windows(setting: Setting, dtype: torch.dtype, bar: float) -> list[Row]:
     model = build(setting, config("S"), dtype)
     length, stride, text = (setting.size(n) for n in (LENGTH, STRIDE, TEXT))
     given = tokens(model, text)
@@ -38,4 +51,8 @@ def _windows(setting: Setting, dtype: torch.dtype, bar: float) -> Row:
     slow, fast = setting.interleaved(peer, engine)
     kind = str(dtype).removeprefix("torch.")
     what = f"{len(windows)} sliding windows of {length} every {stride}, S, {kind}"
-    return row("a2", what, ratios(slow, fast), "x", bar, agree(ours, theirs, dtype))
+    gained = ratios(slow, fast)
+    return [
+        row("a2", what, gained, "x", bar, agree(ours, theirs, dtype)),
+        over_law("a2", gained, counted(peer) / counted(engine)),
+    ]

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from benchmarks.setting import Row, Setting, build, config, row, tokens
+from benchmarks.setting import Row, Setting, build, config, counted, row, tokens
 from harness.engine import answers
 from tasks._types import Question
 
@@ -24,25 +21,13 @@ def measure(setting: Setting) -> list[Row]:
     counts: list[int] = []
     embed = model.get_input_embeddings()
     with embed.register_forward_hook(lambda _, given, __: counts.append(given[0].numel())):
-        ours = _operations(lambda: list(answers(model, questions)))
+        ours = counted(lambda: list(answers(model, questions)))
     ids = torch.tensor([text], device=model.device)
     with torch.inference_mode():
-        theirs = _operations(lambda: model(input_ids=ids, use_cache=False))
+        theirs = counted(lambda: model(input_ids=ids, use_cache=False))
     return [
         row("a3", "tokens forwarded over the longest length, 8 lengths", [sum(counts) / longest],
             "x", 1.0, "counted", above=False),
         row("a3", "operations over one forward of it", [ours / theirs], "x", 1.0, "counted",
             above=False),
     ]  # fmt: skip
-
-
-def _operations(run: Any) -> int:
-    """Count operations, those of the CPU's fused attention too."""
-
-    def fused(query: Any, key: Any, value: Any, *_: Any, **__: Any) -> int:
-        return int(sdpa_flop_count(query, key, value))  # type: ignore[no-untyped-call]
-
-    cpu = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    with FlopCounterMode(display=False, custom_mapping={cpu: fused}) as counter:
-        run()
-    return int(counter.get_total_flops())

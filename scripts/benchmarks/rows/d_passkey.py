@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from benchmarks.setting import Row, Setting, ratios, row
+from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.checkpoint import REFERENCE
 from harness.engine import answers
 from harness.rotary import patched, rope_of
@@ -21,10 +21,11 @@ DEPTHS = 5
 
 def measure(setting: Setting) -> list[Row]:
     """Five depths at three lengths with 4 trials and at two with 10, under YaRN, float32."""
-    return [_grid(setting, *case) for case in (((512, 1024, 2048), 4, 3.2), ((512, 1024), 10, 4.0))]
+    cases = (((512, 1024, 2048), 4, 3.2), ((512, 1024), 10, 4.0))
+    return [found for case in cases for found in _grid(setting, *case)]
 
 
-def _grid(setting: Setting, lengths: tuple[int, ...], trials: int, bar: float) -> Row:
+def _grid(setting: Setting, lengths: tuple[int, ...], trials: int, bar: float) -> list[Row]:
     model = AutoModelForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32).eval()
     model = model.to(setting.device)
     rope = rope_of(model.config)
@@ -46,10 +47,15 @@ def _grid(setting: Setting, lengths: tuple[int, ...], trials: int, bar: float) -
     with patched(model, yarn.frequencies(rope, lengths[-1], factor=2)):
         list(answers(model, asked[:1]))
         slow, fast = setting.interleaved(peer, engine)
+        law = counted(peer) / counted(engine)
     assert ours == theirs, "hits and misses differ from those of generate"
     what = f"passkey, lengths {', '.join(map(str, lengths))}, {DEPTHS} depths, {trials} trials"
     told = f"all {len(asked)} equal, {sum(ours):.0f} hits"
-    return row("d", f"{what}, reference model", ratios(slow, fast), "x", bar, told)
+    gained = ratios(slow, fast)
+    return [
+        row("d", f"{what}, reference model", gained, "x", bar, told),
+        over_law("d", gained, law),
+    ]
 
 
 def _generated(model: Any, question: Question) -> Answer:
