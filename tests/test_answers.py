@@ -127,6 +127,7 @@ def test_two_documents_tell_no_difference() -> None:
 def test_effective_length_by_hand() -> None:
     """Perplexity may not rise at all; retrieval must keep 85 % of the model's own 20 of 20."""
     cells = [trials("far", 512, 18), trials("far", 2048, 20), documents("far", 512, -0.1)]
+    cells += [documents("near", 512, 0.1), documents("near", 2048, -0.3)]
     table = effective_length.make(pd.concat([SWEEP, frame(*cells)]))
 
     def told(task: str, scaling: str) -> list[object]:
@@ -138,8 +139,9 @@ def test_effective_length_by_hand() -> None:
     # 20 of 20 is 100 % [84, 100]: with other frequencies than the model's own even that is not.
     assert told("passkey", "far") == [512, None, 512]
     assert told("passkey", "none") == [256, 256, 256]
-    # 0.05 nats worse inside the window already, give or take: no length at all.
-    assert told("perplexity", "far") == [None, None, None]
+    # 0.05 nats worse inside the window, which is what it costs there, and better beyond.
+    assert told("perplexity", "far") == [1024, 1024, 1024]
+    # Worse at 512: that it is better again at 2048 counts not.
     assert told("perplexity", "near") == [256, 256, 256]
     assert "keep 85 % of the score of `none` inside the window" in effective_length.words(table)[1]
     least = effective_length.make(SWEEP, kept=0.4)

@@ -20,6 +20,7 @@ from matplotlib.lines import Line2D
 
 import harness.reports
 from harness.reports import _style, curves, passkey_map, scores
+from harness.reports._style import SIZE, folded, letter
 from harness.reports._tables import markdown, wide
 from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, Row, sweep
 
@@ -356,3 +357,11 @@ def test_a_sweep_without_keys_is_told_what_to_do(without: str) -> None:
     frame = frame.drop(columns="depth") if without == "column" else frame
     with pytest.raises(ValueError, match=r'no passkey samples.*add the task "passkey"'):
         passkey_map.make(frame)
+
+
+def test_titles_break_where_options_begin() -> None:
+    """A spec too long for its panel is broken after a colon or comma, not inside a name."""
+    text = "reference, perplexity:protocol=prefix,stride=256"
+    lines = folded(text, 24 * letter(SIZE)).split("\n")
+    assert lines == ["reference, perplexity:", "protocol=prefix,", "stride=256"]
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")

@@ -49,15 +49,19 @@ def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
 def _row(
     lengths: pd.DataFrame, samples: pd.DataFrame, own: pd.Series[Any], how: Measure, kept: float
 ) -> dict[str, Any]:
-    """Walk up the lengths of one method, from that of the model's own score."""
+    """Walk up the lengths of one method beyond that of the model's own score.
+
+    What it costs there is for ``short_cost`` to say: a hair's breadth of it ends no reach.
+    """
     least = None if how.lower else kept * float(own["score"])
     found: dict[str, int | None] = dict.fromkeys(ENDS)
     open_ends = set(ENDS)
     longer = lengths[lengths["length"] >= own["length"]]
     for cell in records(longer):
-        held = _holds(cell, samples, own, how, least)
-        open_ends &= {end for end, holds in held.items() if holds}
-        found |= dict.fromkeys(open_ends, int(cell["length"]))
+        held = {end for end, holds in _holds(cell, samples, own, how, least).items() if holds}
+        if cell["length"] > own["length"]:
+            held = open_ends = open_ends & held
+        found |= dict.fromkeys(held, int(cell["length"]))
     told = ("model", "task", "metric", "trained_length")
     return {
         **{name: own[name] for name in told}, "measure": how.name,

@@ -6,10 +6,11 @@ Nothing global is set: sizes are passed to each artist, so a notebook keeps its 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from textwrap import wrap
+from textwrap import TextWrapper
 
 import pandas as pd
 from matplotlib import rc_context
@@ -95,9 +96,16 @@ def tidy(axes: Axes, title: str, *, room: float, above: float = 4) -> None:
     axes.set_title(folded(title, room), fontsize=SIZE, loc="left", pad=above)
 
 
+class _Folds(TextWrapper):
+    """Breaks specs where their options begin, not inside of a name."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=[:,+]))")
+
+
 def folded(text: str, room: float, size: float = SIZE) -> str:
     """Break a text into lines of at most ``room`` inches, at ``size`` points."""
-    return "\n".join(wrap(text, max(12, int(room / letter(size))), break_on_hyphens=False))
+    lines = _Folds(max(12, int(room / letter(size))), break_on_hyphens=False)
+    return "\n".join(lines.wrap(text))
 
 
 def spaced(labels: Sequence[str], places: Sequence[float]) -> list[str]:

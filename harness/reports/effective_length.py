@@ -12,13 +12,14 @@ from harness.reports._tables import heading
 
 
 def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
-    """Return a row per model, task and scaling; a length counts if all shorter ones do.
+    """Return a row per model, task and scaling; a length counts if all from the window to it do.
 
     Scores where higher is better hold while ``kept`` is left of the model's own score, that of
     its unscaled embedding at the longest length inside the window; ``low`` and ``high`` are the
     lengths up to which the score's whole interval, and any of it, lies there. Perplexity holds
     while it is no higher than there, document by document; ``low`` is the length up to which that
-    is sure, ``high`` that up to which it is not refuted. Empty: not even inside the window.
+    is sure, ``high`` that up to which it is not refuted. Empty: neither inside the window nor at
+    the first length beyond. What a method costs inside the window is for ``short_cost`` to say.
     """
     return reach(frame, kept=kept)
 

@@ -36,7 +36,7 @@ def make(frame: pd.DataFrame) -> Figure:
     for index, (axes, ((model, task), rows)) in enumerate(zip(panels, groups, strict=True)):
         _panel(axes, rows.set_index("scaling"), look, order)
         axes.set_yticks(range(len(order)), order if index % columns == 0 else [""] * len(order))
-        tidy(axes, f"{model}, {task}", room=figure.get_size_inches()[0] / columns - 1)
+        tidy(axes, f"{model}, {task}", room=figure.get_size_inches()[0] / columns - 0.8)
     marks = [
         Line2D([], [], marker="o", linestyle="", color=GREY, markerfacecolor=face, markersize=5)
         for face in ("white", GREY)

@@ -19,9 +19,10 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model and scaling, with four columns a task.
 
     ``TASK in window`` is the score at the longest length inside the window, ``TASK at longest``
-    that at the longest of all, each as text with its interval; ``TASK reach`` is the effective
-    length, ``TASK best at`` the lengths beyond the window at which the method is the best or not
-    told from it. Methods that coincide everywhere share a row; the most often best come first.
+    that at the longest of all, each as text with its interval; ``TASK best at`` has the lengths
+    beyond the window at which the method is the best or not told from it; ``TASK reach`` is the
+    effective length, of a task that can have one. Methods that coincide everywhere share a row;
+    the most often best come first.
     """
     table = coinciding(cells(frame))
     if table["score"].isna().all():
@@ -36,6 +37,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         _row(kin, places, reached) for _, kin in table.groupby(["model", "scaling"], sort=False)
     ]
     made = pd.DataFrame(rows)
+    made = made.astype({name: "Int64" for name in made if str(name).endswith(REACH)})
     made = made.sort_values(["model", "places"], ascending=[True, False], kind="stable")
     return made.reset_index(drop=True)
 
@@ -63,7 +65,7 @@ def _row(kin: pd.DataFrame, places: pd.DataFrame, reached: pd.DataFrame) -> dict
         row |= {
             f"{task} in window": text(inside[-1]) if inside else None,
             f"{task} at longest": text(known[-1]),
-            f"{task} reach": far.iloc[0] if len(far) and pd.notna(far.iloc[0]) else None,
+            **({f"{task}{REACH}": far.iloc[0]} if len(far) else {}),
             f"{task} best at": ", ".join(map(str, at)) or None,
         }
     return row
