@@ -41,17 +41,18 @@ LATENT = {
     "head_dim": 16, "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 16,
     "qk_nope_head_dim": 16, "v_head_dim": 16, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
+INDEXED = {**LATENT, "index_topk": 48, "index_n_heads": 2, "index_head_dim": 32}
 PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 SUPPORTED: dict[str, dict[str, Any]] = {
-    "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "bitnet": {},
+    "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "axk2": INDEXED, "bitnet": {},
     "cohere": {},
-    "cohere2": TWO, "cwm": PLAIN, "deepseek_v3": LATENT, "diffllama": {},
+    "cohere2": TWO, "cwm": PLAIN, "deepseek_v3": LATENT, "deepseek_v32": INDEXED, "diffllama": {},
     "doge": {},
     "ernie4_5": {}, "ernie4_5_moe": {}, "exaone4": TWO, "falcon": {"alibi": False},
     "flex_olmo": {}, "gemma": {}, "gemma2": TWO, "gemma3_text": TWO, "glm": {}, "glm4": {},
-    "glm4_moe": {},
+    "glm4_moe": {}, "glm_moe_dsa": INDEXED,
     "gpt_neox": {}, "gpt_oss": {**TWO, **PLAIN}, "granite": {}, "granitemoe": {},
-    "helium": {}, "hunyuan_v1_dense": {}, "hunyuan_v1_moe": {}, "hy_v3": {},
+    "helium": {}, "hunyuan_v1_dense": {}, "hunyuan_v1_moe": {}, "hy_v3": {}, "hy_v4": INDEXED,
     "hyperclovax": {},
     "jais2": {}, "laguna": TWO, "lfm2": {"layer_types": ["conv", "full_attention"]}, "llama": {},
     "mellum": TWO, "minimax": {}, "minimax_m2": {}, "ministral": TWO,

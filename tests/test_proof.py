@@ -18,12 +18,11 @@ from harness.patch import scaled
 from harness.plugins import load
 from harness.rotations import resolve
 from tasks._types import Question
-from tests.families import EXPERTS, LATENT, TOKENS, build
+from tests.families import EXPERTS, INDEXED, TOKENS, build
 from tests.naive import naively
 from tests.test_banded import bands_of, inside, likelihoods, model_of
 from tests.tiny import SHAPE
 
-INDEXED = {**LATENT, "index_topk": 48, "index_n_heads": 2, "index_head_dim": 32}
 SPARSE = {
     "layer_types": ["minimax_m3_sparse", "full_attention"], "index_block_size": 32,
     "index_topk_blocks": 1, "index_local_blocks": 1, "index_n_heads": 2, "index_head_dim": 16,
