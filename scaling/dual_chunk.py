@@ -22,7 +22,8 @@ def bands(
     Keys have the position n mod ``chunk``. Queries have m mod chunk for keys of their own chunk,
     min(m mod chunk + chunk, ``largest``) for the chunk before, and ``largest`` for those further
     back. Unset, ``largest`` is three quarters of the trained window and ``chunk`` that less an
-    eighth of it, as in the authors' code; the paper's are ``chunk`` = 3/4 of the window and
+    eighth of it, as in the authors' code; their script for the paper's table takes a quarter off
+    (``chunk=2048,largest=3072`` of 4096); the paper's text has ``chunk`` = 3/4 of the window and
     ``largest`` = the window less 1. ``on`` is a method whose frequencies are used. A context of one
     chunk is untouched; one of two and more is not, also inside the trained window.
 
