@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.engine.forest import common, in_order
 from harness.plan import Cell
 from tasks._types import Question
 
@@ -51,12 +52,10 @@ def groups(work: dict[str, list[Item]], workers: int) -> list[Group]:
 def _families(items: Sequence[Item]) -> list[list[Item]]:
     """Put together what shares half of its tokens or more: the engine computes that once."""
     families: list[list[Item]] = []
-    for item in sorted(items, key=lambda item: item[1].tokens):
+    for item in sorted(items, key=lambda item: in_order(item[1].tokens)):
         if families:
             before, tokens = families[-1][-1][1].tokens, item[1].tokens
-            least = min(len(before), len(tokens))
-            shared = next((n for n in range(least) if before[n] != tokens[n]), least)
-            if 2 * shared >= least:
+            if 2 * common(before, tokens) >= min(len(before), len(tokens)):
                 families[-1].append(item)
                 continue
         families.append([item])

@@ -60,7 +60,7 @@ def _rotary(kind: type[nn.Module], model: Any, served: Served) -> nn.Module:
 
 
 def _answer(model: Any, question: Question) -> Answer:
-    tokens = torch.tensor([question.tokens], device=model.device)
+    tokens = torch.tensor([list(question.tokens)], device=model.device)
     cache, read = DynamicCache(config=model.config), 0
     nll: list[float] = []
     argmax: list[int] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from array import array
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import version
@@ -14,14 +15,16 @@ from typing import Any
 import numpy as np
 from huggingface_hub import cached_assets_path, constants
 
+from tasks._tokens import Tokens
+
 CACHE = 1  # raised when a cached file would be read as something else
 DIGEST = hashlib.sha256().digest_size
 LEAST = 1 << 17  # characters; a shorter text is tokenized about as fast as it is looked up
 
-Tokens = tuple[tuple[int, ...], tuple[int, ...] | None]
+Read = tuple[Tokens, "array[int] | None"]
 
 
-def make_reader(tokenizer: Any) -> Callable[[str], Tokens]:
+def make_reader(tokenizer: Any) -> Callable[[str], Read]:
     """Return a function from a text to its tokens and to the bytes before each of them.
 
     The bytes are None for a tokenizer that does not tell where its tokens stand. Long texts are
@@ -30,7 +33,7 @@ def make_reader(tokenizer: Any) -> Callable[[str], Tokens]:
     """
     folder = _folder(tokenizer)
 
-    def read(text: str) -> Tokens:
+    def read(text: str) -> Read:
         if folder is None or len(text) < LEAST:
             return tokenize(tokenizer, text)
         file = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.tokens"
@@ -43,7 +46,7 @@ def make_reader(tokenizer: Any) -> Callable[[str], Tokens]:
     return read
 
 
-def tokenize(tokenizer: Any, text: str) -> Tokens:
+def tokenize(tokenizer: Any, text: str) -> Read:
     """Return the tokens of a text, without special ones, and the bytes before each token."""
     # A document that says "<s>" or "<|endoftext|>" means these letters, not the control token.
     read = tokenizer(
@@ -53,16 +56,16 @@ def tokenize(tokenizer: Any, text: str) -> Tokens:
         return_offsets_mapping=tokenizer.is_fast,
         verbose=False,
     )
-    tokens = tuple(read["input_ids"])
+    tokens = Tokens(read["input_ids"])
     if not tokenizer.is_fast or not tokens:
         return tokens, None
     letters = np.array([end for _, end in read["offset_mapping"]], dtype=np.int64)
     # An offset may step back (a byte of a letter, a space that was trimmed); what was read stays.
     letters = np.maximum.accumulate(letters)
     before = _bytes_before(text)
-    ends = [0, *before[letters].tolist()]
+    ends = array("q", [0, *before[letters].tolist()])
     ends[-1] = int(before[-1])  # white space that the tokenizer drops at the end is text too
-    return tokens, tuple(ends)
+    return tokens, ends
 
 
 def _bytes_before(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
@@ -88,7 +91,7 @@ def _folder(tokenizer: Any) -> Path | None:
         return None
 
 
-def _load(file: Path) -> Tokens | None:
+def _load(file: Path) -> Read | None:
     """Return what a file holds; None where there is none, or not a whole one."""
     try:
         content = file.read_bytes()
@@ -98,10 +101,10 @@ def _load(file: Path) -> Tokens | None:
     if hashlib.sha256(body).digest() != told:
         return None
     tokens, ends = np.frombuffer(body, dtype="<i4").reshape(2, -1).tolist()
-    return tuple(tokens), (0, *ends)
+    return Tokens(tokens), array("q", [0, *ends])
 
 
-def _save(file: Path, found: Tokens) -> None:
+def _save(file: Path, found: Read) -> None:
     """Write a file beside its place and move it there, so that no other reader sees half of it.
 
     It has a hash of what follows, then the tokens, then the bytes up to the end of each.
@@ -109,7 +112,7 @@ def _save(file: Path, found: Tokens) -> None:
     tokens, ends = found
     if ends is None:
         return
-    body = np.array([tokens, ends[1:]], dtype="<i4").tobytes()
+    body = np.array([list(tokens), ends[1:]], dtype="<i4").tobytes()
     with suppress(OSError):  # a full disk costs time, not the sweep
         handle, name = tempfile.mkstemp(dir=file.parent, suffix=".new")
         try:

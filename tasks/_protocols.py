@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, chain
 from typing import Literal
 
+from tasks._tokens import Tokens
 from tasks._types import Passage
 
 Protocol = Literal["tail", "prefix", "press", "disjoint", "overlap"]
@@ -34,7 +36,7 @@ class Window:
     """
 
     unit: str
-    tokens: tuple[int, ...]
+    tokens: Tokens
     start: int
     first: int
     bytes: int | None
@@ -107,19 +109,20 @@ def overlap(passages: Sequence[Passage], length: int, layout: Layout) -> Iterato
 
 def stream(passages: Sequence[Passage], opening: tuple[int, ...]) -> Passage:
     """Join documents, each behind its begin tokens, which have no bytes."""
-    tokens = tuple(chain.from_iterable((*opening, *p.tokens) for p in passages))
+    tokens = Tokens(chain.from_iterable((*opening, *p.tokens) for p in passages))
     if any(passage.ends is None for passage in passages):
         return Passage("", tokens)
-    ends, total = [0], 0
+    ends, total = array("q", [0]), 0
     for passage in passages:
-        ends += [total] * len(opening) + [total + end for end in (passage.ends or ())[1:]]
+        ends.extend([total] * len(opening))
+        ends.extend(total + end for end in (passage.ends or ())[1:])
         total = ends[-1]
-    return Passage("", tokens, tuple(ends))
+    return Passage("", tokens, ends)
 
 
 def _window(passage: Passage, begin: int, first: int, end: int, layout: Layout) -> Window:
     """Return the document's tokens from ``begin`` to ``end``, scored from ``first`` on."""
-    tokens = (*layout.opening, *passage.tokens[begin:end])
+    tokens = Tokens(passage.tokens[begin:end], layout.opening)
     # Where no begin token is known, nothing comes before the first token of all.
     start = max(1, len(layout.opening) + first - begin)
     first = begin + start - len(layout.opening)

@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
+from itertools import chain
+
+from tasks._tokens import kept
 
 Fact = str | int | float | list[float] | None
 
@@ -20,8 +23,14 @@ class Passage:
     """
 
     name: str
-    tokens: tuple[int, ...]
-    ends: tuple[int, ...] | None = None
+    tokens: Sequence[int]
+    ends: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        """Keep a book of a million tokens in 12 bytes a token."""
+        object.__setattr__(self, "tokens", kept(self.tokens))
+        if self.ends is not None and not isinstance(self.ends, array):
+            object.__setattr__(self, "ends", array("q", self.ends))
 
 
 @dataclass(frozen=True)
@@ -55,12 +64,13 @@ class Question:
 
     unit: str
     length: int
-    tokens: tuple[int, ...]
+    tokens: Sequence[int]
     start: int
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Hold what every task promises: the exact length, and a context for every target."""
+        object.__setattr__(self, "tokens", kept(self.tokens))
         if len(self.tokens) != self.length:
             message = f"{self.unit}: {len(self.tokens)} tokens where length is {self.length}"
             raise ValueError(message)
@@ -71,7 +81,8 @@ class Question:
     @cached_property
     def digest(self) -> str:
         """Return a hash of the tokens and the first target: what is asked, whatever its name."""
-        return sha256(array("q", (self.start, *self.tokens)).tobytes()).hexdigest()[:16]
+        asked = sha256(array("q", chain((self.start,), self.tokens)).tobytes())
+        return asked.hexdigest()[:16]
 
 
 @dataclass(frozen=True)

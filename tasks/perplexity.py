@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from tasks._intervals import ratio
 from tasks._positions import by_position
-from tasks._protocols import PROTOCOLS, Layout, Protocol, stream, tail_end
+from tasks._protocols import PROTOCOLS, Layout, Protocol, tail_end
 from tasks._types import Answer, Fact, Passage, Question, Sample, Score, Source
 
 VERSION = 1
@@ -60,7 +60,7 @@ def _fitting(source: Source, protocol: Protocol, layout: Layout, length: int) ->
     """Return the documents that hold a window of ``length`` tokens; of overlap, all if any does."""
     opening, passages = len(layout.opening), list(source.passages())
     if protocol == "overlap":
-        held = len(stream(passages, layout.opening).tokens) - layout.stride - 1
+        held = sum(opening + len(passage.tokens) for passage in passages) - layout.stride - 1
         fitting = passages if held >= length else []
     else:
         read = tail_end if protocol == "tail" else lambda passage: len(passage.tokens)

@@ -50,7 +50,7 @@ def answers(
 
 def _equal(asked: Indexed) -> list[Indexed]:
     """Put questions of equal tokens together."""
-    groups: dict[tuple[int, ...], list[tuple[int, Question]]] = {}
+    groups: dict[Sequence[int], list[tuple[int, Question]]] = {}
     for index, question in asked:
         groups.setdefault(question.tokens, []).append((index, question))
     return list(groups.values())

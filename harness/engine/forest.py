@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +10,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-Tokens = tuple[int, ...]
+from tasks._tokens import Tokens, kept
+
 Way = tuple[int, ...]
 LEAST_SHARED = 32  # tokens; a shorter common beginning costs more to fork than to compute twice
 
@@ -45,14 +45,15 @@ class Forest:
     ways: tuple[Way, ...]
 
 
-def plant(sequences: Sequence[Tokens], least: int = LEAST_SHARED) -> Forest:
+def plant(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> Forest:
     """Share every common beginning of at least ``least`` tokens.
 
     Equal sequences are one, and a sequence that begins another one has no tokens of its own.
-    Nodes stand in the order in which the sequences first need them.
+    Nodes stand in the order in which the sequences first need them, and hold no copy of them.
     """
+    sequences = [kept(tokens) for tokens in asked]
     turn = {tokens: index for index, tokens in reversed([*enumerate(sequences)])}
-    order = sorted(turn)
+    order = sorted(turn, key=in_order)
     # In sorted order a sequence stands directly before those it begins.
     ends = [a != b[: len(a)] for a, b in pairwise(order)] + [True]
     whole = [tokens for tokens, end in zip(order, ends, strict=True) if end]
@@ -72,8 +73,7 @@ def _grow(
     def later_first(groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return sorted(groups, key=lambda group: -min(turns[slice(*group)]))
 
-    read = [np.frombuffer(array("q", tokens), np.int64) for tokens in whole]
-    shared = [0, *(_common(a, b) for a, b in pairwise(read))]
+    shared = [0, *(common(a, b) for a, b in pairwise(whole))]
     nodes: list[Node] = []
     ways: list[Way] = [()] * len(whole)
     waiting: list[tuple[int, int, int, Way]] = [(0, len(whole), 0, ())]
@@ -101,11 +101,22 @@ def _groups(shared: Sequence[int], low: int, high: int, least: int) -> Iterator[
     yield from pairwise(cuts)
 
 
-def _common(one: NDArray[np.int64], other: NDArray[np.int64]) -> int:
+def in_order(tokens: Sequence[int]) -> tuple[tuple[int, ...], Tokens]:
+    """Return what sorts as the tokens do, sooner: most differ in their first few."""
+    return tuple(tokens[:LEAST_SHARED]), kept(tokens)
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
     """Return how many first tokens two sequences have in common."""
     size = min(len(one), len(other))
-    unlike = np.flatnonzero(one[:size] != other[:size])
+    unlike = np.flatnonzero(numbers(one[:size]) != numbers(other[:size]))
     return int(unlike[0]) if len(unlike) else size
+
+
+def numbers(tokens: Sequence[int]) -> NDArray[np.int64]:
+    """Return tokens as an array, (n,)."""
+    parts = kept(tokens).head, kept(tokens).body
+    return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
 
 def packs(forest: Forest, most: int) -> list[Way]:

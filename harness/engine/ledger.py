@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.engine.forest import Forest, Node, Way
+from harness.engine.forest import Forest, Node, Way, numbers
 from tasks._types import Answer, Question
 
 NOBODY = 0  # target of a row of which only the argmax is wanted
@@ -26,14 +27,16 @@ class Ledger:
         """Note what every question needs."""
         self.forest = forest
         self.questions = questions
-        self.sheets = [_Sheet.of(node) for node in forest.nodes]
+        self.sheets: dict[int, _Sheet] = {}  # of nodes that unanswered questions wait for
         self.waiting = [len(way) for way in forest.ways]
+        self.needs: dict[int, list[_Need]] = {}
         self.through: dict[int, list[int]] = {}
         for index, (question, way) in enumerate(zip(questions, forest.ways, strict=True)):
             for node, first, end, after in self._parts(question, way):
-                self.sheets[node].need(first, end, after)
+                self.needs.setdefault(node, []).append(_Need(first, end, after))
             for node in way:
                 self.through.setdefault(node, []).append(index)
+        self.unanswered = {node: len(indices) for node, indices in self.through.items()}
 
     def _parts(self, question: Question, way: Way) -> Iterator[tuple[int, int, int, int | None]]:
         """Yield (node, first row, end row, target of the node's last row) along a way."""
@@ -47,10 +50,14 @@ class Ledger:
 
     def wanted(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows asked for of a node and the target of each; a row may come twice."""
-        return self.sheets[node].wanted()
+        return self._empty(node).wanted(self.forest.nodes[node])
+
+    def _empty(self, node: int) -> _Sheet:
+        return _Sheet.of(self.forest.nodes[node], self.needs.get(node, []))
 
     def enter(self, node: int, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> list[int]:
         """Take in a node's results, in the order of ``wanted``; return the questions now whole."""
+        self.sheets[node] = self._empty(node)
         self.sheets[node].enter(nll, argmax)
         whole = []
         for index in self.through[node]:
@@ -60,7 +67,7 @@ class Ledger:
         return whole
 
     def answer(self, index: int) -> Answer:
-        """Put the answer to a whole question together."""
+        """Put the answer to a whole question together, once; what no other needs is let go."""
         nll: list[float] = []
         argmax: list[int] = []
         for node, first, end, after in self._parts(self.questions[index], self.forest.ways[index]):
@@ -69,39 +76,47 @@ class Ledger:
             argmax += sheet.argmax[first:end].tolist()
             if after is not None:
                 nll[-1] = sheet.ends[after]
+        for node in self.forest.ways[index]:
+            self.unanswered[node] -= 1
+            if not self.unanswered[node]:
+                del self.sheets[node]
         return Answer(tuple(nll[:-1]), tuple(argmax))
+
+
+class _Need(NamedTuple):
+    """The rows that a question needs of a node, and its target after the node's last one."""
+
+    first: int
+    end: int
+    after: int | None
 
 
 @dataclass
 class _Sheet:
     """One node's rows: which are needed, loss and argmax of each; the last one's loss by target."""
 
-    tokens: NDArray[np.int64]
     needed: NDArray[np.bool_]
     nll: NDArray[np.float32]
     argmax: NDArray[np.int64]
     ends: dict[int, float]
 
     @classmethod
-    def of(cls, node: Node) -> _Sheet:
-        size = len(node.tokens)
-        nothing = np.zeros(0, np.float32), np.zeros(0, np.int64)
-        return cls(np.array(node.tokens, np.int64), np.zeros(size, np.bool_), *nothing, {})
+    def of(cls, node: Node, needs: Sequence[_Need]) -> _Sheet:
+        needed = np.zeros(len(node.tokens), np.bool_)
+        for first, end, _ in needs:
+            needed[first:end] = True
+        ends = {after: float("nan") for _, _, after in needs if after is not None}
+        return cls(needed, np.zeros(0, np.float32), np.zeros(0, np.int64), ends)
 
-    def need(self, first: int, end: int, after: int | None) -> None:
-        self.needed[first:end] = True
-        if after is not None:
-            self.ends[after] = float("nan")
-
-    def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def wanted(self, node: Node) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows = np.flatnonzero(self.needed)
-        targets = np.append(self.tokens[1:], NOBODY)[rows]
-        more = np.full(len(self.ends), len(self.tokens) - 1)
+        targets = np.append(numbers(node.tokens)[1:], NOBODY)[rows]
+        more = np.full(len(self.ends), len(node.tokens) - 1)
         return np.append(rows, more), np.append(targets, np.array([*self.ends], np.int64))
 
     def enter(self, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> None:
         count = int(self.needed.sum())
-        self.nll = np.full(len(self.tokens), np.nan, np.float32)
-        self.argmax = np.zeros(len(self.tokens), np.int64)
+        self.nll = np.full(len(self.needed), np.nan, np.float32)
+        self.argmax = np.zeros(len(self.needed), np.int64)
         self.nll[self.needed], self.argmax[self.needed] = nll[:count], argmax[:count]
         self.ends = dict(zip(self.ends, nll[count:].tolist(), strict=True))

@@ -62,7 +62,7 @@ def _shares(model: Any) -> bool:
 
 
 def _row(tokens: Sequence[int], model: Any) -> torch.Tensor:
-    return torch.tensor([tokens], device=model.device)
+    return torch.tensor([list(tokens)], device=model.device)
 
 
 @dataclass

@@ -1,0 +1,101 @@
+"""Tokens behave as a tuple does, and windows on a text hold no copy of it."""
+
+from __future__ import annotations
+
+import pickle
+import tracemalloc
+from random import Random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.engine.forest import in_order, numbers, plant
+from harness.engine.ledger import Ledger
+from harness.source import make_source
+from tasks import perplexity
+from tasks._tokens import Tokens
+from tasks._types import Passage, Question
+from tests.tiny import tiny_tokenizer
+
+token = st.integers(0, 3)
+bounds = st.integers(-9, 9)
+
+
+@given(head=st.lists(token, max_size=3), body=st.lists(token, max_size=9), a=bounds, b=bounds)
+def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: int) -> None:
+    """Length, items, slices, equality, hash, arrays and a journey to another process."""
+    tokens, same = Tokens(Tokens(body), head), (*head, *body)
+    assert tokens == same
+    assert same == tokens
+    assert tokens == Tokens(same)
+    assert hash(tokens) == hash(same)
+    assert len(tokens) == len(same)
+    for part in (slice(a, b), slice(a, None), slice(None, b), slice(None, None, -1)):
+        assert tuple(tokens[part]) == same[part]
+        assert tokens[part] == Tokens(same[part])
+        assert tuple(tokens[part][1:]) == same[part][1:]
+    assert [tokens[i] for i in range(-len(same), len(same))] == [*same, *same]
+    assert pickle.loads(pickle.dumps(tokens)) == tokens
+    assert numbers(tokens).tolist() == list(same)
+    assert torch.tensor([tokens]).tolist() == [list(same)]
+    with pytest.raises(IndexError):
+        tokens[len(same)]
+
+
+@given(st.lists(token, max_size=200), st.lists(token, max_size=200), st.integers(0, 150))
+def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], same: int) -> None:
+    """However far two run together, the first difference decides, then the length."""
+    first, second = (1,) * same + tuple(one), (1,) * same + tuple(other)
+    assert (Tokens(first) < Tokens(second[1:], second[:1])) == (first < second)
+    assert (in_order(first) < in_order(second)) == (first < second)
+
+
+def test_windows_hold_no_copy_of_the_text() -> None:
+    """Ten thousand windows of a thousand tokens, planned and entered in the ledger: no 10^7 tokens.
+
+    As tuples they alone took 80 MB, and what the engine plans with them as much again.
+    """
+    draw = Random(3)
+    text = "".join(draw.choices("abcdefghij ", k=41_000))
+    source = make_source(tiny_tokenizer(), lambda: [("text", text)], 64)
+    source.passages()
+    tracemalloc.start()
+    asked = list(perplexity.ask(source, [1024], protocol="press", stride=4))
+    forest = plant([question.tokens for question in asked])
+    ledger = Ledger(forest, asked)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(asked) >= 9_990
+    assert len(ledger.waiting) == len(asked)
+    assert peak < 30e6
+
+
+def test_the_ledger_lets_go_of_what_was_answered() -> None:
+    """Losses of a node are held until the last question through it has its answer."""
+    draw = Random(4)
+    shared = draw.choices(range(300), k=64)
+    asked = [
+        Question(str(i), 100, (*shared, *draw.choices(range(300), k=36)), 60) for i in range(3)
+    ]
+    forest = plant([question.tokens for question in asked])
+    ledger = Ledger(forest, asked)
+    held = []
+    for node in range(len(forest.nodes)):
+        rows = len(ledger.wanted(node)[0])
+        for index in ledger.enter(node, numbers(range(rows)).astype("f4"), numbers(range(rows))):
+            assert len(ledger.answer(index).nll) == 40
+            held.append(len(ledger.sheets))
+    assert held == [1, 1, 0]
+
+
+def test_a_book_is_kept_in_twelve_bytes_a_token() -> None:
+    """Tokens and places of a long text are arrays, whatever a tokenizer gave."""
+    tracemalloc.start()
+    book = Passage("book", list(range(100_000)), list(range(100_001)))
+    now, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert now < 1.3e6
+    assert book.ends is not None
+    assert book.ends[100_000] == 100_000
