@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
@@ -127,9 +128,17 @@ def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
 
 
 def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> list[Question]:
+    """Return a task's questions; of equal ones each has its turn, so that all of them count."""
     what = f"task {task.label}"
     options = dict(task.options)
-    return call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
+    asked = call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
+    turns: Counter[str] = Counter()
+    found = []
+    for question in asked:
+        turn = turns[question.digest]
+        found.append(replace(question, turn=turn) if turn else question)
+        turns[question.digest] += 1
+    return found
 
 
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
