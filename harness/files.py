@@ -10,17 +10,21 @@ import json
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from harness.errors import UserError, reason
 from harness.plugins import nearest
+from harness.tables import GIANT, LARGEST, arrow, giant, parquet
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
-LARGEST = 16 * 2**20  # bytes of one document; tokenizing takes some 300 times as many
 CHUNK = 2**20
-MARKS = {codecs.BOM_UTF16_LE: "UTF-16", codecs.BOM_UTF16_BE: "UTF-16"}
+MARKS = {  # the longer first: one begins the other
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
 BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
 
 Document = tuple[str, str]  # name, text
@@ -67,7 +71,7 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
         if path.suffix.lower() == ".zip":
             yield from _members(path, name, longest)
         elif kind(path) in ROWS:
-            for label, row in ROWS[kind(path)](path, name):
+            for label, row in ROWS[kind(path)](path, name, field):
                 yield label, text_of(row, field, label, longest)
         else:
             with _opened(path) as file:
@@ -126,8 +130,8 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str:
             parts.append(decoder.decode(chunk, final=not chunk))
         except UnicodeDecodeError as error:
             place = size - len(chunk) + error.start - (len(error.object) - len(chunk))
-            start = b"" if place else error.object[:2]
-            told = f" ({MARKS[start]}, by its first bytes)" if start in MARKS else ""
+            found = [MARKS[mark] for mark in MARKS if not place and error.object.startswith(mark)]
+            told = f" ({found[0]}, by its first bytes)" if found else ""
             message = f"{label} is not UTF-8 text (byte {place}){told}; convert it first."
             raise UserError(message) from None
         letters += len(parts[-1])
@@ -148,14 +152,12 @@ def _members(path: Path, name: str, longest: int | None) -> Iterator[Document]:
                 yield f"{name}/{member}", _text(file, f"{path}/{member}", longest)
 
 
-def _lines(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+def _lines(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
     """Yield the records of a file of JSON lines."""
     with _opened(path) as lines:
-        for number, line in enumerate(iter(lambda: lines.readline(2 * LARGEST + 1), b""), start=1):
-            if len(line) > 2 * LARGEST:
-                limit = f"{2 * LARGEST / 2**20:g} MiB"
-                message = f"{path}, line {number} is longer than {limit}; split the document."
-                raise UserError(message)
+        for number, line in enumerate(iter(lambda: lines.readline(GIANT + 1), b""), start=1):
+            if len(line) > GIANT:
+                raise UserError(giant(f"{path}, line {number}"))
             if line.strip():
                 yield f"{name}[{number - 1}]", _parsed(line, f"{path}, line {number}")
 
@@ -168,53 +170,24 @@ def _parsed(text: bytes, label: str) -> Any:
         raise UserError(message) from None
 
 
-def _json(path: Path, name: str) -> Iterator[tuple[str, Any]]:
+def _json(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
     """Yield the records of a JSON file: a list of them, or one."""
     with _opened(path) as file:
-        content = file.read(2 * LARGEST + 1)
-    if len(content) > 2 * LARGEST:
-        message = f"{path} is longer than {2 * LARGEST / 2**20:g} MiB; make it JSON lines (.jsonl)."
+        content = file.read(GIANT + 1)
+    if len(content) > GIANT:
+        message = f"{path} is longer than {GIANT / 2**20:g} MiB; make it JSON lines (.jsonl)."
         raise UserError(message)
     read = _parsed(content, str(path))
     for index, row in enumerate(read if isinstance(read, list) else [read]):
         yield f"{name}[{index}]", row
 
 
-def _parquet(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path) as file:
-        yield from _batches(file.iter_batches(batch_size=1), name)
-
-
-def _arrow(path: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of an Arrow file, in either of its two forms."""
-    import pyarrow
-
-    with pyarrow.memory_map(str(path)) as source:
-        try:
-            batches: Any = pyarrow.ipc.open_stream(source)
-        except pyarrow.ArrowInvalid:
-            file = pyarrow.ipc.open_file(source)
-            batches = map(file.get_batch, range(file.num_record_batches))
-        yield from _batches(batches, name)
-
-
-def _batches(batches: Iterable[Any], name: str) -> Iterator[tuple[str, Any]]:
-    index = 0
-    for batch in batches:
-        for row in range(batch.num_rows):
-            (record,) = batch.slice(row, 1).to_pylist()
-            yield f"{name}[{index}]", record
-            index += 1
-
-
-ROWS: dict[str, Callable[[Path, str], Iterator[tuple[str, Any]]]] = {
+ROWS: dict[str, Callable[[Path, str, str], Iterator[tuple[str, Any]]]] = {
     ".jsonl": _lines,
     ".ndjson": _lines,
     ".json": _json,
-    ".parquet": _parquet,
-    ".arrow": _arrow,
+    ".parquet": parquet,
+    ".arrow": arrow,
 }
 MANY = {*ROWS, ".zip"}  # kinds of files with several documents
 

@@ -12,6 +12,7 @@ from typing import Any
 from harness.errors import UserError, reason
 from harness.files import Document, text_of
 from harness.plugins import nearest
+from harness.tables import record_of
 
 BUFFER = 100  # rows in memory from which a streamed set is drawn; its shards come in any order
 
@@ -80,12 +81,15 @@ def _text(rows: Rows, row: Any, label: str, longest: int | None) -> str:
 def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, Any]]]:
     """Yield (number, row) in the order asked for; a drawn stream does not tell numbers."""
     found: Any = _opened(rows, split)
-    if rows.seed is None:
-        yield from enumerate(found)
-    elif hasattr(found, "select"):
+    if hasattr(found, "select"):
         order = list(range(len(found)))
-        Random(rows.seed).shuffle(order)
-        yield from ((index, found[index]) for index in order)
+        if rows.seed is not None:
+            Random(rows.seed).shuffle(order)
+        table, short = found.with_format("arrow"), Path(rows.name).name
+        for index in order:
+            yield index, record_of(table[index], rows.field, f"{short}[{index}]")
+    elif rows.seed is None:
+        yield from enumerate(found)
     else:
         shuffled = found.shuffle(seed=rows.seed, buffer_size=BUFFER)
         yield from ((None, row) for row in shuffled)

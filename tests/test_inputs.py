@@ -20,7 +20,7 @@ import pytest
 from huggingface_hub import constants
 from pyarrow import parquet
 
-from harness import files, tokens
+from harness import files, tables, tokens
 from harness.errors import UserError
 from harness.library import make_library, open_all
 from harness.plugins import load
@@ -252,20 +252,35 @@ def giants(folder: Path, size: int) -> list[str]:
     with gzip.open(folder / "b.txt.gz", "wb", compresslevel=1) as packed:
         for _ in range(size // 2**20):
             packed.write(bytes(2**20))
-    return ["a.txt", "a.jsonl", "a.json", "b.txt.gz"]
+    giant = pyarrow.array(["a" * size, "b"], type=pyarrow.large_string())
+    rows = pyarrow.table({"text": giant, "title": ["one", "two"]})
+    parquet.write_table(rows, folder / "c.parquet", row_group_size=1)
+    with pyarrow.ipc.new_stream(folder / "d.arrow", rows.schema) as stream:
+        stream.write_table(rows)
+    datasets.Dataset(rows).save_to_disk(folder / "saved")
+    return ["a.txt", "a.jsonl", "a.json", "b.txt.gz", "c.parquet", "d.arrow", "saved"]
 
 
 def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However large the file, no more of it is held than the largest document there may be."""
+    """However large the file, no more of it is held than the largest document there may be.
+
+    A cell of a table is refused by its size alone, before it becomes a string; what lies in other
+    fields is not read.
+    """
     monkeypatch.setattr(files, "LARGEST", 2 * 2**20)
+    monkeypatch.setattr(files, "GIANT", 4 * 2**20)
+    monkeypatch.setattr(tables, "GIANT", 4 * 2**20)
     for name in giants(tmp_path, 64 * 2**20):
+        in_table = name[0] in "cds"
         tracemalloc.start()
         message = refused(tmp_path / name)
+        titles = read(f"{tmp_path / name}:field=title") if in_table else []
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert "is longer than" in message
+        assert ("[0] is longer than 4 MiB" if in_table else "is longer than") in message
+        assert [text for _, text in titles] == ["one", "two"] * in_table
         assert peak < 20 * 2**20
     assert read(f"{tmp_path}/a.txt:max_chars=9") == [("a.txt", "\0" * 9)]
 
