@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
@@ -9,11 +10,15 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from huggingface_hub import snapshot_download
+
 from harness.errors import UserError, reason
 from harness.files import Document, text_of
 from harness.plugins import nearest
 from harness.tables import record_of
 
+SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files that a split is cut into
+DEFAULT = "test"  # split
 BUFFER = 100  # rows in memory from which a streamed set is drawn; its shards come in any order
 
 
@@ -43,7 +48,7 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
     from datasets.exceptions import DatasetGenerationError
 
     short = Path(rows.name).name
-    split = rows.split or "test"
+    split = rows.split or DEFAULT
     try:
         for index, row in _numbered(rows, split):
             told = short if index is None else f"{short}[{index}]"
@@ -99,13 +104,13 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
     import datasets
 
     if not is_saved(Path(rows.name)):
-        return datasets.load_dataset(  # type: ignore[no-any-return]
-            rows.name,
-            rows.config,
-            split=split,
-            revision=rows.revision,
-            streaming=rows.some,
-        )
+        options = {"name": rows.config, "split": split, "streaming": rows.some}
+        try:
+            return datasets.load_dataset(  # type: ignore[no-any-return]
+                rows.name, revision=rows.revision, **options
+            )
+        except ConnectionError:  # offline the library looks for sets that it has read before
+            return datasets.load_dataset(_downloaded(rows), **options)  # type: ignore[no-any-return]
     found: Any = datasets.load_from_disk(rows.name)
     if not isinstance(found, datasets.DatasetDict):
         if rows.split is not None:
@@ -118,3 +123,30 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
         message = f"--docs {rows.name} has no split {split!r}; {nearest(split, found)}."
         raise UserError(message)
     return found[split]  # type: ignore[no-any-return]
+
+
+def _downloaded(rows: Rows) -> str:
+    """Return where the hub's cache holds a whole data set; raise UserError where it does not."""
+    try:
+        folder: str = snapshot_download(
+            rows.name, repo_type="dataset", revision=rows.revision, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
+        message = (
+            f"data set {rows.name} (split {rows.split or DEFAULT}) cannot be read: the hub is not "
+            f"asked, and its cache has none (hf download --repo-type dataset {rows.name})."
+        )
+        raise UserError(message) from error
+    found = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}
+    for name in sorted(found):
+        part = SHARD.fullmatch(name)
+        others = (
+            [f"{part[1]}-{i:05}-of-{part[2]}{part[3]}" for i in range(int(part[2]))] if part else []
+        )
+        lacking = [other for other in others if other not in found]
+        if lacking:
+            message = (
+                f"the hub's cache holds only some files of data set {rows.name}: no {lacking[0]}."
+            )
+            raise UserError(message)
+    return folder

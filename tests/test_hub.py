@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
+import datasets
 import pytest
 from huggingface_hub import constants
 
 from harness.cli import main
+from tests.test_documents import read, refused
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -52,3 +55,34 @@ def test_a_model_that_is_not_there_is_refused_in_a_sentence(
     message = capsys.readouterr().err
     assert "the config of ropewalk-tests/absent cannot be read" in message
     assert "Traceback" not in message
+
+
+@pytest.fixture
+def hub_set() -> Iterator[tuple[str, Path]]:
+    """Put a data set of two files into the hub's cache, as ``hf download`` leaves it."""
+    repository = Path(constants.HF_HUB_CACHE) / "datasets--ropewalk-tests--books"
+    data = repository / "snapshots" / COMMIT / "data"
+    data.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(COMMIT)
+    for part in range(2):
+        rows = datasets.Dataset.from_dict({"text": [f"book {part}{row}" for row in range(3)]})
+        rows.to_parquet(data / f"test-{part:05}-of-00002.parquet")
+    yield "ropewalk-tests/books", data
+    shutil.rmtree(repository)
+
+
+def test_a_downloaded_set_is_read_without_the_hub(hub_set: tuple[str, Path]) -> None:
+    """What ``hf download`` fetched will do, whole or streamed; half of its files will not."""
+    name, data = hub_set
+    texts = [f"book {part}{row}" for part in range(2) for row in range(3)]
+    assert [text for _, text in read(f"{name}:split=test")] == texts
+    assert read(f"{name}:split=test,revision={COMMIT},limit=2") == [
+        ("books[0]", "book 00"),
+        ("books[1]", "book 01"),
+    ]
+    (data / "test-00001-of-00002.parquet").unlink()
+    assert "holds only some files of data set ropewalk-tests/books: no data/test-00001" in refused(
+        f"{name}:split=test"
+    )
+    assert "hf download --repo-type dataset some/absent" in refused("some/absent:split=test")
