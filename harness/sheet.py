@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from harness.plugins import nearest
 
 CARRIED = Path(__file__).parent / "sweeps"  # sweeps of published settings, by name
 LARGEST = 2**20  # bytes
+PUZZLING = re.compile(r"[-+]?0\d|.*:")  # octal and base 60, to YAML
 Place = tuple[str | int, ...]  # a key, or a key and what follows below it
 
 
@@ -80,6 +82,7 @@ def _parsed(file: Path, content: bytes) -> Sheet:
     if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
         message = f"sweep file {file} must hold settings (model: …, scaling: […], …)."
         raise UserError(message)
+    _check_numbers(file, node)
     sheet = Sheet(file, {str(key): value for key, value in read.items()}, {})
     for key, value in node.value:
         _note(sheet, (str(key.value),), key)
@@ -88,6 +91,23 @@ def _parsed(file: Path, content: bytes) -> Sheet:
             below, place = (part[0], part[0].value) if isinstance(part, tuple) else (part, index)
             _note(sheet, (str(key.value), place), below)
     return sheet
+
+
+def _check_numbers(file: Path, node: yaml.Node) -> None:
+    """Refuse what YAML reads as another number than a person does: 010 is 8 to it, 1:30 is 90."""
+    waiting, seen = [node], {id(node)}
+    while waiting:
+        node = waiting.pop()
+        if node.tag == "tag:yaml.org,2002:int" and PUZZLING.match(node.value):
+            line = node.start_mark.line + 1
+            message = (
+                f"{file}, line {line}: {node.value} is another number in YAML; write it plain."
+            )
+            raise UserError(message)
+        parts = node.value if isinstance(node.value, list) else []
+        found = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
+        waiting += [n for n in found if id(n) not in seen]  # a file may hold itself, by an anchor
+        seen |= set(map(id, found))
 
 
 def _note(sheet: Sheet, place: Place, node: yaml.Node) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,9 +18,11 @@ from pydantic import (
     field_validator,
 )
 
+from harness.documents import open_documents
 from harness.errors import UserError
 from harness.grid import expand
-from harness.plugins import nearest
+from harness.plugins import load, nearest
+from harness.published import read_table
 from harness.sheet import Sheet, read_sheet
 
 SCALING = ("none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn")
@@ -154,7 +158,35 @@ def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
     given = {**sheet.settings, **flags}
     blamed = Sheet(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
     models = _models(given, blamed)
-    return tuple(_validated({**given, **model}, blamed, flags) for model in models)
+    specs = tuple(_validated({**given, **model}, blamed, flags) for model in models)
+    _check_names(Sheet(sheet.file, {k: v for k, v in given.items() if k not in flags}, sheet.lines))
+    return specs
+
+
+def _check_names(sheet: Sheet) -> None:
+    """Raise UserError, with its line, for a name or an option in a file that nothing here has.
+
+    Files of a user's are left for the plan: they run once.
+    """
+    for key, kind in (("scaling", "method"), ("task", "task")):
+        given = sheet.settings.get(key, [])
+        for index, grid in enumerate(given if isinstance(given, list) else [given]):
+            for entry in expand(str(grid)):
+                if "." not in entry.partition(":")[0]:
+                    _at(sheet, (key, index), partial(load, kind, entry))
+    docs = sheet.settings.get("docs", {})
+    for task, name in docs.items() if isinstance(docs, dict) else [("", docs)]:
+        _at(sheet, ("docs", task), partial(open_documents, name))
+    if "published" in sheet.settings:
+        _at(sheet, ("published",), partial(read_table, sheet.settings["published"]))
+
+
+def _at(sheet: Sheet, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
+    try:
+        check()
+    except UserError as error:
+        message = f"{sheet.where(place)}{error}"
+        raise UserError(message) from None
 
 
 def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:

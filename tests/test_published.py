@@ -142,6 +142,11 @@ def test_what_is_not_comparable_is_refused_unless_told(
     assert status == 2
     assert "was measured with protocol=overlap, the run with tail" in told
     assert "its model was trained at 4096 tokens, this at 64" in told
+    with pytest.raises(SystemExit):
+        main(["compare", run])
+    assert "was not asked to reproduce a table; name one" in " ".join(
+        capsys.readouterr().err.split()
+    )
     status, told = compare("lceg-ruler", "--mixed")
     assert (status, "has none of the table's values: they need a scaling of" in told) == (2, True)
 

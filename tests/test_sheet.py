@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -223,6 +224,40 @@ def test_documents_of_a_task_are_named_in_full(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "scaling:\n  - none\n  - yarn:factr=4",
+            "line 3: yarn has no option 'factr'; did you mean",
+        ),
+        (
+            "scaling:\n - none\n - 'yarn:factor=[2,abc]'",
+            "line 3: yarn: factor=abc should be a valid",
+        ),
+        ("length: 1x\nscaling: yran", "line 2: no method is called 'yran'; did you mean 'yarn'?"),
+        ("task:\n- perplexity\n- paskey", "line 3: no task is called 'paskey'; did you mean"),
+        ("docs:\n  passkey: ./absent", "line 2: documents ./absent do not exist;"),
+        ("length: 1x\ndocs: embedded:cout=3", "line 2: --docs embedded has no option 'cout'; did"),
+        ("published: lceg_pg19", "line 1: no published table is called 'lceg_pg19'; did you mean"),
+        ("length:\n- 1x\n- 0512", "line 3: 0512 is another number in YAML; write it plain."),
+        ("seed: 1:30", "line 1: 1:30 is another number in YAML; write it plain."),
+    ],
+)
+def test_a_name_in_a_file_is_refused_on_its_line(
+    text: str, told: str, sheet: Callable[[str], Path]
+) -> None:
+    """Methods, tasks, options, documents and tables that are not there are told by their line."""
+    with pytest.raises(UserError, match=re.escape(told)):
+        parse_all(sheet(text), {})
+
+
+def test_a_flag_in_its_place_spares_a_name(sheet: Callable[[str], Path]) -> None:
+    """What a flag replaces in the file is not looked at."""
+    [spec] = parse_all(sheet("scaling: yran\nlength: 1x"), {"scaling": ["yarn"]})
+    assert spec.scaling == ("yarn",)
+
+
 @pytest.mark.parametrize("name", sorted(carried()))
 def test_a_carried_sweep_can_be_planned(name: str) -> None:
     """Every method, task and documents' name of a carried sweep is one that is there."""
@@ -246,6 +281,9 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     assert asked["task"] == ["perplexity:protocol=press,stride=256"]
     assert asked["published"] == "pi-pg19"
     assert "perplexity:protocol=press,stride=256, perplexity" in capsys.readouterr().out
+    with pytest.raises(SystemExit):  # its lengths are none of the table's
+        main(["compare", str(tmp_path / "run"), "--mixed"])
+    assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_unknown_sweep_is_answered_with_those_carried(

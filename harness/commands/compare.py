@@ -15,7 +15,7 @@ def compare(
     run: Path,
     /,
     *,
-    published: str,
+    published: str | None = None,
     model: str | None = None,
     tuned: str | None = None,
     tolerance: float = 2.0,
@@ -26,7 +26,7 @@ def compare(
 
     Args:
         run: The run folder.
-        published: The table: dca, lceg-pg19, pi-pg19, yarn-table-1, …
+        published: The table: dca, lceg-pg19, pi-pg19, …; default: the one its sweep file names.
         model: Which model of the table; default: its only one, or the one of the run's name.
         tuned: Which training of the table's rows; default: those without.
         tolerance: Percent by which a value may differ and count as reproduced.
@@ -44,11 +44,15 @@ def compare(
     from harness.store import make_folder, read_run
 
     record = read_run(run)
-    rows = rows_of(read_table(published), model, tuned, record["model"]["name"])
+    name = published or record.get("asked", {}).get("published")
+    if name is None:
+        message = f"{run} was not asked to reproduce a table; name one with --published."
+        raise UserError(message)
+    rows = rows_of(read_table(name), model, tuned, record["model"]["name"])
     reasons = unlike(rows, record)
     if reasons and not mixed:
         message = (
-            f"{run} is not comparable with {published}: {'; '.join(reasons)}. "
+            f"{run} is not comparable with {name}: {'; '.join(reasons)}. "
             "With --mixed it is compared all the same."
         )
         raise UserError(message)
@@ -60,13 +64,13 @@ def compare(
     told = [words(table, rows, tolerance / 100)]
     told += [f"Not comparable: {reason}." for reason in reasons]
     shown = readable(table)
-    title = f"{record['model']['name']} beside {published}"
+    title = f"{record['model']['name']} beside {name}"
     screen.print(f"\n{title}", highlight=False, markup=False)
     screen.print(grid(shown))
     for sentence in told:
         screen.print(sentence, highlight=False, markup=False)
     if out:
         make_folder(out)
-        for file in save_table(table, {title: shown}, told, out / f"compare-{published}"):
+        for file in save_table(table, {title: shown}, told, out / f"compare-{name}"):
             screen.print(f"  {file}", highlight=False, soft_wrap=True)
     return WITH_FAILURES if (table["verdict"] == "outside").any() else COMPLETE
