@@ -248,9 +248,9 @@ def test_a_length_lost_to_all_has_one_mark() -> None:
 
 @pytest.mark.parametrize(("ratio", "scale"), [(2.9, "linear"), (3.1, "log")])
 def test_perplexity_turns_logarithmic_from_a_ratio_of_three(ratio: float, scale: str) -> None:
-    """The axis is logarithmic when scores differ threefold, with plain numbers on it."""
+    """The axis is logarithmic when what it shows differs threefold, with plain numbers on it."""
     frame = small()
-    frame = frame[frame["task"] == "perplexity"].copy()
+    frame = frame[frame["task"] == "perplexity"].assign(low=math.nan, high=math.nan)
     frame.loc[frame["length"] == 512, "score"] = 20.0 * ratio
     frame.loc[frame["scaling"] == "mine", "score"] = math.nan
     [axes] = curves.make(frame).axes
@@ -258,6 +258,18 @@ def test_perplexity_turns_logarithmic_from_a_ratio_of_three(ratio: float, scale:
     if scale == "log":
         ticks = axes.yaxis.get_major_formatter().format_ticks([20.0, 1000.0])
         assert ticks == ["20", "1,000"]
+
+
+def test_ticks_suit_the_intervals_that_are_drawn() -> None:
+    """Bands over six decades round scores that hardly differ: a logarithmic axis of few ticks."""
+    frame = small()
+    frame = frame[(frame["task"] == "perplexity") & frame["score"].notna()].copy()
+    frame[["score", "low", "high"]] = [[20.0, 0.2, 1e5]] * len(frame)
+    [axes] = curves.make(frame).axes
+    assert axes.get_yscale() == "log"
+    low, high = axes.get_ylim()
+    ticks = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert len(ticks) <= 7
 
 
 def test_ticks_are_the_measured_lengths() -> None:

@@ -283,7 +283,9 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     assert "perplexity:protocol=press,stride=256, perplexity" in capsys.readouterr().out
     with pytest.raises(SystemExit):  # its lengths are none of the table's
         main(["compare", str(tmp_path / "run"), "--mixed"])
-    assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(capsys.readouterr().err.split())
+    assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def test_an_unknown_sweep_is_answered_with_those_carried(

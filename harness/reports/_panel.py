@@ -37,7 +37,7 @@ def draw(
         # Later markers are smaller, so that several in one place are seen to be several.
         size = 5.8 - 1.8 * index / len(look)
         _curve(axes, rows, str(scaling), look[str(scaling)], size, _shade(len(look)))
-    _score_axis(axes, table)
+    _score_axis(axes, table, ["score", "low", "high"] if _shade(len(look)) else ["score"])
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
@@ -68,15 +68,16 @@ def _curve(
     axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)
 
 
-def _score_axis(axes: Axes, table: pd.DataFrame) -> None:
+def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:
     """Set the vertical axis: accuracy 0 to 100 %, perplexity in plain numbers."""
-    metric, scores = table["metric"].iloc[0], table["score"]
+    metric = table["metric"].iloc[0]
+    least, most = table[shown].min().min(), table[shown].max().max()
     if metric == "accuracy":
         axes.set_ylim(-0.03, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
-    elif metric == "perplexity" and scores.max() > LOG_FROM * scores.min():
-        plain_log(axes, "y", scores.min(), scores.max())
+    elif metric == "perplexity" and most > LOG_FROM * least:
+        plain_log(axes, "y", least, most)
 
 
 def plain_log(axes: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:
