@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 
@@ -44,10 +44,7 @@ def compare(
     from harness.store import make_folder, read_run
 
     record = read_run(run)
-    name = published or record.get("asked", {}).get("published")
-    if name is None:
-        message = f"{run} was not asked to reproduce a table; name one with --published."
-        raise UserError(message)
+    name = published or _asked(run, record)
     rows = rows_of(read_table(name), model, tuned, record["model"]["name"])
     reasons = unlike(rows, record)
     if reasons and not mixed:
@@ -74,3 +71,12 @@ def compare(
         for file in save_table(table, {title: shown}, told, out / f"compare-{name}"):
             screen.print(f"  {file}", highlight=False, soft_wrap=True)
     return WITH_FAILURES if (table["verdict"] == "outside").any() else COMPLETE
+
+
+def _asked(run: Path, record: dict[str, Any]) -> str:
+    """Return the table that a run's sweep file names; raise UserError where it names none."""
+    name = record.get("asked", {}).get("published")
+    if name is None:
+        message = f"{run} was not asked to reproduce a table; name one with --published."
+        raise UserError(message)
+    return str(name)
