@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
+from harness.engine.forest import numbers
 from harness.errors import UserError
 from harness.library import make_library, open_all
 from harness.names import printable
@@ -143,7 +144,8 @@ def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> lis
 
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
     size = checkpoint.config.get_text_config().vocab_size
-    largest = max((max(q.tokens) for questions in asked.values() for q in questions), default=0)
+    every = [question for questions in asked.values() for question in questions]
+    largest = max((int(numbers(question.tokens).max()) for question in every), default=0)
     if largest >= size:
         message = (
             f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, overload
 
-BLOCK = 64  # tokens that are compared at first
+BLOCK = 1024  # tokens that are compared at once
 
 
 class Tokens(Sequence[int]):
@@ -65,12 +65,11 @@ class Tokens(Sequence[int]):
         return self._hash
 
     def __lt__(self, other: Tokens) -> bool:
-        first, size = 0, BLOCK
-        while True:
-            one, two = (tuple(run[first : first + size]) for run in (self, other))
-            if one != two or not one:
-                return one < two
-            first, size = first + size, 2 * size
+        for first in range(0, len(self), BLOCK):
+            one, two = self[first : first + BLOCK], other[first : first + BLOCK]
+            if one != two:
+                return tuple(one) < tuple(two)
+        return len(self) < len(other)
 
     def __add__(self, other: Sequence[int]) -> Tokens:
         return Tokens(chain(self, other))

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
-from itertools import chain
 
 from tasks._tokens import kept
 
@@ -83,7 +82,7 @@ class Question:
     @cached_property
     def digest(self) -> str:
         """Return a hash of the tokens and the first target: what is asked, whatever its name."""
-        asked = sha256(array("q", chain((self.start,), self.tokens)).tobytes())
+        asked = sha256(array("q", [self.start, *self.tokens]).tobytes())
         asked.update(b"again" * self.turn)  # equal windows of a text that repeats itself all count
         return asked.hexdigest()[:16]
 

@@ -44,7 +44,7 @@ def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: 
         tokens[len(same)]
 
 
-@given(st.lists(token, max_size=200), st.lists(token, max_size=200), st.integers(0, 150))
+@given(st.lists(token, max_size=200), st.lists(token, max_size=200), st.integers(0, 2500))
 def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], same: int) -> None:
     """However far two run together, the first difference decides, then the length."""
     first, second = (1,) * same + tuple(one), (1,) * same + tuple(other)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -59,9 +58,10 @@ def plant(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> Forest:
     whole = [tokens for tokens, end in zip(order, ends, strict=True) if end]
     nodes, ways = _grow(whole, [turn[tokens] for tokens in whole], least)
     found = {}
-    for tokens in order:
-        way = ways[bisect_left(whole, tokens)]  # of the first sequence it begins, or its own
-        found[tokens] = tuple(i for i in way if nodes[i].first < len(tokens))
+    place = 0  # of the first sequence it begins, or its own
+    for tokens, end in zip(order, ends, strict=True):
+        found[tokens] = tuple(i for i in ways[place] if nodes[i].first < len(tokens))
+        place += end
     return Forest(tuple(nodes), tuple(found[tokens] for tokens in sequences))
 
 
