@@ -138,6 +138,15 @@ def test_a_setting_without_effect_is_the_plain_embedding(method: Any, options: A
     assert found.fingerprint == PLAIN.fingerprint
 
 
+@pytest.mark.parametrize(("length", "group"), [(6144, 3), (6145, 4), (16384, 9)])
+def test_the_group_is_the_least_that_the_rule_allows(length: int, group: int) -> None:
+    """With W = 1024 of 4096, W + (length - W) / G = 2730.67 is reached and not left."""
+    # (6144 - 1024) / (8192/3 - 1024) = 3 and (16384 - 1024) / (8192/3 - 1024) = 9, to the digit
+    rope = Rope(16, 10_000.0, 4096)
+    wanted = self_extend.bands(rope, length, group=group)
+    assert self_extend.bands(rope, length).fingerprint == wanted.fingerprint
+
+
 @pytest.mark.parametrize("method", [leaky_rerope, self_extend])
 @given(length=st.integers(1, 700))
 @settings(deadline=None, max_examples=40)
