@@ -27,7 +27,8 @@ def bands(
     chunk is untouched; one of two and more is not, also inside the trained window.
 
     Differs from the authors' code: that also scales cos and sin by 0.05 ln(length / window) + 1
-    (not in the paper's results); its files for Qwen and for decoding leave a 16th, not an eighth.
+    (not in the paper's results); its files for Qwen and for decoding leave a 16th, its script for
+    perplexity a quarter (of Llama-2 ``chunk`` = 2048 and ``largest`` = 3072), not an eighth.
     """
     cap = 3 * rope.trained_length // 4 if largest is None else largest
     size = cap - rope.trained_length // 8 if chunk is None else chunk

@@ -12,8 +12,9 @@ from harness.cli import main
 from harness.comparison import beside, rows_of, words
 from harness.errors import UserError
 from harness.frame import make_frame
-from harness.plugins import names
+from harness.plugins import ROOT, names
 from harness.published import read_table, read_tables
+from harness.spec import parse
 from tests.test_frame import sweep
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
@@ -61,6 +62,16 @@ def test_an_unknown_table_is_answered_with_the_known() -> None:
     """The message has the nearest name and all others."""
     with pytest.raises(UserError, match=r"called 'lceg_pg19'; did you mean 'lceg-pg19'\? known: d"):
         read_table("lceg_pg19")
+
+
+@pytest.mark.parametrize("sweep", ["dca_pg19", "lceg", "pi_paper"])
+def test_a_carried_sweep_measures_what_its_table_holds(sweep: str) -> None:
+    """Every method of the sweep is, word for word, the method of a row, so it can be compared."""
+    spec = parse(ROOT / "harness" / "sweeps" / f"{sweep}.yaml", {})
+    assert spec.published is not None
+    table = read_table(spec.published)
+    known = table[table["tuned"] == "no"]["method"]
+    assert set(spec.scaling) == set(known) - {""}
 
 
 # A run beside a table.
