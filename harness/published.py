@@ -5,7 +5,7 @@ A row is one value of one table. Its columns:
 ==============  ==================================================================================
 table           the short name the table is asked for by
 source          the paper, and the table in it
-model, data     as the paper names them
+model, data     as the paper names them; a checkpoint that it publishes by the hub's name
 protocol        how it was measured: overlap, press, prefix (``tasks/perplexity.py``), or ruler
 scaling         the method as the paper names it
 method          what to give to ``--scaling`` for it; empty where nothing here is the same formula

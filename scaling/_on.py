@@ -2,41 +2,30 @@
 
 from __future__ import annotations
 
-import ast
 import inspect
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Any, get_args, get_type_hints
 
 from scaling._bands import Bands
 from scaling._served import Served
 from scaling._types import Frequencies, Rope
 
 Found = Frequencies | Bands
+TRUTH = {"true": True, "1": True, "false": False, "0": False}
 
 
 def found_on(on: str, rope: Rope, length: int) -> Found:
     """Return what a method of this folder makes of a length: ``yarn``, or ``yarn:factor=8``.
 
     Several options are joined with a plus: ``yarn:factor=8+beta_fast=16``. Raises ValueError for
-    an unknown method or option.
+    an unknown method or option, and for a value that its option does not take.
     """
     name, _, listed = on.partition(":")
     method = _method(name)
-    options = dict(_option(name, part) for part in listed.split("+") if part)
-    known = [
-        p.name for p in inspect.signature(method).parameters.values() if p.kind == p.KEYWORD_ONLY
-    ]
-    for option in options:
-        if option not in known:
-            message = f"on={name} has no option {option!r}; known: {', '.join(known) or 'none'}"
-            raise ValueError(message)
-    try:
-        found: Found | Served = method(rope, length, **options)
-    except TypeError as error:
-        message = f"on={on}: an option has a value of the wrong kind ({error})"
-        raise ValueError(message) from error
+    found: Found | Served = method(rope, length, **_options(name, method, listed))
     if isinstance(found, Served):
         message = f"on={on} only runs as it is served; nothing can build on it"
         raise ValueError(message)
@@ -63,12 +52,32 @@ def _method(name: str) -> Callable[..., Any]:
     return method
 
 
-def _option(name: str, part: str) -> tuple[str, Any]:
-    key, equals, value = part.partition("=")
-    if not equals or not value:
-        message = f"on={name}: {part!r} is not option=value"
-        raise ValueError(message)
+def _options(name: str, method: Callable[..., Any], listed: str) -> dict[str, Any]:
+    parameters, kinds = inspect.signature(method).parameters.values(), get_type_hints(method)
+    known = [p.name for p in parameters if p.kind == p.KEYWORD_ONLY]
+    options: dict[str, Any] = {}
+    for part in filter(None, listed.split("+")):
+        key, equals, value = part.partition("=")
+        if not equals or not value:
+            message = f"on={name}: {part!r} is not option=value"
+            raise ValueError(message)
+        if key not in known:
+            message = f"on={name} has no option {key!r}; known: {', '.join(known) or 'none'}"
+            raise ValueError(message)
+        if key in options:
+            message = f"on={name}: option {key!r} is given twice"
+            raise ValueError(message)
+        options[key] = _value(f"on={name}: {key}={value}", kinds[key], value)
+    return options
+
+
+def _value(what: str, kind: Any, text: str) -> Any:
+    """Return a text as its option's annotation has it: a word of a few, a number or a text."""
+    kind = get_args(kind)[0] if isinstance(kind, UnionType) else kind  # of ``float | None``
+    words = TRUTH if kind is bool else {word: word for word in get_args(kind)}
     try:
-        return key, ast.literal_eval(value)
-    except (ValueError, SyntaxError):
-        return key, value  # a word
+        return words[text.lower() if kind is bool else text] if words else kind(text)
+    except (KeyError, ValueError):
+        fitting = ", ".join(words) or {int: "a whole number", float: "a number"}[kind]
+        message = f"{what} should be {fitting}"
+        raise ValueError(message) from None

@@ -20,9 +20,21 @@ def by_turns(rope: Rope, slow: float, fast: float) -> torch.Tensor:
 def by_index(rope: Rope, slow: float, fast: float, *, truncate: bool) -> torch.Tensor:
     """Return the share kept: falls linearly in the channel index from ``fast`` to ``slow`` turns.
 
-    float32 ``(rotary_dim // 2,)``. YaRN's reference code and transformers, corners included: the
-    range ends at rotary_dim - 1 although indices end at rotary_dim // 2 - 1, and an empty range
-    is a step.
+    float32 ``(rotary_dim // 2,)``. YaRN's reference code and transformers, corners included: an
+    empty range is a step.
+    """
+    first, last = bounds(rope, slow, fast, truncate=truncate)
+    if first == last:
+        last += 0.001
+    indices = torch.arange(rope.rotary_dim // 2, dtype=torch.float32)
+    return 1 - ((indices - first) / (last - first)).clamp(0, 1)
+
+
+def bounds(rope: Rope, slow: float, fast: float, *, truncate: bool) -> tuple[float, float]:
+    """Return the channels at ``fast`` and ``slow`` turns, rounded outwards if ``truncate``.
+
+    As in YaRN's reference code they may lie past the last channel: they end at rotary_dim - 1
+    although indices end at rotary_dim // 2 - 1, and begin at 0.
     """
 
     def index(turns: float) -> float:
@@ -33,11 +45,7 @@ def by_index(rope: Rope, slow: float, fast: float, *, truncate: bool) -> torch.T
     first, last = index(fast), index(slow)
     if truncate:
         first, last = math.floor(first), math.ceil(last)
-    first, last = max(first, 0), min(last, rope.rotary_dim - 1)
-    if first == last:
-        last += 0.001
-    indices = torch.arange(rope.rotary_dim // 2, dtype=torch.float32)
-    return 1 - ((indices - first) / (last - first)).clamp(0, 1)
+    return max(first, 0), min(last, rope.rotary_dim - 1)
 
 
 def mixed(rope: Rope, factor: float, kept: torch.Tensor) -> torch.Tensor:

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from scaling._ramp import bounds
 from scaling._types import Frequencies, Rope, factor_or_stretch
 
 
@@ -25,13 +26,10 @@ def frequencies(
     divided by factor^(k/n) (``uni``) or factor^(k(k+1) / (n(n+1))) (``pro``). The attention factor
     is yarn's, 0.1 ln(factor) + 1. An unset factor is the stretch of the length.
 
-    Second-hand, not checked against the paper's own text: ``uni`` is that of mattian7/mrRoPE
-    (LlamaYaRNRadix.py), an early code of the method; ``pro`` is from the equations as notes on the
-    paper and others' reproductions give them, which agree.
-
-    Differs from that code where no channel turns faster than beta_fast, or none slower than
-    beta_slow: there the steps go on past the last channel, or begin after the first one. A window
-    of 131072 tokens at base 10000 and factor 16 gives down to 0.53 of its frequencies.
+    The numbers are those of mattian7/mrRoPE (LlamaYaRNRadix.py: yarn_radix and yarn_radix3), at
+    both ends too: the fastest channel is kept in any window, and where no channel is slower than
+    beta_slow the steps go on past the last one. The paper's own text was not at hand, only notes
+    that quote its equations; they agree.
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
         message = (
@@ -43,10 +41,8 @@ def frequencies(
         message = f"kind is uni or pro, got {kind}"
         raise ValueError(message)
     scale = factor_or_stretch(factor, rope, length)
-    turns = rope.turns()
-    last_kept = int((turns > beta_fast).sum()) - 1
-    first_divided = int((turns >= beta_slow).sum())
-    n = first_divided - last_kept
+    last_kept, first_divided = bounds(rope, beta_slow, beta_fast, truncate=True)
+    n = max(first_divided - last_kept, 1)
     k = (torch.arange(rope.rotary_dim // 2, dtype=torch.float32) - last_kept).clamp(0, n)
     shares = k / n if kind == "uni" else k * (k + 1) / (n * (n + 1))
     return Frequencies(rope.inv_freq() / scale**shares, 0.1 * math.log(scale) + 1.0)

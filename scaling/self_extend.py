@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from scaling._bands import Bands, beyond
@@ -38,13 +36,13 @@ def bands(
 
 def _group(rope: Rope, length: int, near: int, group: int | None) -> int:
     if group is None:
-        room = 2 * rope.trained_length / 3 - near
+        room = 2 * rope.trained_length - 3 * near  # in thirds of a token, as whole numbers
         if length <= rope.trained_length:
             return 1
         if room <= 0:
             message = f"window {near} is two thirds of {rope.trained_length} or more; set group"
             raise ValueError(message)
-        return math.ceil((length - near) / room)
+        return -(-3 * (length - near) // room)
     if group < 1:
         message = f"group must be 1 or more, got {group}"
         raise ValueError(message)

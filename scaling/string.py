@@ -24,7 +24,8 @@ def bands(
     131072). ``on`` is a method whose frequencies are used. It was made to use the trained window
     better: beyond window + shift - local tokens, relative positions leave the window here too.
 
-    Differs from the authors' code: that also scales cos and sin by 0.1 ln 2 + 1 for some models.
+    Differs from the authors' code: that also scales cos and sin by 0.1 ln 2 + 1; and a prompt meets
+    the key at a distance of exactly ``shift`` twice there, at both positions, a decoded token once.
     """
     away = rope.trained_length // 3 if shift is None else shift
     kept = min(128, rope.trained_length // 32) if local is None else local

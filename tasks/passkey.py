@@ -35,6 +35,7 @@ def ask(
     if depths < 1 or trials < 1:
         message = f"passkey needs depths >= 1 and trials >= 1, got {depths} and {trials}"
         raise ValueError(message)
+    digits = max(2, len(str(depths)))  # so that every depth has a name of its own
     for length in lengths:
         for index in range(depths):
             depth = index / (depths - 1) if depths > 1 else 0.5
@@ -48,7 +49,7 @@ def ask(
                     "key": str(key),
                     "needle": made.needle,
                 }
-                unit = f"depth {depth:.2f} trial {trial}"
+                unit = f"depth {depth:.{digits}f} trial {trial}"
                 yield Question(unit, length, made.tokens, made.start, facts)
 
 

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from harness.plugins import entry, load, names, parameters
 from scaling import (
     dual_chunk,
     dynamic_ntk,
@@ -26,6 +27,7 @@ from scaling import (
     yarn,
 )  # fmt: skip
 from scaling._bands import Band, Bands, by_distance
+from scaling._on import found_on
 from scaling._served import Served
 from scaling._types import Frequencies, Rope
 from tests.naive import positions
@@ -136,6 +138,15 @@ def test_a_setting_without_effect_is_the_plain_embedding(method: Any, options: A
     assert found.fingerprint == PLAIN.fingerprint
 
 
+@pytest.mark.parametrize(("length", "group"), [(6144, 3), (6145, 4), (16384, 9)])
+def test_the_group_is_the_least_that_the_rule_allows(length: int, group: int) -> None:
+    """With W = 1024 of 4096, W + (length - W) / G = 2730.67 is reached and not left."""
+    # (6144 - 1024) / (8192/3 - 1024) = 3 and (16384 - 1024) / (8192/3 - 1024) = 9, to the digit
+    rope = Rope(16, 10_000.0, 4096)
+    wanted = self_extend.bands(rope, length, group=group)
+    assert self_extend.bands(rope, length).fingerprint == wanted.fingerprint
+
+
 @pytest.mark.parametrize("method", [leaky_rerope, self_extend])
 @given(length=st.integers(1, 700))
 @settings(deadline=None, max_examples=40)
@@ -197,14 +208,35 @@ def test_a_scale_combines_with_any_method() -> None:
         ("yarn:factr=8", "on=yarn has no option 'factr'; known: factor"),
         ("yarn:factor", "on=yarn: 'factor' is not option=value"),
         ("self_extend", "moves positions"),
-        ("yarn:factor=x", "on=yarn:factor=x: an option has a value of the wrong kind"),
+        ("yarn:factor=x", "on=yarn: factor=x should be a number"),
+        ("yarn:factor=8+factor=4", "on=yarn: option 'factor' is given twice"),
+        ("yarn:truncate=no", "on=yarn: truncate=no should be true, 1, false, 0"),
+        ("dynamic_ntk:mode=mine", "mode=mine should be frozen, per_query, transformers"),
+        ("self_extend:group=2.5", "on=self_extend: group=2.5 should be a whole number"),
         ("dynamic_ntk:mode=transformers", "only runs as it is served"),
     ],
 )
 def test_what_a_method_builds_on_is_checked(on: str, words: str) -> None:
-    """An unknown method or option is refused by name."""
+    """An unknown method, option or value is refused by name."""
     with pytest.raises(ValueError, match=words):
         rerope.bands(ROPE, 100, on=on)
+
+
+OPTIONS = {
+    "base": "1e6", "factor": "8", "group": "3", "kind": "uni", "mode": "per_query", "on": "ntk",
+    "p": "1", "sinks": "2", "truncate": "false", "window": "7",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", sorted({*names("method")} - {"longrope"}))  # it needs a table
+def test_an_option_means_the_same_after_on(method: str) -> None:
+    """What a method is told directly, it is told alike where another one builds on it."""
+    known = parameters(load("method", method).module, "method")
+    for option in known.keys() & OPTIONS.keys():
+        given = f"{method}:{option}={OPTIONS[option]}"
+        direct = load("method", given)
+        wanted = entry(direct.module, "method")(ROPE, 100, **direct.options)
+        assert found_on(given, ROPE, 100).fingerprint == wanted.fingerprint, given
 
 
 @pytest.mark.parametrize(

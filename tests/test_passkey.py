@@ -82,6 +82,14 @@ def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Sou
     assert keys[400] != [q.facts["key"] for q in other if q.length == 400]
 
 
+@pytest.mark.parametrize(("depths", "name"), [(5, "depth 0.25 trial 0"), (300, "depth 0.003")])
+def test_every_trial_has_a_name_of_its_own(source: Source, depths: int, name: str) -> None:
+    """Methods are paired by the names of trials: those of a fine grid differ too."""
+    units = [q.unit for q in passkey.ask(source, [400], depths=depths, trials=2)]
+    assert len(set(units)) == 2 * depths
+    assert units[2].startswith(name)
+
+
 def test_a_prompt_that_cannot_fit_names_the_least_length(source: Source) -> None:
     """The message says what would fit, and that length does fit."""
     with pytest.raises(ValueError, match="^a passkey prompt needs at least ") as caught:

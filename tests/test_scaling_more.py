@@ -162,14 +162,15 @@ def test_mr_rope_steps_are_those_of_the_equations() -> None:
 
 
 def test_mr_rope_where_a_side_is_missing() -> None:
-    """Channels that are all fast are kept, all slow divided; the steps end with the channels."""
+    """The fastest channel is kept in any window; steps may lead past the last channel."""
     fast, slow, between = Rope(8, 2.0, 4096), Rope(8, 2.0, 4), Rope(8, 2.0, 64)
     plain = fast.inv_freq()
     assert torch.equal(mr_rope.frequencies(fast, 1, factor=16.0).inv_freq, plain)
-    assert torch.equal(mr_rope.frequencies(slow, 1, factor=16.0).inv_freq, plain / 16)
-    # 4 channels between the kept and the divided: 5 steps, the last of them past the channels
-    got = mr_rope.frequencies(between, 1, factor=32.0, kind="uni").inv_freq
-    assert (plain / got).tolist() == pytest.approx([2.0, 4.0, 8.0, 16.0], rel=1e-6)
+    got = mr_rope.frequencies(slow, 1, factor=16.0).inv_freq
+    assert (plain / got).tolist() == [1.0, 16.0, 16.0, 16.0]
+    # 10.2 turns and 1 turn are at channels 0 and 14, which the code holds to rotary_dim - 1 = 7
+    got = mr_rope.frequencies(between, 1, factor=128.0, kind="uni").inv_freq
+    assert (plain / got).tolist() == pytest.approx([1.0, 2.0, 4.0, 8.0], rel=1e-6)
 
 
 def _table(folder: Path, **more: object) -> str:

@@ -31,7 +31,7 @@ from scaling._types import Frequencies, Rope
 
 ROTARY_DIMS = (16, 20, 64, 80, 128, 256)
 BASES = (1e3, 1e4, 123456.7, 5e5, 1e7)
-WINDOWS = (256, 1000, 4096, 131072)
+WINDOWS = (128, 256, 1000, 4096, 131072)
 FACTORS = (1.5, 3.7, 8.0, 64.0)
 # Of float32: powers with exponents to 1 lose a few units, those of factors to 64 a few more; near
 # an edge of a ramp the turns' own rounding counts, which the ramp's slope makes no larger.
@@ -98,13 +98,14 @@ def radix(kind: str) -> Naive:
     """MrRoPE: the factor's share grows channel by channel between 32 turns and 1."""
 
     def naive(rope: Rope, factor: float) -> Iterator[float]:
-        thetas = plain(rope)
+        # As many thetas as the head has channels, not pairs: the code looks so far for the slow.
+        thetas = [rope.base ** (-2 * i / rope.rotary_dim) for i in range(rope.rotary_dim)]
         fast = [i for i, theta in enumerate(thetas) if turns(rope, theta) > 32]
         slow = [i for i, theta in enumerate(thetas) if turns(rope, theta) < 1]
-        first = max(fast, default=-1)
-        n = min(slow, default=len(thetas)) - first
+        first = max(fast, default=0)
+        n = min(slow, default=rope.rotary_dim - 1) - first
         shared = 0.0
-        for i, theta in enumerate(thetas):
+        for i, theta in enumerate(plain(rope)):
             k = i - first
             if 1 <= k <= n:
                 shared += 1 / n if kind == "uni" else 2 * k / (n * (n + 1))
