@@ -152,3 +152,31 @@ def test_windows_of_one_document_are_one_sample() -> None:
     one, two = (positions(pd.DataFrame(rows)) for rows in (once, twice))
     assert set(two["documents"]) == {4}
     np.testing.assert_allclose(two[["score", "low", "high"]], one[["score", "low", "high"]])
+
+
+@pytest.mark.parametrize("protocol", ["press,stride=24", "overlap,stride=24", "disjoint", "prefix"])
+def test_the_mean_over_all_positions_is_the_score(
+    protocol: str, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """Every scored token of every window is at its position: together they are the perplexity.
+
+    Of press, only a document's first window scores more than a stride.
+    """
+    task = f"perplexity:protocol={protocol}"
+    frame = make_frame([run_sweep(tiny, docs, tmp_path / "run", "--task", task)])
+    sums: dict[int, list[float]] = {}
+    for row in frame.to_dict("records"):
+        for index, loss in enumerate(row["losses"]):
+            held = min(row["bucket"], row["tokens"] - index * row["bucket"])
+            place = int(row["start"] + index * row["bucket"] + (held - 1) / 2 - 1) // 4
+            found = sums.setdefault(place, [0.0, 0])
+            found[0] += loss * held
+            found[1] += held
+    table = positions(frame)
+    assert table["position"].tolist() == [min(128, 1 + 4 * (i + 0.5)) for i in sorted(sums)]
+    expected = [sums[index][0] / sums[index][1] for index in sorted(sums)]
+    assert table["score"].tolist() == pytest.approx(expected)
+    weights = [sums[index][1] for index in sorted(sums)]
+    assert sum(weights) == frame["weight"].sum()
+    mean = np.average(table["score"], weights=weights)
+    assert mean == pytest.approx(math.log(frame["score"].iloc[0]), abs=1e-4)

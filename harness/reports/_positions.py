@@ -1,4 +1,4 @@
-"""Mean losses by position, of the windows that were scored as a whole."""
+"""Mean losses by position, where whole windows were scored: of all windows, token by token."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from tasks._intervals import ratio
 
@@ -20,37 +21,56 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
     if "losses" not in frame:
         raise ValueError(NONE)
     told = frame[frame["losses"].notna() & (frame["status"] == "ok")]
-    told = told[told["tokens"] >= told["length"] / 2]
+    cell = ["model", "task", "scaling", "length"]
+    most = told.groupby(cell)["tokens"].transform("max")
+    told = told[most >= told["length"] / 2]
     if told.empty:
         raise ValueError(NONE)
     told = told.sort_values("length", kind="stable")
     table = pd.DataFrame([
         {**row, "scaling": scaling}
-        for (_, _, scaling, _), cell in told.groupby(
-            ["model", "task", "scaling", "length"], sort=False
-        )
-        for row in _runs(cell)
+        for (_, _, scaling, _), windows in told.groupby(cell, sort=False)
+        for row in _runs(windows)
     ])  # fmt: skip
     return table.astype({"low": float, "high": float})  # without any interval they are None
 
 
 def _runs(cell: pd.DataFrame) -> list[dict[str, Any]]:
-    """Take the mean over the documents of one cell, for every run of positions they share."""
-    first = cell.iloc[0]
+    """Take the mean over the tokens of one cell in runs of positions, as its score is one of all.
+
+    The runs are those of a window that is scored whole; those of one that scores less are shorter,
+    and count where their middle is.
+    """
+    first = cell.sort_values("bucket", ascending=False, kind="stable").iloc[0]
     head = {
         name: first[name] for name in ("model", "task", "length", "trained_length", "frequencies")
     }
-    shared = cell[(cell["start"] == first["start"]) & (cell["bucket"] == first["bucket"])]
-    # Windows of one document are no samples of their own: their mean is one.
-    windows = [np.array(rows["losses"].tolist()).mean(axis=0) for _, rows in shared.groupby("unit")]
-    values = np.array(windows, dtype=float)
+    origin, bucket = int(cell["start"].min()), int(first["bucket"])
+    size = (int(first["length"]) - origin - 1) // bucket + 1
+    documents = cell["unit"].unique()
+    # Windows of one document are no samples of their own: their sums are one.
+    sums, counts = np.zeros((2, len(documents), size))
+    for row, unit in enumerate(documents):
+        for window in cell[cell["unit"] == unit].itertuples():
+            places, tokens = _places(window)
+            index = (places - origin).astype(int) // bucket
+            np.add.at(sums[row], index, np.array(window.losses) * tokens)
+            np.add.at(counts[row], index, tokens)
     rows = []
-    for index, losses in enumerate(values.T):
-        found = ratio(losses.tolist(), [1] * len(losses))
+    for place in np.flatnonzero(counts.sum(axis=0)):
+        met = counts[:, place] > 0
+        found = ratio(sums[met, place].tolist(), counts[met, place].tolist())
         low, high = found.interval()
-        middle = first["start"] + (index + 0.5) * first["bucket"]
+        middle = origin + (place + 0.5) * bucket
         rows.append({
             **head, "position": min(middle, first["length"]), "score": found.value,
-            "low": low, "high": high, "documents": len(losses),
+            "low": low, "high": high, "documents": int(met.sum()),
         })  # fmt: skip
     return rows
+
+
+def _places(window: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the middle of every run of a window, and how many tokens it holds."""
+    before = np.arange(len(window.losses)) * window.bucket
+    tokens = np.minimum(window.bucket, window.tokens - before)
+    return window.start + before + (tokens - 1) / 2, tokens
