@@ -66,10 +66,13 @@ def _batches(batches: Iterable[Any], name: str, field: str) -> Iterator[tuple[st
 
 def record_of(row: Any, field: str, label: str) -> dict[str, Any]:
     """Return the field of an Arrow row, or all names; raise UserError before a giant is copied."""
+    import pyarrow
+
     if field not in row.schema.names:
         return dict.fromkeys(row.schema.names)
-    cell = row.select([field])
+    cell = row.column(field)
+    if pyarrow.types.is_dictionary(cell.type):  # its bytes are those of all rows
+        cell = cell.cast(cell.type.value_type)
     if cell.nbytes > GIANT:
         raise UserError(giant(label))
-    (record,) = cell.to_pylist()
-    return dict(record)
+    return {field: cell[0].as_py()}

@@ -285,6 +285,20 @@ def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     assert read(f"{tmp_path}/a.txt:max_chars=9") == [("a.txt", "\0" * 9)]
 
 
+def test_repeated_texts_of_a_table_are_measured_row_by_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column that Arrow keeps as a dictionary is no giant because all of its texts are one."""
+    monkeypatch.setattr(tables, "GIANT", 2**20)
+    texts = ["a" * 2**19, "b" * 2**19, "c" * 2**19]
+    rows = pyarrow.table({"text": pyarrow.array(texts).dictionary_encode()})
+    parquet.write_table(rows, tmp_path / "c.parquet")
+    with pyarrow.ipc.new_stream(tmp_path / "d.arrow", rows.schema) as stream:
+        stream.write_table(rows)
+    for name in ("c.parquet", "d.arrow"):
+        assert [text for _, text in read(tmp_path / name)] == texts
+
+
 class TestCache:
     """Tokens of long texts are read from disk, and never wrongly."""
 
