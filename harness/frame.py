@@ -58,7 +58,7 @@ def make_frame(
     own = [task for task in (load("task", given) for given in tasks) if task.digest is not None]
     for folder, run in runs.items():
         for place, cell in _cells(folder, run, own):
-            if unlike:
+            if unlike and place[0] != _called(folder, runs):  # a sweep of several has it so
                 place = (f"{place[0]} ({_called(folder, runs)})", *place[1:])
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
