@@ -8,7 +8,7 @@ from typing import Any
 from cyclopts import App
 from rich.text import Text
 
-from harness.commands._screen import INTERRUPTED, REFUSED, err
+from harness.commands._screen import INTERRUPTED, REFUSED, err, terminable
 from harness.commands.check import check
 from harness.commands.compare import compare
 from harness.commands.inspect import inspect
@@ -18,6 +18,7 @@ from harness.commands.report import report
 from harness.commands.rerun import rerun
 from harness.commands.run import run
 from harness.errors import UserError
+from harness.names import printable
 
 app = App(
     name="ropewalk",
@@ -37,9 +38,11 @@ app.command(beginnings)
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
     try:
-        status = app(arguments, result_action="return_value", exit_on_error=True)
+        with terminable():
+            status = app(arguments, result_action="return_value", exit_on_error=True)
     except UserError as error:
-        err.print(Text.assemble(("ropewalk:", "bold red"), f" {error}"), soft_wrap=True)
+        told = printable(str(error))  # it may quote a file that came from anyone
+        err.print(Text.assemble(("ropewalk:", "bold red"), f" {told}"), soft_wrap=True)
         status = REFUSED
     except KeyboardInterrupt:
         err.print("Interrupted; everything measured is kept. The same command goes on.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from harness.library import make_library, open_all
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.rotations import hosts_of, over_lengths
+from harness.schema import check_question
 from harness.spec import Spec
 from scaling import native
 from scaling._rotation import Rotation
@@ -129,7 +130,18 @@ def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
 def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> list[Question]:
     what = f"task {task.label}"
     options = dict(task.options)
-    return call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
+    ask = task.module.ask
+    return call(what, lambda: list(_held(ask(source, lengths, seed=seed, **options), lengths)))
+
+
+def _held(asked: Iterable[Any], lengths: Sequence[int]) -> Iterator[Question]:
+    """Yield the questions; raise ValueError for what could not be put to a model or recorded."""
+    for question in asked:
+        check_question(question)
+        if question.length not in lengths:
+            message = f"{question.unit}: it asks {question.length} tokens, which is no length asked"
+            raise ValueError(message)
+        yield question
 
 
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:

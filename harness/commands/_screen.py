@@ -25,9 +25,13 @@ Switch = Annotated[bool | None, Parameter(negative="")]
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM, with which batch systems end a job, do what Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Let SIGTERM, with which batch systems end a job, and a lost terminal do what Ctrl-C does."""
+    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGHUP)}
+    for name, handler in before.items():
+        if name == signal.SIGTERM or handler == signal.SIG_DFL:  # nohup is to go on
+            signal.signal(name, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for name, handler in before.items():
+            signal.signal(name, handler)
