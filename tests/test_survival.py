@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import signal
@@ -228,6 +229,38 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
     finally:
         signal.signal(getattr(signal, name), before)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+class TestScreen:
+    """Where nobody can be told, the exit status still says it, and no traceback does."""
+
+    def ended(self, command: str, **changes: str) -> tuple[int, str]:
+        """Return the status of the first command of a line of the shell, and what stderr had."""
+        line = f"{sys.executable} -m harness {command}"
+        done = subprocess.run(
+            ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+            cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, **changes},
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+    def test_a_log_on_a_full_disk(self) -> None:
+        """Stdout that takes nothing is a sentence; stderr that takes nothing is silence."""
+        told = (
+            "ropewalk: [Errno 28] No space left on device; everything measured is kept. The same "
+            "command goes on.\n"
+        )
+        assert self.ended("list >/dev/full") == (2, told)
+        assert self.ended("list >/dev/full 2>/dev/full") == (2, "")
+
+    def test_a_reader_that_is_gone(self) -> None:
+        """What it did not read was not completed, and that is no mishap to be told."""
+        assert self.ended("list | true") == (130, "")
+
+    def test_a_terminal_that_lacks_a_letter(self, whole: Path, tmp_path: Path) -> None:
+        """Tables are shown with what there is; the files have every letter."""
+        words = f"report {whole} --report scores --out {tmp_path}"
+        assert self.ended(words, PYTHONIOENCODING="ascii") == (0, "")
 
 
 class TestMemory:
