@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any
 
 from cyclopts import App
 from rich.text import Text
 
-from harness.commands._screen import INTERRUPTED, REFUSED, err
+from harness.commands._screen import INTERRUPTED, REFUSED, err, terminable
 from harness.commands.check import check
 from harness.commands.compare import compare
 from harness.commands.inspect import inspect
@@ -17,7 +21,8 @@ from harness.commands.new import bands, method
 from harness.commands.report import report
 from harness.commands.rerun import rerun
 from harness.commands.run import run
-from harness.errors import UserError
+from harness.errors import UserError, reason
+from harness.names import printable
 
 app = App(
     name="ropewalk",
@@ -36,15 +41,30 @@ app.command(beginnings)
 
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # what a terminal has no letter for is a ?
     try:
-        status = app(arguments, result_action="return_value", exit_on_error=True)
+        with terminable():
+            status = app(arguments, result_action="return_value", exit_on_error=True)
     except UserError as error:
-        err.print(Text.assemble(("ropewalk:", "bold red"), f" {error}"), soft_wrap=True)
+        status = _refused(str(error))
+    except OSError as error:  # of stdout or stderr: a log on a full disk, a terminal that is gone
+        # Else what is left in it is tried again at the end.
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+        with suppress(OSError):
+            _refused(f"{reason(error)}; everything measured is kept. The same command goes on.")
         status = REFUSED
     except KeyboardInterrupt:
         err.print("Interrupted; everything measured is kept. The same command goes on.")
         status = INTERRUPTED
     sys.exit(status)
+
+
+def _refused(told: str) -> int:
+    told = printable(told)  # it may quote a file that came from anyone
+    err.print(Text.assemble(("ropewalk:", "bold red"), f" {told}"), soft_wrap=True)
+    return REFUSED
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -86,6 +87,7 @@ def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
 
 
 def _start(ray: Any, **where: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(logging_level="ERROR", log_to_driver=False, **where)
     except ConnectionError:
@@ -93,6 +95,8 @@ def _start(ray: Any, **where: Any) -> None:
     except (Exception, SystemExit) as error:
         message = f"Ray cannot be reached: {reason(error)}"
         raise UserError(message) from error
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray's own ends the process with another status
 
 
 def _device(ray: Any, spec: Spec) -> str:

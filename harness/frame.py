@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.joining import reasons
 from harness.plugins import Plugin, call, load, names
-from harness.schema import check_run, check_sample
-from harness.store import RUN, SAMPLES, read_run, read_samples
+from harness.schema import checked_run, checked_samples
 from tasks._types import Sample, Score
 
 FAILED, NOT_MEASURED = "failed", "not_measured"
@@ -50,7 +50,7 @@ def make_frame(
     with its folder, so that no curve and no difference is made of two of them.
     """
     cells: dict[Key, Cell] = {}
-    runs = {folder: _record(folder) for folder in folders}
+    runs = {folder: checked_run(folder) for folder in folders}
     unlike = reasons(runs)
     if unlike and not mixed:
         message = f"{unlike[0]}; report them apart, or beside each other with --mixed."
@@ -85,12 +85,6 @@ def _framed(cells: Mapping[Key, Cell], runs: Iterable[Path]) -> pd.DataFrame:
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
-def _record(folder: Path) -> dict[str, Any]:
-    record = read_run(folder)
-    check_run(str(folder / RUN), record)
-    return record
-
-
 def _called(folder: Path, folders: Iterable[Path]) -> str:
     """Return a folder's name, with that of the folder above where two share it."""
     place = folder.resolve()
@@ -118,9 +112,7 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
 def _cells(
     folder: Path, run: Mapping[str, Any], own: Sequence[Plugin]
 ) -> Iterable[tuple[Key, Cell]]:
-    samples = read_samples(folder)
-    for record in samples.values():
-        check_sample(f"{folder / SAMPLES}: sample {record['question']}", record)
+    samples = checked_samples(folder)
     tasks = {label: _task(folder, task, own) for label, task in run["tasks"].items()}
     for cell in run["cells"]:
         task = run["tasks"][cell["task"]]
@@ -197,7 +189,19 @@ def _score(task: Any, records: list[Mapping[str, Any]]) -> tuple[dict[str, Any],
         return none, {}
     samples = [Sample(r["unit"], r["value"], r["weight"], r["facts"]) for r in records]
     try:
-        score: Score = call(f"task {task.label}", lambda: task.module.score(samples))
+        score: Score = call(f"task {task.label}", lambda: _held(task.module.score(samples)))
     except UserError as error:
         return none, {"status": FAILED, "reason": str(error)}
     return {"score": score.value, "low": score.low, "high": score.high, "n": score.n}, {}
+
+
+def _held(score: Any) -> Score:
+    """Return a score as it is; raise ValueError for what is none, or no number."""
+    if not isinstance(score, Score):
+        message = f"it scored with {type(score).__name__}, not Score"
+        raise ValueError(message)  # a sentence, as every other of a task's
+    ends = [end for end in (score.low, score.high) if end is not None]
+    if not all(math.isfinite(number) for number in (score.value, *ends)):
+        message = f"its score is {score.value} [{score.low}, {score.high}]"
+        raise ValueError(message)
+    return score

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from harness.library import make_library, open_all
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.rotations import hosts_of, over_lengths
+from harness.schema import check_question
 from harness.spec import Spec
 from scaling import native
 from scaling._rotation import Rotation
@@ -129,17 +130,26 @@ def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
 
 
 def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> list[Question]:
-    """Return a task's questions; of equal ones each has its turn, so that all of them count."""
     what = f"task {task.label}"
     options = dict(task.options)
-    asked = call(what, lambda: list(task.module.ask(source, lengths, seed=seed, **options)))
+    ask = task.module.ask
+    return call(what, lambda: list(_held(ask(source, lengths, seed=seed, **options), lengths)))
+
+
+def _held(asked: Iterable[Any], lengths: Sequence[int]) -> Iterator[Question]:
+    """Yield the questions, of equal ones each with its turn, so that all of them count.
+
+    Raises ValueError for what could not be put to a model or recorded.
+    """
     turns: Counter[str] = Counter()
-    found = []
     for question in asked:
+        check_question(question)
+        if question.length not in lengths:
+            message = f"{question.unit}: it asks {question.length} tokens, which is no length asked"
+            raise ValueError(message)
         turn = turns[question.digest]
-        found.append(replace(question, turn=turn) if turn else question)
         turns[question.digest] += 1
-    return found
+        yield replace(question, turn=turn) if turn else question
 
 
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:

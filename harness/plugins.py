@@ -23,6 +23,7 @@ from harness.names import printable
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"method": "scaling", "task": "tasks", "report": "harness/reports"}
+RAISED = (Exception, SystemExit)  # of a user's code: where it exits, the sweep is not to
 CONTRACTS = {
     "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
@@ -77,10 +78,17 @@ def load(kind: str, given: str) -> Plugin:
     if missing:
         message = f"{name} is no {kind}: it does not define {', '.join(missing)}."
         raise UserError(message)
+    if kind == "task" and not (isinstance(module.VERSION, int) and _is_word(module.METRIC)):
+        message = f"{name} is no task: VERSION must be a whole number and METRIC a printable text."
+        raise UserError(message)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     options = call(f"{kind} {name}", lambda: _options(short, module, kind, listed))
     label = printable(f"{short}:{listed}" if listed else short)
     return Plugin(kind, given, label, module, options, digest)
+
+
+def _is_word(text: Any) -> bool:
+    return isinstance(text, str) and text.isprintable()
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -104,7 +112,7 @@ def _module(kind: str, name: str) -> tuple[ModuleType, str | None]:
         except ImportError as error:
             message = f"{kind} {name!r} cannot be imported: {error}."
             raise UserError(message) from None
-        except Exception as error:
+        except RAISED as error:
             message = f"{kind} {name!r} failed: {_failure(error)}."
             raise UserError(message) from error
         return module, _digest(Path(module.__file__)) if module.__file__ else None
@@ -128,7 +136,7 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     sys.modules[unique] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except RAISED as error:
         message = f"{kind} file {path} failed: {_failure(error)}."
         raise UserError(message) from error
     return module, digest
@@ -150,12 +158,12 @@ def call(what: str, function: Callable[[], T]) -> T:
     except ValueError as error:
         message = f"{what}: {error}."
         raise UserError(message.replace("..", ".")) from error
-    except Exception as error:
+    except RAISED as error:
         message = f"{what} failed: {_failure(error)}."
         raise UserError(message) from error
 
 
-def _failure(error: Exception) -> str:
+def _failure(error: BaseException) -> str:
     """Return an error in one line, with the file and the line where it was raised."""
     if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong
         return f"SyntaxError: {error.msg} at {error.filename}:{error.lineno}"

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.names import printable
 from harness.plan import Plan, make_plan
 from harness.plugins import names
 from harness.record import describe
-from harness.schema import check_run
+from harness.schema import checked_run, checked_samples
 from harness.spec import parse
-from harness.store import RUN, read_run, read_samples
+from harness.store import read_run, read_samples
 
 # What decides a number. Paths are left out: the same bytes may lie elsewhere.
 DECIDES = ("model", "lengths", "seed", "methods", "tasks", "documents", "cells", "frequencies")
@@ -44,8 +45,8 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     code that it names needs ``code``. Raises UserError where the record and what would be measured
     differ in anything that decides a number, naming the first such thing.
     """
-    record = read_run(folder)
-    check_run(str(folder / RUN), record)
+    record = checked_run(folder)
+    checked_samples(folder)  # a damaged one is to be told before anything is measured
     if not code:
         _check_no_code(folder, record["asked"])
     if out.resolve() == folder.resolve():
@@ -96,7 +97,8 @@ def differences(was: Any, now: Any, place: str) -> Iterator[tuple[str, Any, Any]
 
 
 def _short(value: Any) -> Any:
-    return f"{len(value)} of them" if isinstance(value, list) else value
+    text = printable(value) if isinstance(value, str) else value
+    return f"{len(value)} of them" if isinstance(value, list) else text
 
 
 def surroundings(folder: Path, again: Path) -> list[str]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
 
 from harness.errors import UserError
 from harness.names import printable
+from harness.store import RUN, SAMPLES, read_run, read_samples
+from tasks._types import Question
 
 
 def _is_name(text: str) -> str:
@@ -18,16 +22,25 @@ def _is_name(text: str) -> str:
     return text
 
 
+def _is_fact(value: Any) -> Any:
+    numbers = value if isinstance(value, list) else [value]
+    if value is not None and not isinstance(value, str) and not all(map(_is_number, numbers)):
+        message = "should be a text, a finite number, a list of numbers or None"
+        raise ValueError(message)
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**63  # what a column of a table holds
+    return isinstance(value, float) and math.isfinite(value)
+
+
 Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
 Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-Fact = (
-    Annotated[str, Field(strict=True)]
-    | Annotated[int, Field(strict=True)]
-    | FiniteFloat
-    | list[FiniteFloat]
-    | None
-)
+Fact = Annotated[Any, AfterValidator(_is_fact)]
+Facts = dict[Name, Fact]
 
 
 class _Model(BaseModel):
@@ -36,15 +49,17 @@ class _Model(BaseModel):
 
 
 class _Task(BaseModel):
-    given: Name
+    given: str
     file: Name | None
     version: int
     metric: Name
+    options: dict[Name, Any]
     questions: dict[Name, list[Name]]
 
 
 class _Document(BaseModel):
     sha256: Name
+    tokens: Count
 
 
 class _Documents(BaseModel):
@@ -60,26 +75,79 @@ class _Cell(BaseModel):
     failed: Name | None = None
 
 
+class _Asked(BaseModel):
+    scaling: list[str]  # as it was typed: a path may hold anything
+    task: list[str]
+
+
 class _Run(BaseModel):
+    asked: _Asked
     model: _Model
+    lengths: list[Tokens]
     seed: int
+    methods: dict[Name, dict[str, Any]]
     tasks: dict[Name, _Task]
     documents: _Documents
     cells: list[_Cell]
-    sessions: list[Any]
+    frequencies: dict[Name, dict[str, Any]]
+    sessions: list[dict[str, Any]]
+
+
+class _Question(BaseModel):
+    unit: Name
+    facts: Facts
+
+
+class _Graded(BaseModel):
+    value: Annotated[FiniteFloat, Field(strict=True)]
+    weight: Annotated[int, Field(strict=True, gt=0, lt=2**62)]
+    facts: Facts
 
 
 class _Sample(BaseModel):
     cell: Name
     question: Name
+    task: Name
     status: Name
     reason: Name | None = None
     unit: Name
     value: Annotated[FiniteFloat, Field(strict=True)] | None
     weight: Count
-    facts: dict[Name, Fact]
+    facts: Facts
     seconds: FiniteFloat | None = None
     peak_mib: FiniteFloat | None = None
+
+
+def checked_run(folder: Path) -> dict[str, Any]:
+    """Return the record of a run; raise UserError where it is damaged."""
+    record = read_run(folder)
+    check_run(str(folder / RUN), record)
+    return record
+
+
+def checked_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the samples of a run as ``read_samples`` does; raise UserError for a damaged one."""
+    samples = read_samples(folder)
+    for record in samples.values():
+        check_sample(f"{folder / SAMPLES}: sample {record['question']}", record)
+    return samples
+
+
+def check_question(question: Any) -> None:
+    """Raise ValueError for what a task asks and no record can hold."""
+    if not isinstance(question, Question):
+        message = f"it asks with {type(question).__name__}, not Question"
+        raise ValueError(message)
+    _hold(_Question, {"unit": question.unit, "facts": question.facts}, "of a question ")
+    if min(question.tokens) < 0:
+        message = f"{question.unit}: token {min(question.tokens)} is none of a vocabulary"
+        raise ValueError(message)
+    question.digest  # noqa: B018  # an error of what is no whole number
+
+
+def check_graded(outcome: Mapping[str, Any]) -> None:
+    """Raise ValueError for a value, a weight or facts that no record can hold."""
+    _hold(_Graded, outcome, "of a sample ")
 
 
 def check_run(where: str, record: Any) -> None:
@@ -104,10 +172,18 @@ def check_sample(where: str, record: Any) -> None:
 
 def _check(where: str, kind: type[BaseModel], record: Any) -> None:
     try:
+        _hold(kind, record)
+    except ValueError as error:
+        message = f"{where} is damaged: {error}."
+        raise UserError(message) from None
+
+
+def _hold(kind: type[BaseModel], record: Any, what: str = "") -> None:
+    try:
         kind.model_validate(record)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
         why = first["msg"].removeprefix("Value error, ")
-        message = f"{where} is damaged: {printable(place)[:80]}: {why}."
-        raise UserError(message) from None
+        message = f"{what}{printable(place)[:80]}: {why}"
+        raise ValueError(message) from None

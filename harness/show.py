@@ -16,7 +16,8 @@ from rich.table import Table
 from harness.estimate import estimate
 from harness.notes import notes
 from harness.plan import Cell, Plan
-from harness.store import measured, read_samples
+from harness.schema import checked_samples
+from harness.store import measured
 from harness.sweep import Failure
 from scaling._rotation import frequencies_of
 from tasks._types import Question
@@ -27,7 +28,7 @@ Watch = Callable[[Cell, Question, dict[str, Any]], None]
 
 def plan(plan: Plan, folder: Path, console: Console) -> None:
     """Print the cells of a plan, what each has left to measure, and the whole cost."""
-    done = measured(read_samples(folder))
+    done = measured(checked_samples(folder))
     table = Table(box=box.SIMPLE, padding=0, title=f"Plan for {folder}", title_justify="left")
     for name in ("task", "scaling"):
         table.add_column(name, no_wrap=True)

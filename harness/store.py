@@ -167,7 +167,7 @@ def _whole(content: bytes) -> bytes:
     last = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
     try:
         json.loads(content[last:end] or b"{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         end = last
     return content[:end]
 

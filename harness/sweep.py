@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +16,8 @@ from harness.names import printable
 from harness.plan import Cell, Plan
 from harness.plugins import call
 from harness.record import describe
-from harness.store import RUN, append, measured, read_run, read_samples, write_run, writing
+from harness.schema import check_graded, checked_run, checked_samples
+from harness.store import RUN, append, measured, read_samples, write_run, writing
 from harness.work import Reply, ready, replies
 from harness.workers import Crew
 from tasks._types import Fact, Question, Sample
@@ -50,8 +50,8 @@ def measure(
     process writes it, and when ``max_memory`` is too little.
     """
     with writing(folder) as file:
-        before = read_run(folder) if (folder / RUN).exists() else None
-        work = plan.work(measured(read_samples(folder)))
+        before = checked_run(folder) if (folder / RUN).exists() else None
+        work = plan.work(measured(checked_samples(folder)))
         sizes = fitted(plan, work)
         joined = crew.joined if crew else []  # grows as they join
         workers = joined if crew else None
@@ -147,11 +147,11 @@ def _lost(question: Question, status: str, reason: str, **facts: Fact) -> Record
     }
 
 
-def _ok(sample: Sample) -> Record:
-    """Return a graded sample as it is recorded; raise what a file of numbers cannot hold."""
-    facts = dict(sample.facts)
-    outcome: Record = {
-        "status": "ok", "value": sample.value, "weight": sample.weight, "facts": facts,
-    }  # fmt: skip
-    json.dumps(outcome, allow_nan=False)
-    return {**outcome, "value": float(sample.value)}
+def _ok(sample: Any) -> Record:
+    """Return a graded sample as it is recorded; raise ValueError for what no record can hold."""
+    if not isinstance(sample, Sample):
+        message = f"it graded with {type(sample).__name__}, not Sample"
+        raise ValueError(message)  # a sentence, as every other of a task's
+    outcome = {"value": float(sample.value), "weight": sample.weight, "facts": dict(sample.facts)}
+    check_graded(outcome)
+    return {"status": "ok", **outcome}

@@ -154,8 +154,11 @@ class _Shift:
         except self.ray.exceptions.RayError as error:
             self.lost += 1
             if self.lost >= LOSSES:
-                message = f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}"
-                raise UserError(message) from None
+                told = f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}"
+                if not self.free and not self.busy:
+                    raise UserError(told) from None
+                self.crew.tell(f"Going on without one: {told}")
+                return
             self.crew.tell("A worker was lost while it loaded the weights; another is asked for.")
             self._hire()
             return
@@ -174,7 +177,9 @@ class _Shift:
         questions = [question for _, question in group.left.values()]
         streaming = worker.answer.options(num_returns="streaming")
         rotation = self.plan.rotations[group.fingerprint]
-        stream = streaming.remote(rotation, questions, self.sizes)
+        # What a worker was lost over may have been too much for its memory.
+        sizes = self.sizes.least if group.losses else self.sizes
+        stream = streaming.remote(rotation, questions, sizes)
         self.busy[stream] = (worker, group)
 
     def _take(self, stream: Any) -> Iterator[tuple[Item, Reply]]:
@@ -197,13 +202,18 @@ class _Shift:
             yield group.left.pop(reply.index), reply
 
     def _again(self, group: Group, error: Exception) -> Iterator[tuple[Item, Reply]]:
+        """Give a group out again; at last every question alone, and what then fails has failed."""
         group.losses += 1
         if group.losses < LOSSES:
             self.queue.appendleft(group)
-            return
-        told = f"{LOSSES} workers were lost over it: {_why(error)}"
-        for index, item in group.left.items():
-            yield item, Reply(index, None, told, 0.0, 0.0)
+        elif len(group.left) > 1:
+            alone = [{0: item} for item in group.left.values()]
+            self.queue.extend(Group(group.fingerprint, left, LOSSES - 1) for left in alone)
+        else:
+            told = f"{LOSSES} workers were lost over it: {_why(error)}"
+            memory = isinstance(error, self.ray.exceptions.OutOfMemoryError)
+            for index, item in group.left.items():
+                yield item, Reply(index, None, None if memory else told, 0.0, 0.0)
 
 
 def _unlike(facts: dict[str, Any]) -> str | None:

@@ -12,10 +12,13 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from harness.engine import DEFAULT, Sizes
+from harness.errors import UserError
 from harness.groups import Group, groups
 from harness.plan import Cell
 from harness.store import RUN, append
@@ -67,21 +70,80 @@ class TestGroups:
         assert max(group.tokens for group in found) <= 10_000 / (4 * 5)
 
 
-def test_what_loses_every_worker_is_a_failure() -> None:
-    """A group that kills whoever computes it ends as failed samples, not as an endless sweep."""
-    items = TestGroups().items([1, 2], [3, 4])
-    shift: Any = object.__new__(_Shift)
-    shift.queue = deque()
-    group = Group("f", dict(enumerate(items)))
-    for _ in range(LOSSES - 1):
-        assert list(shift._again(group, RuntimeError("long\nkilled by a signal"))) == []
-        assert shift.queue.popleft() is group
-    told = list(shift._again(group, RuntimeError("long\nkilled by a signal")))
-    assert [item for item, _ in told] == items
-    assert {reply.failure for _, reply in told} == {
-        "3 workers were lost over it: killed by a signal"
-    }
-    assert not shift.queue
+class TestLosses:
+    """What loses workers is tried again, then question by question, and then told."""
+
+    @pytest.fixture
+    def shift(self) -> Any:
+        """Return a shift whose workers are objects, and which notes what they are asked."""
+        given: list[Any] = []
+
+        def remote(_: Any, questions: Sequence[Question], sizes: Sizes) -> object:
+            given.append((len(questions), sizes))
+            return object()
+
+        answer = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=remote))
+        shift: Any = object.__new__(_Shift)
+        shift.ray, shift.sizes, shift.plan = ray, DEFAULT, SimpleNamespace(rotations={"f": None})
+        shift.queue, shift.busy, shift.free, shift.loading = deque(), {}, [], {}
+        shift.crew = SimpleNamespace(tell=(told := []).append)
+        shift.given, shift.told, shift.worker = given, told, SimpleNamespace(answer=answer)
+        return shift
+
+    def lose(self, shift: Any, group: Group, error: Exception) -> list[Any]:
+        """Give out the group, lose its worker, and return what is told of its questions."""
+        shift._give(shift.worker, group)
+        return list(shift._again(group, error))
+
+    @pytest.mark.parametrize(
+        ("error", "failure"),
+        [
+            (RuntimeError("long\nkilled by a signal"), "3 workers were lost over it: killed by a "),
+            (ray.exceptions.OutOfMemoryError("too much"), None),  # told by the estimate
+        ],
+    )
+    def test_what_loses_every_worker_is_a_failure(
+        self, error: Exception, failure: str | None, shift: Any
+    ) -> None:
+        """The sweep goes on; in smaller chunks and alone every question had another chance."""
+        items = TestGroups().items([1, 2], [3, 4])
+        group = Group("f", dict(enumerate(items)))
+        for _ in range(LOSSES - 1):
+            assert self.lose(shift, group, error) == []
+            assert shift.queue.popleft() is group
+        assert self.lose(shift, group, error) == []
+        first, second = shift.queue
+        assert [*first.left.values(), *second.left.values()] == items
+        for alone, item in zip((first, second), items, strict=True):
+            ((lost, reply),) = self.lose(shift, alone, error)
+            assert lost is item
+            assert reply.answer is None
+            assert (reply.failure or "").startswith(failure or "")
+            assert (reply.failure is None) == (failure is None)
+        wanted = [(2, DEFAULT), *[(2, DEFAULT.least)] * (LOSSES - 1), *[(1, DEFAULT.least)] * 2]
+        assert shift.given == wanted
+
+    def test_workers_that_cannot_load_end_no_sweep_that_others_measure(
+        self, shift: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where someone works, it goes on without; where no one does, it is refused."""
+
+        def lost(_: object) -> None:
+            raise ray.exceptions.RayError("gone")
+
+        monkeypatch.setattr(ray, "get", lost)
+        monkeypatch.setattr(_Shift, "_hire", lambda shift: shift.loading.update({0: None}))
+        for busy in ({"stream": None}, {}):
+            shift.lost, shift.loading, shift.busy = 0, {0: None}, busy
+            for _ in range(LOSSES - 1):
+                shift._join(0)
+            if busy:
+                shift._join(0)
+                assert shift.told[-1].startswith("Going on without one: 3 workers were lost while")
+                assert not shift.loading
+            else:
+                with pytest.raises(UserError, match="3 workers were lost while they loaded"):
+                    shift._join(0)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from harness import plan
 from harness.cli import main
 from harness.engine import Sizes
 from harness.errors import UserError
@@ -166,10 +168,11 @@ class TestDisk:
         with writing(tmp_path) as file:
             append(file, record)
         whole = (tmp_path / SAMPLES).read_bytes()
-        (tmp_path / SAMPLES).write_bytes(whole + bytes(40) + b"\n")
-        assert list(read_samples(tmp_path)) == [("c", "q")]
-        with writing(tmp_path):
-            assert (tmp_path / SAMPLES).read_bytes() == whole
+        for torn in (bytes(40) + b"\n", bytes(5000), b"[" * 10**5 + b"\n", b'{"cell": "c\xff"}\n'):
+            (tmp_path / SAMPLES).write_bytes(whole + torn)
+            assert list(read_samples(tmp_path)) == [("c", "q")]
+            with writing(tmp_path):
+                assert (tmp_path / SAMPLES).read_bytes() == whole
 
     def test_a_lock_that_outlived_its_process_is_none(self, tmp_path: Path) -> None:
         """After a reboot the lock file is still there, and holds nobody up."""
@@ -198,6 +201,66 @@ def test_a_batch_systems_end_is_an_interrupt(
     assert done.status == 130
     assert done.err.endswith("everything measured is kept. The same command goes on.\n")
     assert len(samples(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_an_end_before_anything_is_measured_is_an_interrupt(
+    name: str,
+    tiny: Path,
+    docs: Path,
+    tmp_path: Path,
+    ropewalk: Ropewalk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While a sweep is planned, too, the exit status says interrupted; after nohup it goes on."""
+    planned = plan.make_plan
+
+    def ended(*words: Any, **more: Any) -> Any:
+        signal.raise_signal(getattr(signal, name))
+        return planned(*words, **more)
+
+    monkeypatch.setattr("harness.plan.make_plan", ended)
+    words = [*sweep(tiny, docs, tmp_path), "--dry-run"]
+    before = signal.signal(getattr(signal, name), signal.SIG_DFL)
+    try:
+        assert ropewalk(*words).status == 130
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        assert ropewalk(*words).status == (130 if name == "SIGTERM" else 0)
+    finally:
+        signal.signal(getattr(signal, name), before)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+class TestScreen:
+    """Where nobody can be told, the exit status still says it, and no traceback does."""
+
+    def ended(self, command: str, **changes: str) -> tuple[int, str]:
+        """Return the status of the first command of a line of the shell, and what stderr had."""
+        line = f"{sys.executable} -m harness {command}"
+        done = subprocess.run(
+            ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
+            cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, **changes},
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+    def test_a_log_on_a_full_disk(self) -> None:
+        """Stdout that takes nothing is a sentence; stderr that takes nothing is silence."""
+        told = (
+            "ropewalk: [Errno 28] No space left on device; everything measured is kept. The same "
+            "command goes on.\n"
+        )
+        assert self.ended("list >/dev/full") == (2, told)
+        assert self.ended("list >/dev/full 2>/dev/full") == (2, "")
+
+    def test_a_reader_that_is_gone(self) -> None:
+        """What it did not read was not completed, and that is no mishap to be told."""
+        assert self.ended("list | true") == (130, "")
+
+    def test_a_terminal_that_lacks_a_letter(self, whole: Path, tmp_path: Path) -> None:
+        """Tables are shown with what there is; the files have every letter."""
+        words = f"report {whole} --report scores --out {tmp_path}"
+        assert self.ended(words, PYTHONIOENCODING="ascii") == (0, "")
 
 
 class TestMemory:

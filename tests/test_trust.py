@@ -339,7 +339,7 @@ class TestFuzz:
     def test_records_with_anything_in_them(
         self, measured: Path, seed: int, value: Any, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        """One value of a record gone or replaced: a report, or a sentence, and nothing else."""
+        """One thing of a record gone or replaced: an answer, or a sentence, and nothing else."""
         whole = measured.with_name("whole")
         if not whole.exists():
             shutil.copytree(measured, whole)
@@ -350,10 +350,23 @@ class TestFuzz:
         (measured / "run.json").write_text(json.dumps(run))
         (measured / "samples.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
         shutil.rmtree(measured / "reports", ignore_errors=True)
-        status = call("report", measured, "--report", "scores", "bits_per_byte")
+        made = ["--out", measured / "made"]
+        words: list[object] = draw.choice(
+            [
+                ["report", measured, "--report", "scores", "bits_per_byte"],
+                ["report", measured, whole, "--report", "scores", *made],
+                ["report", whole, measured, "--mixed", "--report", "scores", *made],
+                ["compare", measured, "--published", "dca", "--model", "Llama-2-7b", *made],
+                ["compare", measured, "--published", "yarn-table-1", "--mixed"],
+                ["rerun", measured, "--dry-run", *made],
+                ["rerun", measured, "--dry-run", "--run-code", *made],
+            ]
+        )
+        status = call(*words)
         told = capsys.readouterr()
         assert status in (0, 1, 2)
         assert "Traceback" not in told.err
+        assert "\x1b" not in told.out + told.err
         if status == 2:
             assert told.err.startswith("ropewalk: ")
 
@@ -368,6 +381,26 @@ class TestFuzz:
         (measured / name).write_bytes(content + b"\n")
         assert call("report", measured, "--report", "scores") in (0, 1, 2)
         shutil.copy(before, measured / name)
+
+    @pytest.mark.parametrize("command", ["run", "rerun"])
+    def test_what_a_record_says_is_quoted_without_its_signs(
+        self,
+        command: str,
+        measured: Path,
+        tiny: Path,
+        docs: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """A refusal that quotes a foreign record sends no terminal a command."""
+        record = json.loads((measured / "run.json").read_text())
+        record["model"]["type"] = "\x1b[2J"
+        (measured / "run.json").write_text(json.dumps(record))
+        sweep = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
+        run = ["run", *sweep, "--out", measured] if command == "run" else ["rerun", measured]
+        assert call(*run) == 2
+        told = capsys.readouterr().err
+        assert "\x1b" not in told
+        assert "\\x1b[2J" in told
 
     def test_a_damaged_record_stops_a_sweep_in_a_sentence(
         self, measured: Path, tiny: Path, docs: Path, capsys: pytest.CaptureFixture[str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Annotated
 
@@ -14,8 +14,20 @@ from rich.console import Console
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
+
+
+class _Console(Console):
+    """Ends a command whose reader is gone as interrupted: rich would say complete with failures."""
+
+    def on_broken_pipe(self) -> None:
+        """Write nothing more, and stop without a word: ``ropewalk list | head`` is no mishap."""
+        with suppress(SystemExit):
+            super().on_broken_pipe()
+        raise SystemExit(INTERRUPTED)
+
+
 # Names come from files and data sets: nothing in them is markup, an emoji or a number to colour.
-console = partial(Console, markup=False, emoji=False, highlight=False)
+console = partial(_Console, markup=False, emoji=False, highlight=False)
 screen = console(width=None if sys.stdout.isatty() else PIPED)
 err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
 
@@ -25,9 +37,13 @@ Switch = Annotated[bool | None, Parameter(negative="")]
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM, with which batch systems end a job, do what Ctrl-C does."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Let SIGTERM, with which batch systems end a job, and a lost terminal do what Ctrl-C does."""
+    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGHUP)}
+    for name, handler in before.items():
+        if name == signal.SIGTERM or handler == signal.SIG_DFL:  # nohup is to go on
+            signal.signal(name, signal.default_int_handler)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for name, handler in before.items():
+            signal.signal(name, handler)

@@ -41,9 +41,10 @@ def compare(
     from harness.published import read_table
     from harness.report import grid, save_table
     from harness.reports._cells import cells
-    from harness.store import make_folder, read_run
+    from harness.schema import checked_run
+    from harness.store import make_folder
 
-    record = read_run(run)
+    record = checked_run(run)
     name = published or _asked(run, record)
     rows = rows_of(read_table(name), model, tuned, record["model"]["name"])
     reasons = unlike(rows, record)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen, terminable
+from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
 from harness.commands.report import write
 from harness.folders import run_folders
 from harness.offline import go_offline
@@ -101,8 +101,7 @@ def _measure(plan: Plan, folder: Path, hands: Crew | None) -> list[Failure]:
     from harness.sweep import measure
 
     show.left_out(plan, err)
-    with terminable():
-        return measure(plan, folder, partial(show.progress, err), hands and hands.anew())
+    return measure(plan, folder, partial(show.progress, err), hands and hands.anew())
 
 
 def _tell(sentence: str) -> None:

@@ -1,0 +1,55 @@
+"""What is given out to workers apart has the bits of what is computed together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.engine import DEFAULT
+from harness.groups import groups
+from harness.plan import Plan, make_plan
+from harness.spec import parse
+from harness.sweep import alone
+from harness.work import ready, replies
+
+Answers = dict[tuple[str, str], Any]
+
+
+@pytest.fixture(scope="module")
+def plan(tiny: Path, docs: Path) -> Plan:
+    """Return a sweep of questions that share much, some and nothing, with bands and without."""
+    given = {
+        "model": str(tiny),
+        "docs": str(docs),
+        "scaling": ["none", "yarn", "rerope"],
+        "task": ["perplexity:tail=16", "passkey:depths=2,trials=2"],
+        "length": ["5x", "8x"],
+        "device": "cpu",
+    }
+    return make_plan(parse(None, given))
+
+
+@pytest.fixture(scope="module")
+def together(plan: Plan) -> Answers:
+    """Return every answer of one process that has all questions at once."""
+    found = alone(plan, plan.work(set()), DEFAULT)
+    return {(cell.key, question.digest): reply.answer for (cell, question), reply in found}
+
+
+@pytest.mark.parametrize("workers", [3, 100])
+def test_groups_change_no_bit(workers: int, plan: Plan, together: Answers) -> None:
+    """Few groups or many: every question has one answer, and it is the same bit for bit."""
+    given = groups(plan.work(set()), workers)
+    model, apart = ready(plan.checkpoint), {}
+    for group in given:
+        items = list(group.left.values())
+        questions = [question for _, question in items]
+        rotation = plan.rotations[group.fingerprint]
+        for reply in replies(model, "cpu", rotation, questions, DEFAULT):
+            cell, question = items[reply.index]
+            assert (cell.key, question.digest) not in apart
+            apart[cell.key, question.digest] = reply.answer
+    assert None not in apart.values()
+    assert apart == together

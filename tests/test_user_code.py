@@ -1,0 +1,141 @@
+"""What a user's file may do that no contract allows: told at once, or at the cost of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.plugins import ROOT
+from tests.test_cli import MINE, Ropewalk, ropewalk, samples, sweep
+
+__all__ = ["ropewalk"]  # a fixture
+
+TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["5x"]}
+SAMPLE = "Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)"
+
+
+@pytest.fixture
+def run(
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Any]:
+    """Return a small sweep into the folder ``run``."""
+    monkeypatch.chdir(tmp_path)
+    return lambda **changes: ropewalk(*sweep(tiny, docs, Path("run"), **{**TASK, **changes}))
+
+
+@pytest.fixture
+def mine(run: Callable[..., Any]) -> Callable[[str, str], Any]:
+    """Return a sweep of the built-in perplexity, and of a copy of it with one change."""
+
+    def call(before: str, after: str) -> Any:
+        text = (ROOT / "tasks" / "perplexity.py").read_text()
+        assert text.count(before) == 1
+        Path("mine.py").write_text(text.replace(before, after))
+        return run(task=["./mine.py:tail=16", "perplexity:tail=16"])
+
+    return call
+
+
+def statuses() -> dict[str, str]:
+    """Return what the table says of every task."""
+    table = pd.read_csv(Path("run") / "reports" / "scores.csv")
+    return dict(zip(table["task"].str.partition(":")[0], table["status"], strict=True))
+
+
+def test_a_method_that_exits_fails_its_cells_alone(run: Callable[..., Any]) -> None:
+    """sys.exit in a user's method ends no sweep, and its exit status is not the sweep's."""
+    Path("mine.py").write_text(
+        MINE.replace("    return", "    length < 512 or exit(0)\n    return")
+    )
+    done = run(scaling=["none", "./mine.py:factor=2"], length=["5x", "8x"])
+    assert done.status == 1
+    assert "scaling mine:factor=2 at length 512 failed: SystemExit: 0 at " in done.err
+    assert len(samples(Path("run"))) == 9
+
+
+def test_a_file_that_exits_is_refused(run: Callable[..., Any]) -> None:
+    """A file that ends the program as it is read is one sentence, not a sweep that is complete."""
+    Path("mine.py").write_text("import sys\nsys.exit(0)\n")
+    done = run(scaling=["none", "./mine.py"])
+    assert done.status == 2
+    assert "ropewalk: method file mine.py failed: SystemExit: 0 at " in done.err
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ("exit(0)", "task mine:tail=16 failed: SystemExit: 0 at "),
+        ("None", "task mine:tail=16: it graded with NoneType, not Sample."),
+        (SAMPLE.replace("facts)", '{"a": {}})'), "of a sample facts.a: should be a text, a finite"),
+        (SAMPLE.replace("facts)", '{"a": ["b"]})'), "of a sample facts.a: should be a text, a "),
+        (SAMPLE.replace("facts)", '{"a": 2**63})'), "of a sample facts.a: should be a text, a "),
+        (SAMPLE.replace("facts)", '{"a\\n": 1})'), "of a sample facts.a\\n.[key]: should be print"),
+        (SAMPLE.replace("len(answer.nll)", "0"), "of a sample weight: Input should be greater "),
+        (SAMPLE.replace("len(answer.nll)", "1.5"), "of a sample weight: Input should be a valid "),
+    ],
+)
+def test_a_grade_that_no_record_can_hold_fails_its_samples_alone(
+    after: str, message: str, mine: Callable[[str, str], Any]
+) -> None:
+    """Nothing is written that the reports would refuse: the other tasks have their tables."""
+    done = mine(SAMPLE, after)
+    assert done.status == 1
+    assert message in done.err
+    assert statuses() == {"mine": "failed", "perplexity": "ok"}
+
+
+ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        (ASKS, "3", "task mine:tail=16: it asks with int, not Question."),
+        (ASKS, ASKS.replace("window.unit", '"a\\n"'), "of a question unit: should be printable."),
+        (ASKS, ASKS.replace("facts", '{"a": math.nan}'), "of a question facts.a: should be a te"),
+        (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is none of a vocabulary"),
+        (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
+        (ASKS, "Question('a', 9, (1,) * 9, 1)", "a: it asks 9 tokens, which is no length asked."),
+        ('METRIC = "perplexity"', "METRIC = 3", "VERSION must be a whole number and METRIC a "),
+        ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
+        ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
+    ],
+)
+def test_a_task_that_no_record_can_hold_is_refused(
+    before: str,
+    after: str,
+    message: str,
+    mine: Callable[[str, str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is told before any weight is read, not when days of samples are to be reported."""
+    monkeypatch.setattr("harness.work.load_weights", lambda _: pytest.fail("weights were read"))
+    done = mine(before, after)
+    assert done.status == 2
+    assert done.err.startswith("ropewalk: ")
+    assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("after", "message"),
+    [
+        ("exit(0)", "failed: SystemExit: 0 at "),
+        ("return None", "it scored with NoneType, not Score."),
+        ("return Score(math.nan, None, None, 1)", "its score is nan [None, None]."),
+        ("return Score(1.0, 0.0, math.inf, 1)", "its score is 1.0 [0.0, inf]."),
+    ],
+)
+def test_a_score_that_is_none_fails_its_cells_alone(
+    after: str, message: str, mine: Callable[[str, str], Any]
+) -> None:
+    """No table says NaN, and the other tasks have their scores."""
+    done = mine(
+        "    low, high = found.interval()", f"    {after}\n    low, high = found.interval()"
+    )
+    assert done.status == 1
+    assert message in done.out
+    assert statuses() == {"mine": "failed", "perplexity": "ok"}
