@@ -80,8 +80,9 @@ def _piece(
     query, key, value = parts
     if softcap is None and query.dtype in FLASH and query.device.type in ("cpu", "cuda"):
         width = max(query.shape[-1], value.shape[-1])
+        query, key, padded = (_widened(part, width) for part in parts)
         found, lse = (_on_cpu if query.device.type == "cpu" else _on_cuda)(
-            *(_widened(part, width) for part in parts), causal, scale
+            query, key, padded, causal, scale
         )
         return found[..., : value.shape[-1]], lse
     return _tiled(query, key, value, causal, scale, softcap)
