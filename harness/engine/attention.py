@@ -16,7 +16,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.engine.elementwise import plainly
 from harness.engine.forest import Node
-from harness.engine.kernel import causal, room, tile_mask
+from harness.engine.kernel import blocked, causal, room, tile_mask
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
@@ -145,7 +145,7 @@ def _part(
     index, low, high = where
     key, value = _path(run, index, high, layer)
     position = run.nodes[index].first + low - run.spans[index][0]
-    if run.mask is None and position and query.device.type == "cpu":
+    if run.mask is None and position and blocked(query.device):
         run.mask = tile_mask(max(run.nodes[node].end for node in run.spans), query)
     return causal(query, key, value, position, scale, run.mask).transpose(1, 2)
 

@@ -15,6 +15,8 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from harness.engine.kernel import blocked
+
 ROUNDED: set[Any] = {
     functional.gelu, functional.sigmoid, functional.silu, functional.softplus, functional.tanh,
     torch.exp, torch.sigmoid, torch.tanh,
@@ -27,13 +29,16 @@ EACH = 32_768  # elements for which one more thread is taken
 
 def as_one_thread(device: torch.device) -> AbstractContextManager[Any]:
     """Compute, until the end of the block, elementwise functions as one thread does."""
-    many = device.type == "cpu" and torch.get_num_threads() > 1
+    many = blocked(device) and torch.get_num_threads() > 1
     return _AsOneThread() if many else nullcontext()
 
 
 def plainly(device: torch.device) -> AbstractContextManager[Any]:
-    """Look at no function until the end of the block, which calls many and none that rounds."""
-    return torch._C.DisableTorchFunction() if device.type == "cpu" else nullcontext()
+    """Look at no function until the end of the block, which calls many and none that rounds.
+
+    On a GPU nothing looks, and the mask of forks is a class that functions must look at.
+    """
+    return torch._C.DisableTorchFunction() if blocked(device) else nullcontext()
 
 
 class _AsOneThread(TorchFunctionMode):
