@@ -79,15 +79,19 @@ def _piece(
     """Return values and log-sum-exp of one piece, by a fused kernel where there is one."""
     query, key, value = parts
     if softcap is None and query.dtype in FLASH and query.device.type in ("cpu", "cuda"):
-        query, key = (
-            nn.functional.pad(x, (0, max(0, value.shape[-1] - x.shape[-1]))) for x in (query, key)
-        )
-        padded = nn.functional.pad(value, (0, query.shape[-1] - value.shape[-1]))
+        width = max(query.shape[-1], value.shape[-1])
+        query, key, padded = (_widened(part, width) for part in parts)
         found, lse = (_on_cpu if query.device.type == "cpu" else _on_cuda)(
             query, key, padded, causal, scale
         )
         return found[..., : value.shape[-1]], lse
     return _tiled(query, key, value, causal, scale, softcap)
+
+
+def _widened(part: torch.Tensor, width: int) -> torch.Tensor:
+    """Fill channels up with zeros; what is wide enough stays a view, which padding would copy."""
+    missing = width - part.shape[-1]
+    return nn.functional.pad(part, (0, missing)) if missing else part
 
 
 def _on_cpu(
@@ -112,7 +116,7 @@ def _on_cpu(
 def _on_cuda(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The memory-efficient kernel: every dtype, and its log-sum-exp is padded to whole blocks."""
+    """The memory-efficient kernel: 16 and 32 bits; its log-sum-exp is padded to whole blocks."""
     found, lse = torch.ops.aten._scaled_dot_product_efficient_attention(
         query, key, value, None, True, 0.0, causal, scale=scale
     )[:2]

@@ -84,3 +84,14 @@ def test_bfloat16_is_merged_in_float32() -> None:
     assert merged.values.dtype == torch.float32
     wanted = dense(q.float(), k.float(), v.float(), met, 0.3)
     torch.testing.assert_close(merged.values, wanted, rtol=0, atol=2e-2)
+
+
+def test_a_key_that_several_queries_share_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A view over grouped heads reaches the kernel as a view: copies would grow with the group."""
+    seen, kernel = [], softmax._on_cpu
+    monkeypatch.setattr(softmax, "_on_cpu", lambda *parts: (seen.append(parts), kernel(*parts))[1])
+    q, k, v = tensors(torch.float32)
+    shared = [part[:, :1].expand(-1, 3, -1, -1) for part in (k, v)]
+    square = Piece((0, ROWS), (0, ROWS), "lower")
+    attend(Merged.empty(q, WIDTH), q, *shared, [square], 0.3, None)
+    assert [part.stride(1) for part in seen[0][1:3]] == [0, 0]

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from harness.engine.elementwise import plainly
 from harness.engine.forest import Node
-from harness.engine.kernel import causal, room, tile_mask
+from harness.engine.kernel import blocked, causal, room, tile_mask
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
@@ -111,25 +112,30 @@ def _attend(
     beyond += [n for n, x in options.items() if isinstance(x, torch.Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
-    _hold(run, module.layer_idx, key, value)
-    if run.keys_only:
-        raise KeysHeldError
+    with plainly(query.device):
+        _hold(run, module.layer_idx, key, value)
+        if run.keys_only:
+            raise KeysHeldError
+        return _rows(run, module.layer_idx, query, options.get("scaling")), None
+
+
+AttentionInterface.register(NAME, _attend)
+AttentionMaskInterface.register(NAME, _no_mask)
+
+
+def _rows(run: Run, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+    """Return the attention of the rows in hand, node by node."""
     first, end = run.rows
     parts = []
     for index, (start, stop) in run.spans.items():
         low, high = max(first, start), min(end, stop)
         if low < high:
             rows = query[:, :, low - first : high - first]
-            where, scale = (index, low, high), options.get("scaling")
-            parts.append(_part(run, module.layer_idx, rows, where, scale))
+            parts.append(_part(run, layer, rows, (index, low, high), scale))
     odd = end - first - sum(part.shape[1] for part in parts)
     if odd:  # rows that only complete the last ones, and that nobody reads
         parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
-    return parts[0] if len(parts) == 1 else torch.cat(parts, 1), None
-
-
-AttentionInterface.register(NAME, _attend)
-AttentionMaskInterface.register(NAME, _no_mask)
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def _part(
@@ -139,7 +145,7 @@ def _part(
     index, low, high = where
     key, value = _path(run, index, high, layer)
     position = run.nodes[index].first + low - run.spans[index][0]
-    if run.mask is None and position and query.device.type == "cpu":
+    if run.mask is None and position and blocked(query.device):
         run.mask = tile_mask(max(run.nodes[node].end for node in run.spans), query)
     return causal(query, key, value, position, scale, run.mask).transpose(1, 2)
 

@@ -16,9 +16,14 @@ TILE = 256  # query rows under one mask
 LEAST_ROWS = 16  # of a matrix product: fewer are computed another way, with other bits
 
 
+def blocked(device: torch.device) -> bool:
+    """Tell whether rows and keys must come in whole blocks: on a CPU they do, for equal bits."""
+    return device.type == "cpu"
+
+
 def room(length: int, device: torch.device) -> int:
-    """Return how many rows keys of a length must have: whole blocks on a CPU."""
-    return -(-length // KEY_BLOCK) * KEY_BLOCK if device.type == "cpu" else length
+    """Return how many rows keys of a length must have."""
+    return -(-length // KEY_BLOCK) * KEY_BLOCK if blocked(device) else length
 
 
 def tile_mask(longest: int, like: torch.Tensor) -> torch.Tensor:
@@ -46,7 +51,7 @@ def causal(
     CPU needs, and only past position 0.
     """
     rows = query.shape[2]
-    if query.device.type != "cpu":
+    if not blocked(query.device):
         copies = query.shape[1] // key.shape[1]
         key, value = (t.repeat_interleave(copies, 1) for t in (key, value))
         seen = causal_lower_right(rows, key.shape[2]) if position else None

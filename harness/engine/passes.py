@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from harness.engine import head
 from harness.engine.attention import Held, NotShareableError, installed, replaceable
+from harness.engine.elementwise import as_one_thread
 from harness.engine.forest import Forest, Way, packs, plant
 from harness.engine.ledger import Ledger
 from harness.engine.sizes import Sizes
@@ -91,10 +92,11 @@ class Passes:
         asked = [ledger.wanted(node) for node in pack]
         starts = np.cumsum([0, *(len(self.forest.nodes[node].tokens) for node in pack)])
         rows = np.concatenate([r + s for (r, _), s in zip(asked, starts, strict=False)])
-        hidden = self._hidden(number, rows)
         targets = np.concatenate([t for _, t in asked])
         chunk = self.sizes.head_rows(self.model.config.get_text_config().vocab_size)
-        nll, argmax = head.read(self.model, hidden, rows, targets, chunk)
+        with as_one_thread(self.model.device):
+            hidden = self._hidden(number, rows)
+            nll, argmax = head.read(self.model, hidden, rows, targets, chunk)
         ends = np.cumsum([len(r) for r, _ in asked])[:-1]
         return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
 

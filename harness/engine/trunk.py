@@ -17,6 +17,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine.attention import KeysHeldError, NotShareableError, Run, running
 from harness.engine.forest import Forest, Node, Way
+from harness.engine.kernel import blocked
 from harness.errors import UserError
 
 ROWS = 32  # rows come in such multiples on a CPU: odd ends are computed with other bits
@@ -165,7 +166,7 @@ def _laid_out(
         spans[index] = len(tokens), len(tokens) + len(node.tokens)
         tokens += node.tokens
         positions += range(node.first, node.end)
-    if device.type == "cpu":
+    if blocked(device):
         odd = -len(tokens) % ROWS
         tokens += tokens[:1] * odd
         positions += [0] * odd

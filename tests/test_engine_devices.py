@@ -1,0 +1,89 @@
+"""What the engine does on a GPU, done on a CPU: no blocks, keys repeated, forks lower-right."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.attention.bias import CausalBias
+
+from harness import softmax
+from harness.engine import Sizes, attention, elementwise, kernel, trunk
+from harness.pieces import Piece
+from harness.softmax import Merged, attend
+from tests.families import build, tiny
+from tests.test_engine_exact import asked, together
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Let no device be one of blocks, and note the masks that forks ask for."""
+    asked_for: list[Any] = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(*given: Any, **named: Any) -> torch.Tensor:
+        asked_for.append(named["attn_mask"])
+        return fused(*given, **named)
+
+    for module in (kernel, attention, elementwise, trunk):
+        monkeypatch.setattr(module, "blocked", lambda _: False)
+    monkeypatch.setattr(kernel, "scaled_dot_product_attention", noted)
+    return asked_for
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "gemma", "qwen3_moe"])
+def test_without_blocks_answers_are_the_same_to_rounding(family: str, elsewhere: list[Any]) -> None:
+    """Together in small packs and chunks of any rows, as on a GPU: what the model alone gives."""
+    model, questions = build(tiny(family)), asked()
+    for sizes in (Sizes(), Sizes(pack=300, chunk=64)):
+        elsewhere.clear()
+        found = together(model, questions, sizes)
+        assert any(isinstance(mask, CausalBias) for mask in elsewhere)  # never a tensor
+        assert all(mask is None or isinstance(mask, CausalBias) for mask in elsewhere)
+        for index, question in enumerate(questions):
+            tokens, answer = torch.tensor([question.tokens]), found[index]
+            with torch.inference_mode():
+                logits = model(input_ids=tokens).logits[0, question.start - 1 : -1].double()
+            wanted = torch.nn.functional.cross_entropy(
+                logits, tokens[0, question.start :], reduction="none"
+            )
+            assert answer is not None
+            assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
+
+
+def test_pieces_go_to_a_gpu_by_its_own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The operator takes what it is called with, and its padded log-sum-exp is cut to the rows."""
+    schema = torch.ops.aten._scaled_dot_product_efficient_attention.default._schema
+    names = [argument.name for argument in schema.arguments]
+    calls: list[dict[str, Any]] = []
+
+    def operator(*given: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+        told = dict(zip(names, given, strict=False)) | named
+        calls.append(told)
+        q, k, v = told["query"], told["key"], told["value"]
+        scores = q @ k.mT * told["scale"]
+        if told["is_causal"]:
+            unseen = ~torch.ones_like(scores, dtype=torch.bool).tril()
+            scores = scores.masked_fill(unseen, -torch.inf)
+        lse = torch.nn.functional.pad(scores.logsumexp(-1), (0, -q.shape[2] % 32))
+        return scores.softmax(-1) @ v, lse, torch.empty(0), torch.empty(0)
+
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 3, 50, width) for width in (16, 16, 24))
+    cut = [
+        Piece((0, 50), (0, 50), "lower"), Piece((3, 50), (3, 50), "upper"),
+        Piece((5, 20), (0, 9), "all"),
+    ]  # fmt: skip
+    found = []
+    for name in ("_on_cpu", "_on_cuda"):
+        with monkeypatch.context() as patched:
+            patched.setattr(softmax, "_on_cpu", getattr(softmax, name))
+            patched.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", operator)
+            merged = Merged.empty(q, 24)
+            attend(merged, q, k, v, cut, 0.3, None)
+        found.append(merged)
+    torch.testing.assert_close(found[1].values, found[0].values, rtol=0, atol=1e-5)
+    torch.testing.assert_close(found[1].lse, found[0].lse, rtol=0, atol=1e-5)
+    assert len(calls) == 3
+    assert all(call["compute_log_sumexp"] and call["attn_bias"] is None for call in calls)
