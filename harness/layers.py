@@ -19,7 +19,9 @@ Kind = Literal["full", "sliding"]
 
 @dataclass(frozen=True)
 class Layers:
-    """The attention layers of a model, counted; other mixers (state space, convolution) are not.
+    """The attention layers of a model, counted.
+
+    Other mixers are not (state space, convolution), nor are those that choose keys by an index.
 
     ``rotated`` and ``plain`` count those with and without a rotary embedding, by what they see:
     ``full`` everything before, ``sliding`` the last ``window`` tokens. ``apart`` tells a model

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
-from harness.engine.forest import numbers
 from harness.errors import UserError
 from harness.library import make_library, open_all
 from harness.names import printable
@@ -20,6 +19,7 @@ from harness.schema import check_question
 from harness.spec import Spec
 from scaling import native
 from scaling._rotation import Rotation
+from tasks._tokens import kept
 from tasks._types import Question, Source
 
 Asked = dict[str, list[Question]]  # by task label
@@ -155,7 +155,7 @@ def _held(asked: Iterable[Any], lengths: Sequence[int]) -> Iterator[Question]:
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
     size = checkpoint.config.get_text_config().vocab_size
     every = [question for questions in asked.values() for question in questions]
-    largest = max((int(numbers(question.tokens).max()) for question in every), default=0)
+    largest = max((int(kept(question.tokens).numbers().max()) for question in every), default=0)
     if largest >= size:
         message = (
             f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"

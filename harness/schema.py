@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationEr
 from harness.errors import UserError
 from harness.names import printable
 from harness.store import RUN, SAMPLES, read_run, read_samples
+from tasks._tokens import kept
 from tasks._types import Question
 
 
@@ -139,8 +140,9 @@ def check_question(question: Any) -> None:
         message = f"it asks with {type(question).__name__}, not Question"
         raise ValueError(message)
     _hold(_Question, {"unit": question.unit, "facts": question.facts}, "of a question ")
-    if min(question.tokens) < 0:
-        message = f"{question.unit}: token {min(question.tokens)} is none of a vocabulary"
+    least = int(kept(question.tokens).numbers().min())
+    if least < 0:
+        message = f"{question.unit}: token {least} is none of a vocabulary"
         raise ValueError(message)
     question.digest  # noqa: B018  # an error of what is no whole number
 

@@ -64,6 +64,12 @@ class Tokens(Sequence[int]):
             self._hash = hash(tuple(self))
         return self._hash
 
+    def numbers(self) -> Any:
+        """Return them as an array of NumPy's, int64 (n,)."""
+        import numpy as np
+
+        return np.concatenate([np.asarray(part, np.int64) for part in (self.head, self.body)])
+
     def __lt__(self, other: Tokens) -> bool:
         for first in range(0, len(self), BLOCK):
             one, two = self[first : first + BLOCK], other[first : first + BLOCK]

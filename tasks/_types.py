@@ -82,7 +82,8 @@ class Question:
     @cached_property
     def digest(self) -> str:
         """Return a hash of the tokens and the first target: what is asked, whatever its name."""
-        asked = sha256(array("q", [self.start, *self.tokens]).tobytes())
+        asked = sha256(array("q", [self.start]).tobytes())
+        asked.update(kept(self.tokens).numbers().tobytes())
         asked.update(b"again" * self.turn)  # equal windows of a text that repeats itself all count
         return asked.hexdigest()[:16]
 

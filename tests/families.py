@@ -42,6 +42,7 @@ LATENT = {
     "qk_nope_head_dim": 16, "v_head_dim": 16, "n_group": 1, "topk_group": 1,
 }  # fmt: skip
 INDEXED = {**LATENT, "index_topk": 48, "index_n_heads": 2, "index_head_dim": 32}
+INDEXING = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # choose their keys by an index
 PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 SUPPORTED: dict[str, dict[str, Any]] = {
     "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "axk2": INDEXED, "bitnet": {},
@@ -205,6 +206,8 @@ def _moved(model: Any, bands: Any, before: torch.Tensor) -> float | None:
 
 def _scaled(layers: Layers) -> str:
     """Say which attention layers a method scales."""
+    if not layers.rotated + layers.plain:
+        return "not counted"
     if layers.apart:
         return "full attention; sliding layers keep their own"
     if layers.rotated["sliding"]:

@@ -16,6 +16,7 @@ from harness.rotary import FULL, check_geometry, patched, rope_of, rotary_name
 from scaling import native, pi, yarn
 from tests.families import (
     FACTOR,
+    INDEXING,
     LENGTH,
     REFUSED,
     SUPPORTED,
@@ -30,7 +31,6 @@ from tests.families import (
 from tests.tiny import WINDOW, tiny_tokenizer
 
 PER_TYPE = ("gemma3_text", "laguna", "mellum", "modernbert-decoder", "olmo3")
-INDEXING = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # choose their keys by an index
 # An attention that masks by itself, one that cannot be replaced, and those.
 UNMOVED = ("doge", "falcon", *INDEXING)
 ROUNDING = 1e-5  # of the logits' spread

@@ -6,12 +6,13 @@ import pickle
 import tracemalloc
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine.forest import in_order, numbers, plant
+from harness.engine.forest import in_order, plant
 from harness.engine.ledger import Ledger
 from harness.source import make_source
 from tasks import perplexity
@@ -38,7 +39,7 @@ def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: 
         assert tuple(tokens[part][1:]) == same[part][1:]
     assert [tokens[i] for i in range(-len(same), len(same))] == [*same, *same]
     assert pickle.loads(pickle.dumps(tokens)) == tokens
-    assert numbers(tokens).tolist() == list(same)
+    assert tokens.numbers().tolist() == list(same)
     assert torch.tensor([tokens]).tolist() == [list(same)]
     with pytest.raises(IndexError):
         tokens[len(same)]
@@ -84,7 +85,7 @@ def test_the_ledger_lets_go_of_what_was_answered() -> None:
     held = []
     for node in range(len(forest.nodes)):
         rows = len(ledger.wanted(node)[0])
-        for index in ledger.enter(node, numbers(range(rows)).astype("f4"), numbers(range(rows))):
+        for index in ledger.enter(node, np.arange(rows, dtype=np.float32), np.arange(rows)):
             assert len(ledger.answer(index).nll) == 40
             held.append(len(ledger.sheets))
     assert held == [1, 1, 0]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks._tokens import Tokens, kept
 
@@ -109,14 +108,8 @@ def in_order(tokens: Sequence[int]) -> tuple[tuple[int, ...], Tokens]:
 def common(one: Sequence[int], other: Sequence[int]) -> int:
     """Return how many first tokens two sequences have in common."""
     size = min(len(one), len(other))
-    unlike = np.flatnonzero(numbers(one[:size]) != numbers(other[:size]))
+    unlike = np.flatnonzero(kept(one[:size]).numbers() != kept(other[:size]).numbers())
     return int(unlike[0]) if len(unlike) else size
-
-
-def numbers(tokens: Sequence[int]) -> NDArray[np.int64]:
-    """Return tokens as an array, (n,)."""
-    parts = kept(tokens).head, kept(tokens).body
-    return np.concatenate([np.asarray(part, np.int64) for part in parts])
 
 
 def packs(forest: Forest, most: int) -> list[Way]:

@@ -9,7 +9,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.engine.forest import Forest, Node, Way, numbers
+from harness.engine.forest import Forest, Node, Way
+from tasks._tokens import kept
 from tasks._types import Answer, Question
 
 NOBODY = 0  # target of a row of which only the argmax is wanted
@@ -110,7 +111,7 @@ class _Sheet:
 
     def wanted(self, node: Node) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         rows = np.flatnonzero(self.needed)
-        targets = np.append(numbers(node.tokens)[1:], NOBODY)[rows]
+        targets = np.append(kept(node.tokens).numbers()[1:], NOBODY)[rows]
         more = np.full(len(self.ends), len(node.tokens) - 1)
         return np.append(rows, more), np.append(targets, np.array([*self.ends], np.int64))
 
