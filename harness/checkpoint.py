@@ -188,9 +188,10 @@ def _label(name: str) -> str:
 
 
 def hollow(config: Any, *, trust_remote_code: bool) -> Any:
-    """Build a model without memory for its weights."""
+    """Build a model without memory for its weights; raise UserError for a config of none."""
+    build, options = AutoModelForCausalLM.from_config, {"trust_remote_code": trust_remote_code}
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+        return _read("config", f"this {config.model_type}", lambda: build(config, **options))
 
 
 def _scales(model: Any) -> dict[str, float]:
