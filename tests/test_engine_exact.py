@@ -34,6 +34,7 @@ EXPERTS = (
 ALONE = tuple(name for name in SUPPORTED if name not in (*DENSE, *EXPERTS))
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 THREADS = (1, 2, 3, 5, 8)
+WIDE = {"hidden_size": 64, "intermediate_size": 192}
 
 
 def asked(longest: int = 600) -> list[Question]:
@@ -88,6 +89,22 @@ def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None
             wanted = wanted or alone(reference, questions)
             assert together(reference, questions, Sizes()) == wanted
             assert together(reference, questions, Sizes(pack=512, chunk=96)) == wanted
+    finally:
+        torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "phi3"])
+def test_the_number_of_threads_changes_no_bit(family: str) -> None:
+    """Nor where a model runs by itself, caps its logits, or keeps gate and up in one tensor."""
+    config = tiny(family)
+    config.update(WIDE)
+    model = build(config)
+    questions = [one for one in asked(2000) if one.length >= 20]  # of 16 rows and more
+    wanted = together(model, questions, Sizes())
+    try:
+        for threads in THREADS[1:]:
+            torch.set_num_threads(threads)
+            assert together(model, questions, Sizes()) == wanted
     finally:
         torch.set_num_threads(1)
 
