@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.engine.elementwise import plainly
-from harness.engine.forest import Node
+from harness.engine.forest import Node, Way
 from harness.engine.kernel import blocked, causal, room, tile_mask
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
@@ -40,6 +40,7 @@ class Run:
     ``spans`` says which rows of the pack each of its nodes has; ``above`` has the keys and values
     of nodes computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows``
     are those in hand, and ``layer`` has the keys and values of all rows so far in this layer.
+    ``joined`` has those of one path, of the layer and the nodes that ``joined_of`` tells.
     """
 
     nodes: tuple[Node, ...]
@@ -53,6 +54,8 @@ class Run:
     kept: Held = field(default_factory=dict)
     layer: list[torch.Tensor] = field(default_factory=list)
     mask: torch.Tensor | None = None
+    joined: list[torch.Tensor] = field(default_factory=list)
+    joined_of: tuple[int, Way] = (-1, ())
 
 
 _running: list[Run] = []
@@ -191,13 +194,29 @@ def _path(run: Run, index: int, high: int, layer: int) -> Pair:
     if row == start and origin >= 0 and origin + held <= run.layer[0].shape[2]:
         key, value = (t[:, :, origin : origin + held] for t in run.layer)
         return key, value
-    joined = []
-    for part, rows in enumerate(run.layer):
-        whole = rows.new_zeros((1, rows.shape[1], held, rows.shape[3]))
-        for above in node.above:
+    return _joined(run, index, high, layer)
+
+
+def _joined(run: Run, index: int, high: int, layer: int) -> Pair:
+    """Return the keys and values of a path put together, in memory taken once a pack.
+
+    What it has in common with the path before stays there. Behind its end stands what is unseen.
+    """
+    node, (start, _) = run.nodes[index], run.spans[index]
+    length, device = node.first + high - start, run.layer[0].device
+    longest = room(max(run.nodes[other].end for other in run.spans), device)
+    shapes = [(1, rows.shape[1], longest, rows.shape[3]) for rows in run.layer]
+    before = run.joined_of[1] if run.joined_of[0] == layer else ()
+    if [tuple(whole.shape) for whole in run.joined] != shapes:
+        run.joined = [rows.new_zeros(size) for rows, size in zip(run.layer, shapes, strict=True)]
+        before = ()
+    same = sum(one == other for one, other in zip(before, node.above, strict=False))
+    run.joined_of = layer, node.above
+    for part, (rows, whole) in enumerate(zip(run.layer, run.joined, strict=True)):
+        for above in node.above[same:]:
             near = above in run.spans
             piece = rows[:, :, slice(*run.spans[above])] if near else run.above[above, layer][part]
             whole[:, :, run.nodes[above].first : run.nodes[above].end] = piece
         whole[:, :, node.first : length] = rows[:, :, start:high]
-        joined.append(whole)
-    return joined[0], joined[1]
+    key, value = (whole[:, :, : room(length, device)] for whole in run.joined)
+    return key, value
