@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import AutoModelForCausalLM
 
 from harness.checkpoint import REFERENCE
-from harness.engine import Sizes, answers
+from harness.engine import Sizes, answers, attention
 from harness.engine.attention import NAME
 from harness.engine.forest import plant
 from harness.engine.kernel import causal, room, tile_mask
@@ -91,6 +91,41 @@ def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None
             assert together(reference, questions, Sizes(pack=512, chunk=96)) == wanted
     finally:
         torch.set_num_threads(1)
+
+
+def forked(seed: int, count: int = 14) -> list[Question]:
+    """Return questions that fork from one another at any position, some of which begin others."""
+    draw = Random(seed)
+    known = [draw.choices(range(1, 257), k=500)]
+    for _ in range(count):
+        stem = draw.choice(known)[: draw.randrange(2, 400)]
+        known.append(stem + draw.choices(range(1, 257), k=draw.choice((0, 1, 33, 90, 270))))
+    return [Question("q", len(t), tuple(t), draw.randrange(1, len(t))) for t in known]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
+    """Keys put together for one path leave nothing to the next, whatever the packs and chunks."""
+    model, questions = build(tiny("llama")), forked(seed)
+    wanted = alone(model, questions)
+    for sizes in (Sizes(), Sizes(pack=400, chunk=96), Sizes(pack=64, chunk=32)):
+        assert together(model, questions, sizes) == wanted
+
+
+def test_forks_of_a_pack_take_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys of every fork, in every layer, are put together in one place."""
+    pairs, put = [], attention._joined
+
+    def noted(*given: Any) -> attention.Pair:
+        pairs.append(put(*given))
+        return pairs[-1]
+
+    model, questions = build(tiny("llama")), forked(0)
+    alone(model, questions[:1])  # the check of the model puts paths together too
+    monkeypatch.setattr(attention, "_joined", noted)
+    together(model, questions, Sizes())
+    assert len(pairs) > 10
+    assert len({part.data_ptr() for pair in pairs for part in pair}) == 2
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "phi3"])
