@@ -1,5 +1,18 @@
-"""Lets ``python -m harness`` stand for the console command."""
+"""Starts the command line, as the console command and as ``python -m harness``."""
 
-from harness.cli import main
+from __future__ import annotations
 
-main()
+import gc
+
+
+def start() -> None:
+    """Import without looking for garbage, of which imports make none, and run."""
+    gc.disable()
+    from harness.cli import main
+
+    gc.enable()
+    main()
+
+
+if __name__ == "__main__":
+    start()

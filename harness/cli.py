@@ -65,7 +65,3 @@ def _refused(told: str) -> int:
     told = printable(told)  # it may quote a file that came from anyone
     err.print(Text.assemble(("ropewalk:", "bold red"), f" {told}"), soft_wrap=True)
     return REFUSED
-
-
-if __name__ == "__main__":
-    main()
