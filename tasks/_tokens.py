@@ -80,6 +80,9 @@ class Tokens(Sequence[int]):
     def __add__(self, other: Sequence[int]) -> Tokens:
         return Tokens(chain(self, other))
 
+    def __radd__(self, other: Sequence[int]) -> Tokens:
+        return Tokens(chain(other, self))
+
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokens, (array("i", self.body), self.head)
 

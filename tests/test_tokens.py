@@ -41,6 +41,8 @@ def test_tokens_are_as_their_tuple(head: list[int], body: list[int], a: int, b: 
     assert pickle.loads(pickle.dumps(tokens)) == tokens
     assert tokens.numbers().tolist() == list(same)
     assert torch.tensor([tokens]).tolist() == [list(same)]
+    assert tokens + (7,) == (*same, 7)  # noqa: RUF005  # as a task of a user's may write it
+    assert (7,) + tokens == (7, *same)  # noqa: RUF005
     with pytest.raises(IndexError):
         tokens[len(same)]
 
