@@ -81,6 +81,8 @@ class Tokens(Sequence[int]):
         return Tokens(chain(self, other))
 
     def __radd__(self, other: Sequence[int]) -> Tokens:
+        if not isinstance(other, tuple):  # a list stays a list that grows
+            return NotImplemented
         return Tokens(chain(other, self))
 
     def __reduce__(self) -> tuple[Any, ...]:
