@@ -44,7 +44,8 @@ def main() -> None:
         for row in importlib.import_module(f"benchmarks.rows.{module.name}").measure(setting):
             print(table.line(row), flush=True)
             found.append(row)
-        last = f"{_calibrated(setting)}; {time.time() - began:.0f} s in all"
+        of = f" for {' '.join(given.only)}" if given.only else " in all"
+        last = f"{_calibrated(setting)}; {time.time() - began:.0f} s{of}"
         if found:  # after every file of rows: what is measured is kept
             kind = torch.device(given.device).type
             files = table.write(found, [*told, f"at the end: {last}"], given.out, kind)
