@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import file_digest
+from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +16,10 @@ from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
 from harness.errors import UserError, reason
+from harness.geometry import rescaled, rope_of
 from harness.names import place, printable
 from harness.placement import check_whole, seated, spread
-from harness.rotary import check_geometry, rescaled, rope_of
+from harness.rotary import check_geometry
 from scaling._types import Rope
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
@@ -242,7 +242,7 @@ def _dtype(dtype: str, device: str, config: Any) -> str:
 
 def _folder_hash(folder: Path) -> str:
     """Hash config, tokenizer, code and weights, every byte: a changed model has other numbers."""
-    digest = hashlib.sha256()
+    digest = sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".model", ".py", ".safetensors", ".bin"):
             with path.open("rb") as file:

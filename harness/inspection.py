@@ -16,12 +16,12 @@ from rich.table import Table
 
 from harness.channels import Change, Channel, channels, decay
 from harness.checkpoint import read_config
+from harness.geometry import rope_of
 from harness.notes import notes
 from harness.plan import unlike
 from harness.plugins import load
 from harness.report import save_figure
 from harness.reports import _channels, _decay
-from harness.rotary import rope_of
 from harness.rotations import resolve
 from harness.spec import Spec
 from harness.store import make_folder

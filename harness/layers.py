@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from harness.checkpoint import hollow
-from harness.rotary import rescaled, rotary_name
+from harness.geometry import rescaled
+from harness.rotary import rotary_name
 
 Kind = Literal["full", "sliding"]
 

@@ -12,7 +12,8 @@ from transformers import DynamicCache
 
 from harness.engine import out_of_memory
 from harness.errors import UserError
-from harness.rotary import rescaled, rotary_name
+from harness.geometry import rescaled
+from harness.rotary import rotary_name
 from scaling._served import Served
 from tasks._types import Answer, Question
 

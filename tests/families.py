@@ -18,8 +18,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from harness.banded import banded
 from harness.engine import answers
 from harness.errors import UserError
+from harness.geometry import FULL, rope_of
 from harness.layers import Layers, layers_of
-from harness.rotary import FULL, check_geometry, patched, rope_of
+from harness.rotary import check_geometry, patched
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling._bands import Band, Bands, by_distance
 from scaling._types import Frequencies, Rope

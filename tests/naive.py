@@ -16,7 +16,8 @@ from unittest.mock import patch
 
 import torch
 
-from harness.rotary import FULL, PatchedRotary, placed, rotary_name
+from harness.geometry import FULL
+from harness.rotary import PatchedRotary, placed, rotary_name
 from scaling._bands import Bands
 from scaling._types import Frequencies
 

@@ -18,9 +18,9 @@ from harness.banded import banded
 from harness.bandwise import parts
 from harness.checkpoint import Checkpoint
 from harness.errors import UserError
+from harness.geometry import rope_of
 from harness.layout import NAME, layouts
 from harness.patch import scaled
-from harness.rotary import rope_of
 from scaling import (
     dual_chunk,
     dynamic_ntk,

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AttentionInterface
 
-from harness.rotary import patched, rope_of
+from harness.geometry import rope_of
+from harness.rotary import patched
 from scaling import none, ntk, pi, yarn
 from scaling._types import Frequencies, Rope
 from tests.families import build, tiny

@@ -10,7 +10,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.checkpoint import REFERENCE
 from harness.engine import answers
-from harness.rotary import patched, rope_of
+from harness.geometry import rope_of
+from harness.rotary import patched
 from harness.source import make_source
 from scaling import yarn
 from tasks import passkey

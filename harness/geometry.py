@@ -1,0 +1,87 @@
+"""The geometry of a rotary embedding, read from a model's config alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from harness.errors import UserError
+from scaling._types import Rope
+
+FULL = "full_attention"  # of a rotary embedding per layer type, the slot that sees far
+
+
+def rope_of(config: Any) -> Rope:
+    """Read the rotary geometry from a model's config alone.
+
+    Where a model has a rotary embedding per layer type (Gemma 3, OLMo 3), it is the one of the
+    full-attention layers: sliding layers never see far, so theirs is never scaled. Raises UserError
+    naming the field and the model type where something is missing; no physical quantity is guessed.
+    """
+    config = config.get_text_config()
+    kind, slot = config.model_type, _slot(config)
+    shipped = config.rope_parameters[slot] if slot else config.rope_parameters
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
+    rotary_dim = int(head_dim * part)
+    if rotary_dim < 2 or rotary_dim % 2:
+        message = f"{kind}: rotary_dim must be even and at least 2, the config gives {rotary_dim}."
+        raise UserError(message)
+    trained = _trained_length(config, shipped)
+    given = dict(shipped)
+    if slot:
+        given.pop("truncate", None)  # transformers reads it from a flat config only
+    if given.get("rope_type") == "longrope" and given.get("factor") is None:
+        # transformers' own rule where a checkpoint names only its two windows
+        given["factor"] = config.max_position_embeddings / trained
+    return Rope(rotary_dim, _number(kind, "rope_theta", shipped.get("rope_theta")), trained, given)
+
+
+def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
+    """Return a copy of a config with this in the place of the scaling that ``rope_of`` reads."""
+    changed = deepcopy(config)
+    text = changed.get_text_config()
+    slot, given = _slot(text), text.rope_parameters
+    shipped, kept = given[slot] if slot else given, ("rope_theta", "partial_rotary_factor")
+    new = {**scaling, **{k: v for k, v in shipped.items() if k in kept}}
+    text.rope_parameters = {**given, slot: new} if slot else new
+    return changed
+
+
+def _slot(config: Any) -> str:
+    """Return which entry of rope_parameters is scaled: "" where it is one flat entry."""
+    kind, shipped = config.model_type, getattr(config, "rope_parameters", None)
+    if not shipped:
+        message = f"{kind} models tell of no rotary embedding (no rope_parameters in the config)."
+        raise UserError(message)
+    if "rope_theta" in shipped:
+        return ""
+    if not shipped.get(FULL):
+        slots = ", ".join(str(name) for name, given in shipped.items() if given)
+        message = f"{kind}: it has a rotary embedding for {slots}, but none for {FULL}; refused."
+        raise UserError(message)
+    return FULL
+
+
+def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
+    """Return the window of pretraining in tokens, not the one a shipped scaling stretches it to.
+
+    transformers' ``dynamic`` type alone scales from max_position_embeddings.
+    """
+    original = shipped.get("original_max_position_embeddings")
+    if original is None or shipped.get("rope_type") == "dynamic":
+        original = getattr(config, "max_position_embeddings", None)
+    if not original:
+        message = f"{config.model_type}: the config has no max_position_embeddings."
+        raise UserError(message)
+    return int(_number(config.model_type, "the trained length", original))
+
+
+def _number(kind: str, name: str, given: object) -> float:
+    """Return a field of a config as a number; raise UserError for what is none."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        message = f"{kind}: {name} must be a number, the config gives {given!r}."
+        raise UserError(message)
+    return float(given)

@@ -1,0 +1,22 @@
+"""What is read of a config, and what no geometry can be read of."""
+
+from __future__ import annotations
+
+import pytest
+from transformers import LlamaConfig
+
+from harness.errors import UserError
+from harness.geometry import rope_of
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rope_theta", "1e4"), ("rope_theta", None), ("partial_rotary_factor", "half"),
+     ("original_max_position_embeddings", [64]), ("rope_theta", float("nan"))],
+)  # fmt: skip
+def test_a_config_whose_geometry_is_no_number_is_refused(field: str, value: object) -> None:
+    """A field that is a text, a list or not finite is named, with what stands there."""
+    config = LlamaConfig(hidden_size=32, num_attention_heads=2)
+    config.rope_parameters = {**config.rope_parameters, field: value}
+    with pytest.raises(UserError, match="must be a number, the config gives"):
+        rope_of(config)
