@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
 from harness.reports._cells import CELL, cells
+from harness.reports._tables import across
 
-COLUMNS = [*CELL, "perplexity", "bits_per_byte", "low", "high", "n", "tokens", "bytes", "status"]
+SCORES = ["perplexity", "bits_per_byte", "low", "high"]
+COLUMNS = [*CELL, "stretch", *SCORES, "n", "tokens", "bytes", "status"]
 
 
 def make(frame: pd.DataFrame) -> pd.DataFrame:
@@ -35,3 +39,23 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         columns={"score": "perplexity", "low_bits": "low", "high_bits": "high", "weight": "tokens"}
     )
     return table.astype({"tokens": int, "bytes": int})[COLUMNS]
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the same for people: a table per model and task, lengths side by side."""
+    texts = [_text(cell) for cell in table.to_dict("records")]
+    return across(table.assign(metric="bits per byte", text=texts))
+
+
+def _text(cell: Mapping[Any, Any]) -> str:
+    """Return "1.180 [1.032, 1.327]": a hundredth would hide what methods differ by."""
+    interval = f" [{cell['low']:.3f}, {cell['high']:.3f}]" if pd.notna(cell["low"]) else ""
+    value = f"{cell['bits_per_byte']:.3f}{interval}"
+    return value if cell["status"] == "ok" else f"{value} ({cell['status'].split(' ok')[0]})"
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Say how much text a token is, by which perplexities of other tokenizers differ."""
+    sums = table.groupby("model", sort=False)[["bytes", "tokens"]].sum()
+    told = [f"{row.bytes / row.tokens:.2f} ({model})" for model, row in sums.iterrows()]
+    return [f"Bytes of the scored text a token: {', '.join(told)}."]
