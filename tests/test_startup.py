@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -40,3 +41,12 @@ def test_no_heavy_library_is_imported(words: list[str], tmp_path: Path) -> None:
         capture_output=True, text=True, check=True, cwd=tmp_path,
     )  # fmt: skip
     assert done.stderr.splitlines()[-1] == ""
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    """What --version prints is what pyproject.toml says."""
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", "--version"], capture_output=True, text=True, check=True
+    )
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert done.stdout.strip() == told["project"]["version"]
