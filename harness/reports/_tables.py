@@ -81,13 +81,17 @@ def _empty_for_missing(table: pd.DataFrame) -> pd.DataFrame:
     return table.astype(object).where(table.notna(), "")
 
 
-def text(cell: Mapping[Any, Any]) -> str:
-    """Return "12.3 [11.0, 13.9]", "85% [76, 91]", or the status where there is no score."""
+def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
+    """Return "12.3 [11.0, 13.9]", "85% [76, 91]", or the status where there is no score.
+
+    Unset, ``digits`` after the point are as many as the size of the score calls for.
+    """
     score, status = cell["score"], cell["status"]
     if pd.isna(score):
         return str(status).replace("_", " ")
     scale, unit = (100, "%") if cell["metric"] == "accuracy" else (1, "")
-    digits = 0 if unit or score >= 100 else 1 if score >= 10 else 2
+    if digits is None:
+        digits = 0 if unit or score >= 100 else 1 if score >= 10 else 2
     value = f"{scale * score:.{digits}f}{unit}"
     if pd.notna(cell["low"]) and pd.notna(cell["high"]):
         value += f" [{scale * cell['low']:.{digits}f}, {scale * cell['high']:.{digits}f}]"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
 from harness.reports._cells import CELL, cells
-from harness.reports._tables import across
+from harness.reports._tables import across, text
 
 SCORES = ["perplexity", "bits_per_byte", "low", "high"]
+DIGITS = 3  # a hundredth would hide what methods differ by
 COLUMNS = [*CELL, "stretch", *SCORES, "n", "tokens", "bytes", "status"]
 
 
@@ -43,15 +42,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the same for people: a table per model and task, lengths side by side."""
-    texts = [_text(cell) for cell in table.to_dict("records")]
-    return across(table.assign(metric="bits per byte", text=texts))
-
-
-def _text(cell: Mapping[Any, Any]) -> str:
-    """Return "1.180 [1.032, 1.327]": a hundredth would hide what methods differ by."""
-    interval = f" [{cell['low']:.3f}, {cell['high']:.3f}]" if pd.notna(cell["low"]) else ""
-    value = f"{cell['bits_per_byte']:.3f}{interval}"
-    return value if cell["status"] == "ok" else f"{value} ({cell['status'].split(' ok')[0]})"
+    known = table.assign(metric="bits per byte", score=table["bits_per_byte"])
+    return across(known.assign(text=[text(cell, DIGITS) for cell in known.to_dict("records")]))
 
 
 def words(table: pd.DataFrame) -> list[str]:
