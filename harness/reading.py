@@ -1,0 +1,55 @@
+"""Open and read files that may come from anyone: regular files alone, and a bounded size."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+MIB = 2**20
+WRITES = os.O_WRONLY | os.O_RDWR
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_regular(path: Path, *, follow: bool = True, flags: int = os.O_RDONLY) -> BinaryIO:
+    """Open a regular file, to write it without a buffer; of another kind nothing is read.
+
+    Without ``follow`` a symbolic link is refused too. Raises OSError, whose ``strerror`` says why.
+    """
+    links = 0 if follow else os.O_NOFOLLOW
+    try:
+        # A pipe that nobody writes to would be waited for without O_NONBLOCK.
+        handle = os.open(path, flags | links | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from None
+        raise
+    found = stat.S_IFMT(os.fstat(handle).st_mode)
+    if found != stat.S_IFREG:
+        os.close(handle)
+        told = f"it is {KINDS.get(found, 'something else')}, not a regular file"
+        raise OSError(errno.EINVAL, told, str(path))
+    return os.fdopen(handle, "rb") if not flags & WRITES else os.fdopen(handle, "rb+", buffering=0)
+
+
+def read_regular(path: Path, *, limit: int, follow: bool = True) -> bytes:
+    """Return the content of a regular file of at most ``limit`` bytes.
+
+    Raises OSError as ``open_regular`` does, and for a larger file without reading all of it.
+    """
+    with open_regular(path, follow=follow) as file:
+        size = os.fstat(file.fileno()).st_size
+        content = b"" if size > limit else file.read(size + 1)
+        if len(content) > size:  # it grows, or does not say how large it is
+            content += file.read(limit + 1 - len(content))
+    if max(size, len(content)) > limit:
+        raise OSError(errno.EFBIG, f"it is larger than {limit / MIB:,.4g} MiB", str(path))
+    return content
