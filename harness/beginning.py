@@ -11,7 +11,7 @@ from harness.plugins import names
 FREQUENCIES = '''\
 """{name}: what it does and where it comes from, in one line."""
 
-from scaling._types import Frequencies, Rope
+from scaling import Frequencies, Rope
 
 
 def frequencies(rope: Rope, length: int, *, strength: float = 1.0) -> Frequencies:
@@ -29,8 +29,7 @@ BANDS = '''\
 
 import torch
 
-from scaling._bands import Bands, by_distance
-from scaling._types import Frequencies, Rope
+from scaling import Bands, Frequencies, Rope, by_distance
 
 
 def bands(rope: Rope, length: int, *, window: int = 64) -> Bands:

@@ -1,1 +1,12 @@
-"""The mathematics. A public module here is a scaling method; the file is its registration."""
+"""The mathematics. A public module here is a scaling method; the file is its registration.
+
+A method is a function ``frequencies(rope, length, *, options) -> Frequencies``, or where it also
+moves relative positions ``bands(rope, length, *, options) -> Bands``. The types are exported here.
+"""
+
+from scaling._bands import Band, Bands, by_distance
+from scaling._rotation import Rotation
+from scaling._served import Served
+from scaling._types import Frequencies, Rope
+
+__all__ = ["Band", "Bands", "Frequencies", "Rope", "Rotation", "Served", "by_distance"]

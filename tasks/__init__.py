@@ -1,1 +1,9 @@
-"""The measurements. A public module here is a task; the file is its registration."""
+"""The measurements. A public module here is a task; the file is its registration.
+
+A task defines ``ask(source, lengths, *, seed, options)``, ``grade(question, answer, source)``,
+``score(samples)``, ``VERSION`` and ``METRIC``. The types are exported here.
+"""
+
+from tasks._types import Answer, Passage, Question, Sample, Score, Source
+
+__all__ = ["Answer", "Passage", "Question", "Sample", "Score", "Source"]
