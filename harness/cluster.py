@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import UserError, reason
 from harness.spec import Spec
-from harness.workers import Crew
+from harness.workers import Cluster
 
 HINT = "install it with: pip install 'ropewalk[cluster]'"
 QUIET = {
@@ -21,7 +21,7 @@ QUIET = {
 
 
 @contextmanager
-def crew(spec: Spec, tell: Callable[[str], None]) -> Iterator[Crew | None]:
+def connected(spec: Spec, tell: Callable[[str], None]) -> Iterator[Cluster | None]:
     """Connect to the cluster a spec names, or make one of this machine; None if it asks for none.
 
     Raises UserError where Ray is not installed, or nothing answers at the address.
@@ -42,7 +42,7 @@ def crew(spec: Spec, tell: Callable[[str], None]) -> Iterator[Crew | None]:
             ray.shutdown()
 
 
-def _local(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
+def _local(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
     """Start Ray on this machine, its cores shared among the workers."""
     import torch
 
@@ -52,10 +52,10 @@ def _local(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
     device = _device(ray, spec)
     if device == "cuda" and ray.cluster_resources().get("GPU", 0) < count:
         tell(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
-    return Crew(count, device, threads, tell)
+    return Cluster(count, device, threads, tell)
 
 
-def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
+def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
     """Connect to a running cluster; a worker a GPU, or a worker a node where there is none."""
     address = str(spec.cluster)
     host, _, port = address.rpartition(":")
@@ -83,7 +83,7 @@ def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Crew:
     nodes = sum(node["Alive"] for node in ray.nodes())
     count = spec.workers or max(1, int(has.get("GPU", 0)) if device == "cuda" else nodes)
     threads = 1 if device == "cuda" else max(1, int(has.get("CPU", 1)) // count)
-    return Crew(count, device, threads, tell)
+    return Cluster(count, device, threads, tell)
 
 
 def _start(ray: Any, **where: Any) -> None:

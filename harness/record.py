@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
@@ -25,16 +25,10 @@ CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
 
 
-def describe(
-    plan: Plan,
-    before: Mapping[str, Any] | None,
-    *,
-    measuring: bool,
-    workers: Sequence[Mapping[str, Any]] | None = None,
-) -> dict[str, Any]:
+def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -> dict[str, Any]:
     """Return the record of this plan, with the sessions that measured: those before, and this one.
 
-    ``workers`` are the machines of those that measure in place of this process.
+    The machines of this session are added when they hold the weights.
 
     Raises UserError when the folder holds a run of another model.
     """
@@ -62,7 +56,7 @@ def describe(
         },
         "sessions": [
             *(before["sessions"] if before else []),
-            *([_session(plan, workers)] if measuring else []),
+            *([{"started": datetime.now(UTC).isoformat(timespec="seconds")}] if measuring else []),
         ],
     }
 
@@ -119,13 +113,6 @@ def _questions(plan: Plan, task: Plugin) -> dict[str, list[str]]:
         str(cell.length): [question.digest for question in cell.questions]
         for cell in plan.cells
         if cell.task == task.label and cell.scaling == plan.methods[0].label
-    }
-
-
-def _session(plan: Plan, workers: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
-    return {
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        **(machine(plan.checkpoint.device) if workers is None else {"workers": workers}),
     }
 
 

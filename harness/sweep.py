@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.engine import Sizes
+from harness.backend import Backend, Item, ThisProcess
 from harness.errors import UserError
 from harness.estimate import fitted, needed
 from harness.names import printable
@@ -18,12 +18,9 @@ from harness.plugins import call
 from harness.record import describe
 from harness.schema import check_graded, checked_run, checked_samples
 from harness.store import RUN, append, measured, read_samples, write_run, writing
-from harness.work import Reply, ready, replies
-from harness.workers import Crew
+from harness.work import Reply
 from tasks._types import Fact, Question, Sample
 
-Item = tuple[Cell, Question]
-Work = dict[str, list[Item]]
 Record = dict[str, Any]
 Watch = Callable[[Cell, Question, Record], None]
 Watching = Callable[[Sequence[Item]], AbstractContextManager[Watch]]
@@ -40,50 +37,34 @@ class Failure:
 
 
 def measure(
-    plan: Plan, folder: Path, watching: Watching, crew: Crew | None = None
+    plan: Plan, folder: Path, watching: Watching, backend: Backend | None = None
 ) -> list[Failure]:
     """Complete the run folder and return what of the plan has no number, and why.
 
-    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends; a
-    ``crew`` measures in place of this process. Everything measured before is kept and not measured
-    again. Raises UserError when the folder is another model's, cannot be written, or another
-    process writes it, and when ``max_memory`` is too little.
+    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends;
+    ``backend`` measures, by default this process. Everything measured before is kept and not
+    measured again. Raises UserError when the folder is another model's, cannot be written, or
+    another process writes it, and when ``max_memory`` is too little.
     """
+    backend = backend or ThisProcess(plan.checkpoint.device)
     with writing(folder) as file:
         before = checked_run(folder) if (folder / RUN).exists() else None
         work = plan.work(measured(checked_samples(folder)))
         sizes = fitted(plan, work)
-        joined = crew.joined if crew else []  # grows as they join
-        workers = joined if crew else None
-        record = describe(plan, before, measuring=bool(work), workers=workers)
-        answered = (crew.answered if crew else alone)(plan, work, sizes) if work else iter(())
+        record = describe(plan, before, measuring=bool(work))
+        answered = backend.answers(plan, work, sizes) if work else iter(())
+        session = record["sessions"][-1] if work else {}
+        session.update(backend.machines if work else {})
         write_run(folder, record)
-        told = len(joined)
         with watching([item for items in work.values() for item in items]) as watch:
             for (cell, question), reply in answered:
-                if told < len(joined):
-                    told = len(joined)
+                if session != session | backend.machines:  # a worker has joined
+                    session.update(backend.machines)
                     write_run(folder, record)
                 sample = _record(plan, cell, question, reply)
                 append(file, {**sample, "session": len(record["sessions"]) - 1})
                 watch(cell, question, sample)
     return list(_failures(plan, read_samples(folder)))
-
-
-def alone(plan: Plan, work: Work, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
-    """Load the weights and return the replies to all questions, measured in this process."""
-    model = ready(plan.checkpoint)
-    return (
-        (items[reply.index], reply)
-        for fingerprint, items in work.items()
-        for reply in replies(
-            model,
-            plan.checkpoint.device,
-            plan.rotations[fingerprint],
-            [question for _, question in items],
-            sizes,
-        )
-    )
 
 
 def _failures(plan: Plan, samples: dict[tuple[str, str], Record]) -> Iterator[Failure]:

@@ -28,10 +28,10 @@ ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the num
 
 
 @dataclass
-class Crew:
-    """A cluster that Ray is connected to, and the workers that joined so far.
+class Cluster:
+    """The backend of many processes: a cluster that Ray is connected to, and who joined so far.
 
-    ``device`` is what each has, ``threads`` how many processor cores.
+    ``device`` is what each worker has, ``threads`` how many processor cores.
     """
 
     count: int
@@ -40,11 +40,16 @@ class Crew:
     tell: Callable[[str], None]
     joined: list[dict[str, Any]] = field(default_factory=list)
 
-    def anew(self) -> Crew:
+    def anew(self) -> Cluster:
         """Return the same cluster before any worker joined, for another model."""
         return replace(self, joined=[])
 
-    def answered(
+    @property
+    def machines(self) -> dict[str, Any]:
+        """What a session records: each worker that has joined."""
+        return {"workers": list(self.joined)}
+
+    def answers(
         self, plan: Plan, work: dict[str, list[Item]], sizes: Sizes
     ) -> Iterator[tuple[Item, Reply]]:
         """Return the replies to all questions, once the first worker holds the weights."""
@@ -87,12 +92,12 @@ class Worker:
 class _Shift:
     """One walk over the groups: who loads, who is free, and who holds which."""
 
-    def __init__(self, crew: Crew, plan: Plan, queue: Sequence[Group], sizes: Sizes) -> None:
+    def __init__(self, cluster: Cluster, plan: Plan, queue: Sequence[Group], sizes: Sizes) -> None:
         import ray
 
-        self.ray, self.crew, self.plan, self.sizes = ray, crew, plan, sizes
+        self.ray, self.cluster, self.plan, self.sizes = ray, cluster, plan, sizes
         self.queue = deque(queue)
-        resources = {"num_cpus": crew.threads, "num_gpus": int(crew.device == "cuda")}
+        resources = {"num_cpus": cluster.threads, "num_gpus": int(cluster.device == "cuda")}
         self.worker: Any = ray.remote(**resources)(Worker)  # type: ignore[call-overload]
         self.loading: dict[Any, Any] = {}  # the reply to prepare: its worker
         self.busy: dict[Any, tuple[Any, Group]] = {}  # a stream of replies: its worker, its group
@@ -101,7 +106,7 @@ class _Shift:
 
     def begin(self) -> None:
         """Hire the workers and wait for the first."""
-        for _ in range(min(self.crew.count, len(self.queue))):
+        for _ in range(min(self.cluster.count, len(self.queue))):
             self._hire()
         while not self.free:
             self._join(self._wait())
@@ -129,7 +134,7 @@ class _Shift:
         }
         worker = self.worker.remote()
         asked = spec.model_copy(update=resolved)
-        told = worker.prepare.remote(asked, checkpoint.fingerprint, self.crew.threads)
+        told = worker.prepare.remote(asked, checkpoint.fingerprint, self.cluster.threads)
         self.loading[told] = worker
 
     def _wait(self) -> Any:
@@ -142,9 +147,9 @@ class _Shift:
             if ready:
                 return ready[0]
             if not self.busy:
-                gpu = " and a GPU" if self.crew.device == "cuda" else ""
-                each = f"each needs {self.crew.threads} processor cores{gpu}"
-                self.crew.tell(f"Still waiting for a worker; {each}.")
+                gpu = " and a GPU" if self.cluster.device == "cuda" else ""
+                each = f"each needs {self.cluster.threads} processor cores{gpu}"
+                self.cluster.tell(f"Still waiting for a worker; {each}.")
 
     def _join(self, told: Any) -> None:
         """Take in a worker that has loaded, or hire another for one that was lost."""
@@ -157,18 +162,20 @@ class _Shift:
                 told = f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}"
                 if not self.free and not self.busy:
                     raise UserError(told) from None
-                self.crew.tell(f"Going on without one: {told}")
+                self.cluster.tell(f"Going on without one: {told}")
                 return
-            self.crew.tell("A worker was lost while it loaded the weights; another is asked for.")
+            self.cluster.tell(
+                "A worker was lost while it loaded the weights; another is asked for."
+            )
             self._hire()
             return
         refused = facts.get("refused") or _unlike(facts)
         if not refused:
             self.lost = 0
-            self.crew.joined.append(facts)
+            self.cluster.joined.append(facts)
             self.free.append(worker)
-        elif self.crew.joined:
-            self.crew.tell(f"Going on without one: {refused}")
+        elif self.cluster.joined:
+            self.cluster.tell(f"Going on without one: {refused}")
         else:
             raise UserError(refused)
 
@@ -192,7 +199,9 @@ class _Shift:
             self.free.append(worker)
         except self.ray.exceptions.RayError as error:
             del self.busy[stream]
-            self.crew.tell(f"A worker was lost; its {len(group.left)} samples are given out again.")
+            self.cluster.tell(
+                f"A worker was lost; its {len(group.left)} samples are given out again."
+            )
             with suppress(self.ray.exceptions.RayError):
                 self.ray.kill(worker)
             self._hire()

@@ -86,7 +86,7 @@ class TestLosses:
         shift: Any = object.__new__(_Shift)
         shift.ray, shift.sizes, shift.plan = ray, DEFAULT, SimpleNamespace(rotations={"f": None})
         shift.queue, shift.busy, shift.free, shift.loading = deque(), {}, [], {}
-        shift.crew = SimpleNamespace(tell=(told := []).append)
+        shift.cluster = SimpleNamespace(tell=(told := []).append)
         shift.given, shift.told, shift.worker = given, told, SimpleNamespace(answer=answer)
         return shift
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from harness.backend import ThisProcess
 from harness.engine import DEFAULT
 from harness.groups import groups
 from harness.plan import Plan, make_plan
 from harness.spec import parse
-from harness.sweep import alone
 from harness.work import ready, replies
 
 Answers = dict[tuple[str, str], Any]
@@ -34,7 +34,7 @@ def plan(tiny: Path, docs: Path) -> Plan:
 @pytest.fixture(scope="module")
 def together(plan: Plan) -> Answers:
     """Return every answer of one process that has all questions at once."""
-    found = alone(plan, plan.work(set()), DEFAULT)
+    found = ThisProcess("cpu").answers(plan, plan.work(set()), DEFAULT)
     return {(cell.key, question.digest): reply.answer for (cell, question), reply in found}
 
 

@@ -269,9 +269,9 @@ class TestMemory:
     LIMITED = """
 import resource, sys
 from pathlib import Path
-from harness import sweep
+from harness import backend, sweep
 from harness.cli import main
-more, ready, failures = int(sys.argv[1]) * 2**20, sweep.ready, sweep._failures
+more, ready, failures = int(sys.argv[1]) * 2**20, backend.ready, sweep._failures
 
 def limited(checkpoint):
     model = ready(checkpoint)
@@ -283,7 +283,7 @@ def freed(*measured):  # the reports may take what they like
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
     return failures(*measured)
 
-sweep.ready, sweep._failures = limited, freed
+backend.ready, sweep._failures = limited, freed
 main(sys.argv[2:])
 """
 

@@ -16,7 +16,7 @@ from harness.offline import go_offline
 if TYPE_CHECKING:
     from harness.plan import Plan
     from harness.sweep import Failure
-    from harness.workers import Crew
+    from harness.workers import Cluster
 
 
 def run(
@@ -72,12 +72,12 @@ def run(
     if specs[0].offline:
         go_offline()
     from harness import show
-    from harness.cluster import crew
+    from harness.cluster import connected
     from harness.plan import make_plan
 
-    with crew(specs[0], _tell) as hands:
+    with connected(specs[0], _tell) as ray:
         with err.status("Reading config, tokenizer and documents"):
-            elsewhere = hands.device if hands else None
+            elsewhere = ray.device if ray else None
             plans = [make_plan(spec, elsewhere=elsewhere) for spec in specs]
         folders = run_folders(specs[0].out, [plan.checkpoint.label for plan in plans])
         if dry_run:
@@ -87,7 +87,7 @@ def run(
         failed = [
             failure
             for plan, folder in zip(plans, folders, strict=True)
-            for failure in _measure(plan, folder, hands)
+            for failure in _measure(plan, folder, ray)
         ]
     reports = folders[0] if len(folders) == 1 else folders[0].parent
     # Models of one sweep may have different tokenizers: then they stand apart, under a note.
@@ -96,12 +96,12 @@ def run(
     return WITH_FAILURES if failed or not whole else COMPLETE
 
 
-def _measure(plan: Plan, folder: Path, hands: Crew | None) -> list[Failure]:
+def _measure(plan: Plan, folder: Path, ray: Cluster | None) -> list[Failure]:
     from harness import show
     from harness.sweep import measure
 
     show.left_out(plan, err)
-    return measure(plan, folder, partial(show.progress, err), hands and hands.anew())
+    return measure(plan, folder, partial(show.progress, err), ray and ray.anew())
 
 
 def _tell(sentence: str) -> None:
