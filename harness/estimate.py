@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.checkpoint import DTYPES, parameter_count
 from harness.engine import DEFAULT, Sizes, memory
-from harness.engine.forest import Forest, plant
+from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.errors import UserError
 from harness.plan import Cell, Plan
 from scaling._types import Frequencies
@@ -67,15 +67,15 @@ def needed(plan: Plan, cell: Cell, question: Question) -> int:
 class _Load:
     """The questions of one rotation: what they share, or alone the longest of them."""
 
-    forest: Forest | None
+    tree: PrefixTree | None
     tokens: int
     longest: int
     targets: int
     beside: int
 
     def bytes(self, shape: memory.Shape, sizes: Sizes) -> int:
-        if self.forest is not None:
-            return memory.shared(shape, self.forest, self.targets, sizes)
+        if self.tree is not None:
+            return memory.shared(shape, self.tree, self.targets, sizes)
         return memory.whole(shape, self.longest, self.beside, self.targets, sizes)
 
 
@@ -102,13 +102,13 @@ def _demand(plan: Plan, work: Work) -> _Demand:
         questions = [question for _, question in items]
         rotation = plan.rotations.get(items[0][0].frequencies or "")
         shared = isinstance(rotation, Frequencies) and not (sliding or capped)
-        forest = plant([q.tokens for q in questions]) if shared else None
+        tree = build_tree([q.tokens for q in questions]) if shared else None
         longest = max(question.length for question in questions)
         alone = sum(map(len, {question.tokens for question in questions}))
-        together = sum(len(node.tokens) for node in forest.nodes) if forest else alone
+        together = sum(len(node.tokens) for node in tree.nodes) if tree else alone
         targets = sum(question.length - question.start + 1 for question in questions)
         beside = _attention_bytes(config, sliding, longest, size)
-        loads.append(_Load(forest, together, longest, targets, beside))
+        loads.append(_Load(tree, together, longest, targets, beside))
     return _Demand(memory.Shape.of(config, size), parameter_count(checkpoint), tuple(loads))
 
 

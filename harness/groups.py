@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.engine.forest import common, in_order
+from harness.engine.prefix_tree import common, in_order
 from harness.plan import Cell
 from tasks._types import Question
 

@@ -9,7 +9,7 @@ import torch
 from torch.nn.attention.bias import CausalBias
 
 from harness import softmax
-from harness.engine import Sizes, attention, elementwise, kernel, trunk
+from harness.engine import Sizes, packed_attention, sdpa, trunk
 from harness.pieces import Piece
 from harness.softmax import Merged, attend
 from tests.families import build, tiny
@@ -26,9 +26,9 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         asked_for.append(named["attn_mask"])
         return fused(*given, **named)
 
-    for module in (kernel, attention, elementwise, trunk):
+    for module in (packed_attention, sdpa, trunk):
         monkeypatch.setattr(module, "blocked", lambda _: False)
-    monkeypatch.setattr(kernel, "scaled_dot_product_attention", noted)
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", noted)
     return asked_for
 
 

@@ -10,7 +10,7 @@ import pytest
 from transformers import LlamaConfig
 
 from harness.engine import Sizes, memory
-from harness.engine.forest import plant
+from harness.engine.prefix_tree import build_tree
 
 CHILD = """
 import sys
@@ -84,7 +84,7 @@ def test_the_estimate_is_what_is_measured(
         num_attention_heads=width // 64, num_key_value_heads=width // 128, vocab_size=vocabulary,
     )  # fmt: skip
     shape = memory.Shape.of(config, 4 if dtype == "float32" else 2)
-    told = memory.shared(shape, plant(asked(length, forks)), length, Sizes(pack, chunk))
+    told = memory.shared(shape, build_tree(asked(length, forks)), length, Sizes(pack, chunk))
     # A system takes idle pages and gives them back in the midst: the nearest of some runs counts.
     for _ in range(6):
         measured = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
@@ -96,9 +96,9 @@ def test_the_estimate_is_what_is_measured(
 def test_smaller_sizes_need_less() -> None:
     """The first sizes are the engine's own, and some of those that follow need half as much."""
     shape = memory.Shape(512, 8, 8, 64, 1408, 8, 32_000, 2)
-    forest = plant([tuple(range(seed, seed + 3000)) for seed in range(0, 9000, 3000)])
+    tree = build_tree([tuple(range(seed, seed + 3000)) for seed in range(0, 9000, 3000)])
     tried = list(memory.smaller())
-    needs = [memory.shared(shape, forest, 9000, sizes) for sizes in tried]
+    needs = [memory.shared(shape, tree, 9000, sizes) for sizes in tried]
     assert tried[0] == Sizes()
     assert min(needs) < needs[0] / 2
     assert len(set(tried)) == len(tried)

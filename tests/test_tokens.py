@@ -12,8 +12,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine.forest import in_order, plant
-from harness.engine.ledger import Ledger
+from harness.engine.gather import Gather
+from harness.engine.prefix_tree import build_tree, in_order
 from harness.source import make_source
 from tasks import perplexity
 from tasks._tokens import Tokens
@@ -59,7 +59,7 @@ def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], sa
 
 
 def test_windows_hold_no_copy_of_the_text() -> None:
-    """Ten thousand windows of a thousand tokens, planned and entered in the ledger: no 10^7 tokens.
+    """Ten thousand windows of a thousand tokens, planned and entered in the gather: no 10^7 tokens.
 
     As tuples they alone took 80 MB, and what the engine plans with them as much again.
     """
@@ -69,12 +69,12 @@ def test_windows_hold_no_copy_of_the_text() -> None:
     source.passages()
     tracemalloc.start()
     asked = list(perplexity.ask(source, [1024], protocol="press", stride=4))
-    forest = plant([question.tokens for question in asked])
-    ledger = Ledger(forest, asked)
+    tree = build_tree([question.tokens for question in asked])
+    gather = Gather(tree, asked)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(asked) >= 9_990
-    assert len(ledger.waiting) == len(asked)
+    assert len(gather.waiting) == len(asked)
     assert peak < 30e6
 
 
@@ -85,14 +85,14 @@ def test_the_ledger_lets_go_of_what_was_answered() -> None:
     asked = [
         Question(str(i), 100, (*shared, *draw.choices(range(300), k=36)), 60) for i in range(3)
     ]
-    forest = plant([question.tokens for question in asked])
-    ledger = Ledger(forest, asked)
+    tree = build_tree([question.tokens for question in asked])
+    gather = Gather(tree, asked)
     held = []
-    for node in range(len(forest.nodes)):
-        rows = len(ledger.wanted(node)[0])
-        for index in ledger.enter(node, np.arange(rows, dtype=np.float32), np.arange(rows)):
-            assert len(ledger.answer(index).nll) == 40
-            held.append(len(ledger.sheets))
+    for node in range(len(tree.nodes)):
+        rows = len(gather.wanted(node)[0])
+        for index in gather.enter(node, np.arange(rows, dtype=np.float32), np.arange(rows)):
+            assert len(gather.answer(index).nll) == 40
+            held.append(len(gather.rows))
     assert held == [1, 1, 0]
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from harness.engine.forest import plant
-from harness.engine.ledger import Ledger
-from harness.engine.passes import Passes, Results, shareable
+from harness.engine.forward import Forward, Results, shareable
+from harness.engine.gather import Gather
+from harness.engine.prefix_tree import build_tree
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import trunk_name
 from tasks._types import Answer, Question
@@ -60,29 +60,29 @@ def _solved(
     model: Any, asked: Indexed, sizes: Sizes, sharing: bool, failed: list[tuple[int, Question]]
 ) -> Iterator[tuple[int, Answer]]:
     """Yield the answers pack by pack; put those that found too little memory into ``failed``."""
-    forest = plant([question.tokens for _, question in asked])
-    ledger = Ledger(forest, [question for _, question in asked])
-    passes = Passes(model, forest, sizes, sharing)
+    tree = build_tree([question.tokens for _, question in asked])
+    gather = Gather(tree, [question for _, question in asked])
+    forward = Forward(model, tree, sizes, sharing)
     done: set[int] = set()
     lost: set[int] = set()
-    for number, pack in enumerate(passes.packs):
+    for number, pack in enumerate(forward.packs):
         results = None
-        if lost.isdisjoint(above for node in pack for above in forest.nodes[node].above):
-            results = _within_memory(passes, number, ledger)
+        if lost.isdisjoint(above for node in pack for above in tree.nodes[node].above):
+            results = _within_memory(forward, number, gather)
         if results is None:
             lost.update(pack)
             continue
         for node, nll, argmax in results:
-            for place in ledger.enter(node, nll, argmax):
+            for place in gather.enter(node, nll, argmax):
                 done.add(place)
-                yield asked[place][0], ledger.answer(place)
+                yield asked[place][0], gather.answer(place)
     failed += [one for place, one in enumerate(asked) if place not in done]
 
 
-def _within_memory(passes: Passes, number: int, ledger: Ledger) -> Results | None:
+def _within_memory(forward: Forward, number: int, gather: Gather) -> Results | None:
     """Measure a pack; None where memory is too little."""
     try:
-        return passes.measure(number, ledger)
+        return forward.measure(number, gather)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise

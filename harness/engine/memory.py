@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
-from harness.engine.forest import Forest, Way, packs
-from harness.engine.kernel import KEY_BLOCK, TILE
+from harness.engine.prefix_tree import NodePath, PrefixTree, packs
+from harness.engine.sdpa import KEY_BLOCK, TILE
 from harness.engine.sizes import Sizes
 
 PACKS = (8192, 4096, 2048, 1024, 512)
@@ -51,18 +51,18 @@ class Shape:
         return 2 * self.groups * self.head_dim * self.itemsize
 
 
-def shared(shape: Shape, forest: Forest, targets: int, sizes: Sizes) -> int:
-    """Return the peak of a forest computed in packs, the head's included, in bytes."""
-    cut = packs(forest, sizes.pack)
-    peak = max((_pack(shape, forest, pack, sizes.chunk) for pack in cut), default=0)
-    return peak + held(shape, forest, cut) + head(shape, targets, sizes)
+def shared(shape: Shape, tree: PrefixTree, targets: int, sizes: Sizes) -> int:
+    """Return the peak of a tree computed in packs, the head's included, in bytes."""
+    cut = packs(tree, sizes.pack)
+    peak = max((_pack(shape, tree, pack, sizes.chunk) for pack in cut), default=0)
+    return peak + held(shape, tree, cut) + head(shape, targets, sizes)
 
 
-def _pack(shape: Shape, forest: Forest, pack: Way, chunk: int) -> int:
+def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int) -> int:
     """Return what grows with a pack's rows, and the temporaries of one chunk of them."""
-    size, item = sum(len(forest.nodes[node].tokens) for node in pack), shape.itemsize
-    longest = max(forest.nodes[node].end for node in pack)
-    forks = any(forest.nodes[node].above for node in pack)
+    size, item = sum(len(tree.nodes[node].tokens) for node in pack), shape.itemsize
+    longest = max(tree.nodes[node].end for node in pack)
+    forks = any(tree.nodes[node].above for node in pack)
     tiles = item * TILE * (longest + TILE + KEY_BLOCK) if forks or size > chunk else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
@@ -79,17 +79,17 @@ def _layer(shape: Shape, rows: int) -> int:
     return rows * max(norm, attention, mlp)
 
 
-def held(shape: Shape, forest: Forest, cut: list[Way]) -> int:
+def held(shape: Shape, tree: PrefixTree, cut: list[NodePath]) -> int:
     """Return the most that keys and values of all layers take between packs."""
     place = {node: number for number, pack in enumerate(cut) for node in pack}
     until: dict[int, int] = {}
     for node, number in place.items():
-        for above in forest.nodes[node].above:
+        for above in tree.nodes[node].above:
             until[above] = max(until.get(above, 0), number)
     change = [0] * (len(cut) + 1)
     for node, last in until.items():
         if last > place[node]:
-            tokens = len(forest.nodes[node].tokens)
+            tokens = len(tree.nodes[node].tokens)
             change[place[node]] += tokens
             change[last] -= tokens
     most = now = 0

@@ -15,9 +15,9 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from harness.engine.attention import KeysHeldError, NotShareableError, Run, running
-from harness.engine.forest import Forest, Node, Way
-from harness.engine.kernel import blocked
+from harness.engine.packed_attention import KeysHeldError, NotShareableError, Run, running
+from harness.engine.prefix_tree import Node, NodePath, PrefixTree
+from harness.engine.sdpa import blocked
 from harness.errors import UserError
 
 ROWS = 32  # rows come in such multiples on a CPU: odd ends are computed with other bits
@@ -49,16 +49,16 @@ def layers_of(trunk: nn.Module) -> list[nn.Module]:
 
 
 def run_pack(
-    model: Any, forest: Forest, pack: Way, needed: NDArray[np.bool_], chunk: int, **more: Any
+    model: Any, tree: PrefixTree, pack: NodePath, needed: NDArray[np.bool_], chunk: int, **more: Any
 ) -> tuple[torch.Tensor, Run]:
     """Return the pack's hidden states (1, rows, width), right at the ``needed`` rows, and its Run.
 
     ``chunk`` is how many rows a layer takes at a time, a multiple of 32; ``more`` goes to the Run.
     """
     trunk = getattr(model, trunk_name(model))
-    tokens, positions, spans = _laid_out(forest.nodes, pack, model.device)
+    tokens, positions, spans = _laid_out(tree.nodes, pack, model.device)
     size = tokens.shape[1]
-    run = Run(forest.nodes, spans, size, **more)
+    run = Run(tree.nodes, spans, size, **more)
     every = _ranges([True] * size, chunk)
     last = _ranges([*needed.tolist(), *[False] * (size - len(needed))], chunk)
     layers = layers_of(trunk)
@@ -151,7 +151,7 @@ def _rows(value: Any, rows: slice, size: int) -> Any:
 
 
 def _laid_out(
-    nodes: Sequence[Node], pack: Way, device: torch.device
+    nodes: Sequence[Node], pack: NodePath, device: torch.device
 ) -> tuple[torch.Tensor, torch.Tensor, dict[int, tuple[int, int]]]:
     """Return tokens and positions of a pack, (1, rows), and the rows of each node.
 

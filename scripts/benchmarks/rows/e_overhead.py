@@ -11,7 +11,7 @@ from unittest.mock import patch
 import torch
 
 from benchmarks.setting import Row, Setting, build, config, row, tokens
-from harness.engine import answers, head, passes
+from harness.engine import answers, forward, lm_head
 from harness.store import append
 from tasks import perplexity
 from tasks._types import Question, Source
@@ -40,8 +40,8 @@ def _share(setting: Setting, shape: str, bar: float) -> Row:
         inside = [0.0]
         # The two functions in which the model computes: layers with their attention, head and loss.
         with (
-            patch.object(passes, "_packed", _timed(setting, passes._packed, inside)),
-            patch.object(head, "read", _timed(setting, head.read, inside)),
+            patch.object(forward, "_packed", _timed(setting, forward._packed, inside)),
+            patch.object(lm_head, "read", _timed(setting, lm_head.read, inside)),
         ):
             began = setting.clock()
             _write(model, asked)

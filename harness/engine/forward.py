@@ -1,4 +1,4 @@
-"""Passes of a model's trunk: over packs of token runs, or over one sequence as it is."""
+"""Forward of a model's trunk: over packs of token runs, or over one sequence as it is."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.engine import head
-from harness.engine.attention import Held, NotShareableError, installed, replaceable
-from harness.engine.elementwise import as_one_thread
-from harness.engine.forest import Forest, Way, packs, plant
-from harness.engine.ledger import Ledger
+from harness.engine import lm_head
+from harness.engine.gather import Gather
+from harness.engine.packed_attention import Held, NotShareableError, installed, replaceable
+from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, packs
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import run_pack, trunk_name
 
@@ -46,16 +45,16 @@ def _shares(model: Any) -> bool:
     prompts = tuple(text[:PROMPT]), (*text[:33], *text[40:55]), tuple(text[55:])
     trunk = getattr(model, trunk_name(model))
     alone = [trunk(input_ids=_row(t, model), use_cache=False)[0][0] for t in prompts]
-    forest = plant(prompts)
-    (pack,) = packs(forest, 2**20)
-    every = np.ones(sum(len(node.tokens) for node in forest.nodes), np.bool_)
+    tree = build_tree(prompts)
+    (pack,) = packs(tree, 2**20)
+    every = np.ones(sum(len(node.tokens) for node in tree.nodes), np.bool_)
     try:
-        hidden, spans, _ = _packed(model, forest, pack, every, 32, {}, frozenset())
+        hidden, spans, _ = _packed(model, tree, pack, every, 32, {}, frozenset())
     except (NotShareableError, TypeError, AttributeError, IndexError):  # some index their mask
         return False
     bound = EXACT if model.dtype == torch.float32 else COARSE
-    for way, wanted in zip(forest.ways, alone, strict=True):
-        found = torch.cat([hidden[0, slice(*spans[node])] for node in way]).float()
+    for path, wanted in zip(tree.paths, alone, strict=True):
+        found = torch.cat([hidden[0, slice(*spans[node])] for node in path]).float()
         unlike = (found - wanted.float()).abs().mean() / wanted.float().std()
         if not float(unlike) < bound:
             return False
@@ -67,42 +66,41 @@ def _row(tokens: Sequence[int], model: Any) -> torch.Tensor:
 
 
 @dataclass
-class Passes:
-    """Passes over one forest: what is held between them, and until when."""
+class Forward:
+    """The forwards of one prefix tree, pack by pack, and the keys kept between them."""
 
     model: Any
-    forest: Forest
+    tree: PrefixTree
     sizes: Sizes
     sharing: bool
 
     def __post_init__(self) -> None:
-        """Cut the forest into packs, and note the last pack that reads each node's keys."""
-        self.packs = packs(self.forest, self.sizes.pack)
+        """Cut the tree into packs, and note the last pack that reads each node's keys."""
+        self.packs = packs(self.tree, self.sizes.pack)
         self.held: Held = {}
         self.last = {
             above: number
             for number, pack in enumerate(self.packs)
             for node in pack
-            for above in (*self.forest.nodes[node].above, node)
+            for above in (*self.tree.nodes[node].above, node)
         }
 
-    def measure(self, number: int, ledger: Ledger) -> Results:
+    def measure(self, number: int, gather: Gather) -> Results:
         """Return loss and argmax of every row that is asked for of a pack's nodes."""
         pack = self.packs[number]
-        asked = [ledger.wanted(node) for node in pack]
-        starts = np.cumsum([0, *(len(self.forest.nodes[node].tokens) for node in pack)])
+        asked = [gather.wanted(node) for node in pack]
+        starts = np.cumsum([0, *(len(self.tree.nodes[node].tokens) for node in pack)])
         rows = np.concatenate([r + s for (r, _), s in zip(asked, starts, strict=False)])
         targets = np.concatenate([t for _, t in asked])
         chunk = self.sizes.head_rows(self.model.config.get_text_config().vocab_size)
-        with as_one_thread(self.model.device):
-            hidden = self._hidden(number, rows)
-            nll, argmax = head.read(self.model, hidden, rows, targets, chunk)
+        hidden = self._hidden(number, rows)
+        nll, argmax = lm_head.read(self.model, hidden, rows, targets, chunk)
         ends = np.cumsum([len(r) for r, _ in asked])[:-1]
         return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
 
     def _hidden(self, number: int, rows: NDArray[np.int64]) -> torch.Tensor:
         """Return the hidden states of a pack, (1, rows, width), right where they are needed."""
-        pack, nodes = self.packs[number], self.forest.nodes
+        pack, nodes = self.packs[number], self.tree.nodes
         if not self.sharing:
             (node,) = pack
             trunk = getattr(self.model, trunk_name(self.model))
@@ -113,7 +111,7 @@ class Passes:
         needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
         needed[rows] = True
         hidden, _, kept = _packed(
-            self.model, self.forest, pack, needed, self.sizes.chunk, self.held, keep
+            self.model, self.tree, pack, needed, self.sizes.chunk, self.held, keep
         )
         self.held = {
             key: pair for key, pair in (self.held | kept).items() if self.last[key[0]] > number
@@ -123,8 +121,8 @@ class Passes:
 
 def _packed(
     model: Any,
-    forest: Forest,
-    pack: Way,
+    tree: PrefixTree,
+    pack: NodePath,
     needed: NDArray[np.bool_],
     chunk: int,
     above: Held,
@@ -132,5 +130,5 @@ def _packed(
 ) -> tuple[torch.Tensor, dict[int, tuple[int, int]], Held]:
     """Return a pack's hidden states, the rows of each node, and the keys and values to keep."""
     with installed(model):
-        hidden, run = run_pack(model, forest, pack, needed, chunk, above=above, keep=keep)
+        hidden, run = run_pack(model, tree, pack, needed, chunk, above=above, keep=keep)
     return hidden, run.spans, run.kept

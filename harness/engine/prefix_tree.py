@@ -1,4 +1,4 @@
-"""Plan what a list of sequences shares: a forest of token runs, cut into packs. No model here."""
+"""The prefix tree of a list of sequences, cut into packs that are forwarded together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tasks._tokens import Tokens, kept
 
-Way = tuple[int, ...]
+NodePath = tuple[int, ...]
 LEAST_SHARED = 32  # tokens; a shorter common beginning costs more to fork than to compute twice
 
 
@@ -23,7 +23,7 @@ class Node:
 
     first: int
     tokens: Tokens
-    above: Way
+    above: NodePath
 
     @property
     def end(self) -> int:
@@ -32,18 +32,18 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Forest:
-    """Nodes, parents before children, and for every sequence asked its way through them.
+class PrefixTree:
+    """Nodes, parents before children, and for every sequence asked its path through them.
 
-    A way has the indices of the nodes that together hold all of its tokens, from position 0; a
+    A path has the indices of the nodes that together hold all of its tokens, from position 0; a
     sequence that is the beginning of another ends inside a node.
     """
 
     nodes: tuple[Node, ...]
-    ways: tuple[Way, ...]
+    paths: tuple[NodePath, ...]
 
 
-def plant(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> Forest:
+def build_tree(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> PrefixTree:
     """Share every common beginning of at least ``least`` tokens.
 
     Equal sequences are one, and a sequence that begins another one has no tokens of its own.
@@ -55,27 +55,27 @@ def plant(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> Forest:
     # In sorted order a sequence stands directly before those it begins.
     ends = [a != b[: len(a)] for a, b in pairwise(order)] + [True]
     whole = [tokens for tokens, end in zip(order, ends, strict=True) if end]
-    nodes, ways = _grow(whole, [turn[tokens] for tokens in whole], least)
+    nodes, paths = _grow(whole, [turn[tokens] for tokens in whole], least)
     found = {}
     place = 0  # of the first sequence it begins, or its own
     for tokens, end in zip(order, ends, strict=True):
-        found[tokens] = tuple(i for i in ways[place] if nodes[i].first < len(tokens))
+        found[tokens] = tuple(i for i in paths[place] if nodes[i].first < len(tokens))
         place += end
-    return Forest(tuple(nodes), tuple(found[tokens] for tokens in sequences))
+    return PrefixTree(tuple(nodes), tuple(found[tokens] for tokens in sequences))
 
 
 def _grow(
     whole: Sequence[Tokens], turns: Sequence[int], least: int
-) -> tuple[list[Node], list[Way]]:
-    """Return the nodes and every sequence's way; ``whole`` is sorted and none begins another."""
+) -> tuple[list[Node], list[NodePath]]:
+    """Return the nodes and every sequence's path; ``whole`` is sorted and none begins another."""
 
     def later_first(groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return sorted(groups, key=lambda group: -min(turns[slice(*group)]))
 
     shared = [0, *(common(a, b) for a, b in pairwise(whole))]
     nodes: list[Node] = []
-    ways: list[Way] = [()] * len(whole)
-    waiting: list[tuple[int, int, int, Way]] = [(0, len(whole), 0, ())]
+    paths: list[NodePath] = [()] * len(whole)
+    waiting: list[tuple[int, int, int, NodePath]] = [(0, len(whole), 0, ())]
     while waiting:
         low, high, first, above = waiting.pop()
         groups = list(_groups(shared, low, high, first + least))
@@ -84,14 +84,14 @@ def _grow(
             continue
         alone = high - low == 1
         end = len(whole[low]) if alone else min(shared[low + 1 : high])
-        way = (*above, len(nodes))
+        path = (*above, len(nodes))
         nodes.append(Node(first, whole[low][first:end], above))
         if alone:
-            ways[low] = way
+            paths[low] = path
         else:
             forks = list(_groups(shared, low, high, end + 1))
-            waiting += [(a, b, end, way) for a, b in later_first(forks)]
-    return nodes, ways
+            waiting += [(a, b, end, path) for a, b in later_first(forks)]
+    return nodes, paths
 
 
 def _groups(shared: Sequence[int], low: int, high: int, least: int) -> Iterator[tuple[int, int]]:
@@ -112,11 +112,11 @@ def common(one: Sequence[int], other: Sequence[int]) -> int:
     return int(unlike[0]) if len(unlike) else size
 
 
-def packs(forest: Forest, most: int) -> list[Way]:
+def packs(tree: PrefixTree, most: int) -> list[NodePath]:
     """Cut the nodes, in their order, into packs of ``most`` tokens; a longer node is alone."""
     found: list[list[int]] = []
     held = most
-    for index, node in enumerate(forest.nodes):
+    for index, node in enumerate(tree.nodes):
         if held + len(node.tokens) > most:
             found.append([])
             held = 0

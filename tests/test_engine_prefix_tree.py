@@ -6,73 +6,73 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.engine.forest import Forest, packs, plant
+from harness.engine.prefix_tree import PrefixTree, build_tree, packs
 
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=12).map(tuple), min_size=1)
 wide = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple)
 
 
-def along(forest: Forest, index: int) -> tuple[int, ...]:
-    """Return the tokens of all nodes on a sequence's way."""
-    return tuple(token for node in forest.ways[index] for token in forest.nodes[node].tokens)
+def along(tree: PrefixTree, index: int) -> tuple[int, ...]:
+    """Return the tokens of all nodes on a sequence's path."""
+    return tuple(token for node in tree.paths[index] for token in tree.nodes[node].tokens)
 
 
 @given(asked=sequences, least=st.integers(1, 6))
-def test_every_sequence_begins_its_way(asked: list[tuple[int, ...]], least: int) -> None:
-    """The nodes of a way hold the sequence's tokens from position 0, and no node is superfluous."""
-    forest = plant(asked, least)
+def test_every_sequence_has_a_path(asked: list[tuple[int, ...]], least: int) -> None:
+    """The nodes of a path hold the sequence's tokens from position 0, and none is superfluous."""
+    tree = build_tree(asked, least)
     for index, tokens in enumerate(asked):
-        held = along(forest, index)
+        held = along(tree, index)
         assert held[: len(tokens)] == tokens
-        assert len(held) - len(forest.nodes[forest.ways[index][-1]].tokens) < len(tokens)
+        assert len(held) - len(tree.nodes[tree.paths[index][-1]].tokens) < len(tokens)
         position = 0
-        for place, node in enumerate(forest.ways[index]):
-            assert forest.nodes[node].first == position
-            assert forest.nodes[node].above == forest.ways[index][:place]
-            position = forest.nodes[node].end
+        for place, node in enumerate(tree.paths[index]):
+            assert tree.nodes[node].first == position
+            assert tree.nodes[node].above == tree.paths[index][:place]
+            position = tree.nodes[node].end
 
 
 @given(asked=sequences)
 def test_no_beginning_is_computed_twice(asked: list[tuple[int, ...]]) -> None:
     """Shared from the first token on, every different beginning is one token to compute."""
-    forest = plant(asked, 1)
+    tree = build_tree(asked, 1)
     beginnings = {tokens[:end] for tokens in asked for end in range(1, len(tokens) + 1)}
-    assert sum(len(node.tokens) for node in forest.nodes) == len(beginnings)
+    assert sum(len(node.tokens) for node in tree.nodes) == len(beginnings)
 
 
 @given(asked=sequences, least=st.integers(1, 20))
 def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: int) -> None:
     """A node that others follow has at least so many tokens: a fork costs more than a few."""
-    forest = plant(asked, least)
-    followed = {above for node in forest.nodes for above in node.above}
-    roots_and_forks = [forest.nodes[index] for index in followed]
+    tree = build_tree(asked, least)
+    followed = {above for node in tree.nodes for above in node.above}
+    roots_and_forks = [tree.nodes[index] for index in followed]
     assert all(len(n.tokens) >= least or n.above for n in roots_and_forks)
 
 
 @given(asked=sequences, most=st.integers(1, 30))
 def test_packs_hold_every_node_once_in_order(asked: list[tuple[int, ...]], most: int) -> None:
     """No pack is longer than asked for, unless one node is."""
-    forest = plant(asked, 2)
-    found = packs(forest, most)
-    assert [node for pack in found for node in pack] == list(range(len(forest.nodes)))
+    tree = build_tree(asked, 2)
+    found = packs(tree, most)
+    assert [node for pack in found for node in pack] == list(range(len(tree.nodes)))
     for pack in found:
-        assert sum(len(forest.nodes[i].tokens) for i in pack) <= most or len(pack) == 1
+        assert sum(len(tree.nodes[i].tokens) for i in pack) <= most or len(pack) == 1
 
 
 def test_the_beginning_of_another_has_no_tokens_of_its_own() -> None:
     """Three lengths of one document are one node."""
     document = tuple(range(100))
-    forest = plant([document[:40], document, document[:70], document[:40]])
-    assert [node.tokens for node in forest.nodes] == [document]
-    assert forest.ways == ((0,),) * 4
+    tree = build_tree([document[:40], document, document[:70], document[:40]])
+    assert [node.tokens for node in tree.nodes] == [document]
+    assert tree.paths == ((0,),) * 4
 
 
 def test_a_grid_of_needles_forks_where_each_stands() -> None:
     """One haystack, two depths and two keys: the beginning, and what follows each needle."""
     hay = tuple(range(1000, 1200))
     asked = [(*hay[:d], key, *hay[d:]) for d in (60, 120) for key in (1, 2)]
-    forest = plant(asked)
-    assert sorted((n.first, len(n.tokens)) for n in forest.nodes) == [
+    tree = build_tree(asked)
+    assert sorted((n.first, len(n.tokens)) for n in tree.nodes) == [
         (0, 60), (60, 60), (60, 141), (60, 141), (120, 81), (120, 81),
     ]  # fmt: skip
 
@@ -81,12 +81,12 @@ def test_a_grid_of_needles_forks_where_each_stands() -> None:
 def test_many_nested_forks_are_no_recursion(least: int) -> None:
     """Sequences that fork at every one of 3000 tokens are planned."""
     asked = [(*range(10, 10 + n), 1) for n in range(3000, 0, -1)]
-    forest = plant(asked, least)
-    assert all(along(forest, i)[: len(asked[i])] == asked[i] for i in range(0, 3000, 500))
+    tree = build_tree(asked, least)
+    assert all(along(tree, i)[: len(asked[i])] == asked[i] for i in range(0, 3000, 500))
 
 
 @given(asked=st.lists(wide, min_size=1))
 def test_nodes_stand_in_the_order_of_the_questions(asked: list[tuple[int, ...]]) -> None:
     """What shares nothing is computed in the order it was asked."""
     apart = [(-index, *tokens) for index, tokens in enumerate(asked)]
-    assert [node.tokens for node in plant(apart).nodes] == apart
+    assert [node.tokens for node in build_tree(apart).nodes] == apart

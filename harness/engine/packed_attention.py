@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
-from harness.engine.elementwise import plainly
-from harness.engine.forest import Node, Way
-from harness.engine.kernel import blocked, causal, room, tile_mask
+from harness.engine.prefix_tree import Node, NodePath
+from harness.engine.sdpa import blocked, causal, room, tile_mask
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
@@ -35,7 +34,7 @@ class KeysHeldError(Exception):
 
 @dataclass
 class Run:
-    """One pack on its way through the layers.
+    """One pack during its forward through the layers.
 
     ``spans`` says which rows of the pack each of its nodes has; ``above`` has the keys and values
     of nodes computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows``
@@ -55,7 +54,7 @@ class Run:
     layer: list[torch.Tensor] = field(default_factory=list)
     mask: torch.Tensor | None = None
     joined: list[torch.Tensor] = field(default_factory=list)
-    joined_of: tuple[int, Way] = (-1, ())
+    joined_of: tuple[int, NodePath] = (-1, ())
 
 
 _running: list[Run] = []
@@ -115,11 +114,10 @@ def _attend(
     beyond += [n for n, x in options.items() if isinstance(x, torch.Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
-    with plainly(query.device):
-        _hold(run, module.layer_idx, key, value)
-        if run.keys_only:
-            raise KeysHeldError
-        return _rows(run, module.layer_idx, query, options.get("scaling")), None
+    _hold(run, module.layer_idx, key, value)
+    if run.keys_only:
+        raise KeysHeldError
+    return _rows(run, module.layer_idx, query, options.get("scaling")), None
 
 
 AttentionInterface.register(NAME, _attend)

@@ -1,4 +1,4 @@
-"""Fused causal attention of some rows over all keys before them, with the same bits every way.
+"""Fused causal attention of some rows over all keys before them, equal bits for any cut of rows.
 
 On a CPU the kernel's bits depend on how the keys are cut into blocks, so keys are filled up to
 whole blocks, unseen: a row then has the same bits whatever stands after it, in one call, in chunks
@@ -13,7 +13,7 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 
 KEY_BLOCK = 512  # keys the CPU kernel takes at a time
 TILE = 256  # query rows under one mask
-LEAST_ROWS = 16  # of a matrix product: fewer are computed another way, with other bits
+LEAST_ROWS = 16  # of a matrix product: fewer take another kernel, with other bits
 
 
 def blocked(device: torch.device) -> bool:

@@ -1,4 +1,4 @@
-"""Who needs which row of which node, and the answers put together from the rows. No model here."""
+"""Which rows of which node are needed, and the answers gathered from the rows."""
 
 from __future__ import annotations
 
@@ -9,40 +9,42 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.engine.forest import Forest, Node, Way
+from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from tasks._tokens import kept
 from tasks._types import Answer, Question
 
 NOBODY = 0  # target of a row of which only the argmax is wanted
 
 
-class Ledger:
+class Gather:
     """The rows asked for of every node, and what came of them.
 
     A question needs the rows from the one before its first target to its last token. The target of
     a row is the next token: the node's own, or at its end the first one of the node that follows
-    on the question's way.
+    on the question's path.
     """
 
-    def __init__(self, forest: Forest, questions: Sequence[Question]) -> None:
+    def __init__(self, tree: PrefixTree, questions: Sequence[Question]) -> None:
         """Note what every question needs."""
-        self.forest = forest
+        self.tree = tree
         self.questions = questions
-        self.sheets: dict[int, _Sheet] = {}  # of nodes that unanswered questions wait for
-        self.waiting = [len(way) for way in forest.ways]
+        self.rows: dict[int, _Rows] = {}  # of nodes that unanswered questions wait for
+        self.waiting = [len(path) for path in tree.paths]
         self.needs: dict[int, list[_Need]] = {}
         self.through: dict[int, list[int]] = {}
-        for index, (question, way) in enumerate(zip(questions, forest.ways, strict=True)):
-            for node, first, end, after in self._parts(question, way):
+        for index, (question, path) in enumerate(zip(questions, tree.paths, strict=True)):
+            for node, first, end, after in self._parts(question, path):
                 self.needs.setdefault(node, []).append(_Need(first, end, after))
-            for node in way:
+            for node in path:
                 self.through.setdefault(node, []).append(index)
         self.unanswered = {node: len(indices) for node, indices in self.through.items()}
 
-    def _parts(self, question: Question, way: Way) -> Iterator[tuple[int, int, int, int | None]]:
-        """Yield (node, first row, end row, target of the node's last row) along a way."""
-        for node in way:
-            run = self.forest.nodes[node]
+    def _parts(
+        self, question: Question, path: NodePath
+    ) -> Iterator[tuple[int, int, int, int | None]]:
+        """Yield (node, first row, end row, target of the node's last row) along a path."""
+        for node in path:
+            run = self.tree.nodes[node]
             first = max(question.start - 1 - run.first, 0)
             end = min(question.length, run.end) - run.first
             after = question.tokens[run.end] if question.length > run.end else None
@@ -51,15 +53,15 @@ class Ledger:
 
     def wanted(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the rows asked for of a node and the target of each; a row may come twice."""
-        return self._empty(node).wanted(self.forest.nodes[node])
+        return self._empty(node).wanted(self.tree.nodes[node])
 
-    def _empty(self, node: int) -> _Sheet:
-        return _Sheet.of(self.forest.nodes[node], self.needs.get(node, []))
+    def _empty(self, node: int) -> _Rows:
+        return _Rows.of(self.tree.nodes[node], self.needs.get(node, []))
 
     def enter(self, node: int, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> list[int]:
         """Take in a node's results, in the order of ``wanted``; return the questions now whole."""
-        self.sheets[node] = self._empty(node)
-        self.sheets[node].enter(nll, argmax)
+        self.rows[node] = self._empty(node)
+        self.rows[node].enter(nll, argmax)
         whole = []
         for index in self.through[node]:
             self.waiting[index] -= 1
@@ -71,16 +73,16 @@ class Ledger:
         """Put the answer to a whole question together, once; what no other needs is let go."""
         nll: list[float] = []
         argmax: list[int] = []
-        for node, first, end, after in self._parts(self.questions[index], self.forest.ways[index]):
-            sheet = self.sheets[node]
-            nll += sheet.nll[first:end].tolist()
-            argmax += sheet.argmax[first:end].tolist()
+        for node, first, end, after in self._parts(self.questions[index], self.tree.paths[index]):
+            rows = self.rows[node]
+            nll += rows.nll[first:end].tolist()
+            argmax += rows.argmax[first:end].tolist()
             if after is not None:
-                nll[-1] = sheet.ends[after]
-        for node in self.forest.ways[index]:
+                nll[-1] = rows.ends[after]
+        for node in self.tree.paths[index]:
             self.unanswered[node] -= 1
             if not self.unanswered[node]:
-                del self.sheets[node]
+                del self.rows[node]
         return Answer(tuple(nll[:-1]), tuple(argmax))
 
 
@@ -93,7 +95,7 @@ class _Need(NamedTuple):
 
 
 @dataclass
-class _Sheet:
+class _Rows:
     """One node's rows: which are needed, loss and argmax of each; the last one's loss by target."""
 
     needed: NDArray[np.bool_]
@@ -102,7 +104,7 @@ class _Sheet:
     ends: dict[int, float]
 
     @classmethod
-    def of(cls, node: Node, needs: Sequence[_Need]) -> _Sheet:
+    def of(cls, node: Node, needs: Sequence[_Need]) -> _Rows:
         needed = np.zeros(len(node.tokens), np.bool_)
         for first, end, _ in needs:
             needed[first:end] = True

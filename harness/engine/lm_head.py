@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers.modeling_outputs import MoeModelOutputWithPast
 
-from harness.engine.kernel import LEAST_ROWS
+from harness.engine.sdpa import LEAST_ROWS
 from harness.engine.trunk import trunk_name
 
 BLOCK = 64  # logits whose largest is found first
