@@ -20,7 +20,7 @@ from harness.geometry import rope_of
 from harness.notes import notes
 from harness.plan import unlike
 from harness.plugins import load
-from harness.report import save_figure
+from harness.report import save_csv, save_figure
 from harness.reports import _channels, _decay
 from harness.rotations import resolve
 from harness.spec import Spec
@@ -153,7 +153,7 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
     )
     for name, frame, draw in made:
         files.append(folder / f"{name}.csv")
-        frame.to_csv(files[-1], index=False, lineterminator="\n")
+        save_csv(frame, files[-1])
         files += save_figure(draw(frame), folder, name)
     return files
 

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from textwrap import wrap
 
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from pandas.api.types import is_numeric_dtype
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from harness.plugins import Plugin, call, load, names
 from harness.reports._cells import cells
-from harness.reports._style import saving
-from harness.reports._tables import latex, page, wide
+from harness.reports._escape import csv_text
+from harness.reports._latex import latex
+from harness.reports._style import saving, wrapped
+from harness.reports._tables import Part, page, parted, wide
 from harness.store import make_folder, replacing
 
 DOTS_PER_INCH = 200
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = (".csv", ".parquet", ".md", ".tex")
+UNBROKEN = re.compile(r"(?<=\d)(,?) (?=[\d%])")  # "5 %", "[8.2, 15.5]"
+MOST_NAME = 24  # letters in a line of a name in a narrow terminal
 
 
 @dataclass
@@ -53,15 +60,32 @@ def write_reports(
             for suffix in (*TABLES, *FIGURES):  # what an earlier sweep of this folder had to show
                 (folder / f"{name}{suffix}").unlink(missing_ok=True)
         elif isinstance(made, pd.DataFrame):
-            module = report.module
-            told = module.words(made) if hasattr(module, "words") else []
-            shown = module.readable(made) if hasattr(module, "readable") else {name: made}
-            words = [*told, *([note] if note else [])]
-            written.words[report.label] = told
-            written.files += save_table(made, shown, words, folder / name)
+            written.words[report.label] = _words(report, made)
+            parts = _parts(report, made, [note] if note else [])
+            written.files += save_table(made, parts, folder / name)
         else:
             written.files += save_figure(_noted(made, note), folder, name)
     return written
+
+
+def _words(report: Plugin, table: pd.DataFrame) -> list[str]:
+    """Return what a table says; a backtick of a name would end the `name` it stands in."""
+    if not hasattr(report.module, "words"):
+        return []
+    plain = table.map(lambda value: value.replace("`", "'") if isinstance(value, str) else value)
+    told: list[str] = report.module.words(plain)
+    return told
+
+
+def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
+    """Return each model's tables for people, with what they say of it."""
+    if not hasattr(report.module, "readable"):
+        return [({report.label.partition(":")[0]: table}, [*_words(report, table), *note])]
+    models = [rows for _, rows in table.groupby("model", sort=False)] if "model" in table else []
+    return [
+        (report.module.readable(rows), [*_words(report, rows), *note])
+        for rows in (models if len(models) > 1 else [table])
+    ]
 
 
 def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
@@ -75,23 +99,35 @@ def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
     return made
 
 
-def save_table(
-    table: pd.DataFrame, shown: Mapping[str, pd.DataFrame], words: Sequence[str], stem: Path
-) -> list[Path]:
+def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:
     """Write a table whole for programs, and as it is shown, with its words, for people."""
     whole = table.reset_index() if table.index.name is not None else table
     csv, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
-    captions = [f"{title}." for title in shown]
-    captions[-1:] = [" ".join([*captions[-1:], *words])]
-    parts = [latex(made, caption) for made, caption in zip(shown.values(), captions, strict=True)]
-    with replacing(csv) as new:
-        whole.to_csv(new, index=False, lineterminator="\n")
+    save_csv(whole, csv)
     with replacing(parquet) as new:
         whole.to_parquet(new, index=False)
-    for file, text in ((md, page(shown, words)), (tex, "\n".join(parts))):
+    for file, text in ((md, page(parts)), (tex, "\n".join(map(_latex, parts)))):
         with replacing(file) as new:
             new.write_text(text, encoding="utf-8")
     return files
+
+
+def _latex(part: Part) -> str:
+    """Return the tables of a part, its sentences in the caption of the last."""
+    shown, words = part
+    captions = [f"{title}." for title in shown]
+    captions[-1:] = [" ".join([*captions[-1:], *words])]
+    return "\n".join(
+        latex(table, caption) for table, caption in zip(shown.values(), captions, strict=True)
+    )
+
+
+def save_csv(table: pd.DataFrame, file: Path) -> None:
+    """Write a table for programs and spreadsheets; a name is none of their formulas."""
+    texts = [name for name in table if not is_numeric_dtype(table[name])]
+    plain = table.assign(**{str(name): table[name].map(csv_text) for name in texts})
+    with replacing(file) as new:
+        plain.to_csv(new, index=False, lineterminator="\n")
 
 
 def _noted(figure: Figure, note: str) -> Figure:
@@ -119,27 +155,53 @@ def show(frame: pd.DataFrame, console: Console) -> None:
     """Print a table per model and task: scalings down, lengths across, 95 % intervals."""
     for title, table in wide(cells(frame)).items():
         console.print(f"\n{title}", markup=False, highlight=False)
-        console.print(grid(table))
+        for part in grids(table, console.width):
+            console.print(part)
 
 
-def grid(table: pd.DataFrame) -> Table:
-    """Return a table of texts for the terminal, its first column whole."""
-    drawn = Table(box=box.SIMPLE)
-    for index, column in enumerate(table.columns):
-        drawn.add_column(str(column), justify="right" if index else "left", no_wrap=not index)
-    for row in table.itertuples(index=False):
-        drawn.add_row(*map(str, row))
+def grids(table: pd.DataFrame, width: int) -> list[Table]:
+    """Return a table of texts for a terminal of this width, in parts where it is too wide.
+
+    No number is broken: an interval stands under its score where both do not fit in one line.
+    """
+    texts = [[*map(str, row)] for row in (list(table.columns), *table.to_numpy().tolist())]
+    for row in texts:
+        row[0] = "\n".join(wrapped(row[0], max(MOST_NAME, width // 3)))
+    if sum(_widths(texts)) > width:
+        texts = [
+            [row[0], *(re.sub(r" (?=[\[(])", "\n", cell) for cell in row[1:])] for row in texts
+        ]
+    return [_grid(texts, columns) for columns in parted(_widths(texts), width)]
+
+
+def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
+    return [max(cell_len(line) for cell in column for line in cell.split("\n")) + 3
+            for column in zip(*texts, strict=True)]  # fmt: skip
+
+
+def _grid(texts: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
+    drawn = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
+    for index in columns:
+        drawn.add_column(texts[0][index], justify="right" if index else "left", no_wrap=True)
+    for row in texts[1:]:
+        drawn.add_row(*(row[index] for index in columns))
     return drawn
 
 
-def tell(written: Written, console: Console) -> None:
-    """Print what the tables say in words, and why reports do not apply."""
-    for name, sentences in written.words.items():
+def tell(words: Mapping[str, Sequence[str]], console: Console) -> None:
+    """Print what tables say in words."""
+    for name, sentences in words.items():
         if sentences:
             console.print(f"\n{name}", style="bold", highlight=False)
         for sentence in sentences:
             line = Table.grid(padding=(0, 1))
-            line.add_row("•", Text(sentence))
+            line.add_row(
+                "•", "\n".join(wrap(UNBROKEN.sub("\\1\u00a0", sentence), console.width - 2))
+            )
             console.print(line, highlight=False)
+
+
+def tell_skipped(written: Written, console: Console) -> None:
+    """Print why reports do not apply."""
     for name, reason in written.skipped.items():
         console.print(f"No {name}: {reason}", highlight=False, markup=False)

@@ -138,7 +138,7 @@ m,passkey,none,512,2.0,accuracy,0.5,0.095,0.905,2,ok,256,ab
 """
 
 
-TITLES = ["perplexity, perplexity [95 % interval], m", "passkey, accuracy [95 % interval], m"]
+TITLES = ["perplexity [95 % interval], m", "passkey, accuracy [95 % interval], m"]
 
 
 def small() -> pd.DataFrame:

@@ -39,7 +39,7 @@ def compare(
     from harness.comparison import beside, readable, rows_of, tasks_of, unlike, words
     from harness.frame import make_frame
     from harness.published import read_table
-    from harness.report import grid, save_table
+    from harness.report import grids, save_table
     from harness.reports._cells import cells
     from harness.schema import checked_run
     from harness.store import make_folder
@@ -64,12 +64,13 @@ def compare(
     shown = readable(table)
     title = f"{record['model']['name']} beside {name}"
     screen.print(f"\n{title}", highlight=False, markup=False)
-    screen.print(grid(shown))
+    for part in grids(shown, screen.width):
+        screen.print(part)
     for sentence in told:
         screen.print(sentence, highlight=False, markup=False)
     if out:
         make_folder(out)
-        for file in save_table(table, {title: shown}, told, out / f"compare-{name}"):
+        for file in save_table(table, [({title: shown}, told)], out / f"compare-{name}"):
             screen.print(f"  {file}", highlight=False, soft_wrap=True)
     return WITH_FAILURES if (table["verdict"] == "outside").any() else COMPLETE
 

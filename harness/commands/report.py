@@ -11,6 +11,8 @@ from cyclopts import Parameter
 from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
+VERDICT = "best"  # the report that answers what a sweep is made for; its words stand first
+
 
 def report(
     runs: Annotated[tuple[Path, ...], Parameter(help="Run folders; several are joined.")],
@@ -58,7 +60,7 @@ def write(
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
         from harness.joining import reasons
-        from harness.report import show, tell, write_reports
+        from harness.report import show, tell, tell_skipped, write_reports
         from harness.store import read_run
 
         frame = make_frame(runs, tasks, mixed=mixed)
@@ -67,8 +69,11 @@ def write(
         written = write_reports(frame, folder, chosen, note)
     if note:
         screen.print(note, style="bold", highlight=False)
+    verdict = {name: told for name, told in written.words.items() if name == VERDICT}
+    tell(verdict, screen)
     show(frame, screen)
-    tell(written, screen)
+    tell({name: told for name, told in written.words.items() if name not in verdict}, screen)
+    tell_skipped(written, screen)
     unscored = frame.loc[(frame["status"] == "failed") & frame["value"].notna(), "reason"].unique()
     for reason in unscored:
         screen.print(f"No score: {reason}", highlight=False, markup=False, soft_wrap=True)

@@ -15,9 +15,30 @@ def markdown_text(text: object) -> object:
     return MARKUP.sub(r"\\\1", " ".join(text.split())) if isinstance(text, str) else text
 
 
-LATEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+def markdown_sentence(text: str) -> str:
+    """Return a sentence whose signs Markdown takes as they are; `names` in backticks stay code."""
+    parts = " ".join(text.split()).split("`")
+    return "`".join(
+        part if place % 2 else MARKUP.sub(r"\\\1", part) for place, part in enumerate(parts)
+    )
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": "$<$", ">": "$>$", "|": "$|$", "×": r"$\times$", "−": "$-$", "≥": r"$\geq$",
+    "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}",
+}  # fmt: skip
+SPECIAL = re.compile(r"[\\~^#$%&_{}<>|×−≥≤±…]")
 
 
 def latex_text(text: str) -> str:
-    """Return a text whose signs LaTeX takes as they are, but for `names` in backticks."""
-    return re.sub(r"[\\~^#$%&_{}]", lambda sign: LATEX.get(sign[0], f"\\{sign[0]}"), text)
+    """Return a text whose signs pdfLaTeX takes as they are, but for `names` in backticks."""
+    return SPECIAL.sub(lambda sign: LATEX.get(sign[0], f"\\{sign[0]}"), text)
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv_text(value: object) -> object:
+    """Return a text that no spreadsheet takes for a formula; numbers stay as they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

@@ -21,6 +21,7 @@ from matplotlib.figure import Figure
 WIDTH = 7.0  # inches: the text width of a two-column paper
 SIZE = 8.0  # points; notes and tick labels one less
 GREY = "0.4"
+MOST_LINES = 12  # of a text that is folded: names come from files and have no end
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*")
@@ -104,8 +105,14 @@ class _Folds(TextWrapper):
 
 def folded(text: str, room: float, size: float = SIZE) -> str:
     """Break a text into lines of at most ``room`` inches, at ``size`` points."""
-    lines = _Folds(max(12, int(room / letter(size))), break_on_hyphens=False)
-    return "\n".join(lines.wrap(text))
+    return "\n".join(wrapped(text, max(12, int(room / letter(size)))))
+
+
+def wrapped(text: str, letters: int) -> list[str]:
+    """Break a text into lines of so many letters; what is longer than any name is cut off."""
+    return _Folds(letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …").wrap(
+        text
+    )
 
 
 def spaced(labels: Sequence[str], places: Sequence[float]) -> list[str]:

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
-from tabulate import tabulate
 
-from harness.reports._escape import latex_text, markdown_text
+from harness.reports._escape import markdown_sentence, markdown_text
 
-SIGNS = {
-    "×": r"$\times$",
-    "−": "$-$",
-    "≥": r"$\geq$",
-    "≤": r"$\leq$",
-    "±": r"$\pm$",
-    "…": r"\dots{}",
-}
+Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
 
 
 def wide(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -42,42 +33,42 @@ def across(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def heading(task: str, metric: str, model: str) -> str:
-    """Return the title of one model's and task's table."""
-    return f"{task}, {metric} [95 % interval], {model}"
+    """Return the title of one model's and task's table; a task named for its metric needs one."""
+    named = task if task.partition(":")[0] == metric else f"{task}, {metric}"
+    return f"{named} [95 % interval], {model}"
 
 
 def markdown(table: pd.DataFrame) -> str:
     """Return a pipe table; what is missing is empty."""
-    plain = _empty_for_missing(table).map(markdown_text)
+    plain = without_missing(table).map(markdown_text)
     plain = plain.rename(columns=markdown_text)
     return plain.to_markdown(index=False, disable_numparse=True)
 
 
-def page(shown: Mapping[str, pd.DataFrame], words: Sequence[str]) -> str:
-    """Return a Markdown page: each table under its title, and below them what they say."""
-    parts = [f"### {markdown_text(title)}\n\n{markdown(table)}\n" for title, table in shown.items()]
-    return "\n".join([*parts, *(f"{sentence}\n" for sentence in words)])
+def page(parts: Sequence[Part]) -> str:
+    """Return a Markdown page: of every part what it says, then each table under its title."""
+    texts = []
+    for shown, words in parts:
+        texts += [f"{markdown_sentence(sentence)}\n" for sentence in words]
+        texts += [
+            f"### {markdown_text(title)}\n\n{markdown(table)}\n" for title, table in shown.items()
+        ]
+    return "\n".join(texts)
 
 
-def latex(table: pd.DataFrame, caption: str) -> str:
-    """Return a LaTeX table with the rules of booktabs, for pdflatex as for the newer engines."""
-    rows = _empty_for_missing(table).to_numpy().tolist()
-    body = tabulate(rows, list(table.columns), tablefmt="latex_booktabs", disable_numparse=True)
-    lines = [
-        "\\begin{table}", "\\centering", f"\\caption{{{_escaped(caption)}}}", body, "\\end{table}",
-    ]  # fmt: skip
-    text = "\n".join(lines) + "\n"
-    for sign, command in SIGNS.items():
-        text = text.replace(sign, command)
-    return text
+def parted(widths: Sequence[float], room: float) -> list[list[int]]:
+    """Return which columns stand side by side in this room; every part begins with the first."""
+    parts: list[list[int]] = [[0]]
+    for index in range(1, len(widths)):
+        taken = sum(widths[other] for other in parts[-1])
+        if len(parts[-1]) > 1 and taken + widths[index] > room:
+            parts.append([0])
+        parts[-1].append(index)
+    return parts
 
 
-def _escaped(text: str) -> str:
-    """Return a sentence with LaTeX's special signs escaped and `names` in typewriter letters."""
-    return re.sub(r"`([^`]*)`", r"\\texttt{\1}", latex_text(text))
-
-
-def _empty_for_missing(table: pd.DataFrame) -> pd.DataFrame:
+def without_missing(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with empty texts for what is missing."""
     return table.astype(object).where(table.notna(), "")
 
 

@@ -1,0 +1,148 @@
+"""What must hold for tables as people read them: terminal, Markdown, LaTeX, spreadsheet."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from harness.commands import report as command
+from harness.report import grids, save_csv, show, tell, write_reports
+from harness.reports._latex import COLUMN, PAGE, latex
+from harness.reports._tables import heading, page
+from tests.frames import sweep
+
+FRAME = sweep()
+NARROW = 80
+
+
+def printed(console: Console) -> list[str]:
+    file = console.file
+    assert isinstance(file, io.StringIO)
+    return file.getvalue().splitlines()
+
+
+@pytest.fixture
+def terminal() -> Console:
+    return Console(file=io.StringIO(), width=NARROW)
+
+
+def test_no_number_is_broken_in_a_narrow_terminal(terminal: Console) -> None:
+    """At 80 columns every interval stands whole in one line, and no line is longer."""
+    frame = sweep(scalings=("none", "yarn:factor=8,beta_fast=16,beta_slow=2,ramp=paper"),
+                  lengths=(256, 512, 1024, 2048, 4096, 8192))  # fmt: skip
+    show(frame, terminal)
+    lines = printed(terminal)
+    assert max(map(len, lines)) <= NARROW
+    text = "\n".join(lines)
+    assert text.count("[") == text.count("]") > 20
+    assert all(line.count("[") == line.count("]") for line in lines)
+    assert "…" not in text
+
+
+def test_a_sentence_is_not_broken_inside_an_interval(terminal: Console) -> None:
+    """Percent signs and the ends of an interval stay with their numbers."""
+    for start in range(20):
+        tell({"best": ["x" * start + " words 13.5 [9.7, 18.7], 26.8 % [19.6, 33.4]" * 4]}, terminal)
+    lines = printed(terminal)
+    assert all(line.count("[") == line.count("]") for line in lines)
+    assert not any(line.strip().startswith("%") for line in lines)
+
+
+def test_a_table_that_fits_is_one() -> None:
+    """Columns are set in parts only where they have to be; every part names its rows."""
+    table = pd.DataFrame({"scaling": ["none"], **{f"{n}": ["1.0 [0.5, 1.5]"] for n in range(9)}})
+    assert len(grids(table, 400)) == 1
+    parts = grids(table, NARROW)
+    assert len(parts) > 1
+    assert all(part.columns[0].header == "scaling" for part in parts)
+
+
+def test_the_verdict_stands_before_the_tables(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: Console
+) -> None:
+    """What is best is read first, other sentences after the scores."""
+    monkeypatch.setattr(command, "screen", terminal)
+    monkeypatch.setattr("harness.frame.make_frame", lambda *_, **__: FRAME.assign(reason=None))
+    monkeypatch.setattr("harness.store.read_run", lambda _: {})
+    monkeypatch.setattr("harness.joining.reasons", lambda _: [])
+    command.write([tmp_path], tmp_path, ("best", "scores", "differences"))
+    lines = printed(terminal)
+    places = [lines.index(name) for name in ("best", "differences")]
+    [table] = (i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail ["))
+    assert places[0] < table < places[1]
+
+
+def test_a_title_names_a_metric_once() -> None:
+    """A task that is called as its metric is needs no second name."""
+    assert heading("perplexity", "perplexity", "m") == "perplexity [95 % interval], m"
+    assert heading("passkey", "accuracy", "m") == "passkey, accuracy [95 % interval], m"
+
+
+def test_every_model_has_its_sentences_with_its_tables(tmp_path: Path) -> None:
+    """In LaTeX and Markdown the words of a model stand with its own tables."""
+    write_reports(sweep(models=("m-one", "m-two")), tmp_path, ["best"])
+    for suffix, mark in ((".tex", "table"), (".md", "###")):
+        text = (tmp_path / f"best{suffix}").read_text()
+        assert mark in text
+        halves = text.index("m-two"), text.rindex("m-one")
+        assert text.count("Inside the window") == 2
+        if suffix == ".tex":
+            assert halves[1] < halves[0]
+
+
+def test_signs_of_sentences_are_those_of_latex() -> None:
+    """A "less than" is one, in captions as in cells; the text fonts of LaTeX have another there."""
+    text = latex(pd.DataFrame({"a": ["p < 0.001"]}), "m. It leads (p < 0.001) by 5 %, `a_b`.")
+    assert text.count("p $<$ 0.001") == 2
+    assert r"5 \%, \texttt{a\_b}" in text
+
+
+def test_latex_tables_fit_a_column_or_a_page() -> None:
+    """Too many columns are set in parts that say so, long texts in lines, long tables in parts."""
+    cell = "13.5 [9.7, 18.7]"
+    small = pd.DataFrame({"scaling": ["none"], "a": [cell]})
+    assert r"\begin{table}" in latex(small, "t.")
+    wide = pd.DataFrame({"scaling": ["none"], **{f"{n} (1×)": [cell] for n in range(9)}})
+    text = latex(wide, "Title. It says.")
+    parts = text.split(r"\end{table*}")[:-1]
+    assert len(parts) > 1
+    assert [f"(Part {n} of {len(parts)}.)" in part for n, part in enumerate(parts, 1)]
+    assert text.count("It says.") == 1
+    assert COLUMN < PAGE
+    named = pd.DataFrame({"tied": [", ".join(["yarn:factor=8"] * 30)]})
+    assert r"p{110pt}" in latex(named, "t.")
+    assert latex(pd.DataFrame({"a": ["x"] * 100}), "t.").count(r"\begin{table}") == 3
+
+
+def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
+    """A method may be called anything: in its sentence it stays the code it is set in."""
+    evil = "a`<img src=x>"
+    frame = sweep(scalings=("none", evil), models=("m <b>*x*</b>", "two"))
+    write_reports(frame, tmp_path, ["best", "differences"])
+    for name in ("best", "differences"):
+        text = (tmp_path / f"{name}.md").read_text()
+        told = re.sub(r"`[^`\n]*`", "", re.sub(r"\\.", "", text))
+        assert "<img" not in told
+        assert "<b>" not in told
+
+
+def test_a_sentence_keeps_its_code() -> None:
+    """Names in backticks are code as they stand, everything else is text."""
+    assert page([({}, ["`a_*b` is <b> 5*"])]) == "`a_*b` is \\<b> 5\\*\n"
+
+
+def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
+    """Texts that a spreadsheet would compute are texts; numbers are untouched."""
+    table = pd.DataFrame(
+        {"model": ["=1+1", "@x", "-a", "+b", "m"], "value": [-1.5, 2.0, -3.0, 4.0, 5.0],
+         "mixed": [-0.5, None, "=x", 1, "y"]}
+    )  # fmt: skip
+    save_csv(table, tmp_path / "t.csv")
+    assert (tmp_path / "t.csv").read_text() == (
+        "model,value,mixed\n'=1+1,-1.5,-0.5\n'@x,2.0,\n'-a,-3.0,'=x\n'+b,4.0,1\nm,5.0,y\n"
+    )
