@@ -45,9 +45,9 @@ def open_documents(given: str) -> Documents:
     """
     whole = place(given)
     name, listed = (given, "") if _is_path(whole) else _split(given)
+    _check_exists(given, name)
     options = _options(name, listed)
     numbers = {key: int(options[key]) for key in NUMBERS if key in options}
-    _check_exists(given, name)
 
     def read() -> Iterator[Document]:
         return islice(_read(name, options, numbers), numbers.get("limit"))
@@ -84,6 +84,12 @@ def _options(name: str, listed: str) -> dict[str, str]:
 
 def _check_exists(given: str, name: str) -> None:
     """Raise UserError where what looks like a path, by its beginning or its end, is not there."""
+    if given.startswith((f"{name}://", f"{name}::")):
+        message = (
+            f"--docs {given}: documents are files and data sets, not web addresses; download the "
+            "file and name it, or write a data set of the hub as OWNER/NAME:split=…"
+        )
+        raise UserError(message)
     path = place(name)
     if name == "embedded" or _is_path(path):
         return
@@ -112,8 +118,8 @@ def _read(name: str, options: dict[str, str], numbers: dict[str, int]) -> Iterat
         found = read_set(_rows(name, options, numbers), numbers.get("max_chars"))
     empty = True
     for label, text in found:
-        empty = empty and not text.strip()
-        yield label, text[: numbers.get("max_chars")]
+        empty = empty and not (text and text.strip())
+        yield label, text and text[: numbers.get("max_chars")]
     if empty:
         message = f"--docs {name} holds no text at all."
         raise UserError(message)

@@ -25,9 +25,12 @@ MARKS = {  # the longer first: one begins the other
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, zipfile.BadZipFile)
+# RuntimeError: an archive that is encrypted, or packed as Python cannot unpack.
+BROKEN = (
+    OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
+)  # fmt: skip
 
-Document = tuple[str, str]  # name, text
+Document = tuple[str, str | None]  # name and text; None where a row's field is null
 
 
 def _zstd(path: Path) -> Any:
@@ -83,14 +86,19 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
         raise UserError(message.replace("..", ".")) from error
 
 
-def text_of(row: Any, field: str, label: str, longest: int | None) -> str:
-    """Return the text of a row; raise UserError for a row without it."""
+def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None:
+    """Return the text of a row, None where it is null; raise UserError for a row without it."""
     if not isinstance(row, dict):
         message = f"{label} is no record with fields, but {type(row).__name__}."
         raise UserError(message)
     if field not in row:
-        message = f"{label} has no field {field!r}; {nearest(field, map(str, row))}."
+        message = (
+            f"{label} has no field {field!r}; name the one that holds the text with :field=NAME "
+            f"({nearest(field, map(str, row))})."
+        )
         raise UserError(message)
+    if row[field] is None:
+        return None
     if not isinstance(row[field], str):
         message = f"{label}: field {field!r} holds {type(row[field]).__name__}, not text."
         raise UserError(message)
@@ -116,7 +124,7 @@ def _opened(path: Path) -> IO[bytes]:
     return opened
 
 
-def _text(file: IO[bytes], label: str, longest: int | None) -> str:
+def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
     """Return the text of a file, or its first characters, and read no more of it than needed."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()  # without the mark some editors put first
     parts: list[str] = []

@@ -15,7 +15,7 @@ from huggingface_hub import snapshot_download
 from harness.errors import UserError, reason
 from harness.files import Document, text_of
 from harness.plugins import nearest
-from harness.tables import record_of
+from harness.tables import check_batches, record_of
 
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files that a split is cut into
 DEFAULT = "test"  # split
@@ -52,9 +52,9 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
     try:
         for index, row in _numbered(rows, split):
             told = short if index is None else f"{short}[{index}]"
-            text = _text(rows, row, told, longest)
+            text = text_of(row, rows.field, told, longest)
             # A drawn stream does not tell the numbers of its rows.
-            mark = "" if index is not None else f"#{sha256(text.encode()).hexdigest()[:8]}"
+            mark = "" if index is not None else f"#{sha256((text or '').encode()).hexdigest()[:8]}"
             yield f"{told}{mark}", text
     except UserError:
         raise
@@ -70,17 +70,6 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
         why = reason(error.__cause__ or error)
         message = f"data set {rows.name} (split {split}) cannot be read: {why}"
         raise UserError(message) from error
-
-
-def _text(rows: Rows, row: Any, label: str, longest: int | None) -> str:
-    if rows.field not in row:
-        message = f"--docs {rows.name} has no field {rows.field!r}; {nearest(rows.field, row)}."
-        raise UserError(message)
-    if not isinstance(row[rows.field], str):
-        kind = type(row[rows.field]).__name__
-        message = f"--docs {rows.name}: field {rows.field!r} holds {kind}, not text."
-        raise UserError(message)
-    return text_of(row, rows.field, label, longest)
 
 
 def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, Any]]]:
@@ -111,6 +100,8 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
             )
         except ConnectionError:  # offline the library looks for sets that it has read before
             return datasets.load_dataset(_downloaded(rows), **options)  # type: ignore[no-any-return]
+    for file in sorted(Path(rows.name).rglob("*.arrow")):
+        check_batches(file, f"{Path(rows.name).name}/{file.name}")
     found: Any = datasets.load_from_disk(rows.name)
     if not isinstance(found, datasets.DatasetDict):
         if rows.split is not None:

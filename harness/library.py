@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,25 +11,27 @@ from typing import Any
 from harness.documents import Documents, open_documents
 from harness.errors import UserError
 from harness.names import printable
+from harness.oddities import is_html, plain
 from harness.plugins import Plugin, nearest
 from harness.source import source_of
 from harness.tokens import make_reader
 from tasks._types import Passage, Source
 
 Entry = dict[str, Any]  # what the record says of one document
+LARGEST = 2**30  # characters of all documents of a sweep; some 300 million tokens
 
 
 @dataclass(frozen=True)
 class Shelf:
-    """The documents of one name: ``entries`` and ``repeated`` are filled as they are read.
+    """The documents of one name: ``entries`` and ``left_out`` are filled as they are read.
 
-    ``repeated`` has the names of those left out because their text was there before.
+    ``left_out`` counts the repeated texts and the rows whose text is null.
     """
 
     label: str
     source: Source
     entries: list[Entry]
-    repeated: list[str]
+    left_out: Counter[str]
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class Library:
         return self.shelves[task].source
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return what was read: name, hash of the text, tokens, tokens that mean unknown.
+        """Return what was read: name, hash of the text, tokens, tokens that mean unknown, oddities.
 
         Where tasks have documents of their own, each entry says of which name it is.
         """
@@ -54,10 +57,10 @@ class Library:
             for entry in shelf.entries
         )
 
-    def repeated(self) -> int:
-        """Return how many documents were left out because their text was there before."""
+    def left_out(self) -> dict[str, int]:
+        """Return how many documents were left out, by the reason: repeated, or null."""
         shelves = {shelf.label: shelf for shelf in self.shelves.values()}
-        return sum(len(shelf.repeated) for shelf in shelves.values())
+        return dict(sum((shelf.left_out for shelf in shelves.values()), Counter()))
 
 
 def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str, Documents]:
@@ -96,28 +99,36 @@ def make_library(opened: Mapping[str, Documents], tokenizer: Any, trained_length
 
 def _shelf(documents: Documents, tokenizer: Any, trained_length: int) -> Shelf:
     entries: list[Entry] = []
-    repeated: list[str] = []
+    left_out: Counter[str] = Counter()
     read = make_reader(tokenizer)
 
     def passages() -> Iterator[Passage]:
         seen: set[str] = set()
-        for name, text in documents.read():
+        size = 0
+        for name, given in documents.read():
+            if given is None:
+                left_out["null"] += 1
+                continue
+            text = plain(given)
+            size += len(text)
+            _check_size(documents, size)
             digest = hashlib.sha256(text.encode()).hexdigest()[:16]
             if digest in seen:  # measured twice, it would feign a narrow interval
-                repeated.append(name)
+                left_out["repeated"] += 1
                 continue
             seen.add(digest)
             tokens, ends = read(text)
             if len(tokens) < documents.min_tokens:
                 continue
-            entries.append(_entry(printable(name), digest, tokens, tokenizer.unk_token_id))
+            entry = _entry(printable(name), digest, tokens, tokenizer.unk_token_id)
+            entries.append({**entry, **_oddities(given, text)})
             yield Passage(printable(name), tokens, ends)
             if len(entries) == documents.count:
                 return
         _check_enough(documents, len(entries))
 
     source = source_of(tokenizer, passages, trained_length)
-    return Shelf(documents.label, source, entries, repeated)
+    return Shelf(documents.label, source, entries, left_out)
 
 
 def _entry(name: str, digest: str, tokens: Sequence[int], unknown: int | None) -> Entry:
@@ -127,6 +138,22 @@ def _entry(name: str, digest: str, tokens: Sequence[int], unknown: int | None) -
         "tokens": len(tokens),
         "unknown": tokens.count(unknown) if unknown is not None else 0,
     }
+
+
+def _oddities(given: str, text: str) -> Entry:
+    """Return what is odd about a text as it was given, for the record."""
+    ends = {} if given == text else {"line_ends": "normalized"}
+    return {**ends, "markup": "html"} if is_html(text) else ends
+
+
+def _check_size(documents: Documents, size: int) -> None:
+    """Raise UserError before hours are spent on tokenizing a library."""
+    if size > LARGEST:
+        message = (
+            f"--docs {documents.label} holds more than {LARGEST:,} characters; take the first with "
+            "count=… or limit=…, or their beginnings with max_chars=…"
+        )
+        raise UserError(message)
 
 
 def _check_enough(documents: Documents, found: int) -> None:

@@ -55,7 +55,7 @@ class Plan:
     cells: tuple[Cell, ...]
     source: Source  # of the first task; the tokenizer is that of all
     documents: tuple[dict[str, Any], ...]
-    repeated: int  # documents left out because their text was there before
+    left_out: dict[str, int]  # documents that are not read, by the reason
 
     def work(self, done: set[tuple[str, str]]) -> dict[str, list[tuple[Cell, Question]]]:
         """Return what is left to measure by the fingerprint it runs under, every question once."""
@@ -115,7 +115,7 @@ def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
         cells=cells,
         source=library.source(tasks[0].label),
         documents=library.entries(),
-        repeated=library.repeated(),
+        left_out=library.left_out(),
     )
 
 

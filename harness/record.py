@@ -49,7 +49,11 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         "seed": plan.spec.seed,
         "methods": {method.label: _plugin(method) for method in plan.methods},
         "tasks": {task.label: _task(plan, task) for task in plan.tasks},
-        "documents": {"given": plan.spec.docs, "read": list(plan.documents)},
+        "documents": {
+            "given": plan.spec.docs,
+            "read": list(plan.documents),
+            "left_out": plan.left_out,
+        },
         "cells": [{name: getattr(cell, name) for name in CELL} for cell in plan.cells],
         "frequencies": {
             fingerprint: _numbers(found) for fingerprint, found in plan.rotations.items()

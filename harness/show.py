@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from harness import oddities
 from harness.estimate import estimate
 from harness.notes import notes
 from harness.plan import Cell, Plan
@@ -79,12 +80,10 @@ def left_out(plan: Plan, console: Console) -> None:
         told = f"{count} hold no window of {max(plan.lengths)} tokens and are left out: "
         some = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
         console.print(told + some, highlight=False, markup=False)
-    if plan.repeated:
-        console.print(f"{plan.repeated} documents repeat another one and are left out.")
-    unknown = sum(document["unknown"] for document in plan.documents)
-    if unknown:
-        total = sum(document["tokens"] for document in plan.documents)
-        console.print(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
+    for note in oddities.notes(plan.documents, plan.left_out):
+        console.print(note, highlight=False, markup=False)
+    for warning in oddities.warnings(plan.documents):
+        console.print(f"Warning: {warning}", style="bold yellow", highlight=False, markup=False)
     model = plan.checkpoint
     trusted = model.trust_remote_code
     found = notes(model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,23 @@ from harness.errors import UserError
 LARGEST = 16 * 2**20  # bytes of one document; tokenizing takes some 300 times as many
 GIANT = 2 * LARGEST  # bytes of a row that is not even read to its first characters
 PAGES = 2**20  # bytes of a column that are read at a time
+UNPACKED = 256 * 2**20  # bytes up to which anything may be unpacked at once
+TIMES = 100  # its packed size, beyond those; text is packed by 3 to 10
 
 
 def giant(label: str) -> str:
     """Say that a row is too long to be looked into."""
     return f"{label} is longer than {GIANT / 2**20:g} MiB; split the document."
+
+
+def _check_unpacked(label: str, unpacked: int, packed: int) -> None:
+    """Raise UserError for what fills the memory from a small file."""
+    if unpacked > max(UNPACKED, TIMES * packed):
+        message = (
+            f"{label} unpacks to {unpacked / 2**20:,.0f} MiB, more than {TIMES} times its size; "
+            "write it in smaller parts."
+        )
+        raise UserError(message)
 
 
 def parquet(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
@@ -34,10 +47,13 @@ def _row_groups(file: Any, name: str, field: str) -> Iterator[Any]:
     index = 0
     for group in range(file.num_row_groups):
         told = file.metadata.row_group(group)
-        chunks = (told.column(i) for i in range(told.num_columns))
-        size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == field)
+        chunks = [told.column(i) for i in range(told.num_columns)]
+        chunks = [chunk for chunk in chunks if chunk.path_in_schema == field]
+        size = sum(chunk.total_uncompressed_size for chunk in chunks)
         if size > GIANT * told.num_rows:
             raise UserError(giant(f"{name}[{index}]"))
+        label = f"{name}, row group {group}"
+        _check_unpacked(label, size, sum(chunk.total_compressed_size for chunk in chunks))
         index += told.num_rows
         yield from file.iter_batches(batch_size=1, row_groups=[group], columns=[field])
 
@@ -46,6 +62,7 @@ def arrow(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
     """Yield the rows of an Arrow file, in either of its two forms, with the field alone."""
     import pyarrow
 
+    check_batches(path, name)
     with pyarrow.memory_map(str(path)) as source:
         try:
             batches: Any = pyarrow.ipc.open_stream(source)
@@ -53,6 +70,51 @@ def arrow(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
             file = pyarrow.ipc.open_file(source)
             batches = map(file.get_batch, range(file.num_record_batches))
         yield from _batches(batches, name, field)
+
+
+def check_batches(path: Path, name: str) -> None:
+    """Raise UserError before a batch is read, all columns at once, that unpacks to far too much."""
+    import pyarrow
+
+    with pyarrow.memory_map(str(path)) as source:
+        source.seek(8 if source.read(6) == b"ARROW1" else 0)  # a file is a stream between marks
+        for index, message in enumerate(pyarrow.ipc.MessageReader.open_stream(source)):
+            if message.type in ("record batch", "dictionary"):
+                label = f"{name}, batch {index}"
+                try:
+                    _check_unpacked(label, _unpacked(message), len(message.body))
+                except struct.error as error:
+                    told = f"{label} is damaged: {error}."
+                    raise UserError(told) from None
+
+
+def _unpacked(message: Any) -> int:
+    """Return the bytes of all buffers of an Arrow message, if they are compressed.
+
+    Read from the message's own layout (Arrow's Message.fbs): nothing of pyarrow says it before all
+    is unpacked.
+    """
+    head, body = memoryview(message.metadata), memoryview(message.body)
+
+    def below(table: int, slot: int) -> int:
+        """Return where the field of a flatbuffers table is, 0 for one that is not set."""
+        layout = table - struct.unpack_from("<i", head, table)[0]
+        if 4 + 2 * slot >= struct.unpack_from("<H", head, layout)[0]:
+            return 0
+        offset = struct.unpack_from("<H", head, layout + 4 + 2 * slot)[0]
+        place = table + offset
+        return int(place + struct.unpack_from("<I", head, place)[0]) if offset else 0
+
+    batch = below(struct.unpack_from("<I", head, 0)[0], 2)
+    if message.type == "dictionary":
+        batch = below(batch, 1)
+    if not below(batch, 3):
+        return 0
+    buffers = below(batch, 2)
+    (count,) = struct.unpack_from("<I", head, buffers)
+    places = struct.iter_unpack("<qq", head[buffers + 4 : buffers + 4 + 16 * count])
+    # Each begins with its size unpacked, -1 where it is kept as it is.
+    return sum(max(0, struct.unpack_from("<q", body, at)[0]) for at, size in places if size >= 8)
 
 
 def _batches(batches: Iterable[Any], name: str, field: str) -> Iterator[tuple[str, Any]]:

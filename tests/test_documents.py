@@ -185,13 +185,14 @@ def test_a_relative_name_is_a_folder_first(folder: Path, monkeypatch: pytest.Mon
     [
         (
             "one:field=txt",
-            "--docs {}/one has no field 'txt'; did you mean 'text'? known: number, text.",
+            "one[0] has no field 'txt'; name the one that holds the text with :field=NAME "
+            "(did you mean 'text'? known: number, text).",
         ),
-        ("one:field=number", "--docs {}/one: field 'number' holds int, not text."),
+        ("one:field=number", "one[0]: field 'number' holds int, not text."),
         ("two:split=trian", "--docs {}/two has no split 'trian'; did you mean 'train'? "
          "known: test, train."),
-        ("lines:field=stry", "--docs {}/lines has no field 'stry'; did you mean 'story'? "
-         "known: story."),
+        ("lines:field=stry", "lines[0] has no field 'stry'; name the one that holds the text with "
+         ":field=NAME (did you mean 'story'? known: story)."),
         ("lines:split=dev", "data set {}/lines (split dev) cannot be read: "
          "Unknown split \"dev\". Should be one of ['train', 'test']."),
         ("broken:split=train", "data set {}/broken (split train) cannot be read: "

@@ -86,7 +86,8 @@ def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
     assert read(tmp_path / name) == [(f"{name}[{row['id']}]", row["text"]) for row in ROWS]
     assert refused(f"{tmp_path / name}:field=id") == f"{name}[0]: field 'id' holds int, not text."
     assert refused(f"{tmp_path / name}:field=txt") == (
-        f"{name}[0] has no field 'txt'; did you mean 'text'? known: id, text."
+        f"{name}[0] has no field 'txt'; name the one that holds the text with :field=NAME "
+        "(did you mean 'text'? known: id, text)."
     )
 
 

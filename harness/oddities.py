@@ -1,0 +1,67 @@
+"""What is odd about the documents of a sweep: line ends, markup, rows without text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+TAG = re.compile(
+    r"<(?:!doctype html"
+    r"|/?(?:html|head|body|div|span|p|br|a|img|ul|li|table|tr|td|h[1-6])\b[^<>]*)>",
+    re.IGNORECASE,
+)
+LOOKED_AT = 100_000  # characters from the beginning in which tags are counted
+SPARSE = 500  # characters a tag; prose that quotes a tag has more, a page of the web has fewer
+DOUBTFUL = 0.1  # share of a document's tokens that are unknown
+NAMED = 3  # documents that a warning names
+
+
+def plain(text: str) -> str:
+    """Return a text with the line ends of Unix."""
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def is_html(text: str) -> bool:
+    """Tell whether a text is a web page rather than prose."""
+    tags = sum(1 for _ in TAG.finditer(text, 0, LOOKED_AT))
+    return tags > max(1, min(len(text), LOOKED_AT) / SPARSE)
+
+
+def notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int]) -> list[str]:
+    """Return in words what was done with documents as they were read."""
+    told = []
+    ended = sum(document.get("line_ends") == "normalized" for document in documents)
+    if ended:
+        told.append(f"{ended:,} of {len(documents):,} documents: line ends CRLF or CR read as LF.")
+    if left_out.get("repeated"):
+        told.append(f"{left_out['repeated']:,} documents repeat another one and are left out.")
+    if left_out.get("null"):
+        told.append(f"{left_out['null']:,} rows hold null in place of a text and are left out.")
+    unknown = sum(document["unknown"] for document in documents)
+    if unknown:
+        total = sum(document["tokens"] for document in documents)
+        told.append(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
+    return told
+
+
+def warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return in words what makes scores of these documents mean something else than they seem."""
+    pages = [d["name"] for d in documents if d.get("markup")]
+    strange = [d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]]
+    told = []
+    if pages:
+        told.append(
+            f"{_listed(pages)} look like HTML: the tags are scored as text. Extract the text first."
+        )
+    if strange:
+        told.append(
+            f"More than {DOUBTFUL:.0%} of the tokens of {_listed(strange)} are unknown to the "
+            "tokenizer: their scores say little about the text."
+        )
+    return told
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + rest

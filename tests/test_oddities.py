@@ -1,0 +1,171 @@
+"""Documents that are not what they seem: line ends, web pages, null rows, decompression bombs."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from harness import embedded, library, tables
+from harness.documents import open_documents
+from harness.errors import UserError
+from harness.library import Library, make_library, open_all
+from harness.oddities import is_html, notes, warnings
+from harness.plugins import load
+from tests.test_documents import refused
+from tests.tiny import tiny_tokenizer
+
+PROSE = "A long sentence of the kind that a book has, and then another one.\n" * 20
+
+
+def shelves(given: object) -> Library:
+    """Return the documents of a sweep, read."""
+    found = make_library(
+        open_all(str(given), [load("task", "perplexity")]), tiny_tokenizer(), trained_length=64
+    )
+    found.source("perplexity").passages()
+    return found
+
+
+@pytest.mark.parametrize("end", ["\r\n", "\r"])
+def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) -> None:
+    """A book gives the same tokens whatever editor saved it; the record and a line say so."""
+    (tmp_path / "a.txt").write_bytes(PROSE.encode())
+    (tmp_path / "b.txt").write_bytes(PROSE.replace("\n", end).encode())
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"text": PROSE.replace("\n", end)}))
+    as_written = shelves(tmp_path / "a.txt").entries()[0]
+    for name in ("b.txt", "rows.jsonl"):
+        found = shelves(tmp_path / name)
+        (entry,) = found.entries()
+        assert entry["sha256"] == as_written["sha256"]
+        assert entry["line_ends"] == "normalized"
+        assert any("line ends" in note for note in notes(found.entries(), found.left_out()))
+    both = shelves(tmp_path)
+    assert both.left_out() == {"repeated": 1}
+    assert "line_ends" not in as_written
+
+
+def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
+    """HTML is recognized by its tags, in any file; prose and the embedded documents are not it."""
+    (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
+    (entry,) = shelves(tmp_path / "page.txt").entries()
+    assert entry["markup"] == "html"
+    assert "page.txt look like HTML" in warnings([entry])[0]
+    assert not is_html(f"{PROSE} A <p> begins a paragraph, and a < b.")
+    assert [name for name, text in embedded.held_out() if is_html(text)] == []
+
+
+def test_a_text_of_unknown_tokens_is_a_warning() -> None:
+    """Where a tenth of a document or more is unknown its score is doubtful; less is a note."""
+    known = {"name": "a.txt", "tokens": 1000, "unknown": 5}
+    strange = {"name": "b.txt", "tokens": 1000, "unknown": 500}
+    assert warnings([known]) == []
+    assert "5 of 1,000 tokens" in notes([known], {})[0]
+    assert "b.txt" in warnings([known, strange])[0]
+
+
+def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
+    """Rows without a text are skipped, of any kind of file; one of nulls alone holds no text."""
+    texts = [PROSE, None, PROSE[9:], None]
+    rows = datasets.Dataset.from_dict({"text": texts})
+    rows.to_parquet(tmp_path / "a.parquet")
+    rows.save_to_disk(tmp_path / "saved")
+    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
+    for name in ("a.parquet", "saved", "a.jsonl"):
+        found = shelves(tmp_path / name)
+        assert len(found.entries()) == 2
+        assert found.left_out() == {"null": 2}
+        assert any(note.startswith("2 rows hold null") for note in notes((), found.left_out()))
+    (tmp_path / "b.jsonl").write_text('{"text": null}\n')
+    assert "holds no text at all" in refused(tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize(
+    "given", ["https://host/book.txt", "hf://datasets/a/b", "s3://bucket/a.txt:field=body"]
+)
+def test_a_web_address_is_answered_with_what_there_is(given: str) -> None:
+    """An address is no file and no data set's name; nothing is asked of it."""
+    with pytest.raises(UserError, match="not web addresses; download"):
+        open_documents(given)
+
+
+def test_an_encrypted_archive_is_one_sentence(tmp_path: Path) -> None:
+    """Python says with a RuntimeError that a password is needed."""
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("a.txt", "secret")
+    content = bytearray((tmp_path / "a.zip").read_bytes())
+    for header, flags in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        content[content.index(header) + flags] |= 1
+    (tmp_path / "a.zip").write_bytes(content)
+    assert "a.zip cannot be read" in refused(tmp_path / "a.zip")
+
+
+def stream(path: Path, table: pyarrow.Table) -> None:
+    options = pyarrow.ipc.IpcWriteOptions(compression="zstd")
+    new = pyarrow.ipc.new_file if path.stem == "file" else pyarrow.ipc.new_stream
+    with pyarrow.OSFile(str(path), "wb") as sink, new(sink, table.schema, options=options) as out:
+        out.write_table(table)
+
+
+WRITERS: dict[str, Callable[[Path, pyarrow.Table], None]] = {
+    "cell.parquet": lambda path, table: parquet.write_table(table, path, compression="zstd"),
+    "stream.arrow": stream,
+    "file.arrow": stream,
+}
+
+
+@pytest.mark.parametrize("dictionary", [False, True])
+@pytest.mark.parametrize("name", WRITERS)
+def test_what_unpacks_to_far_too_much_is_not_unpacked(
+    name: str, dictionary: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file is refused by the size that it gives, before memory is taken for it.
+
+    One giant among short texts, in a batch or in its dictionary; ordinary texts are read.
+    """
+    monkeypatch.setattr(tables, "UNPACKED", 2**20)
+    texts = pyarrow.array(["short"] * 99 + ["a" * 2**25])
+    small = pyarrow.array([PROSE, PROSE[9:]])
+    write = WRITERS[name]
+    for column, wanted in ((texts, None), (small, [PROSE, PROSE[9:]])):
+        made = column.dictionary_encode() if dictionary else column
+        write(tmp_path / name, pyarrow.table({"text": made}))
+        before = pyarrow.total_allocated_bytes()
+        if wanted is None:
+            assert "unpacks to" in refused(tmp_path / name)
+            assert pyarrow.total_allocated_bytes() - before < 2**22
+        else:
+            documents = open_documents(str(tmp_path / name)).read()
+            assert [text for _, text in documents] == wanted
+
+
+def test_columns_that_nobody_asked_for_are_not_unpacked_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An Arrow batch is unpacked whole: in a file as in a set that was saved."""
+    monkeypatch.setattr(tables, "UNPACKED", 2**20)
+    table = pyarrow.table({"text": ["short"] * 4, "other": ["a" * 2**24] * 4})
+    datasets.Dataset.from_dict({"text": ["short"]}).save_to_disk(tmp_path / "saved")
+    (saved,) = (tmp_path / "saved").glob("*.arrow")
+    for path in (tmp_path / "a.arrow", saved):
+        stream(path, table)
+    assert "unpacks to 64 MiB" in refused(tmp_path / "a.arrow")
+    assert "unpacks to 64 MiB" in refused(tmp_path / "saved")
+
+
+def test_all_documents_together_have_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small archive may hold a library: it is told which options take a part of it."""
+    monkeypatch.setattr(library, "LARGEST", 3000)
+    for index in range(4):
+        (tmp_path / f"{index}.txt").write_text(f"{index}{PROSE}")
+    with pytest.raises(UserError, match=r"more than 3,000 characters; take the first with count="):
+        shelves(tmp_path)
+    assert len(shelves(f"{tmp_path}:count=2").entries()) == 2
