@@ -20,11 +20,11 @@ from harness.geometry import rope_of
 from harness.notes import notes
 from harness.plan import unlike
 from harness.plugins import load
+from harness.replacing import make_folder
 from harness.report import save_csv, save_figure
 from harness.reports import _channels, _decay
 from harness.rotations import resolve
 from harness.spec import Spec
-from harness.store import make_folder
 from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of
 from scaling._types import Frequencies, Rope

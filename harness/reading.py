@@ -6,10 +6,9 @@ import errno
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 MIB = 2**20
-WRITES = os.O_WRONLY | os.O_RDWR
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -19,25 +18,31 @@ KINDS = {
 }
 
 
-def open_regular(path: Path, *, follow: bool = True, flags: int = os.O_RDONLY) -> BinaryIO:
-    """Open a regular file, to write it without a buffer; of another kind nothing is read.
+def open_regular(
+    path: Path, mode: Literal["rb", "ab+"] = "rb", *, follow: bool = True, buffering: int = -1
+) -> BinaryIO:
+    """Open a regular file as ``open`` does; of another kind none is waited for, and none is read.
 
     Without ``follow`` a symbolic link is refused too. Raises OSError, whose ``strerror`` says why.
     """
-    links = 0 if follow else os.O_NOFOLLOW
-    try:
+
+    def opener(name: str, flags: int) -> int:
+        links = 0 if follow else os.O_NOFOLLOW
         # A pipe that nobody writes to would be waited for without O_NONBLOCK.
-        handle = os.open(path, flags | links | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        handle = os.open(name, flags | links | os.O_NONBLOCK, 0o666)
+        found = stat.S_IFMT(os.fstat(handle).st_mode)
+        if found != stat.S_IFREG:
+            os.close(handle)
+            told = f"it is {KINDS.get(found, 'something else')}, not a regular file"
+            raise OSError(errno.EINVAL, told, name)
+        return handle
+
+    try:
+        return open(path, mode, buffering, opener=opener)
     except OSError as error:
-        if error.errno == errno.ELOOP and path.is_symlink():
+        if error.errno == errno.ELOOP and path.is_symlink() and not follow:
             raise OSError(errno.ELOOP, "it is a symbolic link", str(path)) from None
         raise
-    found = stat.S_IFMT(os.fstat(handle).st_mode)
-    if found != stat.S_IFREG:
-        os.close(handle)
-        told = f"it is {KINDS.get(found, 'something else')}, not a regular file"
-        raise OSError(errno.EINVAL, told, str(path))
-    return os.fdopen(handle, "rb") if not flags & WRITES else os.fdopen(handle, "rb+", buffering=0)
 
 
 def read_regular(path: Path, *, limit: int, follow: bool = True) -> bytes:

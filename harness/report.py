@@ -19,12 +19,12 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.plugins import Plugin, call, load, names
+from harness.replacing import make_folder, replacing
 from harness.reports._cells import cells
 from harness.reports._escape import csv_text
 from harness.reports._latex import latex
 from harness.reports._style import saving, wrapped
 from harness.reports._tables import Part, page, parted, wide
-from harness.store import make_folder, replacing
 
 DOTS_PER_INCH = 200
 FIGURES = (".png", ".svg", ".pdf")
@@ -108,7 +108,7 @@ def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[P
         whole.to_parquet(new, index=False)
     for file, text in ((md, page(parts)), (tex, "\n".join(map(_latex, parts)))):
         with replacing(file) as new:
-            new.write_text(text, encoding="utf-8")
+            new.write(text.encode())
     return files
 
 

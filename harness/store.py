@@ -12,6 +12,7 @@ from typing import Any, BinaryIO
 from filelock import FileLock, Timeout
 
 from harness.errors import UserError, reason
+from harness.replacing import make_folder, replacing, sync_names, why
 
 RUN, SAMPLES, LOCK = "run.json", "samples.jsonl", ".lock"
 SCHEMA = 1
@@ -37,23 +38,14 @@ def writing(folder: Path) -> Iterator[BinaryIO]:
         raise UserError(message) from None
     except (OSError, NotImplementedError) as error:
         lock.release()
-        message = f"run folder {folder} cannot be written: {_why(error)}."
+        message = f"run folder {folder} cannot be written: {why(error)}."
         raise UserError(message) from None
     try:
         with file:
-            _sync_names(folder)
+            sync_names(folder)
             yield file
     finally:
         lock.release()
-
-
-def make_folder(folder: Path, what: str = "folder") -> None:
-    """Make a folder and those above it; raise UserError where that cannot be."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"{what} {folder} cannot be made: {error.strerror}."
-        raise UserError(message) from None
 
 
 def append(file: BinaryIO, record: Mapping[str, Any]) -> None:
@@ -71,7 +63,7 @@ def append(file: BinaryIO, record: Mapping[str, Any]) -> None:
         with suppress(OSError):
             file.truncate(end)
         message = (
-            f"{file.name} cannot be written: {_why(error)}; what was measured before is kept, and "
+            f"{file.name} cannot be written: {why(error)}; what was measured before is kept, and "
             "the same command goes on."
         )
         raise UserError(message) from None
@@ -123,38 +115,7 @@ def write_run(folder: Path, record: Mapping[str, Any]) -> None:
     """Replace the record of a run in one step, so that no reader sees half of it."""
     text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
     with replacing(folder / RUN) as new:
-        new.write_text(text + "\n", encoding="utf-8")
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path to write to, which takes the place of ``path`` once it is whole and on the disk.
-
-    Raises UserError where it cannot be written; what was there before then stays.
-    """
-    new = path.with_name(f"{path.name}.new")
-    try:
-        yield new
-        with new.open("rb") as file:
-            os.fsync(file.fileno())
-        new.replace(path)
-        _sync_names(path.parent)
-    except OSError as error:
-        message = f"{path} cannot be written: {_why(error)}."
-        raise UserError(message) from None
-    finally:
-        with suppress(OSError):
-            new.unlink(missing_ok=True)
-
-
-def _sync_names(folder: Path) -> None:
-    """See the names of a folder's files on the disk; their contents alone outlive no power cut."""
-    with suppress(OSError):  # not every file system knows how
-        place = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(place)
-        finally:
-            os.close(place)
+        new.write(f"{text}\n".encode())
 
 
 def _whole(content: bytes) -> bytes:
@@ -181,7 +142,3 @@ def _cut_torn_line(path: Path) -> None:
         with path.open("rb+") as file:
             file.truncate(whole)
             os.fsync(file.fileno())
-
-
-def _why(error: Exception) -> str:
-    return getattr(error, "strerror", None) or reason(error)

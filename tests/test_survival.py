@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import resource
@@ -19,7 +20,8 @@ from harness.cli import main
 from harness.engine import Sizes
 from harness.errors import UserError
 from harness.plugins import ROOT
-from harness.store import LOCK, SAMPLES, append, read_samples, replacing, writing
+from harness.replacing import replacing
+from harness.store import LOCK, SAMPLES, append, read_samples, writing
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
 from tests.tiny import save_tiny
 
@@ -153,12 +155,13 @@ class TestDisk:
     def test_a_file_that_cannot_be_replaced_stays(self, tmp_path: Path) -> None:
         """A table or record is there whole, as it was or as it is to be, and nothing half."""
         (tmp_path / "table").write_text("old")
-        message = f"{tmp_path / 'table'} cannot be written: File exists."
+        message = f"{tmp_path / 'table'} cannot be written: No space left on device."
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         with (
             pytest.raises(UserError, match=re.escape(message)),
-            replacing(tmp_path / "table") as new,
+            replacing(tmp_path / "table"),
         ):
-            (new.write_text("ne"), new.mkdir())
+            raise full
         assert [path.name for path in tmp_path.iterdir()] == ["table"]
         assert (tmp_path / "table").read_text() == "old"
 

@@ -39,10 +39,10 @@ def compare(
     from harness.comparison import beside, readable, rows_of, tasks_of, unlike, words
     from harness.frame import make_frame
     from harness.published import read_table
+    from harness.replacing import make_folder
     from harness.report import grids, save_table
     from harness.reports._cells import cells
     from harness.schema import checked_run
-    from harness.store import make_folder
 
     record = checked_run(run)
     name = published or _asked(run, record)
