@@ -93,18 +93,22 @@ def _called(folder: Path, folders: Iterable[Path]) -> str:
 
 
 def _check_same_units(cells: Mapping[Key, Cell]) -> None:
-    """Raise UserError where runs together measure a task on more documents at one length."""
-    known: dict[tuple[str, str], tuple[int, Cell, set[str]]] = {}
+    """Raise UserError where runs together measure a task on more documents at one length.
+
+    Also where a document has more windows of the same targets (``window``) at one length.
+    """
+    known: dict[tuple[str, str], tuple[int, Cell, set[tuple[str, str]]]] = {}
     for (model, task, _, length), cell in cells.items():
         records = [record for record in cell.records.values() if record is not None]
         if len(records) < len(cell.records):
             continue  # half measured, and shown as such
-        units = {str(record["unit"]) for record in records}
+        units = {(str(r["unit"]), str(r["facts"].get("window", 0))) for r in records}
         first, other, before = known.setdefault((model, task), (length, cell, units))
         if units != before and cell.run != other.run:
             message = (
                 f"{model}, {task}: {len(before)} samples at {first} tokens and {len(units)} at "
-                f"{length} are not the same documents; measure both lengths in one sweep."
+                f"{length} are not the same documents or windows; measure both lengths in one"
+                " sweep."
             )
             raise UserError(message)
 

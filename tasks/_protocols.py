@@ -16,11 +16,17 @@ Protocol = Literal["tail", "prefix", "press", "disjoint", "overlap"]
 
 @dataclass(frozen=True)
 class Layout:
-    """What all protocols are told: the begin tokens, and the options in tokens."""
+    """What all protocols are given: the begin tokens, and the options.
+
+    ``tail``, ``stride`` and ``longest``, the longest length of the sweep, are in tokens;
+    ``windows`` are those of one document.
+    """
 
     opening: tuple[int, ...]
     tail: int
     stride: int
+    windows: int = 1
+    longest: int = 0
 
     def room(self, length: int) -> int:
         """Return how many tokens a window can score: all but what opens it, one at the least."""
@@ -32,7 +38,8 @@ class Window:
     """One window: ``tokens`` from ``start`` on are scored.
 
     ``first`` is the first scored token's place in the document, or in the stream of all documents;
-    ``bytes`` are those of the scored text in UTF-8, None where the tokenizer does not tell.
+    ``bytes`` are those of the scored text in UTF-8, None where the tokenizer does not tell;
+    ``number`` names the window of a document in the tail protocol.
     """
 
     unit: str
@@ -40,21 +47,35 @@ class Window:
     start: int
     first: int
     bytes: int | None
+    number: int | None = None
 
 
 Windows = Callable[[Sequence[Passage], int, Layout], Iterator[Window]]
 
 
 def tail(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield the last tokens before three quarters of each document: the same at every length."""
+    """Yield windows whose last tokens are scored: the same targets at every length."""
     text = length - len(layout.opening)
     for passage in passages:
-        end = tail_end(passage)
-        yield _window(passage, end - text, end - layout.tail, end, layout)
+        for number, end in enumerate(tail_ends(passage, layout)):
+            window = _window(passage, end - text, end - layout.tail, end, layout)
+            yield replace(window, number=number)
+
+
+def tail_ends(passage: Passage, layout: Layout) -> list[int]:
+    """Return where the windows of a document end, in tokens, spread evenly over its third quarter.
+
+    The first ends at three quarters, each further one earlier. There are fewer than asked for where
+    their targets would overlap, or where one would not hold the longest length.
+    """
+    last, quarter = tail_end(passage), len(passage.tokens) // 4
+    count = max(1, min(layout.windows, quarter // layout.tail))
+    ends = [last - number * quarter // count for number in range(count)]
+    return [end for end in ends if end + len(layout.opening) >= layout.longest]
 
 
 def tail_end(passage: Passage) -> int:
-    """Return where the tail protocol's windows end, in tokens."""
+    """Return where the last window of the tail protocol ends, in tokens."""
     return len(passage.tokens) * 3 // 4
 
 
@@ -95,16 +116,24 @@ def overlap(passages: Sequence[Passage], length: int, layout: Layout) -> Iterato
 
     As LongLoRA, LCEG and ChunkLlama do: windows cross documents, only a document opens with the
     begin token, and the last window is dropped, so that most tokens count length / stride times.
-    A window belongs to the document in which it begins.
+    With a stride of the length, windows are side by side and none is dropped. A window belongs to
+    the document in which it begins.
     """
     whole = stream(passages, layout.opening)
     starts = list(accumulate(len(layout.opening) + len(p.tokens) for p in passages))
     owner = 0
-    for begin in range(0, len(whole.tokens) - length, layout.stride)[:-1]:
+    for begin in overlap_starts(len(whole.tokens), length, layout.stride):
         while starts[owner] <= begin:
             owner += 1
         window = _window(whole, begin, begin, begin + length, replace(layout, opening=()))
         yield replace(window, unit=passages[owner].name)
+
+
+def overlap_starts(total: int, length: int, stride: int) -> range:
+    """Return where the windows of a stream of ``total`` tokens begin."""
+    if stride == length:
+        return range(0, total - length + 1, stride)
+    return range(0, total - length, stride)[:-1]
 
 
 def stream(passages: Sequence[Passage], opening: tuple[int, ...]) -> Passage:
@@ -137,3 +166,41 @@ PROTOCOLS: dict[Protocol, Windows] = {
     "disjoint": disjoint,
     "overlap": overlap,
 }
+
+
+def check(protocol: Protocol, layout: Layout, length: int) -> None:
+    """Raise ValueError for options that leave the shortest window without targets or context."""
+    if layout.windows < 1:
+        message = f"windows={layout.windows} is not 1 or more"
+        raise ValueError(message)
+    if protocol == "tail" and not 0 < layout.tail < length - len(layout.opening):
+        message = f"tail={layout.tail} leaves no context in a window of {length} tokens"
+        raise ValueError(message)
+    most = length if protocol == "overlap" else layout.room(length)
+    if protocol in ("press", "overlap") and not 0 < layout.stride <= most:
+        message = f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"
+        raise ValueError(message)
+
+
+def fitting(passages: list[Passage], protocol: Protocol, layout: Layout) -> list[Passage]:
+    """Return the documents that hold a window of the longest length; of overlap, all or none.
+
+    Raises ValueError where none does, saying what would fit.
+    """
+    opening, length = len(layout.opening), layout.longest
+    if protocol == "overlap":
+        total = sum(opening + len(passage.tokens) for passage in passages)
+        held = total if layout.stride == length else total - layout.stride - 1
+        found = passages if held >= length else []
+    else:
+        read = tail_end if protocol == "tail" else lambda passage: len(passage.tokens)
+        room = [read(passage) + opening for passage in passages]
+        held = max(room, default=0)
+        found = [p for p, tokens in zip(passages, room, strict=True) if tokens >= length]
+    if not found:
+        message = (
+            f"no document holds a window of {length} tokens; the longest that fits is "
+            f"{max(held, 0)}: ask for shorter lengths or give longer documents"
+        )
+        raise ValueError(message)
+    return found

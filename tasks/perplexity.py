@@ -14,8 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from tasks._intervals import ratio
 from tasks._positions import by_position
-from tasks._protocols import PROTOCOLS, Layout, Protocol, tail_end
-from tasks._types import Answer, Fact, Passage, Question, Sample, Score, Source
+from tasks._protocols import PROTOCOLS, Layout, Protocol, check, fitting
+from tasks._types import Answer, Fact, Question, Sample, Score, Source
 
 VERSION = 1
 METRIC = "perplexity"
@@ -28,52 +28,31 @@ def ask(
     seed: int = 0,
     protocol: Protocol = "tail",
     tail: int = 128,
+    windows: int = 1,
     stride: int = 256,
 ) -> Iterator[Question]:
     """Yield the windows of a protocol, of the documents that hold the longest length.
 
-    ``tail`` is the number of targets of the tail protocol, in tokens. Its windows end at three
-    quarters of the document, whatever the lengths of the sweep: clear of title pages and
-    licences, and the same targets when a length is added. ``stride`` is how far the windows of
-    press and overlap move, in tokens. Raises ValueError when no document is long enough, saying
-    what would fit, or when no context is left.
+    ``tail`` is the number of targets of a window of the tail protocol, in tokens, ``windows`` how
+    many windows a document has: they end evenly over its third quarter, clear of title pages and
+    licences, at the same targets when a length is added. A document has fewer where their targets
+    would overlap, or the longest length would begin before the document. ``stride`` is how far the
+    windows of press and overlap move, in tokens; overlap with a stride of the length has windows
+    side by side. Raises ValueError when no document is long enough, saying what would fit, or when
+    no context is left.
     """
     del seed  # nothing is drawn
-    layout = Layout(source.opening, tail, stride)
-    room = layout.room(min(lengths))
-    if protocol == "tail" and not 0 < tail < min(lengths) - len(layout.opening):
-        message = f"tail={tail} leaves no context in a window of {min(lengths)} tokens"
-        raise ValueError(message)
-    if protocol in ("press", "overlap") and not 0 < stride <= room:
-        message = f"stride={stride} is not 1 to {room}, what a window of {min(lengths)} can score"
-        raise ValueError(message)
-    passages = _fitting(source, protocol, layout, max(lengths))
+    layout = Layout(source.opening, tail, stride, windows, max(lengths))
+    check(protocol, layout, min(lengths))
+    passages = fitting(list(source.passages()), protocol, layout)
     for length in lengths:
         for window in PROTOCOLS[protocol](passages, length, layout):
             facts: dict[str, Fact] = {"protocol": protocol, "first": window.first}
+            if window.number is not None:
+                facts["window"] = window.number
             if window.bytes is not None:
                 facts["bytes"] = window.bytes
             yield Question(window.unit, length, window.tokens, window.start, facts)
-
-
-def _fitting(source: Source, protocol: Protocol, layout: Layout, length: int) -> list[Passage]:
-    """Return the documents that hold a window of ``length`` tokens; of overlap, all if any does."""
-    opening, passages = len(layout.opening), list(source.passages())
-    if protocol == "overlap":
-        held = sum(opening + len(passage.tokens) for passage in passages) - layout.stride - 1
-        fitting = passages if held >= length else []
-    else:
-        read = tail_end if protocol == "tail" else lambda passage: len(passage.tokens)
-        room = [read(passage) + opening for passage in passages]
-        held = max(room, default=0)
-        fitting = [p for p, tokens in zip(passages, room, strict=True) if tokens >= length]
-    if not fitting:
-        message = (
-            f"no document holds a window of {length} tokens; the longest that fits is "
-            f"{max(held, 0)}: ask for shorter lengths or give longer documents"
-        )
-        raise ValueError(message)
-    return fitting
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:

@@ -6,10 +6,12 @@ import math
 from random import Random
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from harness.source import make_source
 from tasks import perplexity
-from tasks._types import Answer, Question, Sample, Source
+from tasks._types import Answer, Passage, Question, Sample, Source
 from tests.tiny import tiny_tokenizer
 
 DRAW = Random(5)
@@ -34,6 +36,71 @@ def test_tail_scores_the_same_tokens_at_every_length(source: Source) -> None:
         text = source.passages()[1 if unit == "1200" else 2].tokens
         end = len(text) * 3 // 4
         assert long.tokens[1:] == text[end - 799 : end]
+
+
+def test_windows_end_evenly_over_the_third_quarter(source: Source) -> None:
+    """Five windows of a document of 1600 tokens end 80 apart, the last at three quarters of it."""
+    asked = [q for q in perplexity.ask(source, [100, 800], tail=50, windows=5) if q.unit == "1600"]
+    for length in (100, 800):
+        ends = [int(str(q.facts["first"])) + 50 for q in asked if q.length == length]
+        assert ends == [1200, 1120, 1040, 960, 880]
+        numbers = [q.facts["window"] for q in asked if q.length == length]
+        assert numbers == [0, 1, 2, 3, 4]
+    text = source.passages()[2].tokens
+    assert all(len(q.tokens) == q.length for q in asked)
+    assert [tuple(q.tokens[q.start :]) for q in asked if q.length == 800] == [
+        tuple(text[end - 50 : end]) for end in (1200, 1120, 1040, 960, 880)
+    ]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    sizes=st.lists(st.integers(20, 900), min_size=1, max_size=4),
+    lengths=st.lists(st.integers(12, 700), min_size=1, max_size=3, unique=True),
+    tail=st.integers(1, 9),
+    windows=st.integers(1, 30),
+)
+def test_windows_have_the_same_targets_at_every_length(
+    sizes: list[int], lengths: list[int], tail: int, windows: int
+) -> None:
+    """As many as fit, no target twice, whole windows alone, and what one window has is kept."""
+    passages = [Passage(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
+    source = Source(lambda _: [], lambda _: "", 0, 64, lambda: passages)
+    assume(max(sizes) * 3 // 4 + 1 >= max(lengths))
+    asked = list(perplexity.ask(source, lengths, tail=tail, windows=windows))
+    alone = list(perplexity.ask(source, lengths, tail=tail))
+    assert {q.digest for q in alone} <= {q.digest for q in asked}
+    by_length = {
+        n: [(q.unit, tuple(q.tokens[q.start :])) for q in asked if q.length == n] for n in lengths
+    }
+    first = by_length[lengths[0]]
+    assert all(found == first for found in by_length.values())
+    for unit in {unit for unit, _ in first}:
+        targets = [token for other, found in first if other == unit for token in found]
+        assert len(targets) == len(set(targets))
+        size = sizes[int(unit)]
+        count = sum(other == unit for other, _ in first)
+        assert count <= windows
+        if size // 2 >= max(lengths):  # all of its third quarter holds the longest length
+            assert count == max(1, min(windows, size // 4 // tail))
+
+
+def test_windows_of_one_document_are_one_unit_of_the_interval(source: Source) -> None:
+    """With several windows n still counts documents, each with the weight of its targets."""
+    samples = []
+    for question in perplexity.ask(source, [200], tail=50, windows=4):
+        n = len(question.tokens) - question.start
+        loss = 1.0 + len(question.unit)
+        samples.append(perplexity.grade(question, Answer((loss,) * n, (0,) * (n + 1)), source))
+    weights = {unit: sum(s.weight for s in samples if s.unit == unit) for unit in ("300", "1200")}
+    assert weights == {"300": 50, "1200": 200}
+    assert perplexity.score(samples).n == len({s.unit for s in samples}) == 3
+
+
+def test_windows_below_one_are_refused(source: Source) -> None:
+    """Zero windows are no measurement."""
+    with pytest.raises(ValueError, match="windows=0 is not 1 or more"):
+        list(perplexity.ask(source, [200], windows=0))
 
 
 def test_prefix_scores_every_token_of_the_first_window_once(source: Source) -> None:

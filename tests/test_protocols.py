@@ -111,6 +111,38 @@ def test_overlap_is_the_loop_over_one_stream(model: Any, source: Source) -> None
     assert {sample.unit for sample in samples} == {"a", "b"}
 
 
+@pytest.mark.parametrize("length", [32, 37])
+def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
+    model: Any, source: Source, length: int
+) -> None:
+    """Windows [kL, (k + 1)L) of one stream, the last whole one included, each but its first token.
+
+    The stream has 258 tokens: 8 windows of 32 leave 2, 6 windows of 37 leave 36.
+    """
+    stream = [token for p in source.passages() for token in (source.bos, *p.tokens)]
+    losses = []
+    for number in range(len(stream) // length):
+        inputs = torch.tensor([stream[number * length : (number + 1) * length]])
+        with torch.inference_mode():
+            losses.append(float(model(inputs, labels=inputs).loss))
+    asked = list(perplexity.ask(source, [length], protocol="overlap", stride=length))
+    samples = [
+        perplexity.grade(asked[index], answer, source)
+        for index, answer in answers(model, asked)
+        if answer is not None
+    ]
+    assert len(samples) == len(losses) == len(stream) // length
+    naive = math.exp(sum(losses) / len(losses))
+    assert perplexity.score(samples).value == pytest.approx(naive, rel=1e-5)
+
+
+def test_one_whole_stream_is_a_window(source: Source) -> None:
+    """The last window is kept where it is the only one, and one token more is refused."""
+    assert len(list(perplexity.ask(source, [258], protocol="overlap", stride=258))) == 1
+    with pytest.raises(ValueError, match="the longest that fits is 258"):
+        list(perplexity.ask(source, [259], protocol="overlap", stride=259))
+
+
 def test_prefix_is_one_window_a_document(model: Any, source: Source) -> None:
     """The begin token and the first L - 1 tokens of each document, all scored."""
     parts = [
@@ -181,12 +213,12 @@ def test_documents_are_the_unit_of_the_interval() -> None:
         (
             {"protocol": "press", "stride": 48},
             48,
-            "stride=48 is not 1 to 47, what a window of 48 can score",
+            "stride=48 is not 1 to 47, for a window of 48 tokens",
         ),
         (
             {"protocol": "overlap", "stride": 0},
             48,
-            "stride=0 is not 1 to 47, what a window of 48 can score",
+            "stride=0 is not 1 to 48, for a window of 48 tokens",
         ),
         (
             {"protocol": "overlap", "stride": 16},
