@@ -76,7 +76,11 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
     if not original:
         message = f"{config.model_type}: the config has no max_position_embeddings."
         raise UserError(message)
-    return int(_number(config.model_type, "the trained length", original))
+    trained = int(_number(config.model_type, "the trained length", original))
+    if trained < 1:
+        message = f"{config.model_type}: the trained length must be 1 or more, it is {trained}."
+        raise UserError(message)
+    return trained
 
 
 def _number(kind: str, name: str, given: object) -> float:

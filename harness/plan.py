@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.bounds import Tally, check_cells
 from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.errors import UserError
 from harness.library import make_library, open_all
@@ -22,7 +23,8 @@ from scaling._rotation import Rotation
 from tasks._tokens import kept
 from tasks._types import Question, Source
 
-Asked = dict[str, list[Question]]  # by task label
+Questions = dict[int, list[Question]]  # by length
+Asked = dict[str, Questions]  # by task label
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
 
     ``elsewhere`` is the device where workers compute, if it is not this process that does.
     """
+    check_cells(len(spec.scaling), len(spec.task), len(spec.length))
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
     tasks = unlike("task", [load("task", given) for given in spec.task])
     opened = open_all(spec.docs, tasks)
@@ -94,8 +97,10 @@ def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
     found = over_lengths(methods, checkpoint.rope, lengths)
     rotations = {place: r for place, r in found.items() if not isinstance(r, UserError)}
     library = make_library(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
+    tally = Tally()
     asked: Asked = {
-        task.label: _ask(task, library.source(task.label), lengths, spec.seed) for task in tasks
+        task.label: _ask(task, library.source(task.label), lengths, spec.seed, tally)
+        for task in tasks
     }
     _check_vocabulary(checkpoint, asked)
     cells = tuple(
@@ -129,14 +134,22 @@ def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
     return tuple(plugins)
 
 
-def _ask(task: Plugin, source: Source, lengths: Sequence[int], seed: int) -> list[Question]:
-    what = f"task {task.label}"
-    options = dict(task.options)
-    ask = task.module.ask
-    return call(what, lambda: list(_held(ask(source, lengths, seed=seed, **options), lengths)))
+def _ask(
+    task: Plugin, source: Source, lengths: Sequence[int], seed: int, tally: Tally
+) -> Questions:
+    """Return the questions of a task by length."""
+    found: Questions = {length: [] for length in lengths}
+
+    def ask() -> None:
+        asked = task.module.ask(source, lengths, seed=seed, **task.options)
+        for question in _held(asked, lengths, tally):
+            found[question.length].append(question)
+
+    call(f"task {task.label}", ask)
+    return found
 
 
-def _held(asked: Iterable[Any], lengths: Sequence[int]) -> Iterator[Question]:
+def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterator[Question]:
     """Yield the questions, of equal ones each with its turn, so that all of them count.
 
     Raises ValueError for what could not be put to a model or recorded.
@@ -147,6 +160,7 @@ def _held(asked: Iterable[Any], lengths: Sequence[int]) -> Iterator[Question]:
         if question.length not in lengths:
             message = f"{question.unit}: it asks {question.length} tokens, which is no length asked"
             raise ValueError(message)
+        tally.add(question)
         turn = turns[question.digest]
         turns[question.digest] += 1
         yield replace(question, turn=turn) if turn else question
@@ -154,7 +168,7 @@ def _held(asked: Iterable[Any], lengths: Sequence[int]) -> Iterator[Question]:
 
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
     size = checkpoint.config.get_text_config().vocab_size
-    every = [question for questions in asked.values() for question in questions]
+    every = [q for lengths in asked.values() for some in lengths.values() for q in some]
     largest = max((int(kept(question.tokens).numbers().max()) for question in every), default=0)
     if largest >= size:
         message = (
@@ -172,7 +186,7 @@ def _cell(
     found: Rotation | UserError,
     asked: Asked,
 ) -> Cell:
-    questions = tuple(question for question in asked[task.label] if question.length == length)
+    questions = tuple(asked[task.label][length])
     failed = printable(str(found)) if isinstance(found, UserError) else None
     fingerprint = None if isinstance(found, UserError) else found.fingerprint
     key = _key(checkpoint, fingerprint, task, length)

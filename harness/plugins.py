@@ -96,8 +96,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     allowed = sorted(known)
     parts = [known for known in allowed if known in word.split("_")]  # dynamic_yarn: yarn
     close = parts or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    close = close or [name for name in allowed if word and _shortens(word, name)]
     hint = f"did you mean {close[0]!r}? " if close else ""
     return f"{hint}known: {', '.join(allowed) or 'none'}"
+
+
+def _shortens(word: str, name: str) -> bool:
+    """Tell whether a word has some of a name's letters in their order: ppl for perplexity."""
+    letters = iter(name)
+    return word[0] == name[0] and all(letter in letters for letter in word)
 
 
 def _module(kind: str, name: str) -> tuple[ModuleType, str | None]:

@@ -11,9 +11,11 @@ import yaml
 
 from harness.errors import UserError, reason
 from harness.plugins import nearest
+from harness.reading import read_regular
 
 CARRIED = Path(__file__).parent / "sweeps"  # sweeps of published settings, by name
 LARGEST = 2**20  # bytes
+DIGITS = 30  # characters of a number
 PUZZLING = re.compile(r"[-+]?0\d|.*:")  # octal and base 60, to YAML
 Place = tuple[str | int, ...]  # a key, or a key and what follows below it
 
@@ -44,8 +46,7 @@ def read_sheet(given: Path) -> Sheet:
     """Read a sweep file, or the carried one of this name; raise UserError for what is none."""
     file = _place(given)
     try:
-        with file.open("rb") as opened:
-            content = opened.read(LARGEST + 1)
+        content = read_regular(file, limit=LARGEST)
     except FileNotFoundError:
         message = f"sweep file {file} does not exist{_meant(given)}."
         raise UserError(message) from None
@@ -53,9 +54,6 @@ def read_sheet(given: Path) -> Sheet:
         why = getattr(error, "strerror", None) or reason(error)
         message = f"sweep file {file} cannot be read: {why}."
         raise UserError(message) from None
-    if len(content) > LARGEST:
-        message = f"sweep file {file} is larger than {LARGEST // 2**20} MiB: it is none."
-        raise UserError(message)
     return _parsed(file, content)
 
 
@@ -74,6 +72,8 @@ def _parsed(file: Path, content: bytes) -> Sheet:
     try:
         loader = yaml.SafeLoader(content.decode("utf-8-sig"))
         node = loader.get_single_node()
+        if node is not None:
+            _check_scalars(file, node)
         read = loader.construct_document(node) if node is not None else None
     # A library's constructors raise what they like for 2001-13-45 or a million brackets.
     except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
@@ -82,7 +82,6 @@ def _parsed(file: Path, content: bytes) -> Sheet:
     if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
         message = f"sweep file {file} must hold settings (model: …, scaling: […], …)."
         raise UserError(message)
-    _check_numbers(file, node)
     sheet = Sheet(file, {str(key): value for key, value in read.items()}, {})
     for key, value in node.value:
         _note(sheet, (str(key.value),), key)
@@ -93,21 +92,31 @@ def _parsed(file: Path, content: bytes) -> Sheet:
     return sheet
 
 
-def _check_numbers(file: Path, node: yaml.Node) -> None:
-    """Refuse what YAML reads as another number than a person does: 010 is 8 to it, 1:30 is 90."""
+def _check_scalars(file: Path, node: yaml.Node) -> None:
+    """Refuse, before it is computed, what YAML makes more or something else of than a person does.
+
+    010 is 8 to it and 1:30 is 90; numbers of a million digits and merges of merges take for ever.
+    """
     waiting, seen = [node], {id(node)}
     while waiting:
         node = waiting.pop()
-        if node.tag == "tag:yaml.org,2002:int" and PUZZLING.match(node.value):
-            line = node.start_mark.line + 1
-            message = (
-                f"{file}, line {line}: {node.value} is another number in YAML; write it plain."
-            )
+        told = _puzzling(node)
+        if told:
+            message = f"{file}, line {node.start_mark.line + 1}: {told}."
             raise UserError(message)
         parts = node.value if isinstance(node.value, list) else []
         found = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
         waiting += [n for n in found if id(n) not in seen]  # a file may hold itself, by an anchor
         seen |= set(map(id, found))
+
+
+def _puzzling(node: yaml.Node) -> str:
+    kind = node.tag.rpartition(":")[2]
+    if kind in ("int", "float") and len(node.value) > DIGITS:
+        return f"a number of {len(node.value):,} characters; at most {DIGITS} are read"
+    if kind == "int" and PUZZLING.match(node.value):
+        return f"{node.value} is another number in YAML; write it plain"
+    return "merges (<<) are not read; write the settings out" if kind == "merge" else ""
 
 
 def _note(sheet: Sheet, place: Place, node: yaml.Node) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-import reprlib
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,31 +18,22 @@ from pydantic import (
     field_validator,
 )
 
+from harness.bounds import CELLS, check_length
 from harness.documents import open_documents
 from harness.errors import UserError
 from harness.grid import expand
 from harness.plugins import load, nearest
 from harness.published import read_table
 from harness.sheet import Sheet, read_sheet
+from harness.units import SHORT, size, tokens
 
 SCALING = ("none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn")
 TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
-SIZE = re.compile(r"([1-9]\d*(?:\.\d+)?) ?([KMGT]i?B|)")
-UNITS = {
-    "": 1,
-    **{f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")},
-    **{f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")},
-}
-LENGTH = re.compile(r"([1-9][0-9]{0,11})([kx]?)")
-SHORT = reprlib.Repr()  # a file may nest lists within lists without end
-SHORT.maxstring = SHORT.maxother = 200
 
 
 def _length(text: str) -> str:
-    if not LENGTH.fullmatch(text):
-        message = f"{text!r} is no length; write 512, 4k (4096) or 2x (of the window)"
-        raise ValueError(message)
+    tokens(text, 1)
     return text
 
 
@@ -91,11 +82,21 @@ class Spec(BaseModel):
         if not items:
             message = "name at least one"
             raise ValueError(message)
+        if len(items) > CELLS:
+            message = f"{len(items):,} entries; name at most {CELLS:,}"
+            raise ValueError(message)
         return tuple(str(item) if _is_whole(item) else item for item in items)
 
     @field_validator("scaling", "task", mode="after")
     @classmethod
     def _without_grids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for before, entry in pairwise(("NAME", *value)):
+            if re.match(r"\w+=(?!.*\.py$)", entry):
+                colon = "," if ":" in before else ":"
+                message = (
+                    f"{entry!r} is an option; write it behind its name: {before}{colon}{entry}"
+                )
+                raise ValueError(message)
         return tuple(entry for given in value for entry in expand(given))
 
     @field_validator("docs", mode="before")
@@ -112,27 +113,25 @@ class Spec(BaseModel):
     @classmethod
     def _a_size(cls, value: Any) -> Any:
         """Take a number of bytes for what it is, and refuse what is no size."""
-        text = str(value) if isinstance(value, int) else value
-        if isinstance(text, str) and not SIZE.fullmatch(text):
-            message = f"{text!r} is no size; write 800MiB, 12GiB, 12GB or bytes"
-            raise ValueError(message)
+        text = str(value) if _is_whole(value) else value
+        if isinstance(text, str):
+            size(text)
         return text
 
     @property
     def memory(self) -> int | None:
         """The bytes that weights and work may take; None for no limit."""
-        found = SIZE.fullmatch(self.max_memory or "")
-        return int(float(found[1]) * UNITS[found[2]]) if found else None
+        return size(self.max_memory) if self.max_memory else None
 
     def lengths(self, trained_length: int) -> tuple[int, ...]:
-        """Return the lengths in tokens, ascending, each once."""
-        unit = {"": 1, "k": 1024, "x": trained_length}
-        found = set()
-        for text in self.length:
-            match = LENGTH.fullmatch(text)
-            assert match is not None  # held by the validator
-            found.add(int(match[1]) * unit[match[2]])
-        return tuple(sorted(found))
+        """Return the lengths in tokens, ascending, each once; a part of a token is rounded.
+
+        Raises UserError for one that holds no token, or too many.
+        """
+        found = {text: tokens(text, trained_length) for text in self.length}
+        for text, length in found.items():
+            check_length(text, length)
+        return tuple(sorted(set(found.values())))
 
 
 def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
@@ -227,6 +226,9 @@ def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Sp
         place = tuple(first["loc"])
         key = str(place[0])
         reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "literal_error" and isinstance(first["input"], str):
+            known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+            reason = nearest(first["input"], known)
         where = "" if key in flags else sheet.where(place)
         message = f"{where}{key}: {reason} (given: {SHORT.repr(first['input'])})."
         raise UserError(message) from None

@@ -16,6 +16,7 @@ from tasks._types import Answer, Fact, Question, Sample, Score, Source
 
 VERSION = 1
 METRIC = "accuracy"
+MOST = 10_000  # trials of one length: a 95 % interval is then 2 points wide at the widest
 
 
 def ask(
@@ -32,8 +33,11 @@ def ask(
     The keys depend on seed, depth and trial alone, so every method and every length is asked
     for the same ones. Raises ValueError when a prompt cannot fit, naming the least length.
     """
-    if depths < 1 or trials < 1:
-        message = f"passkey needs depths >= 1 and trials >= 1, got {depths} and {trials}"
+    if depths < 1 or trials < 1 or depths * trials > MOST:
+        message = (
+            f"passkey needs depths >= 1, trials >= 1 and {MOST} trials a length at the most"
+            f" (depths x trials), got {depths} and {trials}"
+        )
         raise ValueError(message)
     digits = max(2, len(str(depths)))  # so that every depth has a name of its own
     for length in lengths:

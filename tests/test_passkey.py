@@ -108,7 +108,7 @@ def test_filler_from_documents_needs_one_long_enough() -> None:
         ValueError, match="no document holds .* tokens of filler; the longest has 5"
     ):
         list(passkey.ask(short, [400], filler="documents"))
-    with pytest.raises(ValueError, match="passkey needs depths >= 1 and trials >= 1, got 0 and 5"):
+    with pytest.raises(ValueError, match="passkey needs depths >= 1, .* got 0 and 5"):
         list(passkey.ask(short, [400], depths=0))
 
 

@@ -66,6 +66,12 @@ def run(*words: object) -> int:
         ("seed: 1\nmodel: []\n", 2, "model: name at least one (given: [])."),
         ("model: [a, 7]\n", 1, "model: Input should be a valid string (given: 7)."),
         ("revision: x\nmodel: [a, b]\n", 2, "model: a revision is one model's; write each as"),
+        (f"seed: 0x{'f' * 5000}\n", 1, "a number of 5,002 characters"),
+        (f"max_memory: {'9' * 5000}\n", 1, "a number of 5,000 characters"),
+        ("seed: 1\ndocs: " + "1:" * 300_000 + "1\n", 2, "a number of 600,001 characters"),
+        ("max_memory: 1.0e+400\n", 1, "max_memory: Input should be a valid string"),
+        ("a: &a {b: 1}\nc: {<<: [*a, *a]}\n", 2, "merges (<<) are not read"),
+        (f"length: {list(range(1, 20_001))}\n", 1, "length: 20,000 entries; name at most 10,000"),
         ("seed: 99999999999999999999\n", 1, "seed: Input should be less than"),
     ],
 )

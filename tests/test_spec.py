@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
+from harness.plugins import load
 from harness.spec import LENGTHS, SCALING, TASKS, Spec, parse
 
 SETTINGS = (
@@ -42,13 +43,14 @@ def test_nothing_asked_is_the_whole_default() -> None:
         (("512",), (512,)),
         (("4k",), (4096,)),
         (("2x",), (512,)),
+        (("1.5x", "1.5k", "12k", "4K", "0.3x"), (77, 384, 1536, 4096, 12_288)),
         (("2x", "64", "1k", "512", "1x"), (64, 256, 512, 1024)),
     ],
 )
 def test_lengths_are_tokens_ascending_each_once(
     given: tuple[str, ...], tokens: tuple[int, ...]
 ) -> None:
-    """512 is tokens, 4k is 4096, 2x is two trained windows."""
+    """512 is tokens, 4k and 4K are 4096, 1.5x is one trained window and a half."""
     assert Spec(length=given).lengths(trained_length=256) == tokens
 
 
@@ -86,7 +88,8 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
         ("7: 1\n", f"no setting is called '7'; known: {SETTINGS}."),
         (
             "length: [64, 4q]\n",
-            "length: '4q' is no length; write 512, 4k (4096) or 2x (of the window) (given: '4q').",
+            "length: '4q' is no length; write 512, 4k (4096), or 2x or 1.5x (of the window) "
+            "(given: '4q').",
         ),
         ("scaling: [{}]\n", "scaling: Input should be a valid string (given: {})."),
         ("scaling: []\n", "scaling: name at least one (given: [])."),
@@ -99,7 +102,8 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
         ),
         (
             "dtype: float8\n",
-            "dtype: Input should be 'auto', 'float32', 'bfloat16' or 'float16' (given: 'float8').",
+            "dtype: did you mean 'float32'? known: auto, bfloat16, float16, float32 (given: "
+            "'float8').",
         ),
         (
             "docs: ''\n",
@@ -120,14 +124,12 @@ def test_a_mistake_in_a_sweep_file_is_answered_word_for_word(
 def test_a_mistake_in_a_flag_does_not_blame_the_file(sweep: Path) -> None:
     """The file is named only for its own settings."""
     sweep.write_text("seed: 7\n")
-    assert refused(sweep, {"length": ("long",)}) == (
-        "length: 'long' is no length; write 512, 4k (4096) or 2x (of the window) (given: 'long')."
-    )
+    assert refused(sweep, {"length": ("long",)}).startswith("length: 'long' is no length;")
 
 
-@pytest.mark.parametrize("text", ["512k1", "k", "-1", "1.5x", "", " 5", "4K"])
+@pytest.mark.parametrize("text", ["512k1", "k", "-1", "1.5", ".5x", "", " 5", "1e3"])
 def test_what_is_no_length_is_refused(text: str) -> None:
-    """A length is digits with k, x or nothing behind."""
+    """A length is a number with k, x or nothing behind; parts are of a k or a window."""
     assert refused(None, {"length": (text,)}).startswith(f"length: {text!r} is no length;")
 
 
@@ -159,7 +161,7 @@ def test_a_missing_sweep_file_is_named(sweep: Path) -> None:
     """A sweep file that is not there, or is a folder, is one sentence."""
     assert refused(sweep, {}) == f"sweep file {sweep} does not exist."
     assert refused(sweep.parent, {}) == (
-        f"sweep file {sweep.parent} cannot be read: Is a directory."
+        f"sweep file {sweep.parent} cannot be read: it is a folder, not a regular file."
     )
 
 
@@ -173,6 +175,32 @@ def test_one_thing_stands_for_a_list_of_one(tmp_path: Path) -> None:
 
 def test_no_length_is_nothing() -> None:
     """Zero tokens, or zero windows, are no context to measure in."""
-    for text in ("0", "0k", "0x", "-1", "1.5k"):
+    for text in ("0", "0k", "0.0x", "-1"):
         with pytest.raises(UserError, match=f"^length: '{text}' is no length; write 512, 4k"):
             parse(None, {"length": (text,)})
+
+
+@pytest.mark.parametrize(
+    ("flags", "hint"),
+    [
+        ({"dtype": "bf16"}, "did you mean 'bfloat16'?"),
+        ({"dtype": "fp16"}, "did you mean 'float16'?"),
+        ({"scaling": ("yarn", "factor=4")}, "yarn:factor=4"),
+        ({"scaling": ("yarn:beta_fast=16", "factor=4")}, "yarn:beta_fast=16,factor=4"),
+    ],
+)
+def test_what_was_meant_is_said(flags: dict[str, Any], hint: str) -> None:
+    """A short name of a dtype, or an option without its colon, is answered with what to write."""
+    assert hint in refused(None, flags)
+
+
+def test_a_short_name_of_a_task_is_known_again() -> None:
+    """Letters of a name in their order stand for it."""
+    with pytest.raises(UserError, match="did you mean 'perplexity'"):
+        load("task", "ppl")
+
+
+def test_a_size_is_exact() -> None:
+    """A limit of memory is a number of bytes of at most 18 digits and a unit."""
+    assert Spec(max_memory="1.5KiB").memory == 1536
+    assert "is no size" in refused(None, {"max_memory": "9" * 5000 + "TB"})
