@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 from huggingface_hub.utils import logging as hub_logging
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
 from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
+from harness.attempt import attempt
 from harness.errors import UserError, reason
-from harness.geometry import rescaled, rope_of
+from harness.geometry import check_numbers, rescaled, rope_of
+from harness.hollow import hollow
+from harness.model_files import check_folder, check_place, folder_hash, named_weights
 from harness.names import place, printable
-from harness.placement import check_whole, seated, spread
-from harness.rotary import check_geometry
+from harness.placement import check_whole
 from scaling._types import Rope
 
 REFERENCE = Path(__file__).resolve().parent / "reference"
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
-TRUST = "where you trust it, let it run with --trust-remote-code."
-NO_FOLDER = " There is no folder of this name either."
+ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -75,14 +74,14 @@ def open_checkpoint(
     """
     where, commit, config = _open_config(name, revision, trust_remote_code)
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
-    tokenizer = _read("tokenizer", where, lambda: AutoTokenizer.from_pretrained(where, **options))
+    tokenizer = attempt("tokenizer", where, lambda: _tokenizer(where, options))
     check_whole(device_map, device)
     where_to = elsewhere or _device(device)
     return Checkpoint(
         name=where,
         label=_label(name),
         revision=commit,
-        fingerprint=commit or _folder_hash(Path(where)),
+        fingerprint=commit or _fingerprint(where, config, trust_remote_code, allow_pickle),
         config=config,
         tokenizer=tokenizer,
         rope=rope_of(config),
@@ -97,34 +96,6 @@ def open_checkpoint(
 def read_config(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Any]:
     """Return a model's label and config; neither tokenizer nor weights are looked at."""
     return _label(name), _open_config(name, revision, trust_remote_code)[2]
-
-
-def load_weights(checkpoint: Checkpoint) -> Any:
-    """Load the model in eval mode on its device, and check its geometry against its config."""
-    where = checkpoint.name
-    loaded: Any = _read(
-        "weights",
-        where,
-        lambda: AutoModelForCausalLM.from_pretrained(
-            where,
-            revision=checkpoint.revision,
-            dtype=DTYPES[checkpoint.dtype],
-            trust_remote_code=checkpoint.trust_remote_code,
-            use_safetensors=None if checkpoint.allow_pickle else True,
-            output_loading_info=True,
-            **(spread() if checkpoint.device_map else {}),
-        ),
-        hint="" if checkpoint.allow_pickle else " Only safetensors are read, or --allow-pickle.",
-    )
-    model, info = loaded
-    missing = sorted(info["missing_keys"])
-    if missing:  # transformers would fill them with random numbers
-        message = f"the weights of {where} lack {len(missing)} tensors, {missing[0]} among them."
-        raise UserError(message)
-    model = seated(model) if checkpoint.device_map else model.to(checkpoint.device)
-    model.eval()
-    check_geometry(model, checkpoint.rope)
-    return model
 
 
 def parameter_count(checkpoint: Checkpoint) -> int:
@@ -165,7 +136,7 @@ def _open_config(
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     hub_logging.set_verbosity_error()  # else five lines of retries stand before our sentence
-    folder = REFERENCE if name == "reference" else place(name)
+    folder = REFERENCE if name == "reference" else check_place(name)
     local = folder.is_dir()
     if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
@@ -174,10 +145,19 @@ def _open_config(
         message = f"--revision {revision} is for hub models; {name} is a folder."
         raise UserError(message)
     where = str(folder) if local else name
-    commit = None if local else _read("config", where, lambda: _commit(where, revision), NO_FOLDER)
+    if local:
+        check_folder(folder)
+    commit = None if local else attempt("config", where, lambda: _commit(where, revision))
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
-    config = _read("config", where, lambda: AutoConfig.from_pretrained(where, **options))
-    return where, commit, config
+    check_numbers(where, attempt("config", where, lambda: _raw(where, commit)))
+    config = attempt("config", where, lambda: AutoConfig.from_pretrained(where, **options))
+    return where, commit, _own_attention(config)
+
+
+def _raw(where: str, commit: str | None) -> dict[str, Any]:
+    """Return what config.json says, before anything is made of it."""
+    found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
+    return found
 
 
 def _label(name: str) -> str:
@@ -187,34 +167,36 @@ def _label(name: str) -> str:
     return printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
 
 
-def hollow(config: Any, *, trust_remote_code: bool) -> Any:
-    """Build a model without memory for its weights; raise UserError for a config of none."""
-    build, options = AutoModelForCausalLM.from_config, {"trust_remote_code": trust_remote_code}
-    with torch.device("meta"):
-        return _read("config", f"this {config.model_type}", lambda: build(config, **options))
-
-
 def _scales(model: Any) -> dict[str, float]:
     """Return every module's own softmax scale."""
     scales = ((name, getattr(module, "scaling", None)) for name, module in model.named_modules())
     return {name: scale for name, scale in scales if isinstance(scale, float)}
 
 
-def _read(part: str, where: str, function: Callable[[], Any], hint: str = "") -> Any:
-    try:
-        return function()
-    except Exception as error:
-        message = f"the {part} of {where} cannot be read: {reason(error)}{hint}"
-        if "trust_remote_code=True" in str(error):
-            message = f"the {part} of {where} needs the repository's own code; {TRUST}"
-        raise UserError(message) from error
+def _tokenizer(where: str, options: dict[str, Any]) -> Any:
+    """Return a tokenizer that has read a short text and written it."""
+    found = AutoTokenizer.from_pretrained(where, **options)
+    found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
+    return found
+
+
+def _own_attention(config: Any) -> Any:
+    """Return a config that has the library load no attention and no experts from the hub."""
+    text = config.get_text_config()
+    attention, experts = text._attn_implementation, text._experts_implementation
+    config._attn_implementation = attention if attention in ATTENTION else None
+    config._experts_implementation = experts if experts in EXPERTS else None
+    return config
 
 
 def _commit(name: str, revision: str | None) -> str:
     """Return the commit a hub model's branch or tag stands for; all else is read at it."""
-    commit: str | None = extract_commit_hash(
-        cached_file(name, "config.json", revision=revision), None
-    )
+    try:
+        found = cached_file(name, "config.json", revision=revision)
+    except OSError as error:
+        message = f"{reason(error)} There is no folder of this name either."
+        raise OSError(message) from error
+    commit: str | None = extract_commit_hash(found, None)
     if commit is None:
         message = f"the commit of {name} is not known"
         raise OSError(message)
@@ -240,11 +222,6 @@ def _dtype(dtype: str, device: str, config: Any) -> str:
     return "float32" if device == "cpu" or shipped not in DTYPES else shipped
 
 
-def _folder_hash(folder: Path) -> str:
-    """Hash config, tokenizer, code and weights, every byte: a changed model has other numbers."""
-    digest = sha256()
-    for path in sorted(folder.iterdir()):
-        if path.suffix in (".json", ".model", ".py", ".safetensors", ".bin"):
-            with path.open("rb") as file:
-                digest.update(f"{path.name} {file_digest(file, 'sha256').hexdigest()}".encode())
-    return digest.hexdigest()[:16]
+def _fingerprint(where: str, config: Any, trusted: bool, allow_pickle: bool) -> str:
+    named = named_weights(where, None, config, allow_pickle=allow_pickle)
+    return folder_hash(Path(where), named, code=trusted)

@@ -13,3 +13,8 @@ def reason(error: object) -> str:
     """Return what a library says went wrong, in one line a person can read."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
+
+
+def panicked(error: BaseException) -> bool:
+    """Tell the failure of a library written in Rust, which is no Exception, from an interrupt."""
+    return type(error).__name__ == "PanicException"

@@ -7,9 +7,11 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from harness.errors import UserError
+from harness.errors import UserError, reason
 from scaling._types import Rope
 
+MOST_LAYERS, LARGEST = 1_000, 2**63  # of a config; above them nothing is built of it
+LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
 FULL = "full_attention"  # of a rotary embedding per layer type, the slot that sees far
 
 
@@ -26,8 +28,10 @@ def rope_of(config: Any) -> Rope:
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
     rotary_dim = int(head_dim * part)
-    if rotary_dim < 2 or rotary_dim % 2:
-        message = f"{kind}: rotary_dim must be even and at least 2, the config gives {rotary_dim}."
+    if not 2 <= rotary_dim <= WIDEST or rotary_dim % 2:
+        message = (
+            f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives {rotary_dim}."
+        )
         raise UserError(message)
     trained = _trained_length(config, shipped)
     given = dict(shipped)
@@ -37,6 +41,21 @@ def rope_of(config: Any) -> Rope:
         # transformers' own rule where a checkpoint names only its two windows
         given["factor"] = config.max_position_embeddings / trained
     return Rope(rotary_dim, _number(kind, "rope_theta", shipped.get("rope_theta")), trained, given)
+
+
+def check_numbers(where: str, given: object, name: str = "the config") -> None:
+    """Raise UserError for whole numbers that no model has, before a config is made of them."""
+    if isinstance(given, dict):
+        for key, value in given.items():
+            check_numbers(where, value, str(key))
+    elif isinstance(given, list):
+        for value in given:
+            check_numbers(where, value, name)
+    elif isinstance(given, int):
+        limit = MOST_LAYERS if "layer" in name else LARGEST
+        if abs(given) > limit:
+            message = f"the config of {where} gives {name} as {reason(given)}; at most {limit:,}."
+            raise UserError(message)
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
@@ -77,8 +96,11 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
         message = f"{config.model_type}: the config has no max_position_embeddings."
         raise UserError(message)
     trained = int(_number(config.model_type, "the trained length", original))
-    if trained < 1:
-        message = f"{config.model_type}: the trained length must be 1 or more, it is {trained}."
+    if not 1 <= trained <= LONGEST:
+        message = (
+            f"{config.model_type}: the trained length must be from 1 to {LONGEST:,} tokens, it is"
+            f" {trained:,}."
+        )
         raise UserError(message)
     return trained
 

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from harness.checkpoint import hollow
 from harness.geometry import rescaled
+from harness.hollow import hollow
 from harness.rotary import rotary_name
 
 Kind = Literal["full", "sliding"]

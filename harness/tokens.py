@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from huggingface_hub import cached_assets_path, constants
 
+from harness.attempt import attempt
 from tasks._tokens import Tokens
 
 CACHE = 1  # raised when a cached file would be read as something else
@@ -49,13 +50,13 @@ def make_reader(tokenizer: Any) -> Callable[[str], Read]:
 def tokenize(tokenizer: Any, text: str) -> Read:
     """Return the tokens of a text, without special ones, and the bytes before each token."""
     # A document that says "<s>" or "<|endoftext|>" means these letters, not the control token.
-    read = tokenizer(
-        text,
-        add_special_tokens=False,
-        split_special_tokens=True,
-        return_offsets_mapping=tokenizer.is_fast,
-        verbose=False,
-    )
+    options = {
+        "add_special_tokens": False,
+        "split_special_tokens": True,
+        "return_offsets_mapping": tokenizer.is_fast,
+        "verbose": False,
+    }
+    read = attempt("tokens", "a text", lambda: tokenizer(text, **options))
     tokens = Tokens(read["input_ids"])
     if not tokenizer.is_fast or not tokens:
         return tokens, None

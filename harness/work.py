@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 
-from harness.checkpoint import Checkpoint, load_weights
+from harness.checkpoint import Checkpoint
 from harness.engine import Sizes, out_of_memory
 from harness.errors import UserError, reason
 from harness.patch import Answering, answering, scaled
+from harness.weights import load_weights
 from scaling import native
 from scaling._rotation import Rotation
 from tasks._types import Answer, Question

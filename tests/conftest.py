@@ -21,7 +21,8 @@ os.environ |= {
 import pytest
 import torch
 
-from harness.checkpoint import Checkpoint, load_weights, open_checkpoint
+from harness.checkpoint import Checkpoint, open_checkpoint
+from harness.weights import load_weights
 from tests.tiny import save_tiny
 
 WORDS = [

@@ -10,7 +10,6 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness import checkpoint
 from harness.plan import make_plan
 from harness.spec import Spec
 from harness.work import ready
@@ -39,7 +38,7 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         loaded.append(found[0])
         return found
 
-    monkeypatch.setattr(checkpoint.AutoModelForCausalLM, "from_pretrained", partly)
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", partly)
     return loaded
 
 

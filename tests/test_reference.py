@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.checkpoint import REFERENCE, load_weights
+from harness.checkpoint import REFERENCE
 from harness.engine import answers
 from harness.frame import make_frame
 from harness.plan import Plan, make_plan
@@ -18,6 +18,7 @@ from harness.report import write_reports
 from harness.rotary import patched
 from harness.spec import Spec
 from harness.store import read_run, read_samples
+from harness.weights import load_weights
 
 RUN = Path(__file__).resolve().parent.parent / "results" / "reference"
 GOLDEN = [("none", 256), ("none", 512), ("yarn", 1024)]

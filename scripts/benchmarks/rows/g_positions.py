@@ -7,10 +7,11 @@ import statistics
 import torch
 
 from benchmarks.setting import Row, Setting, row
-from harness.checkpoint import load_weights, open_checkpoint
+from harness.checkpoint import open_checkpoint
 from harness.patch import scaled
 from harness.plugins import load
 from harness.rotations import resolve
+from harness.weights import load_weights
 
 METHODS = (
     "rerope", "leaky_rerope", "self_extend", "dual_chunk", "string", "lm_infinite", "log_n",

@@ -1,0 +1,35 @@
+"""What a library raises while it reads a part of a model, as one sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from harness.errors import UserError, panicked, reason
+
+TRUST = "where you trust it, let it run with --trust-remote-code."
+
+
+def attempt(part: str, where: str, function: Callable[[], Any]) -> Any:
+    """Return what a library reads; raise UserError naming the part and the model otherwise."""
+    try:
+        return function()
+    except UserError:
+        raise
+    except BaseException as error:
+        if not (isinstance(error, Exception) or panicked(error)):
+            raise
+        raise UserError(_told(part, where, error)) from error
+
+
+def _told(part: str, where: str, error: BaseException) -> str:
+    """Return what went wrong, and by the kind of the error what to do."""
+    if "trust_remote_code=True" in str(error):
+        return f"the {part} of {where} needs the repository's own code; {TRUST}"
+    told = reason(error)
+    if isinstance(error, ImportError):
+        install = f" (pip install {error.name})" if error.name else ""
+        return f"the {part} of {where} cannot be read without a package: {told}{install}"
+    damaged = type(error).__name__ == "SafetensorError"
+    hint = "; the file is damaged, or not whole: fetch it again." if damaged else ""
+    return f"the {part} of {where} cannot be read: {told}{hint}"

@@ -1,0 +1,174 @@
+"""The files of a model: which ones are read, whether they may be, and what they hash to."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from hashlib import file_digest, sha256
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from transformers.utils import (
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+    cached_file,
+)
+
+from harness.errors import UserError, reason
+from harness.names import place, printable
+from harness.reading import MIB, open_regular, read_regular
+
+LONGEST_NAME = 4096  # characters of a path, as the system has it
+WHOLE = (".json", ".jinja", ".model", ".py", ".txt")  # read into memory as a whole
+LARGEST = 256 * MIB  # of such a file; the largest tokenizers have 40
+SAFE = ".safetensors"
+HASHED = (".json", ".model", ".py", SAFE, ".bin")
+INDEX = ".index.json"
+GGUF = ".gguf"
+NO_GGUF = "GGUF is not read yet: give the folder or hub name (config.json, safetensors) it is from."
+ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them."
+MERGE = (
+    "merge it into its base model first (PEFT: merge_and_unload, then save_pretrained of model and"
+    " tokenizer) and give that folder."
+)
+
+
+def check_place(name: str) -> Path:
+    """Return the path that a model's name may be; raise UserError for what is no folder of one."""
+    if len(name) > LONGEST_NAME:
+        message = f"the model's name has {len(name):,} characters, at most {LONGEST_NAME:,} are"
+        message += f" read: {printable(name[:40])}…"
+        raise UserError(message)
+    path = place(name)
+    try:
+        found, folder = path.exists(), path.is_dir()
+    except OSError as error:  # a part of it is too long
+        message = f"--model {printable(reason(name))} is no path: {error.strerror}."
+        raise UserError(message) from None
+    if found and not folder:
+        told = NO_GGUF if path.suffix.lower() == GGUF else "give the folder with its config.json."
+        message = f"model {name} is a file; {told}"
+        raise UserError(message)
+    return path
+
+
+def check_folder(folder: Path) -> None:
+    """Raise UserError for a folder whose files are not what a model's are, before one is read.
+
+    That is a folder of an adapter or of GGUF files, a pipe or a device in the place of a file, and
+    a file too large to be read whole.
+    """
+    names = sorted(entry.name for entry in os.scandir(folder))
+    if "adapter_config.json" in names:
+        message = f"{folder} holds an adapter (adapter_config.json): {MERGE}"
+        raise UserError(message)
+    if "config.json" not in names:
+        quantized = [name for name in names if name.lower().endswith(GGUF)]
+        told = f"{quantized[0]}: {NO_GGUF}" if quantized else "give the folder that has one."
+        message = f"{folder} is no model, it has no config.json; {told}"
+        raise UserError(message)
+    for name in names:
+        path = folder / name
+        if path.suffix in (*WHOLE, *HASHED) and not path.is_dir():
+            _check_file(path, LARGEST if path.suffix in WHOLE else None)
+
+
+def _check_file(path: Path, limit: int | None) -> None:
+    """Raise UserError for what is no regular file of at most so many bytes."""
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror or reason(error)}."
+        raise UserError(message) from None
+    if limit is not None and size > limit:
+        message = f"{path} has {size / MIB:,.0f} MiB; at most {limit // MIB} MiB are read."
+        raise UserError(message)
+
+
+def named_weights(where: str, commit: str | None, config: Any, *, allow_pickle: bool) -> set[str]:
+    """Return the files of weights that a model's index, or its config, names.
+
+    Raises UserError for a name outside the model's folder, and for one that is not safetensors
+    unless pickles are allowed: the library would load it by its own suffix.
+    """
+    explicit = getattr(config, "transformers_weights", None)
+    named = set[Any]() if explicit is None else {explicit}
+    for name in named:
+        _check_name(where, name, allow_pickle=allow_pickle)
+    index = _index(where, commit, explicit, allow_pickle=allow_pickle)
+    if index is not None and index.exists():
+        named |= _weight_map(index)
+    for name in named:
+        _check_name(where, name, allow_pickle=allow_pickle)
+    return named
+
+
+def _index(
+    where: str, commit: str | None, explicit: str | None, *, allow_pickle: bool
+) -> Path | None:
+    """Return the index that the library follows, by its own order of names."""
+    if explicit is not None and not explicit.endswith(INDEX):
+        return None
+    name = explicit or SAFE_WEIGHTS_INDEX_NAME
+    if commit is not None:
+        found = cached_file(
+            where, name, revision=commit, _raise_exceptions_for_missing_entries=False
+        )
+        return Path(found) if found else None
+    folder, whole = Path(where), [SAFE_WEIGHTS_NAME]
+    if allow_pickle and explicit is None and not (folder / name).exists():
+        whole, name = [SAFE_WEIGHTS_NAME, WEIGHTS_NAME], WEIGHTS_INDEX_NAME
+    covered = explicit is None and any((folder / one).exists() for one in whole)
+    return None if covered else folder / name
+
+
+def _weight_map(index: Path) -> set[Any]:
+    """Return the file names in an index; raise UserError where it has none."""
+    try:
+        return set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        message = f"{index} is no index of weights: {reason(error)}."
+        raise UserError(message) from None
+
+
+def _check_name(where: str, name: Any, *, allow_pickle: bool) -> None:
+    if not isinstance(name, str) or "\0" in name:
+        message = f"an index of {where} names {reason(name)} as a file of weights."
+        raise UserError(message)
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        message = f"an index of {where} names {reason(name)}, which is outside the model's folder."
+        raise UserError(message)
+    if not (allow_pickle or name.endswith((SAFE, INDEX))):
+        message = f"an index of {where} names {reason(name)}; {ONLY_SAFE}"
+        raise UserError(message)
+
+
+def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
+    """Hash config, tokenizer, code and weights, every byte: a changed model has other numbers.
+
+    That is what lies in the folder itself, and wherever they lie the ``named`` weights and, where
+    it may run, the ``code``.
+    """
+    inside = {path.name for path in folder.iterdir() if path.suffix in HASHED}
+    elsewhere = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if code}
+    digest = sha256()
+    for name in sorted(inside | elsewhere | set(named)):
+        path = folder / name
+        if not path.is_dir():
+            digest.update(f"{name} {_hashed(path)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def _hashed(path: Path) -> str:
+    try:
+        opened: Any = open_regular(path)
+        with opened as file:
+            return file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror or reason(error)}."
+        raise UserError(message) from None

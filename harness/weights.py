@@ -1,0 +1,69 @@
+"""Load the weights of a checkpoint, all of them and no others."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from transformers import AutoModelForCausalLM
+
+from harness.attempt import attempt
+from harness.checkpoint import DTYPES, Checkpoint
+from harness.errors import UserError
+from harness.hollow import bounded
+from harness.model_files import ONLY_SAFE, named_weights
+from harness.placement import seated, spread
+from harness.rotary import check_geometry
+
+
+def load_weights(checkpoint: Checkpoint) -> Any:
+    """Load the model in eval mode on its device, and check its geometry against its config."""
+    where = checkpoint.name
+    loaded: Any = attempt("weights", where, lambda: _load(checkpoint))
+    model, info = loaded
+    _check_fit(where, info)
+    if checkpoint.device_map:
+        model = seated(model)
+    else:
+        model = attempt("weights", where, lambda: model.to(checkpoint.device))
+    model.eval()
+    check_geometry(model, checkpoint.rope)
+    return model
+
+
+def _load(checkpoint: Checkpoint) -> Any:
+    """Return the model and what the library says of its tensors."""
+    where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
+    named_weights(where, commit, checkpoint.config, allow_pickle=checkpoint.allow_pickle)
+    try:
+        with bounded(checkpoint.config.model_type):
+            return AutoModelForCausalLM.from_pretrained(
+                where,
+                config=deepcopy(checkpoint.config),
+                revision=commit,
+                dtype=DTYPES[checkpoint.dtype],
+                trust_remote_code=checkpoint.trust_remote_code,
+                use_safetensors=True if safe else None,
+                ignore_mismatched_sizes=True,  # _check_fit names them
+                output_loading_info=True,
+                **(spread() if checkpoint.device_map else {}),
+            )
+    except OSError as error:
+        if safe and "safetensors" in str(error):
+            message = f"{where} has no weights in safetensors; {ONLY_SAFE}"
+            raise UserError(message) from error
+        raise
+
+
+def _check_fit(where: str, info: dict[str, Any]) -> None:
+    """Raise UserError for tensors that the library would fill with random numbers."""
+    for name, found, wanted in sorted(info["mismatched_keys"]):
+        message = (
+            f"the weights of {where} do not fit its config: {name} is {tuple(found)}, by the config"
+            f" {tuple(wanted)}."
+        )
+        raise UserError(message)
+    missing = sorted(info["missing_keys"])
+    if missing:
+        message = f"the weights of {where} lack {len(missing)} tensors, {missing[0]} among them."
+        raise UserError(message)

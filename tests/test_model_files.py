@@ -1,0 +1,219 @@
+"""Which files of a model are read, hashed and refused, whatever a folder holds."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from harness.checkpoint import Checkpoint, open_checkpoint
+from harness.errors import UserError
+from harness.hollow import hollow
+from harness.tokens import tokenize
+from harness.weights import load_weights
+from tests.tiny import tiny_config
+
+Weights = dict[str, torch.Tensor]
+
+
+def opened(folder: Path | str, *, allow_pickle: bool = False) -> Checkpoint:
+    return open_checkpoint(
+        str(folder), revision=None, dtype="float32", device="cpu",
+        trust_remote_code=False, allow_pickle=allow_pickle,
+    )  # fmt: skip
+
+
+def safe(weights: Weights, path: Path) -> None:
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+@pytest.fixture
+def folder(tiny: Path, tmp_path: Path) -> Path:
+    """Return a copy of the tiny model, to be changed."""
+    return Path(shutil.copytree(tiny, tmp_path / "model"))
+
+
+def into_index(folder: Path, target: str, save: Callable[[Weights, Path], None] = safe) -> Weights:
+    """Move a model's weights into one file of any name, which an index tells."""
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    (folder / target).parent.mkdir(exist_ok=True)
+    save(weights, folder / target)
+    index = {"metadata": {}, "weight_map": dict.fromkeys(weights, target)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return weights
+
+
+def changed(folder: Path, name: str = "config.json", **changes: Any) -> Path:
+    told = json.loads((folder / name).read_text()) | changes
+    (folder / name).write_text(json.dumps(told))
+    return folder
+
+
+@pytest.mark.parametrize("target", ["inner/weights.safetensors", "weights.safetensors"])
+def test_weights_wherever_an_index_has_them_are_in_the_fingerprint(
+    folder: Path, target: str
+) -> None:
+    """A number changed in a file that only an index names: another model."""
+    weights = into_index(folder, target)
+    before = opened(folder)
+    load_weights(before)
+    weights["model.norm.weight"][0] += 1
+    safe(weights, folder / target)
+    assert opened(folder).fingerprint != before.fingerprint
+
+
+@pytest.mark.parametrize("target", ["weights.pt", "weights.bin"])
+def test_pickles_that_an_index_names_are_asked_for(folder: Path, target: str) -> None:
+    """They are refused by name; allowed, they are loaded, and hashed."""
+    weights = into_index(folder, target, torch.save)
+    with pytest.raises(UserError, match=rf"names {target}; only safetensors .* --allow-pickle"):
+        opened(folder)
+    before = opened(folder, allow_pickle=True)
+    load_weights(before)
+    weights["model.norm.weight"][0] += 1
+    torch.save(weights, folder / target)
+    assert opened(folder, allow_pickle=True).fingerprint != before.fingerprint
+
+
+@pytest.mark.parametrize("target", ["../weights.safetensors", "/weights.safetensors", 3, "a\0b"])
+def test_an_index_names_files_of_its_folder(folder: Path, target: Any) -> None:
+    """A path that leaves the folder, or no path, is refused before anything is loaded."""
+    into_index(folder, "weights.safetensors")
+    changed(folder, "model.safetensors.index.json", weight_map={"model.norm.weight": target})
+    with pytest.raises(UserError, match="outside the model's folder|as a file of weights"):
+        opened(folder)
+
+
+def test_an_index_beside_whole_weights_is_not_followed(folder: Path) -> None:
+    """What the library does not read bars no model."""
+    for name in ("model.safetensors.index.json", "pytorch_model.bin.index.json"):
+        (folder / name).write_text('{"weight_map": {"a": "absent.bin"}}')
+    load_weights(opened(folder))
+    assert opened(folder, allow_pickle=True).fingerprint == opened(folder).fingerprint
+
+
+@pytest.mark.parametrize("asked", ["nobody/kernel", "flash_attention_2"])
+def test_no_attention_comes_from_the_hub(folder: Path, asked: str) -> None:
+    """Whatever kernel a config names, the model runs on the library's own attention."""
+    model = load_weights(opened(changed(folder, attn_implementation=asked)))
+    assert model.config._attn_implementation == "sdpa"
+    model = load_weights(opened(changed(folder, attn_implementation="eager")))
+    assert model.config._attn_implementation == "eager"
+
+
+def _pipe(folder: Path) -> None:
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    os.mkfifo(folder / "generation_config.json")
+
+
+def _device(folder: Path) -> None:
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer_config.json").symlink_to("/dev/zero")
+
+
+def _adapter(folder: Path) -> None:
+    (folder / "adapter_config.json").write_text("{}")
+
+
+def _gguf(folder: Path) -> None:
+    (folder / "config.json").rename(folder / "model.Q4.gguf")
+
+
+def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
+    return lambda folder: changed(folder, "tokenizer.json", **{part: given})
+
+
+@pytest.mark.parametrize(
+    ("hurt", "words"),
+    [
+        (_pipe, "generation_config.json cannot be read: it is a pipe"),
+        (_device, "tokenizer_config.json cannot be read: it is a device"),
+        (lambda folder: os.truncate(folder / "config.json", 2**40), "at most 256 MiB are read"),
+        (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
+        (_adapter, "holds an adapter .* merge_and_unload"),
+        (_gguf, "model.Q4.gguf: GGUF is not read yet"),
+        (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
+        (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),
+        (lambda folder: changed(folder, max_position_embeddings=10**12), "trained length must be"),
+        (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
+        (
+            _tokenizer("normalizer", type="Precompiled", precompiled_charsmap="AAAA"),
+            "the tokenizer of .* cannot be read",
+        ),
+        (
+            _tokenizer("normalizer", type="Replace", pattern={"String": ""}, content="a" * 20),
+            "the tokenizer of .* cannot be read",
+        ),
+    ],
+)
+def test_what_is_no_model_is_refused_in_a_sentence(
+    folder: Path, hurt: Callable[[Path], Any], words: str
+) -> None:
+    """Pipes, devices, giants, adapters, GGUF, numbers of no model, tokenizers that panic."""
+    hurt(folder)
+    with pytest.raises(UserError, match=words) as refused:
+        opened(folder)
+    assert len(str(refused.value)) < 500
+
+
+def test_names_that_are_no_folder_are_refused_in_a_short_sentence(tmp_path: Path) -> None:
+    """A GGUF file, another file, and names that no system has."""
+    (tmp_path / "m.gguf").touch()
+    (tmp_path / "model.safetensors").touch()
+    for name, words in {
+        str(tmp_path / "m.gguf"): "is a file; GGUF is not read yet",
+        str(tmp_path / "model.safetensors"): "is a file; give the folder",
+        "x" * 100_000: "has 100,000 characters",
+        f"/tmp/{'x' * 300}": "is no path: File name too long",
+    }.items():
+        with pytest.raises(UserError, match=words) as refused:
+            opened(name)
+        assert len(str(refused.value)) < 500
+
+
+def test_a_model_of_endless_modules_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However a config asks for them, the build ends in a sentence."""
+    monkeypatch.setattr("harness.hollow.MOST_MODULES", 100)
+    with pytest.raises(UserError, match="asks for more than 100 modules"):
+        hollow(tiny_config("llama", num_hidden_layers=10**6), trust_remote_code=False)
+
+
+def test_an_expression_without_end_is_a_sentence(folder: Path) -> None:
+    """A tokenizer's expression that gives up on a text panics in Rust; that is no traceback."""
+    given = json.loads((folder / "tokenizer.json").read_text())["pre_tokenizer"]
+    split = {"type": "Split", "pattern": {"Regex": "^(([a-z])+.)+[A-Z]([a-z])+$"}}
+    parts = [split | {"behavior": "Isolated", "invert": False}, given]
+    _tokenizer("pre_tokenizer", type="Sequence", pretokenizers=parts)(folder)
+    with pytest.raises(UserError, match="the tokens of a text cannot be read: .*retry-limit"):
+        tokenize(opened(folder).tokenizer, "a" * 60)
+
+
+def test_each_error_of_weights_has_its_own_sentence(folder: Path) -> None:
+    """A wrong shape, half a file, a missing package, no weights: the last is about pickles."""
+    whole = (folder / "model.safetensors").read_bytes()
+    weights = load_file(folder / "model.safetensors")
+    safe({**weights, "model.norm.weight": torch.ones(7)}, folder / "model.safetensors")
+    _refused(folder, r"do not fit its config: model.norm.weight is \(7,\), by the config \(32,\)")
+    (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    _refused(folder, "the file is damaged, or not whole")
+    (folder / "model.safetensors").write_bytes(whole)
+    changed(folder, quantization_config={"quant_method": "awq", "bits": 4})
+    _refused(folder, "cannot be read without a package: .*pip install gptqmodel")
+    (folder / "model.safetensors").unlink()
+    del (told := json.loads((folder / "config.json").read_text()))["quantization_config"]
+    (folder / "config.json").write_text(json.dumps(told))
+    _refused(folder, "has no weights in safetensors; .*--allow-pickle")
+
+
+def _refused(folder: Path, words: str) -> None:
+    with pytest.raises(UserError, match=words) as refused:
+        load_weights(opened(folder))
+    assert ("safetensors;" in words) == ("--allow-pickle" in str(refused.value))
