@@ -173,6 +173,26 @@ def test_several_models_are_measured_and_reported_together(
     assert capsys.readouterr().out.count("To measure: 0 samples") == 2
 
 
+def test_a_refused_model_costs_the_others_nothing(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One of two models is refused by its config, or its weights: the other is measured, status 1.
+
+    Where both are refused, the status is 2.
+    """
+    unlike, hollow = tmp_path / "unlike", save_tiny(tmp_path / "hollow")
+    save_tiny(unlike, max_position_embeddings=-1)
+    (hollow / "model.safetensors").write_bytes(b"none")
+    words = ["--docs", docs, "--length", "1x", "--scaling", "none", "--task", "perplexity:tail=16"]
+    out = tmp_path / "runs"
+    assert run("--model", unlike, hollow, tiny, *words, "--out", out) == 1
+    assert (out / tiny.name / "samples.jsonl").stat().st_size
+    told = capsys.readouterr().err
+    assert "unlike is refused and left out" in told
+    assert "hollow is refused and left out" in told
+    assert run("--model", unlike, hollow, *words, "--out", tmp_path / "none") == 2
+
+
 def test_two_models_of_one_name_are_refused(
     docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,9 +200,7 @@ def test_two_models_of_one_name_are_refused(
     models = [save_tiny(tmp_path / place / "same") for place in "ab"]
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
     assert run("--model", *models, *words, "--out", tmp_path / "runs") == 2
-    assert (
-        "has room for one folder called 'same'; run these models apart." in capsys.readouterr().err
-    )
+    assert "has room for one folder called 'same': rename" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 

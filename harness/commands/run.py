@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
 from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
 from harness.commands.report import write
+from harness.errors import UserError
 from harness.folders import run_folders
 from harness.offline import go_offline
 
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from harness.plan import Plan
     from harness.sweep import Failure
     from harness.workers import Cluster
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def run(
@@ -78,22 +83,40 @@ def run(
     with connected(specs[0], _tell) as ray:
         with err.status("Reading config, tokenizer and documents"):
             elsewhere = ray.device if ray else None
-            plans = [make_plan(spec, elsewhere=elsewhere) for spec in specs]
-        folders = run_folders(specs[0].out, [plan.checkpoint.label for plan in plans])
+            names = [spec.model for spec in specs]
+            plans = _each(names, specs, partial(make_plan, elsewhere=elsewhere))
+        labels = [plan.checkpoint.label for plan in plans]
+        folders = run_folders(specs[0].out, labels, several=len(specs) > 1)
+        pairs = list(zip(plans, folders, strict=True))
         if dry_run:
-            for plan, folder in zip(plans, folders, strict=True):
+            for plan, folder in pairs:
                 show.plan(plan, folder, screen)
-            return COMPLETE
-        failed = [
-            failure
-            for plan, folder in zip(plans, folders, strict=True)
-            for failure in _measure(plan, folder, ray)
-        ]
-    reports = folders[0] if len(folders) == 1 else folders[0].parent
+            return COMPLETE if len(pairs) == len(specs) else WITH_FAILURES
+        done = _each(labels, pairs, lambda pair: (pair[1], _measure(*pair, ray)))
+    folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
+    reports = folders[0] if len(specs) == 1 else folders[0].parent
     # Models of one sweep may have different tokenizers: then they stand apart, under a note.
     whole = write(folders, reports / "reports", None, plans[0].spec.task, mixed=len(folders) > 1)
     show.failures(failed, err)
-    return WITH_FAILURES if failed or not whole else COMPLETE
+    return WITH_FAILURES if failed or not whole or len(done) < len(specs) else COMPLETE
+
+
+def _each(names: Sequence[str], things: Sequence[T], work: Callable[[T], R]) -> list[R]:
+    """Return what comes of each model; one that is refused is told at the end and left out.
+
+    Raises UserError where no model is left.
+    """
+    done, refused = [], {}
+    for name, thing in zip(names, things, strict=True):
+        try:
+            done.append(work(thing))
+        except UserError as error:
+            refused[name] = error
+    if not done:
+        raise next(iter(refused.values()))
+    for name, told in refused.items():
+        _tell(f"{name} is refused and left out: {told}")
+    return done
 
 
 def _measure(plan: Plan, folder: Path, ray: Cluster | None) -> list[Failure]:
