@@ -1,4 +1,4 @@
-"""A file to begin a method of one's own with: it runs as it is."""
+"""A file to begin a plug-in of one's own with: it runs as it is."""
 
 from __future__ import annotations
 
@@ -45,14 +45,89 @@ def bands(rope: Rope, length: int, *, window: int = 64) -> Bands:
     return Bands(length, (near, far))
 '''
 
+TASK = '''\
+"""{name}: what it measures and where it comes from, in one line."""
 
-def begin_method(name: str, folder: Path, text: str = FREQUENCIES) -> Path:
-    """Write NAME.py; raise UserError for a name that cannot be one, or is taken."""
+from collections.abc import Iterator, Sequence
+
+from tasks import Answer, Question, Sample, Score, Source
+
+VERSION = 1  # raise it when the same answer is graded otherwise
+METRIC = "accuracy"
+
+
+def ask(
+    source: Source, lengths: Sequence[int], *, seed: int = 0, trials: int = 4
+) -> Iterator[Question]:
+    """Yield the questions of every length: inputs in tokens, the targets from ``start`` on.
+
+    Here the next token of a document after more and more context: the same targets at every length.
+    Keyword-only parameters are the options; ``seed`` is that of the sweep. Raise ValueError, in a
+    sentence, for what cannot be asked.
+    """
+    opening, longest = source.opening, max(lengths)
+    fitting = [p for p in source.passages() if len(p.tokens) >= longest + trials]
+    if trials < 1:
+        raise ValueError(f"trials must be 1 or more, got {{trials}}")
+    if not fitting:
+        raise ValueError(f"no document holds {{longest + trials}} tokens")
+    for length in lengths:
+        for passage in fitting:
+            for trial in range(trials):
+                end = longest + trial
+                tokens = (*opening, *passage.tokens[end - length + len(opening) : end])
+                yield Question(f"{{passage.name}} {{trial}}", length, tokens, length - 1)
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    """Return a value over a weight of one answer: here 1 where greedy decoding says the target."""
+    found = answer.argmax[0] == question.tokens[question.start]
+    return Sample(question.unit, float(found), 1, {{"nats": answer.nll[0]}})
+
+
+def score(samples: Sequence[Sample]) -> Score:
+    """Return the number of a cell, with a 95 % interval (None where there is none) and n."""
+    found = sum(sample.value for sample in samples)
+    return Score(found / len(samples), None, None, len(samples))
+'''
+
+REPORT = '''\
+"""{name}: what it shows, in one line."""
+
+import pandas as pd
+
+
+def make(frame: pd.DataFrame, *, digits: int = 1) -> pd.DataFrame:
+    """Return a table, or a matplotlib Figure, of samples: a row each, with its cell's score.
+
+    Here the time that every cell took. Keyword-only parameters are the options. Raise ValueError,
+    in a sentence, for a frame with nothing to show.
+    """
+    known = frame[frame["status"] == "ok"]
+    if known.empty:
+        raise ValueError("nothing was measured")
+    cells = known.groupby(["model", "task", "scaling", "length"], sort=False)
+    table = cells.agg(score=("score", "first"), seconds=("seconds", "sum")).reset_index()
+    return table.round({{"seconds": digits}})
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Return what the table says, in sentences that stand below it."""
+    slowest = table.loc[table["seconds"].idxmax()]
+    return [f"{{slowest['scaling']}} at {{slowest['length']}} tokens took the longest."]
+'''
+
+TEXTS = {"method": FREQUENCIES, "bands": BANDS, "task": TASK, "report": REPORT}
+
+
+def begin(what: str, name: str, folder: Path) -> Path:
+    """Write NAME.py, a method, bands, a task or a report; raise UserError for a bad name."""
+    kind = "method" if what == "bands" else what
     if not name.isidentifier() or iskeyword(name):
-        message = f"{name!r} is no name for a method; write letters, digits and _, as in my_rope."
+        message = f"{name!r} is no name for a {kind}; write letters, digits and _, as in my_{kind}."
         raise UserError(message)
-    if name in names("method"):
-        message = f"a method of Ropewalk is called {name!r}; choose another name."
+    if name in names(kind):
+        message = f"a {kind} of Ropewalk is called {name!r}; choose another name."
         raise UserError(message)
     file = folder / f"{name}.py"
     if file.exists():
@@ -61,7 +136,7 @@ def begin_method(name: str, folder: Path, text: str = FREQUENCIES) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as opened:
-            opened.write(text.format(name=name))
+            opened.write(TEXTS[what].format(name=name))
     except OSError as error:
         message = f"{file} cannot be written: {error.strerror}."
         raise UserError(message) from None

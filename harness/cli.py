@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from inspect import signature
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App
+from cyclopts import App, CycloptsError, UnknownOptionError
 from rich.text import Text
 
+from harness.commands import new
 from harness.commands._screen import INTERRUPTED, REFUSED, err, terminable
 from harness.commands.check import check
 from harness.commands.compare import compare
 from harness.commands.inspect import inspect
 from harness.commands.list import list_
-from harness.commands.new import bands, method
 from harness.commands.report import report
 from harness.commands.rerun import rerun
 from harness.commands.run import run
@@ -31,6 +32,21 @@ def _version() -> str:
     return version("ropewalk")
 
 
+def _mistaken(error: CycloptsError) -> str:
+    """Return what is wrong with a command line; of an option of another command, whose it is."""
+    told = str(error)
+    if isinstance(error, UnknownOptionError):
+        option = (error.token.keyword or str(error.token.value)).partition("=")[0]
+        for command in COMMANDS:
+            if option.removeprefix("--") in signature(command).parameters:
+                name = command.__name__.strip("_")
+                told = (
+                    f"Unknown option: {option}. It is one of ropewalk {name} (see {name} --help)."
+                )
+    return told
+
+
+COMMANDS = (run, report, compare, rerun, inspect, check, list_)
 app = App(
     name="ropewalk",
     version=_version,
@@ -40,9 +56,9 @@ app = App(
     suppress_keyboard_interrupt=False,  # main says what an interrupt keeps
 )
 beginnings = App(name="new", help="Write a file to begin a plug-in of your own with.")
-beginnings.command(method)
-beginnings.command(bands)
-for command in (run, report, compare, rerun, inspect, check, list_):
+for beginning in (new.method, new.bands, new.task, new.report):
+    beginnings.command(beginning)
+for command in COMMANDS:
     app.command(command, name=command.__name__.strip("_"))
 app.command(beginnings)
 
@@ -54,7 +70,11 @@ def main(arguments: list[str] | None = None) -> Any:
             stream.reconfigure(errors="replace")  # what a terminal has no letter for is a ?
     try:
         with terminable():
-            status = app(arguments, result_action="return_value", exit_on_error=True)
+            status = app(
+                arguments, result_action="return_value", exit_on_error=False, print_error=False
+            )
+    except CycloptsError as error:
+        status = _refused(_mistaken(error))
     except UserError as error:
         status = _refused(str(error))
     except OSError as error:  # of stdout or stderr: a log on a full disk, a terminal that is gone

@@ -71,7 +71,7 @@ def load(kind: str, given: str) -> Plugin:
     Raises UserError for an unknown name, a file without the contract, or a bad option.
     """
     name, _, listed = given.strip().partition(":")
-    module, digest = _module(kind, name)
+    module, digest = module_of(kind, name)
     missing = [part for part in CONTRACTS[kind] if not hasattr(module, part)]
     if kind == "method" and not any(hasattr(module, part) for part in METHOD):
         missing = ["frequencies"]
@@ -107,10 +107,11 @@ def _shortens(word: str, name: str) -> bool:
     return word[0] == name[0] and all(letter in letters for letter in word)
 
 
-def _module(kind: str, name: str) -> tuple[ModuleType, str | None]:
+def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
+    """Return the module of a name, a file or a dotted name, and a hash of a user's."""
     if name.endswith(".py"):
         return _from_file(kind, Path(name))
-    if name in names(kind):
+    if kind in FOLDERS and name in names(kind):
         package = FOLDERS[kind].replace("/", ".")
         return importlib.import_module(f"{package}.{name}"), None
     if "." in name:

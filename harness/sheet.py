@@ -45,6 +45,9 @@ def carried() -> dict[str, str]:
 def read_sheet(given: Path) -> Sheet:
     """Read a sweep file, or the carried one of this name; raise UserError for what is none."""
     file = _place(given)
+    if file.suffix == ".py":
+        message = f"{file} is no sweep file but code; name it as --scaling {file} or --task {file}."
+        raise UserError(message)
     try:
         content = read_regular(file, limit=LARGEST)
     except FileNotFoundError:

@@ -1,0 +1,161 @@
+"""One plug-in or carried sweep in full: its options with types, defaults and ranges, an example."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, NoneType
+from typing import Any
+
+from harness.errors import UserError
+from harness.plugins import (
+    CONTRACTS,
+    FOLDERS,
+    METHOD,
+    RAISED,
+    entry,
+    module_of,
+    names,
+    nearest,
+    parameters,
+)
+from harness.sheet import CARRIED, carried
+
+WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+RANGE = re.compile(r"\bmust\b|\bneeds\b")  # of the sentences that say what an option may be
+EXAMPLES = {
+    "method": "ropewalk run --scaling none {} --length 1x 4x",
+    "task": "ropewalk run --task {} --length 1x 4x",
+    "report": "ropewalk report RUN --report {}",
+    "sweep": "ropewalk run {} --dry-run",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option as a user meets it; ``range`` is the sentence that refuses a negative number."""
+
+    name: str
+    type: str
+    default: str
+    range: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """What ``ropewalk list NAME`` prints."""
+
+    kind: str
+    name: str
+    text: str
+    options: tuple[Option, ...]
+    example: str
+
+
+def describe(given: str) -> Description:
+    """Describe a built-in plug-in, a user's .py file or module, or a carried sweep.
+
+    A user's file is executed, and methods and tasks are called to learn the ranges of their
+    options. Raises UserError for a name that nothing has.
+    """
+    name = given.partition(":")[0]
+    if name in carried():
+        text = (CARRIED / f"{name}.yaml").read_text(encoding="utf-8")
+        return Description("sweep", name, text.rstrip(), (), EXAMPLES["sweep"].format(name))
+    kind, module = _found(name)
+    known = parameters(module, kind)
+    hints = typing.get_type_hints(entry(module, kind))
+    options = tuple(
+        Option(
+            option,
+            _type(hints.get(option, str)),
+            _default(parameter.default),
+            _range(module, kind, option, hints.get(option)),
+        )
+        for option, parameter in known.items()
+    )
+    documented = [inspect.getdoc(module), inspect.getdoc(entry(module, kind))]
+    text = "\n\n".join(part for part in documented if part)
+    shown = Path(name).stem if name.endswith(".py") else name
+    return Description(kind, shown, text, options, EXAMPLES[kind].format(_example(name, known)))
+
+
+def _found(name: str) -> tuple[str, ModuleType]:
+    """Return the kind of a name and its module; of a user's, by the contract that it has."""
+    for kind in FOLDERS:
+        if name in names(kind):
+            return kind, module_of(kind, name)[0]
+    if "." not in name:
+        known = {*carried(), *(plugin for kind in FOLDERS for plugin in names(kind))}
+        message = f"nothing is called {name!r}; {nearest(name, known)}, or a path to a .py file."
+        raise UserError(message)
+    module = module_of("plug-in", name)[0]
+    if any(hasattr(module, part) for part in METHOD):
+        return "method", module
+    for kind in ("task", "report"):
+        if all(hasattr(module, part) for part in CONTRACTS[kind]):
+            return kind, module
+    message = (
+        f"{name} is no plug-in: a method defines {' or '.join(METHOD)}, a task "
+        f"{', '.join(CONTRACTS['task'])}, a report {', '.join(CONTRACTS['report'])}."
+    )
+    raise UserError(message)
+
+
+def _type(hint: Any) -> str:
+    parts = [part for part in typing.get_args(hint) if part is not NoneType]
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(str, parts))
+    if parts and NoneType in typing.get_args(hint):
+        return " or ".join(map(_type, parts))
+    return WORDS.get(hint, str(hint))
+
+
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "none: give it"
+    if value is None:
+        return "unset"
+    return str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def _example(name: str, known: Mapping[str, inspect.Parameter]) -> str:
+    """Return the name with one option: a fixed factor, or the first with its default."""
+    if "factor" in known:
+        return f"{name}:factor=4"
+    set_ = [(key, p.default) for key, p in known.items() if p.default not in (None, p.empty)]
+    return f"{name}:{set_[0][0]}={_default(set_[0][1])}" if set_ else name
+
+
+def _range(module: ModuleType, kind: str, option: str, hint: Any) -> str:
+    """Return what the code itself says of a number that is out of range; empty where nothing."""
+    if kind == "report" or not {int, float} & {hint, *typing.get_args(hint)}:
+        return ""
+    for value in (-1, 0):
+        try:
+            _call(module, kind, {option: value})
+        except ValueError as error:
+            told = str(error).partition(", got")[0]
+            if RANGE.search(told) and re.search(rf"\b{option}\b", told):
+                return " ".join(told.split())
+        except RAISED:  # a user's code may raise anything; then no range is known
+            return ""
+    return ""
+
+
+def _call(module: ModuleType, kind: str, options: Mapping[str, Any]) -> None:
+    """Call a method or begin to ask a task at an ordinary geometry."""
+    if kind == "task":
+        from tasks import Passage, Source
+
+        text = Passage("text", range(4096))
+        source = Source(lambda text: list(text.encode()), str, None, 256, lambda: (text,))
+        next(iter(entry(module, kind)(source, [512], seed=0, **options)), None)
+    else:
+        from scaling import Rope
+
+        entry(module, kind)(Rope(64, 10_000.0, 256), 1024, **options)

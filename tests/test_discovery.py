@@ -1,0 +1,120 @@
+"""What a newcomer finds: every plug-in in full, and files to begin with that run as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.cli import main
+from harness.describe import describe
+from harness.errors import UserError
+from harness.plugins import FOLDERS, load, names
+from tests.test_cli import Ropewalk, ropewalk, sweep
+
+__all__ = ["ropewalk"]  # a fixture
+EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
+
+
+@pytest.mark.parametrize(("kind", "name"), EVERY)
+def test_everything_that_is_listed_is_described(kind: str, name: str) -> None:
+    """Each has all its options with their defaults, and an example whose options are right."""
+    found = describe(name)
+    assert found.kind == kind
+    assert [option.name for option in found.options] == list(load(kind, name).options)
+    named = next(word for word in found.example.split() if word.startswith(name))
+    assert load(kind, named).options.keys() == {option.name for option in found.options}
+
+
+def test_options_have_types_defaults_and_ranges(ropewalk: Ropewalk) -> None:
+    """The ranges are the sentences with which the code itself refuses a number."""
+    options = {option.name: option for option in describe("yarn").options}
+    assert options["factor"].type == "number"
+    assert options["factor"].default == "unset"
+    assert options["factor"].range == "factor must be 1 or more"
+    assert options["ramp"].type == "code or paper"
+    assert options["truncate"].default == "true"
+    assert "depths" in {o.name: o.range for o in describe("passkey").options}["trials"]
+    out = ropewalk("list", "yarn").out
+    assert "factor must be 1 or more" in out
+    assert "ropewalk run --scaling none yarn:factor=4" in out
+
+
+def test_a_sweep_is_shown_as_it_is_written(ropewalk: Ropewalk) -> None:
+    """A carried sweep is its file."""
+    out = ropewalk("list", "pi_paper").out
+    assert "model: huggyllama/llama-7b" in out
+    assert "ropewalk run pi_paper" in out
+
+
+def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path: Path) -> None:
+    """What kind it is follows from what it defines; what raises while it is asked has no range."""
+    file = tmp_path / "mine.py"
+    file.write_text("def frequencies(rope, length, *, kept: float = 0.5):\n    raise SystemExit\n")
+    found = describe(str(file))
+    assert (found.kind, found.name) == ("method", "mine")
+    assert [(o.name, o.type, o.default, o.range) for o in found.options] == [
+        ("kept", "number", "0.5", "")
+    ]
+    file.write_text("def nothing(): ...\n")
+    with pytest.raises(UserError, match="is no plug-in: a method defines"):
+        describe(str(file))
+    with pytest.raises(UserError, match=r"nothing is called 'yran'; did you mean 'yarn'\?"):
+        describe("yran")
+
+
+def test_a_begun_task_and_a_begun_report_run(
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The files are measured and reported as they are written, under the commands that are told."""
+    monkeypatch.chdir(tmp_path)
+    assert (
+        "ropewalk report results/my_task --task ./my_task.py"
+        in ropewalk("new", "task", "my_task").out
+    )
+    assert (
+        "ropewalk report RUN --report ./my_report.py" in ropewalk("new", "report", "my_report").out
+    )
+    run = sweep(tiny, docs, Path("run"), task=["./my_task.py:trials=2"], length=["1x", "2x"])
+    assert ropewalk(*run).status == 0
+    words = ["--report", "scores", "./my_report.py:digits=2", "--task", "./my_task.py:trials=2"]
+    assert ropewalk("report", "run", *words).status == 0
+    scores = pd.read_csv("run/reports/scores.csv")
+    assert set(scores["status"]) == {"ok"}
+    assert set(scores["n"]) == {6}
+    assert (Path("run") / "reports" / "my_report.tex").exists()
+    assert {"seconds", "score"} <= set(pd.read_csv("run/reports/my_report.csv"))
+    for kind in ("task", "report"):
+        found = describe(f"./my_{kind}.py")
+        assert (found.kind, len(found.options)) == (kind, 1)
+
+
+@pytest.mark.parametrize("kind", ["task", "report"])
+def test_a_name_that_is_taken_is_refused(kind: str, ropewalk: Ropewalk) -> None:
+    """A file of a built-in name would stand in tables under that name."""
+    done = ropewalk("new", kind, names(kind)[0])
+    assert done.status == 2
+    assert "choose another name" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "--report", "curves"), "It is one of ropewalk report"),
+        (("run", "./half.py"), "--scaling half.py or --task half.py"),
+        (("lst",), 'Did you mean "list"?'),
+        (("list", "paskey"), "did you mean 'passkey'?"),
+        (("run", "--docs", "https://host/a.txt"), "not web addresses"),
+    ],
+)
+def test_what_was_meant_is_said(
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A command line that cannot be is one sentence that says which one may be."""
+    with pytest.raises(SystemExit) as ended:
+        main(list(words))
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert told in error
+    assert len(error.splitlines()) == 1
