@@ -55,7 +55,7 @@ class Plan:
     rotations: dict[str, Rotation]
     hosts: dict[str, str]  # of bands that are another's in a shorter context, that other
     cells: tuple[Cell, ...]
-    source: Source  # of the first task; the tokenizer is that of all
+    sources: dict[str, Source]  # by task label
     documents: tuple[dict[str, Any], ...]
     left_out: dict[str, int]  # documents that are not read, by the reason
 
@@ -118,7 +118,7 @@ def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
         rotations={r.fingerprint: r for r in rotations.values()},
         hosts=hosts_of(rotations),
         cells=cells,
-        source=library.source(tasks[0].label),
+        sources={task.label: library.source(task.label) for task in tasks},
         documents=library.entries(),
         left_out=library.left_out(),
     )

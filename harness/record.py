@@ -91,7 +91,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "base": rope.base,
         "rotary_dim": rope.rotary_dim,
         "shipped": dict(rope.shipped),
-        "bos": plan.source.bos,
+        "bos": checkpoint.tokenizer.bos_token_id,
         "sliding_window": plan.checkpoint.sliding_window,
     }
 

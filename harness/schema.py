@@ -117,6 +117,7 @@ class _Sample(BaseModel):
     facts: Facts
     seconds: FiniteFloat | None = None
     peak_mib: FiniteFloat | None = None
+    shared: bool | None = None
 
 
 def checked_run(folder: Path) -> dict[str, Any]:

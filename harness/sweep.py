@@ -18,7 +18,7 @@ from harness.plugins import call
 from harness.record import describe
 from harness.schema import check_graded, checked_run, checked_samples
 from harness.store import RUN, append, measured, read_samples, write_run, writing
-from harness.work import Reply
+from harness.work import Failed, OutOfMemory, Reply
 from tasks._types import Fact, Question, Sample
 
 Record = dict[str, Any]
@@ -91,15 +91,16 @@ def _record(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
         **outcome,
         "seconds": round(reply.seconds, 4),
         "peak_mib": round(reply.peak_mib, 1),
+        "shared": reply.shared,
     }
 
 
 def _graded(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
     """Grade an answer; what has no number is a status and a reason, never a number."""
-    answer = reply.answer
-    if reply.failure is not None:
-        return _lost(question, "failed", reply.failure)
-    if answer is None:
+    answer = reply.outcome
+    if isinstance(answer, Failed):
+        return _lost(question, "failed", answer.reason)
+    if isinstance(answer, OutOfMemory):
         mib = round(needed(plan, cell, question) / 2**20, 1)
         told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
         return _lost(question, "out_of_memory", told, estimate_mib=mib)
@@ -110,9 +111,8 @@ def _graded(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
         return _lost(question, "not_finite", told, position=place)
     task = next(task for task in plan.tasks if task.label == cell.task)
     try:
-        return call(
-            f"task {task.label}", lambda: _ok(task.module.grade(question, answer, plan.source))
-        )
+        source = plan.sources[task.label]
+        return call(f"task {task.label}", lambda: _ok(task.module.grade(question, answer, source)))
     except UserError as error:
         return _lost(question, "failed", str(error))
 

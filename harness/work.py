@@ -5,33 +5,53 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from harness.checkpoint import Checkpoint
-from harness.engine import Sizes, out_of_memory
+from harness.engine import Sizes, out_of_memory, shareable
 from harness.errors import UserError, reason
 from harness.patch import Answering, answering, scaled
 from harness.weights import load_weights
 from scaling import native
 from scaling._rotation import Rotation
+from scaling._served import Served
 from tasks._types import Answer, Question
+
+# What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.
+OF_AN_INPUT = (RuntimeError, MemoryError, UserError)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A question that has no answer, and why in one sentence."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A question that has no answer because memory was too little, alone and in small chunks."""
+
+
+Outcome = Answer | Failed | OutOfMemory
 
 
 @dataclass(frozen=True)
 class Reply:
-    """The answer to one question of a group, or in one sentence why it failed.
+    """The outcome of one question of a group.
 
-    Neither stands for too little memory. ``seconds`` is wall time.
+    ``seconds`` is wall time; ``shared`` says whether the engine computed it together with others.
     """
 
     index: int
-    answer: Answer | None
-    failure: str | None
+    outcome: Outcome
     seconds: float
     peak_mib: float
+    shared: bool = False
 
 
 def ready(checkpoint: Checkpoint) -> Any:
@@ -45,61 +65,56 @@ def ready(checkpoint: Checkpoint) -> Any:
 def replies(
     model: Any, device: str, rotation: Rotation, questions: Sequence[Question], sizes: Sizes
 ) -> Iterator[Reply]:
-    """Yield a reply to every question, each once, as they are had; no failure costs the others."""
-    left = set(range(len(questions)))
+    """Yield a reply to every question, each once; the failure of one costs no other."""
     _start_peak(device)
     began = time.perf_counter()
-    for index, answer, failure in _tried(model, answering(rotation, sizes), rotation, questions):
-        left.remove(index)
-        yield Reply(index, answer, failure, time.perf_counter() - began, _peak_mib(device))
+    for index, outcome, shared in _outcomes(model, rotation, questions, sizes):
+        yield Reply(index, outcome, time.perf_counter() - began, _peak_mib(device), shared)
         _start_peak(device)
         began = time.perf_counter()
 
 
-def _tried(
-    model: Any, answer_all: Answering, rotation: Rotation, questions: Sequence[Question]
-) -> Iterator[tuple[int, Answer | None, str | None]]:
-    """Yield (index, answer, failure); what fails together is tried again, each question alone."""
+def _outcomes(
+    model: Any, rotation: Rotation, questions: Sequence[Question], sizes: Sizes
+) -> Iterator[tuple[int, Outcome, bool]]:
+    """Yield (index, outcome, shared) of every question.
+
+    What an input can raise (``OF_AN_INPUT``) is raised over one question: those that are left are
+    asked one by one. Any other error is a defect and fails all that are left.
+    """
     left = dict(enumerate(questions))
+    answer_all = answering(rotation, sizes)
     try:
         with scaled(model, rotation):
-            for index, answer in _together(model, answer_all, questions):
-                del left[index]
-                yield index, answer, None
+            shared = not isinstance(rotation, Served) and shareable(model)
+            with suppress(*OF_AN_INPUT):
+                for index, answer in answer_all(model, questions):
+                    del left[index]
+                    yield index, answer or OutOfMemory(), shared
             for index in list(left):
-                yield index, *_alone(model, answer_all, left.pop(index))
-    except Exception as error:  # noqa: BLE001  # any failure is told, and the sweep goes on
+                outcome = _alone(model, answer_all, left[index])
+                del left[index]
+                yield index, outcome, False
+    except Exception as error:  # noqa: BLE001  # what is left has failed, and the sweep goes on
         for index in left:
-            yield index, None, _told(error)
+            yield index, _outcome(error), False
 
 
-def _together(
-    model: Any, answer_all: Answering, questions: Sequence[Question]
-) -> Iterator[tuple[int, Answer | None]]:
-    """Yield the answers to all questions that the engine gets to."""
-    try:
-        yield from answer_all(model, questions)
-    except Exception:  # noqa: BLE001  # the question that fails tells why when it is asked alone
-        return
-
-
-def _alone(
-    model: Any, answer_all: Answering, question: Question
-) -> tuple[Answer | None, str | None]:
-    """Return the answer to one question, or why it failed."""
+def _alone(model: Any, answer_all: Answering, question: Question) -> Outcome:
+    """Return the outcome of one question."""
     try:
         ((_, answer),) = answer_all(model, [question])
-    except Exception as error:  # noqa: BLE001  # any failure is told, and the sweep goes on
-        return None, _told(error)
-    return answer, None
+    except OF_AN_INPUT as error:
+        return _outcome(error)
+    return answer or OutOfMemory()
 
 
-def _told(error: Exception) -> str | None:
-    """Return why in words; None for too little memory, which the caller tells by the estimate."""
+def _outcome(error: Exception) -> Failed | OutOfMemory:
+    """Return what an error makes of a question."""
     if out_of_memory(error):
-        return None
-    told = reason(error)
-    return told if isinstance(error, UserError) else f"{type(error).__name__}: {told}"
+        return OutOfMemory()
+    why = reason(error)
+    return Failed(why if isinstance(error, UserError) else f"{type(error).__name__}: {why}")
 
 
 def _start_peak(device: str) -> None:

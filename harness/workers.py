@@ -19,7 +19,7 @@ from harness.groups import Group, Item, groups
 from harness.offline import go_offline
 from harness.plan import Plan, open_model
 from harness.spec import Spec
-from harness.work import Reply
+from harness.work import Failed, OutOfMemory, Reply
 from tasks._types import Question
 
 LOSSES = 3  # workers lost in a row, over one group or while they load, before it is given up
@@ -222,7 +222,7 @@ class _Shift:
             told = f"{LOSSES} workers were lost over it: {_why(error)}"
             memory = isinstance(error, self.ray.exceptions.OutOfMemoryError)
             for index, item in group.left.items():
-                yield item, Reply(index, None, None if memory else told, 0.0, 0.0)
+                yield item, Reply(index, OutOfMemory() if memory else Failed(told), 0.0, 0.0)
 
 
 def _unlike(facts: dict[str, Any]) -> str | None:

@@ -22,6 +22,7 @@ from harness.errors import UserError
 from harness.groups import Group, groups
 from harness.plan import Cell
 from harness.store import RUN, append
+from harness.work import Failed, OutOfMemory
 from harness.workers import LOSSES, _Shift
 from tasks._types import Question
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
@@ -117,9 +118,11 @@ class TestLosses:
         for alone, item in zip((first, second), items, strict=True):
             ((lost, reply),) = self.lose(shift, alone, error)
             assert lost is item
-            assert reply.answer is None
-            assert (reply.failure or "").startswith(failure or "")
-            assert (reply.failure is None) == (failure is None)
+            if failure is None:
+                assert reply.outcome == OutOfMemory()
+            else:
+                assert isinstance(reply.outcome, Failed)
+                assert reply.outcome.reason.startswith(failure)
         wanted = [(2, DEFAULT), *[(2, DEFAULT.least)] * (LOSSES - 1), *[(1, DEFAULT.least)] * 2]
         assert shift.given == wanted
 

@@ -167,6 +167,65 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(
     assert run().status == 0
 
 
+def test_a_defect_of_the_engine_is_no_slow_run(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What no input raises fails what is left at once: nothing is asked again one by one."""
+    calls = []
+
+    def defect(_: Any, questions: Sequence[Any], **__: Any) -> Iterator[Any]:
+        calls.append(len(questions))
+        raise TypeError("a defect")
+        yield
+
+    monkeypatch.setattr(machine, "answers", defect)
+    done = run(length=["5x"])
+    assert done.status == 1
+    assert "TypeError: a defect" in done.err
+    assert calls == [3]
+
+
+def test_a_record_says_whether_a_sample_was_shared(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """True of what the engine computed together, false of what was asked again alone."""
+    answers = machine.answers
+
+    def fails(model: Any, questions: Sequence[Any], **chunks: Any) -> Iterator[Any]:
+        if len(questions) > 1:
+            yield next(iter(answers(model, questions, **chunks)))
+            raise RuntimeError("some shape")
+        yield from answers(model, questions, **chunks)
+
+    monkeypatch.setattr(machine, "answers", fails)
+    assert run(length=["5x"]).status == 0
+    shared = [record["shared"] for record in samples(Path("run")).values()]
+    assert sorted(shared) == [False, False, True]
+
+
+def test_a_task_is_graded_with_its_own_documents(
+    tiny: Path, docs: Path, ropewalk: Ropewalk
+) -> None:
+    """Of two tasks with documents each, every grade reads the passages of its own."""
+    grade = '"tokens": len(answer.nll), **losses}'
+    text = (ROOT / "tasks" / "perplexity.py").read_text()
+    assert text.count(grade) == 1
+    named = grade.replace("}", ', "read": source.passages()[0].name}')
+    Path("mine.py").write_text(text.replace(grade, named))
+    Path("other.txt").write_text("other words " * 200)
+    Path("sweep.yaml").write_text(
+        f"model: {tiny}\ndocs:\n  perplexity: {docs}\n  mine: other.txt\nscaling: [none]\n"
+        "task: ['perplexity:tail=16', './mine.py:tail=16']\nlength: [1x]\nout: run\n"
+    )
+    assert ropewalk("run", "sweep.yaml").status == 0
+    read = [
+        (record["unit"], record["facts"]["read"])
+        for record in samples(Path("run")).values()
+        if record["task"].startswith("mine")
+    ]
+    assert read == [("other.txt", "other.txt")]
+
+
 def test_a_loss_without_a_number_is_told_with_its_place(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,7 @@ def plan(tiny: Path, docs: Path) -> Plan:
 def together(plan: Plan) -> Answers:
     """Return every answer of one process that has all questions at once."""
     found = ThisProcess("cpu").answers(plan, plan.work(set()), DEFAULT)
-    return {(cell.key, question.digest): reply.answer for (cell, question), reply in found}
+    return {(cell.key, question.digest): reply.outcome for (cell, question), reply in found}
 
 
 @pytest.mark.parametrize("workers", [3, 100])
@@ -50,6 +50,6 @@ def test_groups_change_no_bit(workers: int, plan: Plan, together: Answers) -> No
         for reply in replies(model, "cpu", rotation, questions, DEFAULT):
             cell, question = items[reply.index]
             assert (cell.key, question.digest) not in apart
-            apart[cell.key, question.digest] = reply.answer
+            apart[cell.key, question.digest] = reply.outcome
     assert None not in apart.values()
     assert apart == together

@@ -76,7 +76,7 @@ def test_a_golden_slice_agrees_with_the_committed_run(
         for index, answer in answers(model, asked):
             question = asked[index]
             record = kept[question.digest, stored["frequencies"]]
-            sample = grade(question, answer, plan.source)
+            sample = grade(question, answer, plan.sources[cell.task])
             assert sample.value == pytest.approx(record["value"], rel=1e-4)
             if task == "passkey":
                 logprob = record["facts"]["logprob"]

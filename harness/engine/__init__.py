@@ -19,7 +19,7 @@ from harness.engine.sizes import Sizes
 from harness.engine.trunk import trunk_name
 from tasks._types import Answer, Question
 
-__all__ = ["DEFAULT", "Sizes", "answers", "out_of_memory", "trunk_name"]
+__all__ = ["DEFAULT", "Sizes", "answers", "out_of_memory", "shareable", "trunk_name"]
 
 DEFAULT = Sizes()
 Indexed = Sequence[tuple[int, Question]]
