@@ -2,59 +2,78 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from filelock import FileLock, Timeout
-
 from harness.errors import UserError, reason
+from harness.reading import open_regular, read_regular
 from harness.replacing import make_folder, replacing, sync_names, why
 
-RUN, SAMPLES, LOCK = "run.json", "samples.jsonl", ".lock"
+RUN, SAMPLES = "run.json", "samples.jsonl"
+LARGEST, LINE = 2**30, 2**24  # bytes of a samples file and of one of its lines; a line has about 1k
 SCHEMA = 1
 KEPT = ("ok", "not_finite")  # a sample of another status is measured again
 
 
+@dataclass
+class Samples:
+    """The samples file of a run, held by its only writer; ``lines`` are those of this session."""
+
+    path: Path
+    file: BinaryIO
+    lines: list[bytes] = field(default_factory=list)
+
+
 @contextmanager
-def writing(folder: Path) -> Iterator[BinaryIO]:
-    """Hold the folder as its only writer and yield its samples file, open at the end.
+def writing(folder: Path) -> Iterator[Samples]:
+    """Hold the samples file of a folder as its only writer and yield it, open at the end.
 
     A torn last line, left by a kill, is cut off. Raises UserError while another process writes,
-    and where the folder cannot be written.
+    and where the file cannot be written or may be someone else's: a link, a pipe, a device.
     """
     make_folder(folder, "run folder")
-    # The system drops the lock with the process, whatever ends it: no stale lock after a reboot.
-    lock = FileLock(folder / LOCK)
-    try:
-        lock.acquire(timeout=0)
-        _cut_torn_line(folder / SAMPLES)
-        file = (folder / SAMPLES).open("ab", buffering=0)
-    except Timeout:
-        message = f"another process is writing {folder}; wait for it or choose another --out."
-        raise UserError(message) from None
-    except (OSError, NotImplementedError) as error:
-        lock.release()
-        message = f"run folder {folder} cannot be written: {why(error)}."
-        raise UserError(message) from None
-    try:
-        with file:
-            sync_names(folder)
-            yield file
-    finally:
-        lock.release()
+    path = folder / SAMPLES
+    with ExitStack() as stack:
+        try:
+            file = stack.enter_context(open_regular(path, "ab+", follow=False, buffering=0))
+            _lock(file)
+            _cut_torn_line(file)
+        except BlockingIOError:
+            message = f"another process is writing {folder}; wait for it or choose another --out."
+            raise UserError(message) from None
+        except OSError as error:
+            message = f"run folder {folder} cannot be written: {SAMPLES}: {why(error)}."
+            raise UserError(message) from None
+        sync_names(folder)
+        yield Samples(path, file)
 
 
-def append(file: BinaryIO, record: Mapping[str, Any]) -> None:
+def _lock(file: BinaryIO) -> None:
+    """Lock a samples file; the system drops the lock with the process, whatever ends it."""
+    if os.fstat(file.fileno()).st_nlink > 1:
+        raise OSError(errno.EMLINK, "it has a second name (a hard link)")
+    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def append(samples: Samples, record: Mapping[str, Any]) -> None:
     """Write one sample and see it on the disk before going on.
 
-    Raises UserError where it cannot be written (a full disk), and takes back what was.
+    Raises UserError where it cannot be written (a full disk), and takes back what was; and where
+    the file is no longer what this process wrote, as ``check_held`` does.
     """
     line = (json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n").encode()
-    end = file.seek(0, os.SEEK_END)
+    samples.lines.append(line)
+    check_held(samples)
+    file = samples.file
+    end = file.tell()
     try:
         while line:  # a disk that fills up takes a part
             line = line[file.write(line) :]
@@ -63,10 +82,52 @@ def append(file: BinaryIO, record: Mapping[str, Any]) -> None:
         with suppress(OSError):
             file.truncate(end)
         message = (
-            f"{file.name} cannot be written: {why(error)}; what was measured before is kept, and "
-            "the same command goes on."
+            f"{samples.path} cannot be written: {why(error)}; what was measured before is kept, "
+            "and the same command goes on."
         )
         raise UserError(message) from None
+
+
+def check_held(samples: Samples) -> None:
+    """Raise UserError where someone removed, emptied or replaced the file, or wrote to it too.
+
+    What this process has of it is written there again first.
+    """
+    held = os.fstat(samples.file.fileno())
+    whole = held.st_size == samples.file.tell()
+    try:
+        there = samples.path.lstat()
+    except OSError:
+        there = None
+    if whole and there and os.path.samestat(held, there):
+        return
+    samples.file.seek(0)
+    kept = [*(samples.file.read().splitlines(keepends=True) if whole else ()), *samples.lines]
+    samples.file.close()  # which lets go of the lock
+    place = samples.path
+    try:
+        try:
+            _put_back(place, kept)
+        except OSError:  # another process holds it by now, or it is no file
+            place = place.with_name(f"samples-{secrets.token_hex(4)}.jsonl")
+            _put_back(place, kept)
+        told = f"what this run has is in {place}, and the same command goes on"
+    except OSError as error:
+        told = f"and {place} cannot be written: {why(error)}"
+    message = f"{samples.path} was removed, emptied or replaced while this run wrote it; {told}."
+    raise UserError(message)
+
+
+def _put_back(path: Path, lines: Iterable[bytes]) -> None:
+    """Append those lines that a samples file lacks; make it where there is none."""
+    make_folder(path.parent, "run folder")
+    with open_regular(path, "ab+", follow=False, buffering=0) as file:
+        _lock(file)
+        _cut_torn_line(file)
+        file.seek(0)
+        known = dict.fromkeys(file.read().splitlines(keepends=True))
+        file.write(b"".join(line for line in dict.fromkeys(lines) if line not in known))
+        os.fsync(file.fileno())
 
 
 def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
@@ -75,12 +136,17 @@ def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     Raises UserError for a line that is broken in the middle of the file.
     """
     path = folder / SAMPLES
-    if not path.exists():
+    try:
+        content = read_regular(path, limit=LARGEST, follow=False)
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except (OSError, ValueError) as error:
+        message = f"{path} cannot be read: {why(error)}."
+        raise UserError(message) from None
     samples = {}
-    for number, line in enumerate(_whole(path.read_bytes()).split(b"\n")[:-1], start=1):
+    for number, line in enumerate(_whole(content).split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
+            record = _loaded(line)
             samples[record["cell"], record["question"]] = record
         except (ValueError, KeyError, TypeError, RecursionError):
             message = f"{path}, line {number} is broken; take the line out to measure it again."
@@ -97,11 +163,14 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Return the record of a run. Raises UserError where the folder holds none."""
     path = folder / RUN
     try:
-        record = json.loads(path.read_text(encoding="utf-8"))
+        record = json.loads(read_regular(path, limit=LARGEST // 4, follow=False).decode())
     except (FileNotFoundError, NotADirectoryError):
         message = f"{folder} is no run folder: it holds no {RUN}."
         raise UserError(message) from None
-    except (ValueError, RecursionError, OSError) as error:
+    except OSError as error:
+        message = f"{path} cannot be read: {why(error)}."
+        raise UserError(message) from None
+    except (ValueError, RecursionError) as error:
         message = f"{path} is no JSON: {reason(error)}."
         raise UserError(message) from None
     schema = record.get("schema") if isinstance(record, dict) else None
@@ -127,18 +196,24 @@ def _whole(content: bytes) -> bytes:
     end = content.rfind(b"\n") + 1
     last = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
     try:
-        json.loads(content[last:end] or b"{}")
+        _loaded(content[last:end] or b"{}")
     except (ValueError, RecursionError):
         end = last
     return content[:end]
 
 
-def _cut_torn_line(path: Path) -> None:
-    if not path.exists():
-        return
-    content = path.read_bytes()
-    whole = len(_whole(content))
-    if whole < len(content):
-        with path.open("rb+") as file:
-            file.truncate(whole)
-            os.fsync(file.fileno())
+def _loaded(line: bytes) -> Any:
+    if len(line) > LINE:
+        message = "longer than any line of a run"
+        raise ValueError(message)
+    return json.loads(line)
+
+
+def _cut_torn_line(file: BinaryIO) -> None:
+    end = file.seek(0, os.SEEK_END)
+    start = file.seek(max(0, end - LINE))
+    whole = start + len(_whole(file.read()))
+    if whole < end:
+        file.truncate(whole)
+        os.fsync(file.fileno())
+    file.seek(whole)

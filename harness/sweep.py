@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,15 @@ from harness.plan import Cell, Plan
 from harness.plugins import call
 from harness.record import describe
 from harness.schema import check_graded, checked_run, checked_samples
-from harness.store import RUN, append, measured, read_samples, write_run, writing
+from harness.store import (
+    RUN,
+    append,
+    check_held,
+    measured,
+    read_samples,
+    write_run,
+    writing,
+)
 from harness.work import Failed, OutOfMemory, Reply
 from tasks._types import Fact, Question, Sample
 
@@ -47,7 +55,7 @@ def measure(
     another process writes it, and when ``max_memory`` is too little.
     """
     backend = backend or ThisProcess(plan.checkpoint.device)
-    with writing(folder) as file:
+    with writing(folder) as held:
         before = checked_run(folder) if (folder / RUN).exists() else None
         work = plan.work(measured(checked_samples(folder)))
         sizes = fitted(plan, work)
@@ -55,16 +63,28 @@ def measure(
         answered = backend.answers(plan, work, sizes) if work else iter(())
         session = record["sessions"][-1] if work else {}
         session.update(backend.machines if work else {})
-        write_run(folder, record)
-        with watching([item for items in work.values() for item in items]) as watch:
+        left = [item for items in work.values() for item in items]
+        with _recorded(folder, record), watching(left) as watch:
             for (cell, question), reply in answered:
                 if session != session | backend.machines:  # a worker has joined
                     session.update(backend.machines)
                     write_run(folder, record)
                 sample = _record(plan, cell, question, reply)
-                append(file, {**sample, "session": len(record["sessions"]) - 1})
+                append(held, {**sample, "session": len(record["sessions"]) - 1})
                 watch(cell, question, sample)
-    return list(_failures(plan, read_samples(folder)))
+            check_held(held)
+        return list(_failures(plan, read_samples(folder)))
+
+
+@contextmanager
+def _recorded(folder: Path, record: Record) -> Iterator[None]:
+    """Write the record of a run, and again at its end where someone removed it."""
+    write_run(folder, record)
+    try:
+        yield
+    finally:
+        if folder.is_dir() and not (folder / RUN).exists():
+            write_run(folder, record)
 
 
 def _failures(plan: Plan, samples: dict[tuple[str, str], Record]) -> Iterator[Failure]:

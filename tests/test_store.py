@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,11 @@ import pytest
 
 from harness.errors import UserError
 from harness.store import (
+    LINE,
     RUN,
     SAMPLES,
     append,
+    check_held,
     measured,
     read_run,
     read_samples,
@@ -145,6 +151,113 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     )
     store(tmp_path, sample(0))
     assert len(read_samples(tmp_path)) == 1
+
+
+OTHERS: dict[str, Callable[[Path, Path], object]] = {
+    "symbolic link": lambda path, theirs: path.symlink_to(theirs),
+    "hard link": lambda path, theirs: path.hardlink_to(theirs),
+    "a pipe": lambda path, _: os.mkfifo(path),
+    "a device": lambda path, _: path.symlink_to("/dev/zero"),
+    "a folder": lambda path, _: path.mkdir(),
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_may_be_someone_elses_is_not_written(kind: str, tmp_path: Path) -> None:
+    """Samples that are a link, a pipe or a device are refused, and what a link points to stays."""
+    theirs, run = tmp_path / "theirs", tmp_path / "run"
+    theirs.write_text('{"a": 1}\nan unfinished line')
+    run.mkdir()
+    OTHERS[kind](run / SAMPLES, theirs)
+    with pytest.raises(UserError, match="cannot be written: ") as caught, writing(run):
+        pytest.fail("written")
+    told = {"a device": "symbolic link", "a folder": "Is a directory"}.get(kind, kind)
+    assert told in str(caught.value)
+    assert theirs.read_text() == '{"a": 1}\nan unfinished line'
+
+
+@pytest.mark.parametrize("name", [RUN, SAMPLES])
+@pytest.mark.parametrize("kind", ["symbolic link", "a pipe", "a device"])
+def test_a_record_that_is_no_file_is_refused(name: str, kind: str, tmp_path: Path) -> None:
+    """It is neither waited for nor read without end."""
+    OTHERS[kind](tmp_path / name, tmp_path / "absent")
+    with pytest.raises(UserError, match=f"{name} cannot be read: it is a"):
+        (read_run if name == RUN else read_samples)(tmp_path)
+
+
+def test_a_record_without_end_is_not_read(tmp_path: Path) -> None:
+    """A file, and a line of one, that is larger than any of a run is refused by its size."""
+    for name in (RUN, SAMPLES):
+        with (tmp_path / name).open("wb") as file:
+            file.truncate(2**40)
+        with pytest.raises(UserError, match=r"larger than [\d,]+ MiB"):
+            (read_run if name == RUN else read_samples)(tmp_path)
+    (tmp_path / SAMPLES).write_bytes(b'{"cell": "' + b"a" * LINE + b'"}\n{}\n')
+    with pytest.raises(UserError, match="line 1 is broken"):
+        read_samples(tmp_path)
+
+
+DAMAGES: dict[str, Callable[[Path], object]] = {
+    "removed": lambda folder: (folder / SAMPLES).unlink(),
+    "folder removed": shutil.rmtree,
+    "emptied": lambda folder: (folder / SAMPLES).write_text(""),
+    "cut": lambda folder: os.truncate(folder / SAMPLES, (folder / SAMPLES).stat().st_size - 9),
+    "renamed": lambda folder: (folder / SAMPLES).rename(folder / "old"),
+    "folder renamed": lambda folder: folder.rename(folder.with_name("moved")),
+    "replaced": lambda folder: shutil.copy(folder / SAMPLES, folder / "b").replace(
+        folder / SAMPLES
+    ),
+    "appended to": lambda folder: (folder / SAMPLES).write_bytes(
+        2 * (folder / SAMPLES).read_bytes()
+    ),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("last", [False, True])
+def test_samples_that_are_lost_while_a_run_writes_are_written_again(
+    damage: str, tmp_path: Path, *, last: bool
+) -> None:
+    """The next sample, or the end, notices it: one sentence, and all that was measured is there."""
+    folder = tmp_path / "run"
+    with writing(folder) as held:
+        append(held, sample(0))
+        append(held, sample(1))
+        DAMAGES[damage](folder)
+        with pytest.raises(UserError, match="the same command goes on"):
+            check_held(held) if last else append(held, sample(2))
+    assert len(read_samples(folder)) == 2 + (not last)
+    store(folder, sample(3))
+
+
+def test_samples_that_another_run_holds_are_kept_beside_it(tmp_path: Path) -> None:
+    """Where another run began anew in their place, the samples get a file of their own."""
+    with writing(tmp_path) as held:
+        append(held, sample(0))
+        (tmp_path / SAMPLES).unlink()
+        with writing(tmp_path) as other:
+            append(other, sample(7))
+            with pytest.raises(UserError) as caught:
+                append(held, sample(1))
+            append(other, sample(8))
+    (kept,) = tmp_path.glob("samples-*.jsonl")
+    assert kept.name in str(caught.value)
+    assert [json.loads(line)["question"] for line in kept.read_text().splitlines()] == ["0", "1"]
+    assert list(read_samples(tmp_path)) == [("c", "7"), ("c", "8")]
+
+
+def test_a_stopped_writer_holds_its_folder(tmp_path: Path) -> None:
+    """A process that is stopped for a while is still the only writer, and goes on unharmed."""
+    code = "import os, signal, sys; from pathlib import Path\n"
+    code += "from harness.store import append, writing\n"
+    code += "with writing(Path(sys.argv[1])) as held:\n os.kill(os.getpid(), signal.SIGSTOP)\n"
+    code += " append(held, {'cell': 'c', 'question': '0'})"
+    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as other:
+        os.waitpid(other.pid, os.WUNTRACED)
+        with pytest.raises(UserError, match="another process"), writing(tmp_path):
+            pytest.fail("two writers")
+        other.send_signal(signal.SIGCONT)
+    assert list(read_samples(tmp_path)) == [("c", "0")]
 
 
 def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from harness.engine import Sizes
 from harness.errors import UserError
 from harness.plugins import ROOT
 from harness.replacing import replacing
-from harness.store import LOCK, SAMPLES, append, read_samples, writing
+from harness.store import SAMPLES, Samples, append, read_samples, writing
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
 from tests.tiny import save_tiny
 
@@ -146,8 +146,9 @@ class TestDisk:
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
     def test_a_full_disk_is_one_sentence(self) -> None:
         """The system's own words say what is wrong with the file."""
-        with Path("/dev/full").open("ab", buffering=0) as file, pytest.raises(UserError) as caught:
-            append(file, {"cell": "c"})
+        full = Path("/dev/full")
+        with full.open("ab", buffering=0) as file, pytest.raises(UserError) as caught:
+            append(Samples(full, file), {"cell": "c"})
         assert str(caught.value).startswith(
             "/dev/full cannot be written: No space left on device; what was measured before is kept"
         )
@@ -176,13 +177,6 @@ class TestDisk:
             assert list(read_samples(tmp_path)) == [("c", "q")]
             with writing(tmp_path):
                 assert (tmp_path / SAMPLES).read_bytes() == whole
-
-    def test_a_lock_that_outlived_its_process_is_none(self, tmp_path: Path) -> None:
-        """After a reboot the lock file is still there, and holds nobody up."""
-        (tmp_path / LOCK).write_text("")
-        with writing(tmp_path) as file:
-            append(file, {"cell": "c", "question": "q", "status": "ok"})
-        assert len(read_samples(tmp_path)) == 1
 
 
 def test_a_batch_systems_end_is_an_interrupt(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import torch
 
 from benchmarks.setting import Row, Setting, build, config, row, tokens
 from harness.engine import answers, forward, lm_head
-from harness.store import append
+from harness.store import append, writing
 from tasks import perplexity
 from tasks._types import Question, Source
 
@@ -64,9 +63,8 @@ def _timed(setting: Setting, function: Any, inside: list[float]) -> Any:
 
 
 def _write(model: Any, asked: list[Question]) -> None:
-    with tempfile.TemporaryDirectory() as folder, (Path(folder) / "samples").open("ab", 0) as file:
+    with tempfile.TemporaryDirectory() as folder, writing(Path(folder)) as held:
         for index, answer in answers(model, asked):
             assert answer is not None
             sample = perplexity.grade(asked[index], answer, NOTHING)
-            append(file, {"question": asked[index].digest, "value": sample.value})
-        os.fsync(file.fileno())
+            append(held, {"question": asked[index].digest, "value": sample.value})
