@@ -23,6 +23,7 @@ from harness.plugins import load
 from harness.replacing import make_folder
 from harness.report import save_csv, save_figure
 from harness.reports import _channels, _decay
+from harness.reports._style import drawing
 from harness.rotations import resolve
 from harness.spec import Spec
 from scaling._bands import Bands
@@ -154,7 +155,8 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
     for name, frame, draw in made:
         files.append(folder / f"{name}.csv")
         save_csv(frame, files[-1])
-        files += save_figure(draw(frame), folder, name)
+        with drawing():
+            files += save_figure(draw(frame), folder, name)
     return files
 
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from textwrap import wrap
+from typing import TYPE_CHECKING
 
 import pandas as pd
-from matplotlib import rc_context
-from matplotlib.figure import Figure
 from pandas.api.types import is_numeric_dtype
 from rich import box
 from rich.cells import cell_len
@@ -23,8 +22,11 @@ from harness.replacing import make_folder, replacing
 from harness.reports._cells import cells
 from harness.reports._escape import csv_text
 from harness.reports._latex import latex
-from harness.reports._style import saving, wrapped
+from harness.reports._style import drawing, wrapped
 from harness.reports._tables import Part, page, parted, wide
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DOTS_PER_INCH = 200
 FIGURES = (".png", ".svg", ".pdf")
@@ -91,8 +93,7 @@ def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
 def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
     """Return the table or figure, or in words why the report does not apply to this frame."""
     try:
-        # A $ in a name is a $, and no formula.
-        with rc_context({"text.parse_math": False}):
+        with drawing():
             made: pd.DataFrame | Figure = report.module.make(frame, **report.options)
     except ValueError as error:
         return str(error)
@@ -143,7 +144,7 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
         ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
     }  # fmt: skip
     files = [folder / f"{name}{suffix}" for suffix in FIGURES]
-    with saving():
+    with drawing():
         for file in files:
             meta = dateless[file.suffix]
             with replacing(file) as new:

@@ -121,7 +121,7 @@ def test_equal_frames_make_equal_files() -> None:
     files = []
     for _ in range(2):
         file = io.BytesIO()
-        with _style.saving():
+        with _style.drawing():
             curves.make(FRAME).savefig(file, format="svg", metadata={"Date": None})
         files.append(file.getvalue())
     assert files[0] == files[1]

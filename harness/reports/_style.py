@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import TextWrapper
 
 import pandas as pd
-from matplotlib import rc_context
+from matplotlib import rc_context, rcdefaults, rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -28,13 +28,20 @@ MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*")
 DASHES = ("-", (0, (6, 1.5)), "-.", (0, (1, 1)))
 
 
-def saving() -> AbstractContextManager[None]:
-    """Return the settings to save figures under; equal figures are then equal files.
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw and save under settings of our own, whatever a matplotlibrc says: same data, same bytes.
 
-    SVG text becomes paths, for a viewer without the font would set it in another width than was
-    measured here; PDF embeds the font and keeps its text.
+    A $ in a name is a $, and no formula. SVG text becomes paths, for a viewer without the font
+    would set it in another width than was measured here; PDF embeds the font and keeps its text.
     """
-    return rc_context({"svg.fonttype": "path", "svg.hashsalt": "ropewalk", "pdf.fonttype": 42})
+    with rc_context():
+        rcdefaults()
+        rcParams["text.parse_math"] = False
+        rcParams["svg.fonttype"] = "path"
+        rcParams["svg.hashsalt"] = "ropewalk"
+        rcParams["pdf.fonttype"] = 42
+        yield
 
 
 @dataclass(frozen=True)
