@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import chdir, contextmanager
 from typing import Any
 
 from harness.errors import UserError, reason
+from harness.plugins import ROOT
 from harness.spec import Spec
 from harness.workers import Cluster
 
@@ -35,20 +38,26 @@ def connected(spec: Spec, tell: Callable[[str], None]) -> Iterator[Cluster | Non
     except ImportError:
         message = f"--workers and --cluster need Ray; {HINT}"
         raise UserError(message) from None
-    with _quiet():
+    temporary = tempfile.TemporaryDirectory(prefix="ropewalk-ray-", ignore_cleanup_errors=True)
+    with _quiet(), temporary as folder:
         try:
-            yield _local(ray, spec, tell) if spec.cluster is None else _joined(ray, spec, tell)
+            yield (
+                _local(ray, spec, tell, folder)
+                if spec.cluster is None
+                else _joined(ray, spec, tell)
+            )
         finally:
             ray.shutdown()
 
 
-def _local(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
-    """Start Ray on this machine, its cores shared among the workers."""
+def _local(ray: Any, spec: Spec, tell: Callable[[str], None], folder: str) -> Cluster:
+    """Start Ray on this machine, with its own files in ``folder``; workers share the cores."""
     import torch
 
     count = spec.workers or 1
     threads = max(1, torch.get_num_threads() // count)
-    _start(ray, address="local", num_cpus=count * threads, include_dashboard=False)
+    cores = count * threads
+    _start(ray, address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder)
     device = _device(ray, spec)
     if device == "cuda" and ray.cluster_resources().get("GPU", 0) < count:
         tell(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
@@ -59,14 +68,16 @@ def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
     """Connect to a running cluster; a worker a GPU, or a worker a node where there is none."""
     address = str(spec.cluster)
     host, _, port = address.rpartition(":")
-    if address != "auto" and not (host and port.isdigit() and "/" not in host):
-        message = f"--cluster {address!r} is no address; give HOST:PORT, or auto on a node of it."
+    known = re.fullmatch(r"[^/\s]+:[0-9]{1,5}", address) and int(port) < 2**16
+    if address != "auto" and not known:
+        given = reason(repr(address))
+        message = f"--cluster {given} is no address; give HOST:PORT, or auto on a node of it."
         raise UserError(message)
     if address != "auto":  # Ray itself would try for two minutes, aloud
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
-        except OSError as error:
-            told = error.strerror or reason(error)
+        except (OSError, ValueError) as error:  # a ValueError of a host that cannot be
+            told = getattr(error, "strerror", None) or reason(error)
             message = f"no cluster answers at {address}: {told}; start one with: ray start --head"
             raise UserError(message) from None
     try:
@@ -89,7 +100,8 @@ def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
 def _start(ray: Any, **where: Any) -> None:
     before = signal.getsignal(signal.SIGTERM)
     try:
-        ray.init(logging_level="ERROR", log_to_driver=False, **where)
+        with chdir(ROOT):  # Ray lets its workers import from the current directory
+            ray.init(logging_level="ERROR", log_to_driver=False, **where)
     except ConnectionError:
         raise
     except (Exception, SystemExit) as error:

@@ -24,6 +24,7 @@ from tasks._types import Question
 
 LOSSES = 3  # workers lost in a row, over one group or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before that is told
+WAITS = 10  # of them in a row without a node that could hold a worker, before it is given up
 ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the numbers depend on
 
 
@@ -139,17 +140,24 @@ class _Shift:
 
     def _wait(self) -> Any:
         """Return what comes next: a worker that is ready, or the next of a stream of replies."""
-        while True:
-            if not self.loading and not self.busy:
-                message = "no worker is left; what was measured is kept."
-                raise UserError(message)
+        waits = 0
+        while waits < WAITS and (self.loading or self.busy):
             ready, _ = self.ray.wait([*self.loading, *self.busy], timeout=PATIENCE)
             if ready:
                 return ready[0]
             if not self.busy:
+                waits = 0 if self._room() else waits + 1  # a cloud may start a node meanwhile
                 gpu = " and a GPU" if self.cluster.device == "cuda" else ""
                 each = f"each needs {self.cluster.threads} processor cores{gpu}"
                 self.cluster.tell(f"Still waiting for a worker; {each}.")
+        message = "no worker is left, nor a node that could hold one; what was measured is kept."
+        raise UserError(message)
+
+    def _room(self) -> bool:
+        """Return whether a node that is alive could hold a worker, if nothing else ran on it."""
+        needs = {"CPU": self.cluster.threads, "GPU": int(self.cluster.device == "cuda")}
+        alive = [n["Resources"] for n in self.ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
+        return any(all(has.get(key, 0) >= n for key, n in needs.items()) for has in alive)
 
     def _join(self, told: Any) -> None:
         """Take in a worker that has loaded, or hire another for one that was lost."""

@@ -7,9 +7,11 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -148,6 +150,18 @@ class TestLosses:
                 with pytest.raises(UserError, match="3 workers were lost while they loaded"):
                     shift._join(0)
 
+    @pytest.mark.parametrize("left", [[], [{"Alive": True, "Resources": {"CPU": 1.0}}]])
+    def test_no_node_is_waited_for_without_end(
+        self, left: list[Any], shift: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where no node could hold a worker it ends after a while, and what is measured is kept."""
+        shift.loading, shift.cluster.threads, shift.cluster.device = {0: None}, 2, "cpu"
+        monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
+        monkeypatch.setattr(ray, "nodes", lambda: left)
+        with pytest.raises(UserError, match="no worker is left, nor a node .* is kept"):
+            shift._wait()
+        assert 1 < len(shift.told) < 30
+
 
 @pytest.fixture
 def cluster() -> Iterator[Any]:
@@ -228,7 +242,14 @@ def test_a_lost_worker_costs_nothing(
     ropewalk: Ropewalk,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two workers on this machine one is killed in mid-sweep, and another takes its place."""
+    """Of two workers on this machine one is killed in mid-sweep, and another takes its place.
+
+    A numpy.py of the current directory is run by none, and Ray's own files are gone afterwards.
+    """
+    temporary = partial(Path(tempfile.gettempdir()).glob, "ropewalk-ray-*")
+    before = set(temporary())
+    (tmp_path / "numpy.py").write_text("raise SystemExit")
+    monkeypatch.chdir(tmp_path)
     words = [*sweep(tiny, docs, tmp_path, **MANY), "--workers", "2"]
     lose(monkeypatch, lambda: os.kill(ready_workers()[0], signal.SIGKILL))
     done = ropewalk(*words)
@@ -236,6 +257,7 @@ def test_a_lost_worker_costs_nothing(
     assert "A worker was lost; its " in done.err
     assert samples(tmp_path) == samples(whole)
     assert not ray.is_initialized()
+    assert set(temporary()) <= before
     monkeypatch.setattr("harness.work.load_weights", lambda _: pytest.fail("weights were read"))
     assert ropewalk(*words[:-2]).status == 0  # nothing is left to measure
     assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 1
@@ -253,6 +275,15 @@ class TestRefused:
              "give HOST:PORT, or auto on a node of it."),
             (["--cluster", "127.0.0.1:1"], "no cluster answers at 127.0.0.1:1: Connection refused; "
              "start one with: ray start --head"),
+            (["--cluster", "localhost:99999"], "--cluster 'localhost:99999' is no address; give "
+             "HOST:PORT, or auto on a node of it."),
+            (["--cluster", f"h:{'1' * 20}"], f"--cluster 'h:{'1' * 20}' is no address; give "
+             "HOST:PORT, or auto on a node of it."),
+            (["--cluster", "localhost:٦٣"], "--cluster 'localhost:٦٣' is no address; give "
+             "HOST:PORT, or auto on a node of it."),
+            (["--cluster", f"{'h' * 70}:1"], f"no cluster answers at {'h' * 70}:1: encoding with "
+             "'idna' codec failed (UnicodeError: label too long); start one with: ray start "
+             "--head"),
             (["--cluster", "auto"], "no cluster runs on this machine; start one with: ray start "
              "--head"),
             (["--workers", "0"], "workers: Input should be greater than or equal to 1 (given: 0)."),
