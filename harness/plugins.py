@@ -23,7 +23,7 @@ from harness.names import printable
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"method": "scaling", "task": "tasks", "report": "harness/reports"}
-RAISED = (Exception, SystemExit)  # of a user's code: where it exits, the sweep is not to
+RAISED = BaseException  # of a user's code: where it exits, the sweep is not to
 CONTRACTS = {
     "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
@@ -172,7 +172,12 @@ def call(what: str, function: Callable[[], T]) -> T:
 
 
 def _failure(error: BaseException) -> str:
-    """Return an error in one line, with the file and the line where it was raised."""
+    """Return an error in one line, with the file and the line where it was raised.
+
+    Ctrl-C is no error of a user's code, and is raised again.
+    """
+    if type(error) is KeyboardInterrupt:
+        raise error
     if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong
         return f"SyntaxError: {error.msg} at {error.filename}:{error.lineno}"
     last = error.__traceback__

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from harness.__main__ import start
 from harness.plugins import ROOT
 
 HEAVY = ("torch", "transformers", "datasets")
@@ -50,3 +51,38 @@ def test_the_version_is_that_of_the_project() -> None:
     )
     told = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     assert done.stdout.strip() == told["project"]["version"]
+
+
+def test_the_current_directory_is_no_source_of_code_or_settings(tmp_path: Path) -> None:
+    """No numpy.py that lies there is run, and no matplotlibrc is read, not even a broken one."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('run')")
+    (tmp_path / "matplotlibrc").write_bytes(b"\xff")
+    words = ["report", str(ROOT / "results" / "reference"), "--report", "curves", "--out", "out"]
+    done = subprocess.run(
+        [sys.executable, "-m", "harness", *words],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_as_dev_null(closed: str) -> None:
+    """Where nobody reads or writes, the command does its work, and nothing is said of it."""
+    line = f"{sys.executable} -m harness list {closed}"
+    done = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_an_interrupt_before_the_program_has_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C while the command line is imported is exit status 130, and no traceback."""
+
+    class Interrupted:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "harness.cli":
+                raise KeyboardInterrupt
+
+    monkeypatch.delitem(sys.modules, "harness.cli", raising=False)
+    monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 130

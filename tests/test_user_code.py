@@ -57,6 +57,19 @@ def test_a_method_that_exits_fails_its_cells_alone(run: Callable[..., Any]) -> N
     assert len(samples(Path("run"))) == 9
 
 
+@pytest.mark.parametrize("raised", ["SystemExit(0)", "GeneratorExit()", "Stop()"])
+def test_whatever_a_method_raises_is_a_finding_of_check(
+    raised: str, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Any kind of exception, an interrupt of its own too, is told with its line: no traceback."""
+    stop = "class Stop(KeyboardInterrupt): ...\n\n\ndef frequencies"
+    text = MINE.replace("def frequencies", stop).replace("return", f"raise {raised}\n    return")
+    (tmp_path / "mine.py").write_text(text)
+    done = ropewalk("check", tmp_path / "mine.py")
+    assert done.status == 1
+    assert f"failed: {raised.partition('(')[0]}:" in done.out
+
+
 def test_a_file_that_exits_is_refused(run: Callable[..., Any]) -> None:
     """A file that ends the program as it is read is one sentence, not a sweep that is complete."""
     Path("mine.py").write_text("import sys\nsys.exit(0)\n")
