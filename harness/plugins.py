@@ -172,10 +172,7 @@ def call(what: str, function: Callable[[], T]) -> T:
 
 
 def _failure(error: BaseException) -> str:
-    """Return an error in one line, with the file and the line where it was raised.
-
-    Ctrl-C is no error of a user's code, and is raised again.
-    """
+    """Return an error in one line, with its file and line; Ctrl-C is none and is raised again."""
     if type(error) is KeyboardInterrupt:
         raise error
     if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong
