@@ -81,12 +81,19 @@ def main(arguments: list[str] | None = None) -> Any:
         # Else what is left in it is tried again at the end.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         with suppress(OSError):
-            _refused(f"{reason(error)}; everything measured is kept. The same command goes on.")
+            _refused(f"{reason(error)}{_kept(arguments)}")
         status = REFUSED
     except KeyboardInterrupt:
-        err.print("Interrupted; everything measured is kept. The same command goes on.")
+        err.print(f"Interrupted{_kept(arguments)}")
         status = INTERRUPTED
     sys.exit(status)
+
+
+def _kept(arguments: list[str] | None) -> str:
+    """Return how a sentence ends: of a command that measures, with what becomes of that."""
+    words = sys.argv[1:] if arguments is None else arguments
+    measures = words[:1] in (["run"], ["rerun"])
+    return "; everything measured is kept. The same command goes on." if measures else "."
 
 
 def _refused(told: str) -> int:
