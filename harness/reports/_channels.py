@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.reports._cells import coinciding
 from harness.reports._lengths import by_length, where_changed
-from harness.reports._style import GREY, SIZE, Look, foot, looks
+from harness.reports._methods import methods
+from harness.reports._style import GREY, SIZE, Look, edge
 
 UNSEEN = "unseen angles"
 SHADE = "0.9"
@@ -24,20 +24,19 @@ NOTE = (
     "of the dotted line they made less than one turn in training; where shaded, their angles at "
     "this length go past all those of training."
 )
-REST = " Triangles on the axis: not rotated."
+STILL = " Triangles on the axis: not rotated."
 
 
 def draw(frame: pd.DataFrame) -> Figure:
     """Draw a panel per length in which a method changes anything (all, where none does)."""
-    table = coinciding(frame)
+    known = methods(frame)
+    table = known.drawn(frame)
     table = where_changed(table, table["change"] != "unchanged")
-    look = looks(table["scaling"].unique())
+    look = known.look
     low, high = _span(table)
     figure, panels = by_length(table, lambda axes, rows: _panel(axes, rows, look, low, high))
-    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-    handles = [*(lines[name] for name in look), Patch(color=SHADE)]
-    note = NOTE + (REST if (table["ratio"] == 0).any() else "")
-    foot(figure, handles, [*look, UNSEEN], note)
+    note = NOTE + (STILL if (table["ratio"] == 0).any() else "")
+    known.finish(figure, panels, note, more={UNSEEN: Patch(color=SHADE)})
     return figure
 
 
@@ -81,9 +80,11 @@ def _line(axes: Axes, pairs: pd.DataFrame, label: str, look: Look, index: int, c
     every = max(1, len(ratio) // 12)
     axes.plot(
         pairs["turns"], np.where(ratio > 0, ratio.clip(LOWEST, HIGHEST), np.nan), label=label,
-        color=look.color, linestyle=look.linestyle, linewidth=1.4 - 0.6 * index / count,
-        marker=look.marker, markersize=4.4 - 1.2 * index / count, markeredgecolor="white",
-        markeredgewidth=0.3, markevery=(index * every // count, every),
+        color=look.color, linestyle=look.linestyle,
+        linewidth=look.width * (1.15 - 0.5 * index / count),
+        marker=look.marker, markersize=4.4 - 1.2 * index / count, markeredgecolor=edge(look),
+        markerfacecolor=look.face, markeredgewidth=0.5, zorder=1.5 + look.width,
+        markevery=(index * every // count, every),
     )  # fmt: skip
     still = pairs.loc[pairs["ratio"] == 0, "turns"]
     if still.empty:

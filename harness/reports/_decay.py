@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from harness.reports._cells import coinciding
 from harness.reports._lengths import by_length, where_changed
-from harness.reports._style import GREY, SIZE, Look, foot, length_label, looks, trace
+from harness.reports._methods import methods
+from harness.reports._style import GREY, SIZE, Look, length_label, trace
 
 UNSCALED = "unscaled"
 NOTE = (
@@ -23,14 +23,15 @@ NOTE = (
 
 def draw(frame: pd.DataFrame) -> Figure:
     """Draw a panel per length in which a method changes anything (all, where none does)."""
-    table = coinciding(frame[frame["distance"] > 0])  # the axis is logarithmic
+    known = methods(frame)
+    table = known.drawn(frame[frame["distance"] > 0])  # the axis is logarithmic
     table = where_changed(table, table["bound"] != table["bound_unscaled"])
-    look = looks(table["scaling"].unique())
     top = 1.05 * max(table["bound"].max(), table["bound_unscaled"].max())
-    figure, panels = by_length(table, lambda axes, rows: _panel(axes, rows, look, top))
+    figure, panels = by_length(table, lambda axes, rows: _panel(axes, rows, known.look, top))
     lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-    names = [name for name in (UNSCALED, *look) if name in lines]
-    foot(figure, [lines[name] for name in names], names, NOTE)
+    known.finish(
+        figure, panels, NOTE, more={UNSCALED: lines[UNSCALED]} if UNSCALED in lines else {}
+    )
     return figure
 
 

@@ -8,13 +8,25 @@ from typing import Literal
 
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+)
 from matplotlib.transforms import ScaledTranslation
 
-from harness.reports._style import GREY, SIZE, Look, spaced, tick_label
+from harness.reports._style import GREY, SIZE, Look, edge, spaced, tick_label
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 MOST_BANDS = 8  # scalings; the bands of more would be one grey
+MOST_TICKS = 9
+STEPS: tuple[tuple[float, ...], ...] = (  # from many ticks in a decade to one
+    (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
+    (1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,),
+)  # fmt: skip
 LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "v"}  # status: marker
 
 
@@ -41,6 +53,7 @@ def draw(
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
+    _mark_part(axes, table)
     window(axes, trained_length, above)
 
 
@@ -55,8 +68,9 @@ def _curve(
     """Draw scores as a line that breaks where there is none, and their intervals."""
     lengths, scores = rows["length"], rows["score"]
     axes.plot(
-        lengths, scores, label=label, color=look.color, linestyle=look.linestyle, linewidth=1.2,
-        marker=look.marker, markersize=size, markeredgecolor="white", markeredgewidth=0.4,
+        lengths, scores, label=label, color=look.color, linestyle=look.linestyle,
+        linewidth=look.width, marker=look.marker, markersize=size, markerfacecolor=look.face,
+        markeredgecolor=edge(look), markeredgewidth=0.6, zorder=1.5 + look.width,
     )  # fmt: skip
     drawn = rows["drawn"]
     inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
@@ -82,20 +96,27 @@ def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:
 
 def plain_log(axes: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:
     """Make an axis logarithmic, with plain numbers at steps that suit its range."""
-    decades = math.log10(high / low)
-    subs: Sequence[float] = (1,)
-    if decades < 0.4:
-        subs = (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9)
-    elif decades < 3:
-        subs = (1, 1.5, 2, 3, 4, 5, 7) if decades < 1 else (1, 2, 5)
     if axis == "x":
         axes.set_xscale("log")
     else:
         axes.set_yscale("log")
     drawn = axes.xaxis if axis == "x" else axes.yaxis
-    drawn.set_major_locator(LogLocator(subs=subs))
+    fitting = (ticks for subs in STEPS if len(ticks := _ticks(subs, low, high)) <= MOST_TICKS)
+    ticks = next(fitting, list[float]())
+    drawn.set_major_locator(
+        FixedLocator(ticks) if len(ticks) > 1
+        else MaxNLocator(4) if high < 10 * low else LogLocator(numticks=6)
+    )  # fmt: skip
     drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     drawn.set_minor_locator(NullLocator())
+
+
+def _ticks(subs: Sequence[float], low: float, high: float) -> list[float]:
+    """Return the multiples of powers of ten within a range, drawn a little wider than it is."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [sub * 10.0**decade for decade in decades for sub in subs]
+    pad = (high / low) ** 0.04
+    return [float(f"{tick:.12g}") for tick in every if low / pad <= tick <= high * pad]
 
 
 def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: float) -> None:
@@ -109,6 +130,15 @@ def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: floa
     places = [inches * math.log2(length) for length in lengths]
     axes.set_xticks(lengths, spaced(labels, places))
     axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _mark_part(axes: Axes, table: pd.DataFrame) -> None:
+    """Write at every point that lacks samples how many it stands on."""
+    for row in table[table["score"].notna() & (table["status"] != "ok")].itertuples():
+        axes.annotate(
+            str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), fontsize=SIZE - 2,
+            textcoords="offset points", ha="center", va="top", color=GREY,
+        )  # fmt: skip
 
 
 def window(axes: Axes, trained_length: int, above: float) -> None:

@@ -20,7 +20,7 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, task, length, scaling and run of positions, with its mean loss."""
     if "losses" not in frame:
         raise ValueError(NONE)
-    told = frame[frame["losses"].notna() & (frame["status"] == "ok")]
+    told = frame[frame["losses"].notna() & (frame["status"] == "ok") & ~_tail(frame)]
     cell = ["model", "task", "scaling", "length"]
     most = told.groupby(cell)["tokens"].transform("max")
     told = told[most >= told["length"] / 2]
@@ -33,6 +33,12 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
         for row in _runs(windows)
     ])  # fmt: skip
     return table.astype({"low": float, "high": float})  # without any interval they are None
+
+
+def _tail(frame: pd.DataFrame) -> pd.Series[bool]:
+    """Tell which samples score only the last tokens of their window, however short that is."""
+    none = pd.Series(data=False, index=frame.index)
+    return frame["protocol"] == "tail" if "protocol" in frame else none
 
 
 def _runs(cell: pd.DataFrame) -> list[dict[str, Any]]:

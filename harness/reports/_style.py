@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from textwrap import TextWrapper
+from typing import TypeVar
 
 import pandas as pd
 from matplotlib import rc_context, rcdefaults, rcParams
@@ -21,11 +22,19 @@ from matplotlib.figure import Figure
 WIDTH = 7.0  # inches: the text width of a two-column paper
 SIZE = 8.0  # points; notes and tick labels one less
 GREY = "0.4"
+MOST_PANELS = 12  # that can be read on a page
+T = TypeVar("T")
 MOST_LINES = 12  # of a text that is folded: names come from files and have no end
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*")
-DASHES = ("-", (0, (6, 1.5)), "-.", (0, (1, 1)))
+MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*", "h", "d")
+# By whether the factor is fixed, and whether the colour comes again.
+DASHES: dict[tuple[bool, bool], str | tuple[float, tuple[float, ...]]] = {
+    (False, False): "-",
+    (False, True): (0, (1, 0.8)),
+    (True, False): (0, (5, 1.5)),
+    (True, True): (0, (5, 1.2, 1, 1.2)),
+}
 
 
 @contextmanager
@@ -46,24 +55,41 @@ def drawing() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Look:
-    """How one scaling is drawn, in every panel."""
+    """How one scaling is drawn, in every panel; ``face`` is the inside of its marker."""
 
     color: str
     marker: str
     linestyle: str | tuple[float, tuple[float, ...]]
+    face: str
+    width: float = 1.2
 
 
-def looks(scalings: Iterable[str]) -> dict[str, Look]:
-    """Give every scaling its own look by order; ``none`` is the black dashed baseline."""
-    found: dict[str, Look] = {}
-    index = 0
-    for scaling in scalings:
-        if "none" in scaling.split(" = "):
-            found[scaling] = Look("black", "o", "--")
-            continue
-        colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
-        found[scaling] = Look(colour, marker, DASHES[index % len(DASHES)])
-        index += 1
+REST = Look("0.72", "", "-", "0.72", 0.7)  # one of many that are not told apart
+
+
+def looks(
+    names: Sequence[str], *, told: Collection[str], plain: Collection[str] = (),
+    fixed: Collection[str] = (),
+) -> dict[str, Look]:  # fmt: skip
+    """Give every name a look by its order among those ``told`` apart; the others are grey.
+
+    ``plain`` is the black baseline. Dashes are those of ``fixed`` factors; markers differ, and
+    colours that come again have hollow ones, so that grey print tells as much.
+    """
+    found = {}
+    own = [name for name in names if name in told and name not in plain]
+    for name in names:
+        if name in plain:
+            found[name] = Look("black", "o", "--", "black")
+        elif name not in own:
+            found[name] = REST
+        else:
+            index = own.index(name)
+            colour = COLOURS[index % len(COLOURS)]
+            again = index >= len(COLOURS)
+            face = "white" if again else colour
+            dashes = DASHES[name in fixed, again]
+            found[name] = Look(colour, MARKERS[index % len(MARKERS)], dashes, face)
     return found
 
 
@@ -76,6 +102,13 @@ def sheet(panels: int, columns: int, *, panel_height: float) -> tuple[Figure, li
     for spare in axes[panels:]:
         spare.remove()
     return figure, axes[:panels]
+
+
+def readable_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple[list[T], str]:
+    """Return as many as one figure can show, and in a sentence what it leaves out."""
+    left = len(groups) - most
+    said = f" {left} of {len(groups)} {what} are left out here; scores has all." if left > 0 else ""
+    return list(groups[:most]), said
 
 
 def foot(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], note: str) -> None:
@@ -169,7 +202,13 @@ def trace(
     style, every = look[name], max(1, len(points) // marks)
     x, y = (points.iloc[:, column] for column in (0, 1))
     axes.plot(
-        x, y, label=name, color=style.color, linestyle=style.linestyle, linewidth=1.1,
-        marker=style.marker, markersize=3.6, markeredgecolor="white", markeredgewidth=0.3,
+        x, y, label=name, color=style.color, linestyle=style.linestyle,
+        linewidth=style.width - 0.1, marker=style.marker, markersize=3.6, zorder=1.5 + style.width,
+        markerfacecolor=style.face, markeredgecolor=edge(style), markeredgewidth=0.5,
         markevery=(index * every // len(look), every),
     )  # fmt: skip
+
+
+def edge(style: Look) -> str:
+    """Return the colour around a marker: white around full ones, its own around hollow ones."""
+    return "white" if style.face == style.color else style.color

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports._cells import cells, coinciding
+from harness.reports._cells import cells
 from harness.reports._ends import fit, label_ends
+from harness.reports._methods import methods
 from harness.reports._panel import MOST_BANDS, draw, lost
-from harness.reports._style import SIZE, columns_for, foot, looks, sheet, tidy
+from harness.reports._style import SIZE, columns_for, readable_part, sheet, tidy
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
@@ -16,33 +17,37 @@ BANDS = (
 )
 NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
 TAIL = "tail: the same last tokens are scored at every length."
+ONE_LENGTH = "one length is no curve: paired_differences and scores have what was measured there"
 SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
 
 
 def make(frame: pd.DataFrame) -> Figure:
     """Draw every scaling once; those with the same frequencies in all cells share a line."""
-    table = coinciding(cells(frame))
+    known = methods(frame)
+    table = known.drawn(cells(frame))
     if table["score"].isna().all():
         message = f"no scores to draw: the cells are {', '.join(table['status'].unique())}"
         raise ValueError(message)
-    groups = list(table.groupby(["model", "task"], sort=False))
+    if table.groupby(["model", "task"])["length"].nunique().max() == 1:
+        raise ValueError(ONE_LENGTH)
+    every = list(table.groupby(["model", "task"], sort=False))
+    groups, left_out = readable_part(every, "panels")
     columns = columns_for(len(groups), table["task"].nunique())
     figure, panels = sheet(len(groups), columns, panel_height=2.7)
     room = figure.get_size_inches()[0] / columns - 0.65
-    look = looks(table["scaling"].unique())
-    protocols = _protocols(frame)
+    look, protocols = known.look, _protocols(frame)
     above = 9 if lost(table) else 2
+    named = fit(list(look))
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
         draw(axes, rows, look, room=room, above=above)
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         narrow = columns > 2
         axes.set_xlabel(f"Context length (tokens){'' if narrow else ' and stretch'}", fontsize=SIZE)
-        if fit(list(look)):
+        if named:
             label_ends(axes, look, tall=1.7)
-    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
-    named = [] if fit(list(look)) else list(look)
-    foot(figure, [lines[name] for name in named], named, _note(table, protocols))
+    drawn = pd.concat([rows for _, rows in groups])
+    known.finish(figure, panels, _note(drawn, protocols) + left_out, named=named)
     return figure
 
 
@@ -60,7 +65,7 @@ def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
     if metric == "accuracy":
         return f"{family} accuracy (%),\nhigher is better"
     if metric != "perplexity":
-        return f"{family}, {metric}"
+        return family if family.lower() == metric.lower() else f"{family}, {metric}"
     protocol = protocols.get(task)
     if protocol == "tail":
         return "Perplexity (tail: of the same\nlast tokens), lower is better"
@@ -73,6 +78,7 @@ def _note(table: pd.DataFrame, protocols: dict[str, str]) -> str:
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
     marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
-    bands = BANDS if table["scaling"].nunique() <= MOST_BANDS else NO_BANDS
+    few = table["scaling"].nunique() <= MOST_BANDS
+    bands = [BANDS if few else NO_BANDS] if table["low"].notna().any() else []
     tail = [TAIL] if "tail" in protocols.values() else []
-    return " ".join([f"n per point: {', '.join(counts)}.", bands, *tail, *marks])
+    return " ".join([f"n per point: {', '.join(counts)}.", *bands, *tail, *marks])

@@ -11,16 +11,15 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from harness.reports._cells import coinciding
+from harness.reports._methods import methods
 from harness.reports._panel import window
 from harness.reports._positions import positions
 from harness.reports._style import (
     SIZE,
     Look,
     columns_for,
-    foot,
     length_label,
-    looks,
+    readable_part,
     sheet,
     spaced,
     tidy,
@@ -32,14 +31,21 @@ MOST_PANELS, MOST_BANDS = 4, 6
 
 def make(frame: pd.DataFrame) -> Figure:
     """Draw the mean loss of the documents over the position, for the longest lengths."""
-    table = coinciding(positions(frame))
+    known = methods(frame)
+    table = known.drawn(positions(frame))
     beyond = table[table["length"] > table["trained_length"]]
     table = table if beyond.empty else beyond
-    groups = list(table.groupby(["model", "task", "length"], sort=False))[-MOST_PANELS:]
+    # The longest lengths of every model and task, as many of each as there is room for.
+    kinds = table.groupby(["model", "task"], sort=False)
+    most = max(1, MOST_PANELS // kinds.ngroups)
+    longest = table[kinds["length"].rank("dense", ascending=False) <= most]
+    every = list(longest.groupby(["model", "task", "length"], sort=False))
+    groups, left_out = readable_part(every, "panels")
+    table = pd.concat([rows for _, rows in groups])
     columns = columns_for(len(groups), 1)
     figure, panels = sheet(len(groups), columns, panel_height=2.6)
     room = figure.get_size_inches()[0] / columns - 0.65
-    look = looks(table["scaling"].unique())
+    look = known.look
     parts = [part for part in ("model", "task") if table[part].nunique() > 1]
     for axes, (_, rows) in zip(panels, groups, strict=True):
         _panel(axes, rows, look, room)
@@ -48,14 +54,14 @@ def make(frame: pd.DataFrame) -> Figure:
         tidy(axes, ", ".join(told), room=room, above=SIZE + 4)
     for axes in panels[::columns]:
         axes.set_ylabel("Loss (nats per token),\nlower is better", fontsize=SIZE)
-    lines = {line.get_label(): line for axes in panels for line in axes.get_lines()}
     counts = "/".join(map(str, sorted(table["documents"].unique())))
-    bands = " Bands: 95 % intervals over documents." if len(look) <= MOST_BANDS else ""
+    banded = len(look) <= MOST_BANDS and bool(table["low"].notna().any())
+    bands = " Bands: 95 % intervals over documents." if banded else ""
     kind = ", ".join(f"{row.model}, {row.task}" for row in _kinds(table))
     note = (
         f"{kind}; {counts} documents; a point is the mean of the positions up to the next.{bands}"
     )
-    foot(figure, [lines[name] for name in look], list(look), note)
+    known.finish(figure, panels, note + left_out)
     return figure
 
 

@@ -9,22 +9,29 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from harness.reports._cells import coinciding
 from harness.reports._map import Map, draw, grid
-from harness.reports._style import SIZE, columns_for, foot, sheet, tidy
+from harness.reports._methods import methods
+from harness.reports._style import SIZE, columns_for, foot, readable_part, sheet, tidy
 
 NONE = (
     "no passkey samples: the frame has no accuracy with a depth; "
     'add the task "passkey" to the sweep, or give a run that has it'
 )
+MOST_MAPS = 12  # of a model and task
 LINE = "Right of the line: past the trained length."
 HATCHED = "Hatched: not measured, or failed."
 
 
 def make(frame: pd.DataFrame) -> Figure:
     """Draw one map per scaling; those with the same frequencies in all cells share a map."""
-    samples = coinciding(_passkeys(frame))
-    maps = _maps(samples)
+    known = methods(frame)
+    samples = known.drawn(_passkeys(frame))
+    names = list(samples["scaling"].unique())
+    kept = known.first(names, MOST_MAPS)
+    samples = samples[samples["scaling"].isin(kept)]
+    maps, left_out = readable_part(_maps(samples), "maps", 2 * MOST_MAPS)
+    if len(kept) < len(names):
+        left_out += f" The best {len(kept)} of {len(names)} methods at the longest length are here."
     widest = max(len(shown.lengths) for shown in maps)
     columns = columns_for(len(maps), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
     tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in maps), 2.4))
@@ -44,7 +51,7 @@ def make(frame: pd.DataFrame) -> Figure:
     bar.set_label("Keys found (%)", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
     bar.outline.set_visible(False)
-    foot(figure, [], [], _note(samples, maps))
+    foot(figure, [], [], _note(samples, maps) + left_out)
     return figure
 
 

@@ -10,10 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from harness.reports._cells import cells, coinciding
+from harness.reports._cells import cells
 from harness.reports._measure import LOWER
+from harness.reports._methods import methods
 from harness.reports._panel import plain_log
-from harness.reports._style import GREY, SIZE, Look, columns_for, foot, looks, sheet, tidy
+from harness.reports._style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
 
 ENDS = ("score", "low", "high", "length", "stretch")
 ROW = 0.19  # inches
@@ -26,13 +27,13 @@ NOTE = (
 
 def make(frame: pd.DataFrame) -> Figure:
     """Draw two points a method, joined, in a panel per model and task."""
-    every = coinciding(cells(frame))
-    table = _ends(every)
+    known = methods(frame)
+    table = _ends(known.drawn(cells(frame)))
     groups = list(table.groupby(["model", "task"], sort=False))
     columns = columns_for(len(groups), table["task"].nunique())
     order = _order(groups[0][1], table)
     figure, panels = sheet(len(groups), columns, panel_height=ROW * len(order) + 0.85)
-    look = looks(every["scaling"].unique())  # those of the curves
+    look = known.look
     for index, (axes, ((model, task), rows)) in enumerate(zip(panels, groups, strict=True)):
         _panel(axes, rows.set_index("scaling"), look, order)
         axes.set_yticks(range(len(order)), order if index % columns == 0 else [""] * len(order))

@@ -1,0 +1,122 @@
+"""One name, colour and marker a method in all figures of a run: from the run's whole list."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.reports._cells import coinciding
+from harness.reports._measure import LOWER
+from harness.reports._style import REST, Look, foot, looks
+
+DISTINCT = 12  # methods beside ``none`` that are told apart; of more the FEW best stand out
+FEW = 6
+LONGEST = 60  # letters of a name
+FIXED = "Long dashes: the same frequencies at every length, as a fixed factor is served."
+
+
+@dataclass(frozen=True)
+class Methods:
+    """How the methods of a run are drawn.
+
+    ``names`` has the name in figures of every scaling that is drawn, one for those that coincide
+    in all cells; ``look`` is by that name, and ``best`` has the names from the best to the
+    worst. ``fixed`` are those of one setting for all lengths.
+    """
+
+    names: Mapping[str, str]
+    look: Mapping[str, Look]
+    best: Sequence[str]
+    fixed: Collection[str]
+
+    def drawn(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the methods that are drawn, under their names in figures."""
+        kept = table[table["scaling"].isin(list(self.names))]
+        return kept.assign(scaling=kept["scaling"].map(self.names))
+
+    def first(self, names: Sequence[str], most: int) -> list[str]:
+        """Return the best so many of these names, in their order."""
+        chosen = [name for name in self.best if name in set(names)][:most]
+        return [name for name in names if name in chosen]
+
+    def finish(
+        self, figure: Figure, panels: Sequence[Axes], note: str, *, named: bool = False,
+        more: Mapping[str, Artist] | None = None,
+    ) -> None:  # fmt: skip
+        """Put legend and note under the panels; ``named`` if names stand at the lines already.
+
+        ``more`` are entries beside those of the methods.
+        """
+        lines: dict[str, Artist] = {
+            str(line.get_label()): line for axes in panels for line in axes.get_lines()
+        }
+        shown = [name for name in self.look if name in lines]
+        own = [name for name in shown if self.look[name] != REST]
+        others = len(shown) - len(own)
+        drawn = {name: lines[name] for name in own} | dict(more or {})
+        if others:
+            drawn[f"{others} others"] = Line2D([], [], color=REST.color, linewidth=REST.width)
+            note += f" In colour: the best {len(own)} at the longest length; all are in scores."
+        if any(name in self.fixed and self.look[name].color != "black" for name in own):
+            note += f" {FIXED}"
+        drawn = {} if named else drawn
+        foot(figure, list(drawn.values()), list(drawn), note)
+
+
+def methods(frame: pd.DataFrame) -> Methods:
+    """Give every method of a run its name and look; the frame is that of all the run's samples."""
+    known = frame.reset_index(drop=True)
+    kept = coinciding(known)
+    names: dict[str, str] = {}
+    plain = set()
+    labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
+    for scaling, label in labels.items():
+        names[scaling] = _short(label, set(names.values()))
+        if "none" in label.split(" = "):
+            plain.add(names[scaling])
+    best = [names[scaling] for scaling in _ranked(known) if scaling in names]
+    told = [name for name in best if name not in plain]
+    told = told if len(told) <= DISTINCT else told[:FEW]
+    fixed = {names[scaling] for scaling in fixed_factors(known) if scaling in names}
+    look = looks(list(names.values()), told={*told, *plain}, plain=plain, fixed=fixed)
+    return Methods(names, look, best, fixed)
+
+
+def fixed_factors(frame: pd.DataFrame) -> list[str]:
+    """Return the scalings with the same frequencies at all lengths, as a fixed factor has them."""
+    counts = frame.groupby(["scaling", "model"], sort=False)[["frequencies", "length"]].nunique()
+    same = (counts["frequencies"] == 1) & (counts["length"] > 1)
+    held = same.groupby("scaling", sort=False).all()
+    return [str(name) for name in held.index[held]]
+
+
+def _ranked(frame: pd.DataFrame) -> list[str]:
+    """Return the scalings from best to worst by their mean place at each task's longest length."""
+    order = list(frame["scaling"].unique())
+    if "score" not in frame:  # channels
+        return order
+    cells = frame.groupby(["model", "task", "length", "scaling", "metric"], sort=False)
+    table = cells["score"].max().reset_index()
+    longest = table.groupby(["model", "task"])["length"].transform("max")
+    far = table[table["length"] == longest]
+    cost = far["score"].where(far["metric"].isin(LOWER), -far["score"])
+    place = cost.groupby([far["model"], far["task"]]).rank(na_option="bottom")
+    mean = place.groupby(far["scaling"]).mean().reindex(order)
+    return [str(name) for name in mean.sort_values(kind="stable").index]
+
+
+def _short(label: str, taken: set[str]) -> str:
+    """Return a name that a legend can hold and no other method has."""
+    names = label.split(" = ")
+    if len(names) > 3:
+        label = f"{names[0]} = {names[1]} = {len(names) - 2} more"
+    if len(label) > LONGEST:
+        label = f"{label[: LONGEST // 2]}…{label[-LONGEST // 2 :]}"
+    same = sum(name == label or name.startswith(f"{label} (") for name in taken)
+    return f"{label} ({same + 1})" if same else label

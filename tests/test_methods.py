@@ -1,0 +1,145 @@
+"""What must hold for methods in all figures of a run: one name and look each, the best in front."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from matplotlib.figure import Figure
+
+from harness.reports import curves, loss_by_position, passkey_map, short_long
+from harness.reports._methods import DISTINCT, FEW, FIXED, methods
+from harness.reports._panel import plain_log
+from harness.reports._style import REST, sheet
+from tests.frames import sweep
+
+FRAME = sweep()
+MANY = sweep(scalings=("none", *("m" * n for n in range(3, 27))), lengths=(256, 2048))
+
+
+def whole(frame: pd.DataFrame) -> pd.DataFrame:
+    """Give every document the losses of a whole window."""
+    facts = {
+        "protocol": "prefix",
+        "start": 1,
+        "bucket": 32,
+        "tokens": frame["length"][frame["status"] == "ok"],
+    }
+    told = frame[frame["task"].str.startswith("perplexity") & (frame["status"] == "ok")]
+    return told.assign(**facts, losses=[[3.0] * 8] * len(told))
+
+
+def colours(figure: Figure) -> dict[str, object]:
+    """Return the colour of every line that is drawn under a name."""
+    return {
+        str(line.get_label()): line.get_color()
+        for axes in figure.axes
+        for line in axes.get_lines()
+        if not str(line.get_label()).startswith("_")
+    }
+
+
+def note(figure: Figure) -> str:
+    return figure.texts[-1].get_text().replace("\n", " ")
+
+
+def test_a_method_looks_the_same_in_every_figure() -> None:
+    """A figure of a part of the run's tasks has the names and colours of the whole run."""
+    frame = pd.concat([FRAME, whole(sweep(scalings=("none", "ntk", "yarn"), lengths=(256, 1024)))
+                       .assign(task="perplexity:protocol=prefix")])  # fmt: skip
+    known = methods(frame)
+    drawn = [colours(report.make(frame)) for report in (curves, loss_by_position, short_long)]
+    for found in drawn:
+        assert found
+        for name, colour in found.items():
+            assert known.look[name].color == colour
+
+
+def test_of_many_methods_the_best_stand_out() -> None:
+    """More than can be told apart: the few best have colours, the others are grey, as one entry."""
+    figure = curves.make(MANY)
+    grey = [name for name, colour in colours(figure).items() if colour == REST.color]
+    assert len(grey) == 24 - FEW
+    names = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert names[-1] == f"{len(grey)} others"
+    assert len(names) == FEW + 2
+    assert f"the best {FEW + 1} at the longest length" in note(figure)
+    assert not any(look == REST for look in methods(FRAME).look.values())
+    assert DISTINCT >= FEW
+
+
+def test_the_best_are_those_of_the_longest_length() -> None:
+    """What stands out is what a reader looks for: the lowest perplexity, the most keys."""
+    assert methods(FRAME).best[0] == "yarn"
+    assert methods(FRAME).best[-1] == "none"
+
+
+def test_a_fixed_factor_is_dashed_and_said() -> None:
+    """What is served is told from what follows the length, in every figure."""
+    frame = FRAME.copy()
+    frame.loc[frame["scaling"] == "mine", "frequencies"] = "one"
+    assert methods(frame).fixed == {"mine"}
+    assert FIXED in note(curves.make(frame))
+    assert FIXED not in note(curves.make(FRAME))
+
+
+def test_names_without_end_stay_apart() -> None:
+    """Two long names that are cut are two names, and a title is no page of text."""
+    long = ["x" * 9000 + end + "y" * 9000 for end in "ab"]
+    frame = sweep(scalings=("none", *long), models=("n" * 100_000,), lengths=(256, 512))
+    known = methods(frame)
+    assert len(set(known.names.values())) == 3
+    assert max(map(len, known.names.values())) < 80
+    figure = curves.make(frame)
+    assert max(len(axes.get_title(loc="left")) for axes in figure.axes) < 1000
+    assert figure.get_size_inches()[1] < 10
+
+
+def test_no_words_of_bands_where_there_are_none() -> None:
+    """One document tells no interval, so there is no band and nothing to say of it."""
+    one = FRAME.assign(low=float("nan"), high=float("nan"))
+    assert "ands" not in note(curves.make(one))
+    assert "Bands" in note(curves.make(FRAME))
+    lost = whole(FRAME).groupby(["scaling", "length"]).head(1)
+    assert "Bands" not in note(loss_by_position.make(lost))
+
+
+def test_tail_has_no_losses_of_a_whole_window() -> None:
+    """Only the last tokens were scored: no figure, but a sentence that says so."""
+    with pytest.raises(ValueError, match="tail scores only its last tokens"):
+        loss_by_position.make(whole(FRAME).assign(protocol="tail"))
+
+
+def test_one_length_is_no_curve() -> None:
+    """An axis of one tick shows nothing that the table does not."""
+    with pytest.raises(ValueError, match="one length is no curve"):
+        curves.make(sweep(lengths=(512,)))
+
+
+@pytest.mark.parametrize("high", [1.05, 1.5, 3.0, 9.0, 95.0, 1e5, 1e12])
+@pytest.mark.parametrize("low", [0.07, 1.1, 13.0, 480.0])
+def test_a_logarithmic_axis_has_ticks(low: float, high: float) -> None:
+    """Whatever its range, two to ten numbers stand at it."""
+    _, [axes] = sheet(1, 1, panel_height=2)
+    axes.plot([1, 2], [low, low * high])
+    plain_log(axes, "y", low, low * high)
+    bottom, top = axes.get_ylim()
+    ticks = [tick for tick in axes.get_yticks() if bottom <= tick <= top]
+    assert 2 <= len(ticks) <= 10
+
+
+def test_a_cell_that_lacks_samples_says_so_where_its_point_is() -> None:
+    """The count stands beside the number, in the figure as in the table."""
+    frame = FRAME.copy()
+    here = (frame["scaling"] == "pi") & (frame["length"] == 1024) & frame["depth"].isna()
+    frame.loc[frame[here].index[:4], "status"] = "not_finite"
+    texts = {text.get_text() for axes in curves.make(frame).axes for text in axes.texts}
+    assert "20 of 24" in texts
+
+
+def test_a_figure_of_many_maps_has_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many maps as can be read are drawn, and the rest is counted."""
+    monkeypatch.setattr(passkey_map, "MOST_MAPS", 2)
+    figure = passkey_map.make(FRAME)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert [title for title in titles if title] == ["ntk = dynamic_ntk", "yarn"]
+    assert "The best 2 of 5 methods" in note(figure)
