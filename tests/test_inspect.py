@@ -222,7 +222,7 @@ class TestFigures:
         """Before and after are both seen, whatever was asked for."""
         _, curves = frames("pi", length=("2x",))
         figure = _decay.draw(curves)
-        assert legend(figure) == ["unscaled", "pi"]
+        assert legend(figure) == ["pi", "unscaled"]
         [line] = [line for line in figure.axes[0].lines if line.get_label() == "unscaled"]
         wanted = curves.loc[curves["distance"] > 0, "bound_unscaled"].tolist()
         assert list(line.get_ydata()) == wanted

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.reports import curves, loss_by_position, passkey_map, short_long
+from harness.reports import curves, loss_by_position, paired_differences, passkey_map, short_long
+from harness.reports._against import against
 from harness.reports._methods import DISTINCT, FEW, FIXED, methods
 from harness.reports._panel import plain_log
 from harness.reports._style import REST, sheet
-from tests.frames import sweep
+from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep()
 MANY = sweep(scalings=("none", *("m" * n for n in range(3, 27))), lengths=(256, 2048))
@@ -143,3 +145,32 @@ def test_a_figure_of_many_maps_has_the_best(monkeypatch: pytest.MonkeyPatch) -> 
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert [title for title in titles if title] == ["ntk = dynamic_ntk", "yarn"]
     assert "The best 2 of 5 methods" in note(figure)
+
+
+def test_paired_differences_are_those_of_the_table() -> None:
+    """Every mark stands at its difference, its bar is the interval, and full ones are sure."""
+    figure = paired_differences.make(FRAME)
+    table = against(FRAME, "none")
+    here = table[(table["task"] == PERPLEXITY) & (table["length"] == 512)].set_index("scaling")
+    marks = {str(line.get_label()): line for line in figure.axes[0].get_lines()}
+    for name in ("pi", "yarn", "mine"):
+        assert list(np.asarray(marks[name].get_xdata())) == [here.loc[name, "difference"]]
+        sure = here.loc[name, "verdict"] in ("better", "worse")
+        assert (marks[name].get_markerfacecolor() != "white") == sure
+    assert marks["yarn"].get_color() == methods(FRAME).look["yarn"].color
+
+
+def test_every_model_and_task_has_its_row_of_differences() -> None:
+    """Lengths stand side by side; a length at which nothing differs has no panel."""
+    figure = paired_differences.make(sweep(models=("one", "two")))
+    titles = [axes.get_title(loc="left").split("\n") for axes in figure.axes]
+    assert [lines[-1] for lines in titles] == ["512 (2×)", "1k (4×)", "2k (8×)"] * 4
+    assert [lines[0].split(",")[0] for lines in titles[::3]] == ["one", "one", "two", "two"]
+
+
+def test_without_a_difference_there_is_no_figure() -> None:
+    """Inside the window all are one; the message names the baseline."""
+    with pytest.raises(ValueError, match="no method differs from 'none'"):
+        paired_differences.make(sweep(lengths=(256,), scalings=("none", "pi", "yarn")))
+    with pytest.raises(ValueError, match="no method differs from 'nobody'"):
+        paired_differences.make(FRAME, baseline="nobody")

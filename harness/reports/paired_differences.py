@@ -1,0 +1,62 @@
+"""Paired differences from a baseline with their intervals, a panel per length, a row a method."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.reports._against import against
+from harness.reports._cells import CELL, cells
+from harness.reports._forest import forest
+from harness.reports._methods import methods
+from harness.reports._style import SIZE, foot, length_label, readable_part, sheet, tidy
+
+MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
+ROW = 0.17  # inches
+NOTE = (
+    "Each method less {baseline} on the same documents and trials; bars: 95 % intervals of each "
+    "difference alone. Full: better or worse by the probability corrected for all comparisons of a "
+    "model and task (Holm, 5 %); hollow: not told apart; no mark: no difference is known."
+)
+
+
+def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
+    """Draw every method's difference from the ``baseline``, of many the best at the longest."""
+    known = methods(frame)
+    table = against(frame, baseline)
+    table = known.drawn(table) if len(table) else table
+    if table.empty or table["same"].all():
+        message = f"no method differs from {baseline!r} here; choose another baseline=NAME"
+        raise ValueError(message)
+    status = cells(frame).assign(scaling=lambda t: t["scaling"].map(known.names))
+    table = table.merge(status[[*CELL, "status"]], on=CELL)
+    order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
+    every = [_lengths(kin) for _, kin in table.groupby(["model", "task"], sort=False)]
+    columns = max(map(len, every))
+    groups, left_out = readable_part([kin for kin in every if kin], "rows of panels", MOST_ROWS)
+    figure, panels = sheet(columns * len(groups), columns, panel_height=ROW * len(order) + 0.95)
+    room = figure.get_size_inches()[0] / columns - 0.6
+    for row, kin in enumerate(groups):
+        here = panels[row * columns : (row + 1) * columns]
+        for spare in here[len(kin) :]:
+            spare.remove()
+        for axes, rows in zip(here, kin, strict=False):
+            forest(axes, rows, known.look, order)
+            axes.set_yticks(range(len(order)), order if axes is here[0] else [""] * len(order))
+            first = rows.iloc[0]
+            where = f"{length_label(int(first['length']))} ({first['stretch']:.3g}×)"
+            over = f"{first['model']}, {first['task']}" if axes is here[0] else ""
+            tidy(axes, over, room=2 * room)
+            lines = [line for line in (axes.get_title(loc="left"), where) if line]
+            axes.set_title("\n".join(lines), loc="left", fontsize=SIZE)
+    left = table["scaling"].nunique() - len(order)
+    if left:
+        left_out += f" {left} methods are left out; differences has all."
+    foot(figure, [], [], NOTE.format(baseline=baseline) + left_out)
+    return figure
+
+
+def _lengths(kin: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of the longest lengths at which any method differs from the baseline."""
+    every = [rows for _, rows in kin.groupby("length") if not rows["same"].all()]
+    return every[-MOST_LENGTHS:]
