@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import fcntl
+import os
 import shutil
 import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from harness.errors import UserError
+
+PREFIX = "ropewalk-offload-"  # of a folder for layers on disk
+FRESH = 60  # seconds in which a folder may have been made and not be held yet
 
 
 def check_whole(device_map: str | None, device: str) -> None:
@@ -20,10 +28,29 @@ def check_whole(device_map: str | None, device: str) -> None:
 
 
 def spread() -> dict[str, Any]:
-    """Return how from_pretrained spreads a model over GPUs, then memory, then a folder on disk."""
-    folder = tempfile.mkdtemp(prefix="ropewalk-offload-")
+    """Return how from_pretrained spreads a model over GPUs, then memory, then a folder on disk.
+
+    The folder is removed at the end of the process; of one that was killed, by the next one.
+    """
+    _remove_left()
+    folder = tempfile.mkdtemp(prefix=PREFIX)
+    fcntl.flock(os.open(folder, os.O_RDONLY), fcntl.LOCK_EX)  # held as long as the process lives
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return {"device_map": "auto", "offload_folder": folder}
+
+
+def _remove_left() -> None:
+    """Remove this user's folders that no process holds."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        with suppress(OSError):  # it is held, or another's, or gone by now
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                found = os.fstat(handle)
+                if found.st_uid == os.getuid() and time.time() - found.st_mtime > FRESH:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path)
+            finally:
+                os.close(handle)
 
 
 def seated(model: Any) -> Any:

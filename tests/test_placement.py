@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from harness import placement
 from harness.plan import make_plan
 from harness.spec import Spec
 from harness.work import ready
@@ -72,6 +74,24 @@ def test_what_fits_one_device_is_left_whole(tiny: Path, docs: Path) -> None:
     spec = Spec(model=str(tiny), docs=str(docs), device_map="auto", length=("1x",), scaling=("pi",))
     model = ready(make_plan(spec.model_copy(update={"task": ("perplexity:tail=16",)})).checkpoint)
     assert not hasattr(model, "_hf_hook")
+
+
+def test_folders_that_a_kill_left_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next process removes them; those that are held, new, or links stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    held = Path(placement.spread()["offload_folder"])
+    left, new, linked = (tmp_path / f"{placement.PREFIX}{n}" for n in ("left", "new", "linked"))
+    for folder in (left, new):
+        folder.mkdir()
+        (folder / "layer.safetensors").touch()
+    linked.symlink_to(new)
+    for folder in (left, held):
+        os.utime(folder, (0, 0))
+    placement.spread()
+    assert [path.exists() for path in (left, held, new, linked)] == [False, True, True, True]
+    assert (new / "layer.safetensors").exists()
 
 
 def test_a_map_and_a_device_are_one_too_many(
