@@ -11,8 +11,8 @@ import torch
 from harness.bandwise import BandedAttention
 from harness.errors import UserError
 from harness.layout import attending, layouts
-from harness.proof import prove
-from harness.rotary import as_is, placed, rotary_name
+from harness.proof import Layouts, prove
+from harness.rotary import as_is, check_angles, once, placed, rotary_name
 from scaling._bands import Bands
 from scaling._types import Frequencies
 
@@ -25,17 +25,22 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     rotates them. Layers without a rotary embedding, and the sliding layers of a model with a rotary
     embedding per layer type, attend as they always do. Raises UserError, naming the model, where
     the model's own frequencies in bands do not give its own attention, layer by layer on a short
-    prompt: where it is not understood.
+    prompt: where it is not understood. That is proved once per model.
     """
     name = rotary_name(model)
     own = as_is(model.get_submodule(name)).inv_freq
     if any(len(band.frequencies.inv_freq) != len(own) for band in bands.bands):
         message = f"{type(model).__name__} rotates {len(own)} channel pairs, the bands others."
         raise UserError(message)
+    found = once(model, "bands", lambda: _proved(model, name))
+    at_rest = Frequencies(torch.zeros_like(own))
+    with placed(model, name, at_rest), attending(model, BandedAttention(bands, found)):
+        check_angles(model, name, at_rest)
+        yield
+
+
+def _proved(model: Any, name: str) -> Layouts:
+    """Return how each layer rotates, held to the model's own attention."""
     found = layouts(model)
     prove(model, name, found)
-    with (
-        placed(model, name, Frequencies(torch.zeros_like(own))),
-        attending(model, BandedAttention(bands, found)),
-    ):
-        yield
+    return found

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 
-from harness.errors import UserError
+from harness.errors import UserError, reason
 from harness.geometry import FULL
 from scaling import native
 from scaling._types import Frequencies, Rope
 
+T = TypeVar("T")
+PROVED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
 PROBE_LENGTH = 16  # tokens of the short prompt on which a patch is verified
 PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
 
@@ -86,19 +89,33 @@ def rotary_name(model: nn.Module) -> str:
 def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
     """Run a loaded causal language model with these frequencies; restore it bit for bit on exit.
 
-    Three checks on every entry, each a UserError naming the model: the module gives exactly the
-    angles asked for; the model's own frequencies put through the patch change no bit of its
-    output; frequencies of zero do change it, so the output depends on what is patched.
+    Three checks, each a UserError naming the model. Once per model: its own frequencies put
+    through the patch change no bit of its output; frequencies of zero do change it, so the output
+    depends on what is patched. On every entry: the module gives exactly the angles asked for.
     """
     name = rotary_name(model)
     given, wanted = (len(f.inv_freq) for f in (frequencies, as_is(model.get_submodule(name))))
     if given != wanted:
         message = f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
         raise UserError(message)
-    _verify(model, name)
+    once(model, "frequencies", lambda: _verify(model, name))
     with placed(model, name, frequencies):
-        _verify_angles(model, name, frequencies)
+        check_angles(model, name, frequencies)
         yield
+
+
+def once(model: Any, kind: str, prove: Callable[[], T]) -> T:
+    """Return what a proof of a kind returns; it runs once per model, and again after a refusal.
+
+    It runs anew where the rotary module, the attention, the dtype or the device is another.
+    """
+    own = model.get_submodule(rotary_name(model))
+    state = (own, model.config._attn_implementation, model.dtype, model.device)
+    proved = PROVED.setdefault(model, {})
+    if kind not in proved or proved[kind][0] != state:
+        proved[kind] = (state, prove())
+    found: T = proved[kind][1]
+    return found
 
 
 @contextmanager
@@ -118,7 +135,12 @@ def placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
 def _verify(model: Any, name: str) -> None:
     """Check on the model's own output that the patch is an identity, and that it has an effect."""
     own: Any = model.get_submodule(name)
-    before, kind = probe(model), type(model).__name__
+    kind = type(model).__name__
+    try:
+        before = probe(model)
+    except Exception as error:
+        message = f"{kind} cannot run a short prompt: {type(error).__name__}: {reason(error)}"
+        raise UserError(message) from error
     if not bool(torch.isfinite(before).all()):
         message = f"{kind} gives no finite logits for a short prompt; refused."
         raise UserError(message)
@@ -145,7 +167,7 @@ def probe(model: Any, length: int = PROBE_LENGTH) -> torch.Tensor:
 
 
 @torch.inference_mode()
-def _verify_angles(model: Any, name: str, frequencies: Frequencies) -> None:
+def check_angles(model: Any, name: str, frequencies: Frequencies) -> None:
     """Check that the patched module returns cos and sin of exactly the angles asked for.
 
     Layouts differ in how often and in which order a pair's angle appears, so the values are

@@ -14,14 +14,17 @@ from harness.bandwise import BandedAttention
 from harness.checkpoint import Checkpoint
 from harness.engine import answers
 from harness.errors import UserError
+from harness.geometry import rope_of
 from harness.patch import scaled
 from harness.plugins import load
 from harness.rotations import resolve
+from scaling import pi
+from scaling._rotation import Rotation
 from tasks._types import Question
 from tests.families import EXPERTS, INDEXED, TOKENS, build
 from tests.naive import naively
 from tests.test_banded import bands_of, inside, likelihoods, model_of
-from tests.tiny import SHAPE
+from tests.tiny import SHAPE, WINDOW
 
 SPARSE = {
     "layer_types": ["minimax_m3_sparse", "full_attention"], "index_block_size": 32,
@@ -69,7 +72,46 @@ def test_what_is_left_out_is_found_in_any_dtype(
     inside(model, bands_of("gemma2"))
     monkeypatch.setattr(BandedAttention, "__call__", uncapped)
     with pytest.raises(UserError, match="changes its attention"):
-        inside(model, bands_of("gemma2"))
+        inside(deepcopy(model), bands_of("gemma2"))  # a copy is not proved yet
+
+
+def test_a_model_is_proved_once() -> None:
+    """Further frequencies and bands cost no forward; a model that is changed is proved again."""
+    model, forwards = deepcopy(model_of("llama")), [0]
+    model.register_forward_hook(lambda *_: forwards.__setitem__(0, forwards[0] + 1))
+    rope = rope_of(model.config)
+
+    def counted(rotation: Rotation) -> int:
+        before = forwards[0]
+        with scaled(model, rotation):
+            return forwards[0] - before
+
+    scales = [pi.frequencies(rope, WINDOW, factor=factor) for factor in (2.0, 4.0)]
+    moved = [bands_of("llama", method) for method in ("self_extend", "lm_infinite")]
+    assert [counted(one) for one in (*scales, *scales)] == [3, 0, 0, 0]
+    assert [counted(one) > 5 for one in (*moved, *moved)] == [True, False, False, False]
+    model.to(torch.bfloat16)
+    assert counted(scales[0]) == 3
+    model.model.rotary_emb = deepcopy(model.model.rotary_emb)
+    assert counted(scales[0]) == 3
+
+
+def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a proof that held is kept, and the angles are checked at every use."""
+    model = deepcopy(model_of("llama"))
+    frequencies = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
+    with monkeypatch.context() as broken:
+        broken.setattr("harness.rotary.probe", lambda _: torch.full((1,), torch.nan))
+        for _ in range(2):
+            with pytest.raises(UserError, match="no finite logits"), scaled(model, frequencies):
+                pass
+    with scaled(model, frequencies):
+        pass
+    kind = type(model.model.rotary_emb)
+    right = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda *given: [2 * x for x in right(*given)])
+    with pytest.raises(UserError, match="does not give the angles"), scaled(model, frequencies):
+        pass
 
 
 @pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "afmoe"])
