@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,13 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
         for aspect, differ in ASPECTS.items()
         if differ(first, second)
     ]
+
+
+def raw_text(runs: Iterable[Run]) -> list[str]:
+    """Return a sentence on the models that have a chat template, which is not applied."""
+    named = {run["model"]["name"]: None for run in runs if run.get("chat_template")}
+    asked = f"Raw text, without the model's chat template: {', '.join(named)}."
+    return [asked] if named else []
 
 
 def _same_name(one: Run, other: Run) -> bool:

@@ -45,6 +45,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         "schema": SCHEMA,
         "asked": plan.spec.model_dump(mode="json"),
         "model": model,
+        "chat_template": _template(plan),
         "lengths": list(plan.lengths),
         "seed": plan.spec.seed,
         "methods": {method.label: _plugin(method) for method in plan.methods},
@@ -63,6 +64,11 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
             *([{"started": datetime.now(UTC).isoformat(timespec="seconds")}] if measuring else []),
         ],
     }
+
+
+def _template(plan: Plan) -> str | None:
+    """Say that the tokenizer's chat template is not applied; None where it has none."""
+    return "not applied" if getattr(plan.checkpoint.tokenizer, "chat_template", None) else None
 
 
 def _numbers(found: Rotation) -> dict[str, Any]:

@@ -85,6 +85,8 @@ def left_out(plan: Plan, console: Console) -> None:
     for warning in oddities.warnings(plan.documents):
         console.print(f"Warning: {warning}", style="bold yellow", highlight=False, markup=False)
     model = plan.checkpoint
+    if getattr(model.tokenizer, "chat_template", None):
+        console.print(f"{model.label} has a chat template, which is not applied: the text is raw.")
     trusted = model.trust_remote_code
     found = notes(model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted)
     for note in found:

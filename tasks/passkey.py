@@ -58,15 +58,36 @@ def ask(
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
-    """Score 1 when greedy decoding gives exactly the key and then stops the number."""
-    key = question.tokens[question.start :]
-    found = answer.argmax[:-1] == key and not _extends(source, key, answer.argmax[-1])
+    """Score 1 when greedy decoding gives exactly the key and then stops the number.
+
+    The fact ``found`` says what kind of answer it was: ``exact``, ``format`` or ``wrong``.
+    """
+    key = tuple(question.tokens[question.start :])
+    ends = not _extends(source, key, answer.argmax[-1])
+    found = ends and answer.argmax[:-1] == key
+    number = ends and _says(source, answer.argmax[:-1], key)
     facts = {
         **question.facts,
+        "found": "exact" if found else "format" if number else "wrong",
         "logprob": -sum(answer.nll),
         "argmax": source.decode(answer.argmax[:-1]).strip(),
     }
     return Sample(question.unit, float(found), 1, facts)
+
+
+def _says(source: Source, said: Sequence[int], key: Sequence[int]) -> bool:
+    """Tell whether every digit of the key is the most likely one, given the key before it.
+
+    What differs is then white space or a sign beside the number, as a lone space token before it;
+    the answer is that to the tokens of the prompt's own format, for nothing is decoded.
+    """
+    digits = [
+        ["".join(filter(str.isdigit, source.decode([token]))) for token in tokens]
+        for tokens in (said, key)
+    ]
+    number = "".join(digits[1])
+    pairs = zip(*digits, strict=True)
+    return all(one == other if other else number.startswith(one) for one, other in pairs)
 
 
 def _extends(source: Source, key: tuple[int, ...], following: int) -> bool:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from harness.cli import main
 from harness.engine import answers
+from harness.reports import scores
 from harness.source import make_source
 from tasks import passkey
 from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, prompt
@@ -135,6 +140,73 @@ def test_a_key_that_goes_on_is_wrong(source: Source) -> None:
     sample = passkey.grade(asked, Answer(losses, (*key[:-1], 99, 5)), source)
     assert sample.value == 0.0
     assert sample.facts["logprob"] == pytest.approx(-0.1 * len(key))
+
+
+@pytest.mark.parametrize(
+    ("said", "after", "kind"),
+    [
+        (" 12345", ".", "exact"),
+        ("\n12345", ".", "format"),
+        (":12345", " ", "format"),
+        ("112345", ".", "format"),  # the number begun without the space, and gone on with behind it
+        ("712345", ".", "wrong"),
+        (" 12745", ".", "wrong"),
+        ("\n12345", "6", "wrong"),
+        (" 12345", "6", "wrong"),
+    ],
+)
+def test_the_grade_says_what_was_wrong_in_kind(
+    source: Source, said: str, after: str, kind: str
+) -> None:
+    """The number right in another format is told from a wrong number; neither scores."""
+    before = source.encode("The pass key is")
+    tokens = (*before, *source.encode(" 12345"))
+    asked = Question("a", len(tokens), tokens, len(before))
+    answer = Answer((0.1,) * 6, (*source.encode(said), *source.encode(after)))
+    sample = passkey.grade(asked, answer, source)
+    assert (sample.facts["found"], sample.value) == (kind, float(kind == "exact"))
+
+
+def test_a_lenient_score_stands_beside_the_strict_one() -> None:
+    """The table has a column of it, and says where the two differ; a task without it has none."""
+    rows = [
+        {
+            "run": "r", "model": "m", "task": "passkey", "scaling": scaling, "length": 512,
+            "trained_length": 256, "frequencies": scaling, "metric": "accuracy", "asked": 3,
+            "score": 2 / 3, "low": 0.2, "high": 0.9, "n": 3, "status": "ok", "found": found,
+        }
+        for scaling, last in (("none", "wrong"), ("yarn", "format"))
+        for found in ("exact", "exact", last)
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    table = scores.make(frame)
+    assert table["lenient"].tolist() == pytest.approx([2 / 3, 1])
+    assert table["score"].tolist() == pytest.approx([2 / 3, 2 / 3])
+    (told,) = scores.words(table)
+    assert "`yarn` at 512 tokens 67%, 100% with them" in told
+    assert "none" not in told
+    old = frame.assign(found=None)
+    assert scores.make(old)["lenient"].isna().all()
+    assert scores.words(scores.make(old)) == scores.words(scores.make(frame.drop(columns="found")))
+
+
+def test_a_chat_model_is_told_to_be_asked_in_raw_text(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before the run, in the record and in captions; of a model without one nothing is said."""
+    shutil.copytree(tiny, tmp_path / "chat")
+    (tmp_path / "chat" / "chat_template.jinja").write_text("{{ messages }}")
+    sayings = {}
+    for model in (tiny, tmp_path / "chat"):
+        out = tmp_path / f"run-{model.name}"
+        words = ["--model", model, "--docs", docs, "--task", "perplexity:tail=8", "--length", "1x"]
+        with pytest.raises(SystemExit):
+            main(["run", *map(str, words), "--scaling", "none", "--out", str(out)])
+        captured = capsys.readouterr()
+        told = json.loads((out / "run.json").read_text())["chat_template"]
+        caption = "without the model's chat template" in (out / "reports" / "best.tex").read_text()
+        sayings[model.name] = (told, caption, "has a chat template" in captured.err)
+    assert sayings == {tiny.name: (None, False, False), "chat": ("not applied", True, True)}
 
 
 @pytest.mark.parametrize("seed", range(8))

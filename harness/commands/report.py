@@ -59,13 +59,15 @@ def write(
     """
     with err.status("Making tables and figures"):
         from harness.frame import make_frame
-        from harness.joining import reasons
+        from harness.joining import raw_text, reasons
         from harness.report import show, tell, tell_skipped, write_reports
         from harness.store import read_run
 
         frame = make_frame(runs, tasks, mixed=mixed)
-        unlike = reasons({run: read_run(run) for run in runs})
-        note = f"Not comparable: {'; '.join(unlike)}." if unlike else ""
+        records = {run: read_run(run) for run in runs}
+        unlike = reasons(records)
+        notes = [f"Not comparable: {'; '.join(unlike)}."] if unlike else []
+        note = " ".join([*notes, *raw_text(records.values())])
         written = write_reports(frame, folder, chosen, note)
     if note:
         screen.print(note, style="bold", highlight=False)
