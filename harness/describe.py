@@ -7,6 +7,7 @@ import re
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
@@ -16,7 +17,7 @@ from harness.plugins import (
     CONTRACTS,
     FOLDERS,
     METHOD,
-    RAISED,
+    call,
     entry,
     module_of,
     names,
@@ -137,13 +138,11 @@ def _range(module: ModuleType, kind: str, option: str, hint: Any) -> str:
         return ""
     for value in (-1, 0):
         try:
-            _call(module, kind, {option: value})
-        except ValueError as error:
-            told = str(error).partition(", got")[0]
+            call(option, partial(_call, module, kind, {option: value}))
+        except UserError as error:
+            told = str(error).removeprefix(f"{option}: ").partition(", got")[0].rstrip(".")
             if RANGE.search(told) and re.search(rf"\b{option}\b", told):
                 return " ".join(told.split())
-        except RAISED:  # a user's code may raise anything; then no range is known
-            return ""
     return ""
 
 
