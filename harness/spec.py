@@ -27,7 +27,11 @@ from harness.published import read_table
 from harness.sheet import Sheet, read_sheet
 from harness.units import SHORT, size, tokens
 
-SCALING = ("none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn")
+# A factor that is unset follows the length; what is served is one fixed factor.
+SCALING = (
+    "none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn",
+    "yarn:factor=4", "yarn:factor=8",
+)  # fmt: skip
 TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
 

@@ -195,6 +195,15 @@ def test_short_cost_tells_by_construction_from_by_measurement() -> None:
         "tail perplexity inside the window: `near` cost nothing, with the frequencies of `none` "
         "there; `far` surely worse than `none`."
     )
+    assert "what is served is one fixed factor" in short_cost.words(table)[-1]
+    near.loc[near["scaling"] == "far", "frequencies"] = "fixed"
+    served = short_cost.make(near)
+    assert set(served["scaling"][served["fixed"]]) == {"far"}
+    assert (
+        "one fixed factor for all lengths, as it is served: `far` +5.1%"
+        in (short_cost.words(served)[0])
+    )
+    assert not any("Add one" in sentence for sentence in short_cost.words(served))
 
 
 def test_summary_is_one_row_a_method_and_warns_of_flat_perplexity() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from harness.reports import _words
-from harness.reports._against import against, beside
+from harness.reports._against import against, beside, signed
+from harness.reports._methods import fixed_factors
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
 
@@ -27,7 +28,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     if table.empty:
         message = f"{own} has no score inside the window to compare with"
         raise ValueError(message)
-    return table
+    # One set of frequencies at every length is what can be served; others follow the length.
+    return table.assign(fixed=table["scaling"].isin(fixed_factors(frame)))
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -46,12 +48,15 @@ def words(table: pd.DataFrame) -> list[str]:
             else facts[0]["measure"]
         )
         told.append(f"{start} inside the window: {'; '.join(_clauses(facts))}.")
+    if not table["fixed"].any():
+        told.append(NO_FIXED)
     return told
 
 
 def _clauses(facts: list[dict[str, Any]]) -> list[str]:
     """Group the methods by what is known of their cost."""
     groups: dict[str, list[str]] = {}
+    last = {row["scaling"]: row for row in facts}  # at the longest length inside the window
     for row in facts:
         if row["scaling"] not in groups.setdefault(row["verdict"], []):
             groups[row["verdict"]].append(row["scaling"])
@@ -61,12 +66,18 @@ def _clauses(facts: list[dict[str, Any]]) -> list[str]:
         n for n in groups.get("same", []) if all(n not in groups.get(v, []) for v in GROUPS)
     ]:
         clauses.append(f"{_words.listed(free)} cost nothing, with the frequencies of {own} there")
+    if told := [f"`{name}` {signed(row)}" for name, row in last.items() if row["fixed"]]:
+        clauses.append(f"with one fixed factor for all lengths, as it is served: {', '.join(told)}")
     for verdict, text in GROUPS.items():
         if verdict in groups:
             clauses.append(f"{_words.listed(groups[verdict])} {text.format(own=own)}")
     return clauses
 
 
+NO_FIXED = (
+    "No factor here is fixed, and what is served is one fixed factor: those that follow the length "
+    "show no cost inside the window. Add one, as `yarn:factor=8`."
+)
 GROUPS = {
     "worse": "surely worse than {own}",
     "better": "surely better than {own}",
