@@ -53,12 +53,15 @@ def read(
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
     ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``. Losses are
-    computed in float32, ``chunk`` rows at a time, in two buffers that are used again; at least 16
-    rows, for fewer have other bits.
+    computed in float32, ``chunk`` rows at a time, over the logits; at least 16 rows, for fewer have
+    other bits.
+
+    Differs from ``log_softmax`` in float32 on a CPU, whose sum over the vocabulary is too low: by
+    8e-6 nats a token at 49k tokens, 2e-5 at 262k.
     """
     nll = np.empty(len(rows), np.float32)
     argmax = np.empty(len(rows), np.int64)
-    buffers: list[torch.Tensor] = []
+    buffer: list[torch.Tensor] = []
     with _head_only(model) as stub:
         for first in range(0, len(rows), chunk):
             count = min(chunk, len(rows) - first)
@@ -67,25 +70,29 @@ def read(
             asked = torch.from_numpy(index).to(hidden.device)
             stub.hidden = hidden.index_select(1, asked)
             logits = model(input_ids=asked[None], use_cache=False).logits[0]
-            exact, out = _in_float32(logits, buffers)
-            argmax[first : first + count] = _argmax(exact[:count]).cpu().numpy()
+            exact = _in_float32(logits, buffer)[:count]
+            best = _argmax(exact)
+            argmax[first : first + count] = best.cpu().numpy()
             wanted = torch.from_numpy(targets[first : first + count]).to(hidden.device)
-            losses = torch.log_softmax(exact, -1, out=out)[:count].gather(1, wanted[:, None])
-            nll[first : first + count] = -losses[:, 0].cpu().numpy()
-            del logits, exact, out  # else a chunk's are alive while the next one's are made
+            nll[first : first + count] = _losses(exact, best, wanted).cpu().numpy()
+            del logits, exact  # else a chunk's are alive while the next one's are made
     return nll, argmax
 
 
-def _in_float32(
-    logits: torch.Tensor, buffers: list[torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the logits in float32 and room for as many log-probabilities, in memory taken once."""
-    size = len(logits)
-    if not buffers or len(buffers[0]) < size:
-        count = 1 if logits.dtype == torch.float32 else 2
-        buffers[:] = [torch.empty_like(logits, dtype=torch.float32) for _ in range(count)]
-    exact = logits if len(buffers) == 1 else buffers[1][:size].copy_(logits)
-    return exact, buffers[0][:size]
+def _in_float32(logits: torch.Tensor, buffer: list[torch.Tensor]) -> torch.Tensor:
+    """Return the logits in float32, of 16 bits in memory that is allocated once."""
+    if logits.dtype == torch.float32:
+        return logits
+    if not buffer or len(buffer[0]) < len(logits):
+        buffer[:] = [torch.empty_like(logits, dtype=torch.float32)]
+    return buffer[0][: len(logits)].copy_(logits)
+
+
+def _losses(logits: torch.Tensor, best: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Return -log softmax at the targets, (rows,), and write over the logits."""
+    largest = logits.gather(1, best[:, None])
+    below = largest - logits.gather(1, targets[:, None])
+    return logits.sub_(largest).exp_().sum(-1).log() + below[:, 0]
 
 
 def _argmax(logits: torch.Tensor) -> torch.Tensor:

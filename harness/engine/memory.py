@@ -100,10 +100,10 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath]) -> int:
 
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:
-    """Return the logits of one chunk, their float32 copy and the log-probabilities."""
+    """Return the logits of one chunk, and their float32 copy where they are of 16 bits."""
     rows = min(targets, sizes.head_rows(shape.vocabulary))
-    copies = FLOAT32 * (1 if shape.itemsize == FLOAT32 else 2)
-    return rows * shape.vocabulary * (shape.itemsize + copies)
+    copy = 0 if shape.itemsize == FLOAT32 else FLOAT32
+    return rows * shape.vocabulary * (shape.itemsize + copy)
 
 
 def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes) -> int:
