@@ -1,25 +1,32 @@
-"""Where the runs of a sweep go: one folder a model."""
+"""Where the runs of a sweep go: one folder a model, and never over another sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UserError
+from harness.joining import PROTOCOLS, SEEDS, differing
+from harness.schema import checked_run
+from harness.store import RUN
 
 REPORTS = "reports"  # of all models together, beside their folders
+Record = Mapping[str, Any]
 
 
-def run_folders(out: Path | None, models: Sequence[str], *, several: bool) -> list[Path]:
-    """Return the run folder of each model: of several, one of its name in ``out``.
+def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -> list[Path]:
+    """Return the run folder of each model's record: of several, one of its name in ``out``.
 
     Raises UserError where several models have no ``out``, or would share a folder.
     """
     if not several:
-        return [out or Path("results") / f"run-{models[0]}"]
+        return [out or default_folder(records[0])]
     if out is None:
         message = "several models are swept: say with --out where the folder of each goes."
         raise UserError(message)
+    models = [str(record["model"]["name"]) for record in records]
     for model in models:
         if models.count(model) > 1 or model == REPORTS:
             message = (
@@ -28,3 +35,64 @@ def run_folders(out: Path | None, models: Sequence[str], *, several: bool) -> li
             )
             raise UserError(message)
     return [out / model for model in models]
+
+
+def default_folder(record: Record) -> Path:
+    """Return results/run-MODEL; where that holds another sweep, the next free number of it.
+
+    The same sweep, and one that asks for more than it, finds its folder again.
+    """
+    for number in count(1):
+        name = f"run-{record['model']['name']}" + (f"-{number}" if number > 1 else "")
+        folder = Path("results") / name
+        if not (folder / RUN).exists() or asked(checked_run(folder)) <= asked(record):
+            break
+    return folder
+
+
+def asked(record: Record) -> set[tuple[str, str, str]]:
+    """Return what a record asks for: every question of every cell, under its method."""
+    return {
+        (cell["scaling"], cell["key"], question)
+        for cell in record["cells"]
+        for question in record["tasks"][cell["task"]]["questions"][str(cell["length"])]
+    }
+
+
+def check_same_question(folder: Path, old: Record, new: Record) -> None:
+    """Raise UserError where the record of a folder would be replaced by that of another sweep.
+
+    The same one may ask for more than before, or for less.
+    """
+    unlike = next(_other_question(old, new), None)
+    if unlike:
+        message = f"{folder} holds another sweep, with other {unlike}; choose another --out."
+        raise UserError(message)
+
+
+def _other_question(old: Record, new: Record) -> Iterator[str]:
+    """Yield in what a sweep is another one, and not the same with more or less to measure."""
+    yield from differing(old, new, (SEEDS, PROTOCOLS))
+    texts = [{document["sha256"] for document in run["documents"]["read"]} for run in (old, new)]
+    if not (texts[0] <= texts[1] or texts[1] <= texts[0]):
+        yield "documents"
+
+
+def reports_of(run: Path) -> Path:
+    """Return where the reports of a run go; raise UserError where that is a link."""
+    if (run / REPORTS).is_symlink():
+        message = f"{run / REPORTS} is a symbolic link; say with --out where the reports go."
+        raise UserError(message)
+    return run / REPORTS
+
+
+def runs_in(places: Sequence[Path]) -> list[Path]:
+    """Return the runs that are named or lie in a folder that is named.
+
+    Files and reports, which ``FOLDER/*`` names too, are left out where there is a run.
+    """
+    found = [
+        sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
+        for place in places
+    ]
+    return [run for runs in found for run in runs] or list(places)

@@ -19,8 +19,7 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
     return [
         f"{one} and {other} have different {aspect}"
         for (one, first), (other, second) in combinations(runs.items(), 2)
-        for aspect, differ in ASPECTS.items()
-        if differ(first, second)
+        for aspect in differing(first, second, ASPECTS)
     ]
 
 
@@ -29,6 +28,11 @@ def raw_text(runs: Iterable[Run]) -> list[str]:
     named = {run["model"]["name"]: None for run in runs if run.get("chat_template")}
     asked = f"Raw text, without the model's chat template: {', '.join(named)}."
     return [asked] if named else []
+
+
+def differing(one: Run, other: Run, aspects: Iterable[str]) -> list[str]:
+    """Return in which of these aspects two runs differ."""
+    return [aspect for aspect in aspects if ASPECTS[aspect](one, other)]
 
 
 def _same_name(one: Run, other: Run) -> bool:
@@ -78,10 +82,11 @@ def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
     yield from found.items()
 
 
+SEEDS, PROTOCOLS = "seeds", "protocols"
 ASPECTS: dict[str, Callable[[Run, Run], bool]] = {
     "models": _models,
-    "seeds": _seeds,
+    SEEDS: _seeds,
     "documents": _documents,
     "tokenizers": _tokenizers,
-    "protocols": _protocols,
+    PROTOCOLS: _protocols,
 }

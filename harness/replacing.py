@@ -16,7 +16,13 @@ UNFINISHED = ".ropewalk-*.new"
 
 
 def make_folder(folder: Path, what: str = "folder") -> None:
-    """Make a folder and those above it; raise UserError where that cannot be."""
+    """Make a folder and those above it; raise UserError where that cannot be.
+
+    An empty name, as of a variable that is not set, is not taken for the working folder.
+    """
+    if folder == Path():
+        message = f"{what}: name a folder; for the working folder, write its path in full."
+        raise UserError(message)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:

@@ -10,6 +10,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.names import printable
+from harness.offline import go_offline
 from harness.plan import Plan, make_plan
 from harness.plugins import names
 from harness.record import describe
@@ -52,7 +53,10 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     if out.resolve() == folder.resolve():
         message = f"{folder} is the run itself; choose another --out to measure it again."
         raise UserError(message)
-    plan = make_plan(parse(None, {**record["asked"], **places, "out": out}))
+    spec = parse(None, {**record["asked"], **places, "out": out})
+    if spec.offline:
+        go_offline()
+    plan = make_plan(spec)
     now = describe(plan, None, measuring=False)
     for section in DECIDES:
         for place, was, found in differences(record[section], now[section], section):

@@ -41,7 +41,22 @@ Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
 Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 Fact = Annotated[Any, AfterValidator(_is_fact)]
+COLUMNS = {  # of the frame, which a fact of the same name would not reach
+    "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
+    "score", "low", "high", "n", "unit", "status", "reason", "value", "weight", "seconds",
+    "peak_mib",
+}  # fmt: skip
+
+
+def _is_no_column(name: str) -> str:
+    if name in COLUMNS:
+        message = f"a fact may not be called {name}, which is a column of the frame"
+        raise ValueError(message)
+    return name
+
+
 Facts = dict[Name, Fact]
+Given = dict[Annotated[Name, AfterValidator(_is_no_column)], Fact]  # by a task
 
 
 class _Model(BaseModel):
@@ -96,13 +111,13 @@ class _Run(BaseModel):
 
 class _Question(BaseModel):
     unit: Name
-    facts: Facts
+    facts: Given
 
 
 class _Graded(BaseModel):
     value: Annotated[FiniteFloat, Field(strict=True)]
     weight: Annotated[int, Field(strict=True, gt=0, lt=2**62)]
-    facts: Facts
+    facts: Given
 
 
 class _Sample(BaseModel):

@@ -66,7 +66,7 @@ class Spec(BaseModel):
     length: tuple[Length, ...] = LENGTHS
     docs: str | dict[str, str] = "embedded"
     out: Path | None = None
-    seed: int = Field(0, ge=-(2**63), lt=2**63)
+    seed: int = Field(0, strict=True, ge=-(2**63), lt=2**63)
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     device: str = "auto"
     offline: bool = False

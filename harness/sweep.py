@@ -12,6 +12,7 @@ from typing import Any
 from harness.backend import Backend, Item, ThisProcess
 from harness.errors import UserError
 from harness.estimate import fitted, needed
+from harness.folders import check_same_question
 from harness.names import printable
 from harness.plan import Cell, Plan
 from harness.plugins import call
@@ -60,6 +61,8 @@ def measure(
         work = plan.work(measured(checked_samples(folder)))
         sizes = fitted(plan, work)
         record = describe(plan, before, measuring=bool(work))
+        if before:
+            check_same_question(folder, before, record)
         answered = backend.answers(plan, work, sizes) if work else iter(())
         session = record["sessions"][-1] if work else {}
         session.update(backend.machines if work else {})

@@ -97,8 +97,7 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
         ("length: []\n", "length: name at least one (given: [])."),
         (
             "seed: often\n",
-            "seed: Input should be a valid integer, unable to parse string as an integer "
-            "(given: 'often').",
+            "seed: Input should be a valid integer (given: 'often').",
         ),
         (
             "dtype: float8\n",

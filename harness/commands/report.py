@@ -15,7 +15,9 @@ VERDICT = "best"  # the report that answers what a sweep is made for; its words 
 
 
 def report(
-    runs: Annotated[tuple[Path, ...], Parameter(help="Run folders; several are joined.")],
+    runs: Annotated[
+        tuple[Path, ...], Parameter(help="Run folders; several are joined, also those in a folder.")
+    ],
     /,
     *,
     report: Annotated[
@@ -37,10 +39,13 @@ def report(
     ] = False,
 ) -> int:
     """Make the tables and figures of one or more runs from their files."""
+    from harness.folders import reports_of, runs_in
+
+    found = runs_in(runs)
     if len(runs) > 1 and out is None:
         message = "several runs are joined: say with --out where their tables and figures go."
         raise UserError(message)
-    whole = write(list(runs), out or runs[0] / "reports", report, task or (), mixed=mixed)
+    whole = write(found, out or reports_of(runs[0]), report, task or (), mixed=mixed)
     return COMPLETE if whole else WITH_FAILURES
 
 

@@ -12,7 +12,6 @@ from cyclopts import Parameter
 from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
 from harness.commands.report import write
 from harness.errors import UserError
-from harness.folders import run_folders
 from harness.offline import go_offline
 
 if TYPE_CHECKING:
@@ -78,7 +77,9 @@ def run(
         go_offline()
     from harness import show
     from harness.cluster import connected
+    from harness.folders import reports_of, run_folders
     from harness.plan import make_plan
+    from harness.record import describe
 
     with connected(specs[0], _tell) as ray:
         with err.status("Reading config, tokenizer and documents"):
@@ -86,7 +87,8 @@ def run(
             names = [spec.model for spec in specs]
             plans = _each(names, specs, partial(make_plan, elsewhere=elsewhere))
         labels = [plan.checkpoint.label for plan in plans]
-        folders = run_folders(specs[0].out, labels, several=len(specs) > 1)
+        records = [describe(plan, None, measuring=False) for plan in plans]
+        folders = run_folders(specs[0].out, records, several=len(specs) > 1)
         pairs = list(zip(plans, folders, strict=True))
         if dry_run:
             for plan, folder in pairs:
@@ -96,7 +98,7 @@ def run(
     folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
     reports = folders[0] if len(specs) == 1 else folders[0].parent
     # Models of one sweep may have different tokenizers: then they stand apart, under a note.
-    whole = write(folders, reports / "reports", None, plans[0].spec.task, mixed=len(folders) > 1)
+    whole = write(folders, reports_of(reports), None, plans[0].spec.task, mixed=len(folders) > 1)
     show.failures(failed, err)
     return WITH_FAILURES if failed or not whole or len(done) < len(specs) else COMPLETE
 

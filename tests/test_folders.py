@@ -1,0 +1,83 @@
+"""Where runs go: no sweep takes the place of another, and a folder of runs is found whole."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.folders import asked, check_same_question, default_folder, reports_of, runs_in
+from harness.plugins import ROOT
+from harness.store import RUN
+
+Record = dict[str, Any]
+
+
+@pytest.fixture
+def record() -> Record:
+    """Return the record of the committed run."""
+    found: Record = json.loads((ROOT / "results" / "reference" / RUN).read_text())
+    return found
+
+
+def less(record: Record, **changes: Any) -> Record:
+    """Return a record that asks for every other cell alone."""
+    return {**record, "cells": record["cells"][::2], **changes}
+
+
+def put(folder: Path, record: Record) -> None:
+    """Write a record as a run does."""
+    folder.mkdir(parents=True)
+    (folder / RUN).write_text(json.dumps(record))
+
+
+def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --out no record is replaced but by one that asks for more; each finds its own."""
+    monkeypatch.chdir(tmp_path)
+    other = {**record, "cells": record["cells"][1::2]}
+    first, second = Path("results/run-reference"), Path("results/run-reference-2")
+    assert default_folder(less(record)) == first
+    put(first, less(record))
+    assert default_folder(record) == default_folder(less(record)) == first
+    assert default_folder(other) == second
+    put(second, other)
+    assert default_folder(other) == second
+    assert default_folder(less(record)) == first
+
+
+def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Path) -> None:
+    """More or less of a sweep goes on there; another seed, other documents or protocols do not."""
+    check_same_question(tmp_path, less(record), record)
+    check_same_question(tmp_path, record, less(record))
+    texts = {"read": [{**text, "sha256": "0"} for text in record["documents"]["read"]]}
+    for changes, told in (({"seed": 5}, "seeds"), ({"documents": texts}, "documents")):
+        with pytest.raises(UserError, match=f"another sweep, with other {told}; choose another"):
+            check_same_question(tmp_path, record, {**record, **changes})
+    assert asked(less(record)) < asked(record)
+
+
+def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
+    """A folder of several models is reported, by itself or by its glob, less what is no run."""
+    for name in ("one", "two"):
+        put(tmp_path / "out" / name, record)
+    (tmp_path / "out" / "reports").mkdir()
+    (tmp_path / "out" / "notes.txt").write_text("")
+    both = [tmp_path / "out" / "one", tmp_path / "out" / "two"]
+    assert runs_in([tmp_path / "out"]) == both
+    assert runs_in(sorted((tmp_path / "out").iterdir())) == both
+    assert runs_in([both[0]]) == both[:1]
+    assert runs_in([tmp_path / "absent"]) == [tmp_path / "absent"]
+
+
+def test_reports_do_not_follow_a_link(tmp_path: Path) -> None:
+    """A run from elsewhere cannot choose where its reports are written."""
+    (tmp_path / "reports").symlink_to(tmp_path)
+    with pytest.raises(UserError, match="symbolic link"):
+        reports_of(tmp_path)
+    shutil.rmtree(tmp_path)
