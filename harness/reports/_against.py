@@ -8,83 +8,55 @@ import pandas as pd
 
 from harness.reports import _words
 from harness.reports._cells import cells
-from harness.reports._measure import Measure, difference, distinct, measure, units
-from harness.reports._paired import SURE, holm
+from harness.reports._family import Family, family
+from harness.reports._measure import Measure, measure
+from harness.reports._paired import ENOUGH, SURE
 from harness.reports._tables import across
 
-FOUND = ("difference", "low", "high", "p", "needed")
+TOLD = ("model", "task", "metric", "trained_length", "length", "stretch", "scaling")
+FOUND = ("value", "low", "high", "p")
 
 
 def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """Return a row per cell beside the baseline's: their difference, and what is known of it.
 
-    ``low`` and ``high`` hold for one row, ``low_all`` and ``high_all`` for all rows of a model and
-    task together (Bonferroni), as ``p_all`` does (Holm), by which ``verdict`` says better, worse
-    or not told apart. Methods with the baseline's frequencies are "same"; a relative difference of
-    -0.1 is 10 % lower.
+    ``low`` and ``high`` hold for one row, ``low_all`` and ``high_all`` for all pairs of methods
+    at a length together (Bonferroni), as ``p_all`` does (Holm), by which ``verdict`` says better,
+    worse or not told apart: the comparisons and the verdicts are those of ``best``. Methods with
+    the baseline's frequencies are "same"; those with too few units in common with the others are
+    "not compared"; a relative difference of -0.1 is 10 % lower.
     """
     table = cells(frame)
-    parts = []
+    rows = []
     for (model, task), samples in frame.groupby(["model", "task"], sort=False):
-        here = table[(table["model"] == model) & (table["task"] == task)]
-        rows = _rows(here.dropna(subset="score"), samples, measure(samples), baseline)
-        once = {(row["length"], row["first"]): row["p"] for row in rows}
-        corrected = dict(zip(once, holm(list(once.values())), strict=True))
-        for row in rows:
-            p = corrected[row["length"], row.pop("first")]
-            parts.append({**row, "p_all": p, "verdict": _verdict(row, p)})
-    return pd.DataFrame(parts)
+        here = table[(table["model"] == model) & (table["task"] == task)].dropna(subset="score")
+        for length, known in here.groupby("length"):
+            if baseline in set(known["scaling"]):
+                of = family(samples[samples["length"] == length], measure(samples))
+                others = known[known["scaling"] != baseline]
+                rows += [_row(cell, of, of.how, baseline) for cell in _words.records(others)]
+    return pd.DataFrame(rows)
 
 
-def _rows(
-    here: pd.DataFrame, samples: pd.DataFrame, how: Measure, baseline: str
-) -> list[dict[str, Any]]:
-    """Compare every length's methods with the baseline there, once per set of frequencies."""
-    pairs = []
-    for length, known in here.groupby("length"):
-        groups = distinct(samples[(samples["length"] == length)])
-        leader = {name: first for first, names in groups.items() for name in (first, *names)}
-        for cell in _words.records(known) if baseline in set(known["scaling"]) else []:
-            if cell["scaling"] != baseline:
-                first = leader[cell["scaling"]]
-                pairs.append(({**cell, "first": first}, first == leader[baseline]))
-    family = {(cell["length"], cell["first"]) for cell, same in pairs if not same}
-    level = 1 - SURE / max(1, len(family))
-    return [_row(cell, same, samples, how, baseline, level) for cell, same in pairs]
-
-
-def _row(
-    cell: dict[str, Any], same: bool, samples: pd.DataFrame, how: Measure, baseline: str,
-    level: float,
-) -> dict[str, Any]:  # fmt: skip
+def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[str, Any]:
     """Compare one cell with the baseline's."""
-    told = ("model", "task", "metric", "trained_length", "length", "stretch", "scaling", "score")
-    head = {
-        **{name: cell[name] for name in told}, "measure": how.name, "baseline": baseline,
-        "better": "lower" if how.lower else "higher", "relative": how.relative,
-        "units": how.units, "first": cell["first"],
-    }  # fmt: skip
-    if same:
-        nothing = dict.fromkeys((*FOUND, "low_all", "high_all"))
-        return {**head, "n": cell["n"], **nothing, "difference": 0.0, "same": True}
-    rows = samples[samples["length"] == cell["length"]]
-    one, other = (units(rows[rows["scaling"] == name]) for name in (cell["scaling"], baseline))
-    found, wide = difference(one, other, how), difference(one, other, how, level=level)
-    values = (found.value, found.low, found.high, found.p, found.needed) if found else [None] * 5
+    one, other = of.first(cell["scaling"]), of.first(baseline)
+    same, score = one == other, of.score(one)
+    level = 1 - SURE / max(1, len(of.pairs))
+    found, wide = (None, None) if same else (of.between(one, other), of.between(one, other, level))
+    values = {name: getattr(found, name, None) for name in FOUND}
+    value = 0.0 if same else values.pop("value")
     return {
-        **head, "n": found.n if found else cell["n"], **dict(zip(FOUND, values, strict=True)),
-        "low_all": wide.low if wide else None, "high_all": wide.high if wide else None,
-        "same": False,
+        **{name: cell[name] for name in TOLD}, "score": score.score, "measure": how.name,
+        "baseline": baseline, "better": "lower" if how.lower else "higher",
+        "relative": how.relative, "units": how.units, "n": found.n if found else of.own[one],
+        "asked": of.asked, "status": of.status(one), "difference": value, **values,
+        "needed": of.needed(one, other), "low_all": getattr(wide, "low", None),
+        "high_all": getattr(wide, "high", None), "same": same, "p_all": of.p(one, other),
+        "better_on": (found.lower if how.lower else found.higher) if found else None,
+        "enough": getattr(found, "enough", None), "carrier": getattr(found, "carrier", None),
+        "verdict": of.verdict(one, other),
     }  # fmt: skip
-
-
-def _verdict(row: dict[str, Any], p: float | None) -> str:
-    """Return what the corrected probability allows to say."""
-    if row["same"]:
-        return "same"
-    if p is None or p >= SURE:
-        return "not told apart"
-    return "better" if (row["difference"] < 0) == (row["better"] == "lower") else "worse"
 
 
 def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -95,17 +67,48 @@ def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def signed(row: dict[str, Any]) -> str:
-    """Return "−26.8% [−33, −20]", with "?" where it is not told apart, "=" for the same."""
+    """Return "−26.8% [−33, −20]", with "?" where it is not told apart, "=" for the same.
+
+    "*" marks what one unit carries; units that are lacking are told: "(20 of 23)".
+    """
     if row["same"]:
         return "="
+    lacking = f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
     if row["difference"] is None:
-        return "not compared"
+        return f"not compared{lacking}"
     percent = row["relative"] or row["metric"] == "accuracy"
     ends = [row["difference"], row["low"], row["high"]]
     texts = ["" if end is None else _signed(end, percent=percent) for end in ends]
     unit = "%" if row["relative"] else " pt" if percent else ""
     around = f" [{texts[1]}, {texts[2]}]" if all(texts) else ""
-    return f"{texts[0]}{unit}{around}{' ?' if row['verdict'] == 'not told apart' else ''}"
+    marks = f"{' ?' if row['verdict'] == 'not told apart' else ''}{' *' if row['carrier'] else ''}"
+    return f"{texts[0]}{unit}{around}{lacking}{marks}"
+
+
+def key(rows: pd.DataFrame) -> str:
+    """Say what the verdicts and the signs of such a table mean, and what must be known of them."""
+    first, real = rows.iloc[0], rows[~rows["same"]]
+    told = [
+        f"Paired by {first['units']}; sure is what the mean and the sign test agree on, corrected "
+        "for all pairs of methods at a length (Holm, 5 %), not for the lengths and tasks together.",
+        "Brackets: 95 % intervals of each comparison alone; ?: not told apart; =: the same "
+        "measurement.",
+    ]
+    few = real["enough"].eq(False)
+    if few.any():
+        told.append(
+            f"Of {real[few]['n'].min()} {first['units']} nothing is called sure; {ENOUGH} are the "
+            "least."
+        )
+    if (real["n"] < real["asked"]).any():
+        told.append(f"(… of …): on the {first['units']} that all methods compared have.")
+    carried = real[real["carrier"].notna()]
+    if len(carried):
+        names = _words.listed(list(dict.fromkeys(carried["carrier"])))
+        told.append(
+            f"*: without one of the {first['units']} it changes by more than half: {names}."
+        )
+    return " ".join(told)
 
 
 def _signed(value: float, *, percent: bool) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from harness.reports._paired import Difference, of_means, of_shares
-from tasks._intervals import LEVEL
+from tasks._intervals import LEVEL, proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
@@ -76,32 +76,57 @@ def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
 def units(samples: pd.DataFrame) -> Units:
     """Return value and weight of every unit that was measured; windows of one document add up."""
     good = samples[samples["status"] == "ok"]
-    sums = good.groupby("unit", sort=False)[["value", "weight"]].sum()
-    return {str(name): (value, weight) for name, value, weight in sums.itertuples()}
+    sums: Units = {}
+    for name, value, weight in zip(good["unit"], good["value"], good["weight"], strict=True):
+        before = sums.get(str(name), (0.0, 0.0))
+        sums[str(name)] = (before[0] + float(value), before[1] + float(weight))
+    return sums
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score with its interval."""
+
+    score: float
+    low: float | None
+    high: float | None
+
+
+def scored(of: Units, how: Measure) -> Score:
+    """Return the score of these units, as the task makes it."""
+    values, weights = zip(*of.values(), strict=True)
+    if how.made == "share":
+        return Score(sum(values) / len(values), *proportion(int(sum(values)), len(values)))
+    found = ratio(values, weights)
+    ends = [found.value, *found.interval()]
+    if how.made == "exp":
+        ends = [None if end is None else math.exp(min(end, 700.0)) for end in ends]
+    return Score(ends[0] or 0.0, ends[1], ends[2])
 
 
 def difference(
     one: Units, other: Units, how: Measure, *, level: float = LEVEL
 ) -> Difference | None:
-    """Compare the units of one cell with another's, on those that both have.
+    """Compare the units of one cell with another's, on those that both have with all targets.
 
     Relative for perplexity (-0.1 is 10 % lower), else in the score's own unit. None where samples
     do not show how scores are made.
     """
-    both = [(one[name], other[name]) for name in one if name in other]
+    both = [name for name in one if name in other and one[name][1] == other[name][1]]
     if how.made == "unknown" or not both:
         return None
-    values, others = [first[0] for first, _ in both], [second[0] for _, second in both]
+    values, others = ([units[name][0] for name in both] for units in (one, other))
     if how.made == "share":
         return of_shares(values, others, level=level)
-    weights = [first[1] for first, _ in both]
-    if weights != [second[1] for _, second in both]:
-        return None  # not the same targets
-    found = of_means(values, others, weights, level=level)
+    weights = [one[name][1] for name in both]
+    found = of_means(values, others, weights, level=level, names=both)
     if not how.relative:
         return found
-    low, high = (None if end is None else math.expm1(end) for end in (found.low, found.high))
-    return Difference(math.expm1(found.value), low, high, found.p, found.n, found.plan)
+    value, low, high = (
+        None if end is None else math.expm1(min(end, 700.0))
+        for end in (found.value, found.low, found.high)
+    )
+    return replace(found, value=value or 0.0, low=low, high=high)
 
 
 def distinct(samples: pd.DataFrame) -> dict[str, list[str]]:

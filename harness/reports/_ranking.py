@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import combinations
 from typing import Any
 
 import pandas as pd
 
 from harness.reports._cells import cells
-from harness.reports._measure import Measure, difference, distinct, measure, units
-from harness.reports._paired import SURE, Difference, holm
+from harness.reports._family import Family, family
+from harness.reports._measure import Measure, measure
+from harness.reports._needed import negligible
 
 Row = dict[str, Any]
+TOLD = ("model", "task", "metric", "trained_length", "length", "stretch")
 
 
 def ranking(frame: pd.DataFrame) -> pd.DataFrame:
@@ -27,54 +28,59 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]
         for length, cell in here.dropna(subset="score").groupby("length"):
-            at_length = samples[samples["length"] == length]
-            rows.append(_row(cell.set_index("scaling"), at_length, how))
+            of = family(samples[samples["length"] == length], how)
+            rows.append(_row(cell.iloc[0], of, how))
     if not rows:
         message = "no scores to choose by"
         raise ValueError(message)
     return pd.DataFrame(rows)
 
 
-def _row(known: pd.DataFrame, samples: pd.DataFrame, how: Measure) -> Row:
-    """Rank the methods of one length and compare them all with each other."""
-    groups = distinct(samples[samples["scaling"].isin(known.index)])
-    ranked = known.loc[list(groups)].sort_values("score", ascending=how.lower, kind="stable")
-    order = [str(name) for name in ranked.index]
-    of = {name: units(samples[samples["scaling"] == name]) for name in order}
-    pairs = list(combinations(order, 2))
-    found = {pair: difference(of[pair[0]], of[pair[1]], how) for pair in pairs}
-    sure = dict(zip(pairs, holm([d.p if d else None for d in found.values()]), strict=True))
+def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
+    """Rank the methods of one length on the units they share."""
+    sign = 1 if how.lower else -1
+    order = sorted(of.of, key=lambda name: sign * of.score(name).score)
     best, runner = order[0], order[1] if len(order) > 1 else None
-    level = [other for other in order[1:] if not _below(sure[best, other])]
-    tied = [name for leader in level for name in (leader, *groups[leader])]
-    facts = ranked.loc[best]
-    told = ("model", "task", "metric", "trained_length", "length", "stretch")
+    level = [other for other in order[1:] if of.verdict(best, other) != "better"]
+    first, second = of.score(best), of.score(runner) if runner else None
     return {
-        **{name: facts[name] for name in told},
+        **{name: facts[name] for name in TOLD},
         "measure": how.name, "better": "lower" if how.lower else "higher", "units": how.units,
-        "best": best, "same": ", ".join(groups[best]) or None,
-        **{name: facts[name] for name in ("score", "low", "high", "n")},
-        "runner_up": runner,
-        **{f"runner_up_{name}": ranked.loc[runner, name] if runner else None
-           for name in ("score", "low", "high")},
+        "best": best, "same": ", ".join(of.groups[best]) or None,
+        "score": first.score, "low": first.low, "high": first.high, "n": of.n, "asked": of.asked,
+        "status": of.status(best), "runner_up": runner,
+        **{f"runner_up_{name}": getattr(second, name, None) for name in ("score", "low", "high")},
         "relative": how.relative,
-        **_gap(found[best, runner] if runner else None, sure.get((best, str(runner)))),
-        "tied": ", ".join(tied) or None,
+        **_gap(of, best, runner),
+        "tied": ", ".join(name for one in level for name in (one, *of.groups[one])) or None,
+        "needed": ", ".join(
+            text for one in level for text in [_needed(of, best, one)] * (1 + len(of.groups[one]))
+        ) or None,
+        "lacking": ", ".join(f"{name} {of.own[name]}" for name in of.of if of.own[name] < of.asked)
+        or None,
+        "apart": ", ".join(f"{name} {of.own[name]}" for name in of.apart) or None,
     }  # fmt: skip
 
 
-def _below(p: float | None) -> bool:
-    return p is not None and p < SURE
-
-
-def _gap(found: Difference | None, p: float | None) -> Row:
+def _gap(of: Family, best: str, runner: str | None) -> Row:
+    found = of.between(best, runner) if runner else None
     return {
         "difference": found.value if found else None,
         "difference_low": found.low if found else None,
         "difference_high": found.high if found else None,
-        "p": p,
-        "needed": found.needed if found else None,
+        "p": of.p(best, str(runner)),
+        "better_on": (found.lower if of.how.lower else found.higher) if found else None,
+        "enough": found.enough if found else None,
+        "carrier": found.carrier if found else None,
     }
+
+
+def _needed(of: Family, best: str, other: str) -> str:
+    """Return how many units would tell the two, "negligible", or "?" where none can be told."""
+    found = of.between(best, other)
+    if found is not None and negligible(found.value, relative=of.how.relative):
+        return "negligible"
+    return str(of.needed(best, other) or "?")
 
 
 def choice(facts: list[Row]) -> list[str]:

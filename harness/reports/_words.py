@@ -13,9 +13,15 @@ MOST_NAMED = 6  # methods in one list; the table has them all
 
 
 def score(row: Mapping[Any, Any], prefix: str = "") -> str:
-    """Return a score with its interval: "13.1 [9.9, 18.1]"."""
+    """Return a score with its interval: "13.1 [9.9, 18.1]", and "(20 of 23)" where units lack."""
     told = {name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}
-    return text({**told, "metric": row["metric"], "status": "ok"})
+    return text({**told, "metric": row["metric"], "status": row["status"]})
+
+
+def named(row: Mapping[Any, Any], table: pd.DataFrame) -> str:
+    """Return what a task measures, with its label where two tasks of the table measure it."""
+    alike = table.loc[table["measure"] == row["measure"], "task"].nunique()
+    return f"{row['measure']} (`{row['task']}`)" if alike > 1 else str(row["measure"])
 
 
 def size(value: float, *, relative: bool, metric: str) -> str:

@@ -8,8 +8,20 @@ from typing import Any
 import pandas as pd
 
 from harness.reports import _words
+from harness.reports._needed import MARGIN
+from harness.reports._paired import ENOUGH
 from harness.reports._ranking import choice, ranking
 from harness.reports._tables import heading
+from harness.reports._verdict import clause
+
+RULE = (
+    "A method is told from another where the mean of the paired differences and the exact sign "
+    "test agree, corrected for all pairs of methods at a length of a task (Holm, 5 %), not for the "
+    f"rows of this table together; {ENOUGH} documents are the least. In brackets: the number that "
+    "would tell the two in four of five sweeps, if they differ as seen; none: they differ by less "
+    f"than {100 * MARGIN[True]:.2g} % (accuracy: {100 * MARGIN[False]:.0f} point), no difference "
+    "worth measuring; ?: it cannot be told, as where the mean and most documents disagree."
+)
 
 
 def make(frame: pd.DataFrame) -> pd.DataFrame:
@@ -17,7 +29,9 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
     ``tied`` are the methods that the samples cannot tell from the best: the probabilities of all
     pairs at a length are corrected together (Holm), so that the choice of the best is paid for.
-    ``difference`` is the best less the runner-up, relative for perplexity; ``p`` is corrected.
+    ``difference`` is the best less the runner-up, relative for perplexity; ``p`` is corrected;
+    ``needed`` are the units that would tell each of ``tied``. All is of the ``n`` units that the
+    methods share; those with too few of them are ``apart``.
     """
     return ranking(frame)
 
@@ -30,17 +44,27 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
             {
                 "length": f"{row['length']} ({row['stretch']:.3g}×)",
                 "best": row["best"],
+                "the same measurement": row["same"],
                 "score [95 %]": _words.score(row),
                 "runner-up": row["runner_up"],
                 "its score [95 %]": ""
                 if row["runner_up"] is None
                 else _words.score(row, "runner_up_"),
-                "cannot be told from": row["tied"],
+                "cannot be told from (units that would)": _tied(row),
             }
             for row in _words.records(rows)
         ]
         made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return made
+
+
+def _tied(row: Mapping[str, Any]) -> str:
+    """Return every method that is not told from the best with the number that would tell it."""
+    if row["tied"] is None:
+        return ""
+    counts = {"?": " (?)", "negligible": " (none)"}
+    pairs = zip(row["tied"].split(", "), row["needed"].split(", "), strict=True)
+    return ", ".join(f"{name}{counts.get(n, f' ({n})')}" for name, n in pairs)
 
 
 def words(table: pd.DataFrame) -> list[str]:
@@ -50,32 +74,9 @@ def words(table: pd.DataFrame) -> list[str]:
     for (model, _), rows in table.groupby(["model", "length"], sort=False):
         facts = _words.records(rows)
         start = _words.at(facts[0]) + (f", {model}:" if many else "")
-        told.append(" ".join([start, "; ".join(map(_clause, facts)) + "." + _choice(facts)]))
-    return told
-
-
-def _clause(row: Mapping[Any, Any]) -> str:
-    """Return what is known of one task at one length."""
-    if row["metric"] == "accuracy" and row["score"] == 0:
-        return f"no method has a {row['measure']} above 0 ({row['n']} {row['units']})"
-    extreme = "lowest" if row["better"] == "lower" else "highest"
-    first = f"`{row['best']}` has the {extreme} {row['measure']}, {_words.score(row)}"
-    if row["runner_up"] is None:
-        every = "all methods are the same here" if row["same"] else "it stands alone"
-        return f"{first} ({every})"
-    tied = row["tied"].split(", ") if row["tied"] else []
-    second = f"`{row['runner_up']}` {_words.score(row, 'runner_up_')}"
-    if row["difference"] is None:
-        return f"{first}, before {second}; scores that are no mean of samples are not compared"
-    if not tied:
-        side = "below" if row["better"] == "lower" else "above"
-        sure = f"{row['n']} {row['units']}, {_words.chance(row['p'])}"
-        return f"{first}: {_words.gap(row)} {side} {second} ({sure})"
-    told = f"{first}, but {row['n']} {row['units']} cannot tell it from {_words.listed(tied)}"
-    needed = row["needed"]
-    if row["runner_up"] in tied and needed is not None and needed > row["n"]:
-        told += f" (about {needed:,.0f} would separate `{row['runner_up']}`, if it differs as seen)"
-    return told
+        clauses = [clause(row, _words.named(row, table)) for row in facts]
+        told.append(" ".join([start, "; ".join(clauses) + "." + _choice(facts)]))
+    return [*told, RULE]
 
 
 def _choice(facts: list[dict[str, Any]]) -> str:
@@ -85,4 +86,4 @@ def _choice(facts: list[dict[str, Any]]) -> str:
     kept = choice(facts)
     if not kept:
         return " No method is best on every task."
-    return f" On every task: {_words.listed(kept, last='or')}."
+    return f" Best or not told from it on every task: {_words.listed(kept, last='or')}."

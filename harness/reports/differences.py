@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports._against import against, beside
+from harness.reports._against import against, beside, key
 
 
 def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
@@ -34,14 +34,13 @@ def words(table: pd.DataFrame) -> list[str]:
     for (model, _), rows in table.groupby(["model", "task"], sort=False):
         first = rows.iloc[0]
         start = f"{model}, {first['measure']}" if table["model"].nunique() > 1 else first["measure"]
-        real = rows[~rows["same"]]
+        real = rows[~rows["same"] & rows["difference"].notna()]
         verdicts = real["verdict"].value_counts()
         counted = ", ".join(
             f"{verdicts.get(name, 0)} {name}" for name in ("better", "worse", "not told apart")
         )
         told.append(
-            f"{start} against `{first['baseline']}`: of {len(real)} comparisons {counted} (paired "
-            f"by {first['units']}; Holm, 5 % for all together). Brackets: 95 % intervals of each "
-            "comparison alone; ?: not told apart; =: the same frequencies."
+            f"{start} against `{first['baseline']}`: of {len(real)} comparisons {counted}. "
+            f"{key(rows)}"
         )
     return told

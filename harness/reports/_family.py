@@ -1,0 +1,149 @@
+"""All methods of one task at one length on the units they share, compared with each other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+import pandas as pd
+
+from harness.reports import _words
+from harness.reports._measure import Measure, Score, Units, difference, distinct, scored, units
+from harness.reports._needed import needed
+from harness.reports._paired import SURE, Difference, holm
+
+KEPT = 0.75  # of the units that the fullest method has; who shrinks all to less is set apart
+
+
+@dataclass(frozen=True)
+class Family:
+    """The comparisons of one task at one length: all pairs, corrected together.
+
+    ``groups`` are the methods that are compared, with those that are the same measurement;
+    ``of`` their units, the same for all; ``own`` how many each method has by itself; ``asked``
+    how many there are; ``apart`` the methods that have too few in common with the others.
+    """
+
+    how: Measure
+    groups: dict[str, list[str]]
+    of: dict[str, Units]
+    own: dict[str, int]
+    asked: int
+    apart: list[str]
+    score: Callable[[str], Score] = field(repr=False)
+
+    @property
+    def n(self) -> int:
+        """Return how many units are compared."""
+        return len(next(iter(self.of.values()), {}))
+
+    @cached_property
+    def pairs(self) -> dict[frozenset[str], float | None]:
+        """Return the corrected probability of every pair (Holm over all of them)."""
+        pairs = list(combinations(self.of, 2))
+        found = [self.between(one, other) for one, other in pairs]
+        corrected = holm([made.p if made else None for made in found])
+        return {frozenset(pair): p for pair, p in zip(pairs, corrected, strict=True)}
+
+    def between(self, one: str, other: str, level: float | None = None) -> Difference | None:
+        """Return one method less another, None where they are not compared."""
+        if one not in self.of or other not in self.of:
+            return None
+        wide = {} if level is None else {"level": level}
+        return difference(self.of[one], self.of[other], self.how, **wide)
+
+    def first(self, name: str) -> str:
+        """Return the method under whose name this one is compared."""
+        return next(one for one, same in self.groups.items() if name in (one, *same))
+
+    def status(self, name: str) -> str:
+        """Return "ok", or how many units a method's score is of: "20 of 23 ok"."""
+        n = self.n if name in self.of else self.own[name]
+        return "ok" if n == self.asked else f"{n} of {self.asked} ok"
+
+    def p(self, one: str, other: str) -> float | None:
+        """Return the corrected probability of a pair."""
+        return self.pairs.get(frozenset((one, other)))
+
+    def verdict(self, one: str, other: str) -> str:
+        """Return same, better, worse, not told apart, or not compared: one verdict for all reports.
+
+        Better or worse is said where the mean and the exact sign test agree, corrected, and there
+        are enough units.
+        """
+        if one == other:
+            return "same"
+        found, p = self.between(one, other), self.p(one, other)
+        if found is None:
+            return "not compared"
+        if p is None or p >= SURE or not found.enough:
+            return "not told apart"
+        return "better" if (found.value < 0) == self.how.lower else "worse"
+
+    def needed(self, one: str, other: str) -> int | None:
+        """Return how many units would tell a pair under this family's correction."""
+        found = self.between(one, other)
+        if found is None or self.verdict(one, other) != "not told apart":
+            return None
+        return needed(found, sum(p is not None and p >= SURE for p in self.pairs.values()))
+
+
+def family(samples: pd.DataFrame, how: Measure) -> Family:
+    """Make the comparisons of one model, task and length."""
+    known = samples[samples["score"].notna()]
+    groups = distinct(known)
+    by_name = dict(tuple(known[known["scaling"].isin(list(groups))].groupby("scaling")))
+    every = {name: units(by_name[name]) for name in groups}
+    cells = _words.records(known.drop_duplicates("scaling")[["scaling", "score", "low", "high"]])
+    made = {cell["scaling"]: Score(cell["score"], cell["low"], cell["high"]) for cell in cells}
+    of = _shared(every, KEPT if how.made != "unknown" else 1.0)
+
+    def score(name: str) -> Score:
+        """Return the score of what is compared; of what is set apart, its own."""
+        fewer = name in of and of[name] != every[name]
+        return scored(of[name], how) if fewer else made[name]
+
+    apart = [name for name in every if name not in of]
+    own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
+    return Family(how, groups, of, own, max(_asked(samples), *own.values()), apart, score)
+
+
+def _asked(samples: pd.DataFrame) -> int:
+    """Return how many units there are; a question that was never measured does not name its own."""
+    named = samples[samples["unit"].fillna("") != ""]
+    if named.empty:
+        return 0
+    fullest = named["scaling"].value_counts().index[0]
+    cell = named[named["scaling"] == fullest]
+    every, windows = cell["unit"].nunique(), len(cell)
+    rows = int((samples["scaling"] == fullest).sum())
+    asked: int = max(named["unit"].nunique(), math.ceil(rows * every / windows))
+    return asked
+
+
+def _shared(every: dict[str, Units], least: float) -> dict[str, Units]:
+    """Keep of every method the units that all have whole, without those that have too few.
+
+    A document of several windows, some of them lost, has less weight than it has elsewhere.
+    """
+    full: dict[str, float] = {}
+    for found in every.values():
+        for unit, (_, weight) in found.items():
+            full[unit] = max(weight, full.get(unit, 0))
+    whole = {
+        name: {unit for unit, (_, weight) in found.items() if weight == full[unit]}
+        for name, found in every.items()
+    }
+    enough = least * max(map(len, whole.values()), default=0)
+    while True:
+        common = set.intersection(*whole.values()) if whole else set()
+        if not whole or len(common) >= enough:
+            break
+        whole.pop(min(whole, key=lambda name: len(whole[name])))
+    return {
+        name: {unit: found for unit, found in every[name].items() if unit in common}
+        for name in whole
+    }

@@ -1,0 +1,83 @@
+"""What is known of the best method of one task at one length, in a clause."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.reports import _words
+from harness.reports._paired import ENOUGH
+
+
+def clause(row: Mapping[str, Any], measured: str) -> str:
+    """Return what is known of one task at one length, and of what units."""
+    return f"{_found(row, measured)}{_units(row)}"
+
+
+def _found(row: Mapping[str, Any], measured: str) -> str:
+    """Say which method is best and from which it is told."""
+    if row["metric"] == "accuracy" and row["score"] == 0:
+        return f"no method has a {measured} above 0 ({row['n']} {row['units']})"
+    extreme = "lowest" if row["better"] == "lower" else "highest"
+    same = (
+        f" ({_words.listed(row['same'].split(', '))}: the same measurement)" if row["same"] else ""
+    )
+    first = f"`{row['best']}`{same} has the {extreme} {measured}, {_words.score(row)}"
+    if row["runner_up"] is None:
+        return f"{first} ({'all methods are the same here' if row['same'] else 'it stands alone'})"
+    second = f"`{row['runner_up']}` {_words.score(row, 'runner_up_')}"
+    if row["difference"] is None:
+        return f"{first}, before {second}; scores that are no mean of samples are not compared"
+    if row["tied"] is not None:
+        return _level(row, first)
+    side = "below" if row["difference"] < 0 else "above"
+    sure = f"{row['better']} on {row['better_on']} of {row['n']} {row['units']}"
+    lead = f"{first}: {_words.gap(row)} {side} {second} ({sure}, {_words.chance(row['p'])})"
+    return f"{lead}{_carrier(row)}"
+
+
+def _level(row: Mapping[str, Any], first: str) -> str:
+    """Say what the best is not told from, and what would tell it."""
+    tied = row["tied"].split(", ")
+    if row["score"] == row["runner_up_score"]:
+        first = first.replace(" has the ", " has, as others, the ", 1)
+    told = f"{first}, but {row['n']} {row['units']} "
+    if row["enough"] is False:
+        told += f"are too few to tell it (at least {ENOUGH}) "
+    else:
+        told += "cannot tell it "
+    needed = dict(zip(tied, row["needed"].split(", "), strict=True))
+    told += f"from {_words.listed(tied)}"
+    counts = {name: int(n) for name, n in needed.items() if n.isdigit()}
+    small = [name for name, n in needed.items() if n == "negligible"]
+    unknown = [name for name, n in needed.items() if n == "?"]
+    notes = []
+    if counts:
+        some = dict.fromkeys((min(counts.values()), max(counts.values())))
+        about = " to ".join(f"{n:,}" for n in some)
+        notes.append(f"about {about} would tell {_words.listed(list(counts))}, if as seen")
+    if small:
+        notes.append(f"as seen, no difference worth measuring from {_words.listed(small)}")
+    if unknown:
+        notes.append(f"how many would tell {_words.listed(unknown)} cannot be told")
+    return f"{told} ({'; '.join(notes)})"
+
+
+def _carrier(row: Mapping[str, Any]) -> str:
+    """Warn where one unit carries the difference."""
+    if row["carrier"] is None:
+        return ""
+    return f", which changes by more than half without `{row['carrier']}`"
+
+
+def _units(row: Mapping[str, Any]) -> str:
+    """Say of which units this is, where methods lack some."""
+    told = ""
+    if row["n"] < row["asked"]:
+        told = f", on the {row['n']} of {row['asked']} {row['units']} that all have"
+    for name, text in (("lacking", "lacks some"), ("apart", "set apart")):
+        if row[name] is not None and (name == "apart" or row["n"] < row["asked"]):
+            pairs = [pair.rpartition(" ") for pair in row[name].split(", ")]
+            listed = ", ".join(f"`{one}` has {n} of {row['asked']}" for one, _, n in pairs)
+            told += f" ({text}: {listed})" if name == "lacking" else f"; {text}: {listed}"
+    return told
