@@ -6,7 +6,6 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.reports._against import against
-from harness.reports._cells import CELL, cells
 from harness.reports._forest import forest
 from harness.reports._methods import methods
 from harness.reports._style import SIZE, foot, length_label, readable_part, sheet, tidy
@@ -15,8 +14,9 @@ MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
 ROW = 0.17  # inches
 NOTE = (
     "Each method less {baseline} on the same documents and trials; bars: 95 % intervals of each "
-    "difference alone. Full: better or worse by the probability corrected for all comparisons of a "
-    "model and task (Holm, 5 %); hollow: not told apart; no mark: no difference is known."
+    "difference alone. Full: better or worse by the mean and the sign test, corrected for all "
+    "pairs of methods at a length (Holm, 5 %); hollow: not told apart; no mark: no difference is "
+    "known."
 )
 
 
@@ -28,8 +28,6 @@ def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
     if table.empty or table["same"].all():
         message = f"no method differs from {baseline!r} here; choose another baseline=NAME"
         raise ValueError(message)
-    status = cells(frame).assign(scaling=lambda t: t["scaling"].map(known.names))
-    table = table.merge(status[[*CELL, "status"]], on=CELL)
     order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
     every = [_lengths(kin) for _, kin in table.groupby(["model", "task"], sort=False)]
     columns = max(map(len, every))
