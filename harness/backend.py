@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
+
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Sizes
 from harness.plan import Cell, Plan
@@ -15,6 +17,7 @@ from tasks._types import Question
 
 Item = tuple[Cell, Question]
 Work = dict[str, list[Item]]
+Passing = Callable[[float], None]
 
 
 class Backend(Protocol):
@@ -33,6 +36,7 @@ class ThisProcess:
     """The backend that holds the weights in this process."""
 
     device: str
+    passing: Passing | None = None  # is given the tokens that went through the layers
 
     @cached_property
     def machines(self) -> dict[str, Any]:
@@ -42,6 +46,8 @@ class ThisProcess:
     def answers(self, plan: Plan, work: Work, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
         """Load the weights and return the replies to all questions."""
         model = ready(plan.checkpoint)
+        if self.passing:
+            _follow(model, self.passing)
         return (
             (items[reply.index], reply)
             for fingerprint, items in work.items()
@@ -53,3 +59,16 @@ class ThisProcess:
                 sizes,
             )
         )
+
+
+def _follow(model: Any, passing: Passing) -> None:
+    """Let every decoder layer tell the tokens it took, as a part of those of all layers."""
+    layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+
+    def told(_: Any, __: Any, output: Any) -> None:
+        hidden = output[0] if isinstance(output, tuple) else output
+        passing(hidden.shape[-2] / len(layers))
+
+    passing(0.0)  # the weights are loaded
+    for layer in layers:
+        layer.register_forward_hook(told)

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.checkpoint import DTYPES, parameter_count
+from harness.costs import shared_tree
 from harness.engine import DEFAULT, Sizes, memory
-from harness.engine.prefix_tree import PrefixTree, build_tree
+from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.plan import Cell, Plan
-from scaling._types import Frequencies
 from tasks._types import Question
 
 Work = dict[str, list[tuple[Cell, Question]]]
@@ -96,13 +96,10 @@ def _demand(plan: Plan, work: Work) -> _Demand:
     checkpoint = plan.checkpoint
     config, size = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype].itemsize
     sliding = checkpoint.sliding_window
-    capped = getattr(config, "attn_logit_softcapping", None)
     loads = []
     for items in work.values():
         questions = [question for _, question in items]
-        rotation = plan.rotations.get(items[0][0].frequencies or "")
-        shared = isinstance(rotation, Frequencies) and not (sliding or capped)
-        tree = build_tree([q.tokens for q in questions]) if shared else None
+        tree = shared_tree(plan, items)
         longest = max(question.length for question in questions)
         alone = sum(map(len, {question.tokens for question in questions}))
         together = sum(len(node.tokens) for node in tree.nodes) if tree else alone

@@ -1,33 +1,29 @@
-"""What a person sees in the terminal while a sweep is planned and measured."""
+"""What a person sees in the terminal of a plan, and of what has no number."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from harness import oddities
 from harness.estimate import estimate
 from harness.notes import notes
+from harness.pace import Pace, known_rates
 from harness.plan import Cell, Plan
+from harness.progress import duration
 from harness.schema import checked_samples
 from harness.store import measured
 from harness.sweep import Failure
 from scaling._rotation import frequencies_of
-from tasks._types import Question
 
 TOLD = 20  # lines about failures; a sweep can have thousands
-Watch = Callable[[Cell, Question, dict[str, Any]], None]
 
 
-def plan(plan: Plan, folder: Path, console: Console) -> None:
+def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
     """Print the cells of a plan, what each has left to measure, and the whole cost."""
     done = measured(checked_samples(folder))
     table = Table(box=box.SIMPLE, padding=0, title=f"Plan for {folder}", title_justify="left")
@@ -54,12 +50,19 @@ def plan(plan: Plan, folder: Path, console: Console) -> None:
         )
     console.print(table)
     left_out(plan, console)
+    items = [item for some in plan.work(done).values() for item in some]
+    if not items:
+        console.print("Complete: nothing to measure.")
+        return
+    seconds = Pace.of(plan, items, known_rates(plan, machine)).seconds_left()
+    took = "unknown on this machine yet" if seconds is None else f"about {duration(seconds)} here"
     cost, checkpoint = estimate(plan, done), plan.checkpoint
     console.print(
         f"{checkpoint.label}: {cost.parameters:,} parameters, {checkpoint.dtype} on "
         f"{checkpoint.device}, trained window {checkpoint.rope.trained_length:,} tokens, base "
         f"{checkpoint.rope.base:g}.\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
-        f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself.",
+        f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself; "
+        f"time {took}.",
         highlight=False,
     )
 
@@ -112,35 +115,3 @@ def failures(failed: Sequence[Failure], console: Console) -> None:
 
 def _named(cell: Cell) -> str:
     return f"{cell.scaling}, {cell.task}, {cell.length} tokens"
-
-
-@contextmanager
-def progress(console: Console, items: Sequence[tuple[Cell, Question]]) -> Iterator[Watch]:
-    """Show cells done, the last sample and the time left; plain lines where no one watches."""
-    left = Counter(cell.key for cell, _ in items)
-    total, cells = sum(question.length for _, question in items), len(left)
-    bar = Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        disable=not console.is_terminal,
-    )
-    entry = bar.add_task("", total=total)
-
-    def watch(cell: Cell, question: Question, record: dict[str, Any]) -> None:
-        left[cell.key] -= 1
-        done = sum(not rest for rest in left.values())
-        bar.advance(entry, question.length)
-        text = f"{done}/{cells} cells · {_named(cell)} · {question.unit}"
-        bar.update(entry, description=text[:78])
-        if record["status"] != "ok":
-            told = f"{_named(cell)}, {question.unit}: {record['status']}"
-            console.print(told, highlight=False, markup=False)
-        elif not console.is_terminal and not left[cell.key]:
-            console.print(f"{done}/{cells} cells: {_named(cell)}", highlight=False, markup=False)
-
-    bar.update(entry, description=f"0/{cells} cells")
-    with bar:
-        yield watch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -63,11 +63,13 @@ def measure(
         record = describe(plan, before, measuring=bool(work))
         if before:
             check_same_question(folder, before, record)
-        answered = backend.answers(plan, work, sizes) if work else iter(())
-        session = record["sessions"][-1] if work else {}
-        session.update(backend.machines if work else {})
         left = [item for items in work.values() for item in items]
-        with _recorded(folder, record), watching(left) as watch:
+        with ExitStack() as stack:
+            watch = stack.enter_context(watching(left))  # it shows that the weights load
+            answered = backend.answers(plan, work, sizes) if work else iter(())
+            session = record["sessions"][-1] if work else {}
+            session.update(backend.machines if work else {})
+            stack.enter_context(_recorded(folder, record))
             for (cell, question), reply in answered:
                 if session != session | backend.machines:  # a worker has joined
                     session.update(backend.machines)

@@ -185,7 +185,7 @@ class TestRun:
         """What the run folder has is not counted again, and the folder is not touched."""
         before = {path: path.stat().st_mtime_ns for path in whole.rglob("*")}
         done = ropewalk(*sweep(tiny, docs, whole), "--dry-run")
-        assert "To measure: 0 samples, 0 tokens" in done.out
+        assert "Complete: nothing to measure" in done.out
         assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
     def test_a_sweep_file_gives_the_same_samples(

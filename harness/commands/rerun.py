@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,7 +39,9 @@ def rerun(
     if tolerance < 0:
         message = f"--tolerance must be 0 or more, got {tolerance:g}."
         raise UserError(message)
-    from harness import show
+    from harness.backend import ThisProcess
+    from harness.pace import this_machine
+    from harness.progress import Measuring
     from harness.rerun import compare, plan_again, surroundings
     from harness.sweep import measure
 
@@ -54,7 +55,9 @@ def rerun(
     )  # fmt: skip
     if dry_run:
         return COMPLETE
-    measure(plan, folder, partial(show.progress, err))
+    device = plan.checkpoint.device
+    watching = Measuring(err, plan, this_machine(device))
+    measure(plan, folder, watching, ThisProcess(device, watching.passing))
     found = compare(run, folder)
     for difference in surroundings(run, folder):
         screen.print(f"Differs: {difference}", highlight=False, markup=False, soft_wrap=True)

@@ -92,7 +92,7 @@ def run(
         pairs = list(zip(plans, folders, strict=True))
         if dry_run:
             for plan, folder in pairs:
-                show.plan(plan, folder, screen)
+                show.plan(plan, folder, screen, _machine(plan, ray))
             return COMPLETE if len(pairs) == len(specs) else WITH_FAILURES
         done = _each(labels, pairs, lambda pair: (pair[1], _measure(*pair, ray)))
     folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
@@ -123,10 +123,23 @@ def _each(names: Sequence[str], things: Sequence[T], work: Callable[[T], R]) -> 
 
 def _measure(plan: Plan, folder: Path, ray: Cluster | None) -> list[Failure]:
     from harness import show
+    from harness.backend import ThisProcess
+    from harness.progress import Measuring
     from harness.sweep import measure
 
     show.left_out(plan, err)
-    return measure(plan, folder, partial(show.progress, err), ray and ray.anew())
+    watching = Measuring(err, plan, _machine(plan, ray))
+    here = ThisProcess(plan.checkpoint.device, watching.passing)
+    return measure(plan, folder, watching, ray.anew() if ray else here)
+
+
+def _machine(plan: Plan, ray: Cluster | None) -> str:
+    """Name what measures, for the rates that are known of it."""
+    from harness.pace import this_machine
+
+    if ray is None:
+        return this_machine(plan.checkpoint.device)
+    return f"{ray.count} workers of {ray.threads} threads, {ray.device}"
 
 
 def _tell(sentence: str) -> None:

@@ -1,0 +1,73 @@
+"""What each part of a sweep costs, known before anything is measured: tokens and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.checkpoint import Checkpoint, parameter_count
+from harness.engine.prefix_tree import PrefixTree, build_tree
+from harness.plan import Cell, Plan
+from scaling._types import Frequencies
+from tasks._types import Question
+
+Item = tuple[Cell, Question]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run of tokens that is forwarded once; ``operations`` are multiplications and additions."""
+
+    tokens: int
+    operations: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one rotation in their order, and the steps that each question needs."""
+
+    steps: tuple[Step, ...]
+    needs: tuple[tuple[int, ...], ...]
+
+
+def shared_tree(plan: Plan, items: Sequence[Item]) -> PrefixTree | None:
+    """Return what the questions of one rotation share; None where each is a forward of its own."""
+    checkpoint = plan.checkpoint
+    capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
+    rotation = plan.rotations.get(items[0][0].frequencies or "")
+    if not isinstance(rotation, Frequencies) or checkpoint.sliding_window or capped:
+        return None
+    return build_tree([question.tokens for _, question in items])
+
+
+def steps_of(plan: Plan, items: Sequence[Item]) -> Steps:
+    """Return the steps of the questions of one rotation."""
+    per_token, per_pair, per_target = prices(plan.checkpoint)
+    spans, paths = _spans(shared_tree(plan, items), [question for _, question in items])
+    costs = [(end - first) * (per_token + per_pair * (first + end) / 2) for first, end in spans]
+    for (_, question), path in zip(items, paths, strict=True):
+        costs[path[-1]] += per_target * (question.length - question.start + 1)
+    made = zip(spans, costs, strict=True)
+    return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), paths)
+
+
+def _spans(
+    tree: PrefixTree | None, questions: Sequence[Question]
+) -> tuple[list[tuple[int, int]], tuple[tuple[int, ...], ...]]:
+    """Return the first and end position of every run that is forwarded, and each question's."""
+    if tree is not None:
+        return [(node.first, node.end) for node in tree.nodes], tree.paths
+    turn: dict[Sequence[int], int] = {}
+    paths = tuple((turn.setdefault(question.tokens, len(turn)),) for question in questions)
+    return [(0, len(tokens)) for tokens in turn], paths
+
+
+def prices(checkpoint: Checkpoint) -> tuple[float, float, float]:
+    """Return the operations of a token in all layers, of a pair in all, of a target in the head."""
+    config = checkpoint.config.get_text_config()
+    heads, width = config.num_attention_heads, config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or width // heads
+    table = config.vocab_size * width
+    tables = table * (1 if getattr(config, "tie_word_embeddings", False) else 2)
+    inside = max(parameter_count(checkpoint) - tables, 1)
+    return 2 * inside, 4 * heads * head_dim * config.num_hidden_layers, 2 * table

@@ -1,0 +1,123 @@
+"""What a person sees while a sweep is measured: what goes on, how fast, and the time left."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+from harness.costs import Item
+from harness.pace import Pace, keep_rates, known_rates
+from harness.plan import Cell, Plan
+from tasks._types import Question
+
+Watch = Callable[[Cell, Question, dict[str, Any]], None]
+LOADING = "Loading the weights and checking the patch on them"
+QUIET = 60.0  # seconds without a line where no one watches
+
+
+class Measuring:
+    """Shows cells done, the last sample, the rate and the time left; plain lines in a log."""
+
+    def __init__(self, console: Console, plan: Plan, machine: str) -> None:
+        """Show on a console; ``machine`` names what measures, for the rates known of it."""
+        self.console, self.plan, self.machine = console, plan, machine
+        self.pace: Pace | None = None
+        self.text, self.told = LOADING, time.monotonic()
+
+    @contextmanager
+    def __call__(self, items: Sequence[Item]) -> Iterator[Watch]:
+        """Show the measurement of these questions; yield what is given each sample."""
+        if not items:
+            self._line("Complete: nothing to measure.")
+            yield lambda *_: None
+            return
+        pace = self.pace = Pace.of(self.plan, items, known_rates(self.plan, self.machine))
+        self.cells = Counter(cell.key for cell, _ in items)
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TaskProgressColumn(),
+            _Left(pace),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.entry = self.bar.add_task(self.text, total=1.0)
+        if not self.console.is_terminal:
+            self._line(LOADING)
+        with self.bar:
+            try:
+                yield self._sample
+            finally:
+                keep_rates(self.plan, self.machine, pace)
+
+    def passing(self, tokens: float) -> None:
+        """Take note of tokens that go through the model: of none once the weights are loaded."""
+        if self.pace is None:
+            return
+        if self.pace.last is None:
+            self.pace.begin()
+            self.text = f"{self._done()} · measuring"
+        self.pace.layers(tokens)
+        self._move()
+        if not self.console.is_terminal and time.monotonic() - self.told > QUIET:
+            self._line(f"{self._done()}; {told(self.pace)}")
+
+    def _sample(self, cell: Cell, question: Question, record: dict[str, Any]) -> None:
+        assert self.pace is not None  # made before anything is measured
+        self.pace.answer(cell, question, record["seconds"])
+        self.cells[cell.key] -= 1
+        named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
+        self.text = f"{self._done()} · {named} · {question.unit}"
+        self._move()
+        if record["status"] != "ok":
+            self._line(f"{named}, {question.unit}: {record['status']}")
+        elif not self.console.is_terminal and not self.cells[cell.key]:
+            self._line(f"{self._done()}: {named}; {told(self.pace)}")
+
+    def _done(self) -> str:
+        return f"{sum(not rest for rest in self.cells.values())}/{len(self.cells)} cells"
+
+    def _move(self) -> None:
+        room = max(self.console.width - 62, 18)
+        share = self.pace.share() if self.pace else 0.0
+        self.bar.update(self.entry, completed=share, description=self.text[:room])
+
+    def _line(self, text: str) -> None:
+        self.told = time.monotonic()
+        clock = "" if self.console.is_terminal else f"{datetime.now().astimezone():%H:%M:%S} "
+        self.console.print(f"{clock}{text}", highlight=False, markup=False, soft_wrap=True)
+
+
+class _Left(ProgressColumn):
+    """The measured rate, and the time left from it."""
+
+    def __init__(self, pace: Pace) -> None:
+        super().__init__()
+        self.pace = pace
+
+    def render(self, task: Task) -> Text:
+        """Return them as they are now."""
+        return Text("" if task.finished else told(self.pace))
+
+
+def told(pace: Pace) -> str:
+    """Return the rate and the time left in words, what is not known left out."""
+    rate, left = pace.tokens_a_second(), pace.seconds_left()
+    parts = (
+        [] if rate is None else [f"{rate:,.0f} tokens/s" if rate >= 10 else f"{rate:.2g} tokens/s"]
+    )
+    parts += ["time left unknown yet" if left is None else f"{duration(left)} left"]
+    return ", ".join(parts)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as h:mm:ss."""
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,115 @@
+"""The time left: from what a sweep costs and a measured rate, shown before, during and after."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from harness import pace as module
+from harness.backend import ThisProcess
+from harness.pace import Pace
+from harness.plan import Plan, make_plan
+from harness.progress import Measuring
+from harness.spec import parse
+from harness.sweep import measure
+from tests.test_max_memory import run
+
+GIVEN: dict[str, Any] = {
+    "scaling": ["none", "rerope"],
+    "task": ["perplexity:tail=16,protocol=prefix", "passkey:depths=2,trials=2"],
+    "length": ["5x", "8x"],
+}
+
+
+@pytest.fixture(scope="module")
+def plan(tiny: Path, docs: Path) -> Plan:
+    """Return a sweep whose forwards are shared by many samples, and one whose are not."""
+    return make_plan(parse(None, {**GIVEN, "model": str(tiny), "docs": str(docs)}))
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the time in seconds, which stands still until it is set."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def begun(plan: Plan, known: dict[str, float] | None = None) -> tuple[Pace, list[Any]]:
+    items = [item for some in plan.work(set()).values() for item in some]
+    pace = Pace.of(plan, items, known or {})
+    pace.begin()
+    return pace, items
+
+
+def test_the_time_left_is_that_of_the_cost_left(plan: Plan, clock: list[float]) -> None:
+    """At a steady rate every estimate is right, though one forward answers many samples."""
+    pace, items = begun(plan)
+    whole = sum(part.cost for part in pace.parts.values())
+    for cell, question in items:
+        before = sum(part.cost for part in pace.parts.values())
+        part = pace.parts[plan.hosts.get(cell.frequencies or "", cell.frequencies or "")]
+        needed = part.needs[cell.key, question.digest]
+        clock[0] += sum(part.left[s].operations for s in needed if s in part.left) / whole * 60
+        pace.answer(cell, question, 0.0)
+        left = sum(part.cost for part in pace.parts.values())
+        assert left <= before
+        assert pace.seconds_left() == pytest.approx(60 * left / whole, abs=1e-6)
+    assert pace.share() == pytest.approx(1)
+
+
+def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
+    """Before the first answer the layers that are done tell the rate, and time runs down."""
+    pace, _ = begun(plan)
+    assert pace.seconds_left() is None
+    first = next(iter(pace.parts.values())).steps.steps[0]
+    clock[0] += 40
+    pace.layers(first.tokens / 2)
+    whole = sum(part.cost for part in pace.parts.values())
+    expected = 40 * (whole / (first.operations / 2) - 1)
+    assert pace.seconds_left() == pytest.approx(expected)
+    clock[0] += 5
+    assert pace.seconds_left() == pytest.approx(expected - 5)
+
+
+def test_a_rate_is_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> None:
+    """On a machine that measured this model the time is known before; on another it is not."""
+    pace, items = begun(plan)
+    clock[0] += 50
+    for item in items:
+        pace.answer(*item, 0.0)
+    module.keep_rates(plan, "this machine", pace)
+    again, _ = begun(plan, module.known_rates(plan, "this machine"))
+    assert again.seconds_left() == pytest.approx(50, rel=0.2)
+    assert module.known_rates(plan, "another machine") == {}
+
+
+def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) -> None:
+    """Lines say what goes on first, each cell with the clock, the rate and the time left."""
+    for wanted in (r"^\d\d:\d\d:\d\d Loading the weights", r"^\d\d:\d\d:\d\d Complete: nothing"):
+        told = io.StringIO()
+        watching = Measuring(Console(file=told, width=200), plan, "test")
+        measure(plan, tmp_path / "run", watching, ThisProcess("cpu", watching.passing))
+        lines = told.getvalue().splitlines()
+        assert re.match(wanted, lines[0])
+        if len(lines) > 1:
+            assert len(lines) == 9
+            assert all("tokens/s" in line and "left" in line for line in lines[1:])
+
+
+def test_a_dry_run_says_how_long(
+    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a rate of this machine it says so; where all is measured, that there is nothing."""
+    words = ["--model", str(tiny), "--docs", str(docs), "--length", "1x", "--scaling", "none",
+             "--task", "perplexity:tail=16", "--out", str(tmp_path / "run")]  # fmt: skip
+    assert run(*words, "--dry-run") == 0
+    assert "time unknown on this machine yet" in " ".join(capsys.readouterr().out.split())
+    assert run(*words) == 0
+    assert run(*words, "--dry-run") == 0
+    assert "Complete: nothing to measure." in capsys.readouterr().out
