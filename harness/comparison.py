@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
-from harness.plugins import nearest
+from harness.names import nearest
 
 UNTUNED = ("no", "as published")
 COLUMNS = ("scaling", "method", "length", "published", "measured", "low", "high", "n",

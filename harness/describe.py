@@ -13,17 +13,9 @@ from types import ModuleType, NoneType
 from typing import Any
 
 from harness.errors import UserError
-from harness.plugins import (
-    CONTRACTS,
-    FOLDERS,
-    METHOD,
-    call,
-    entry,
-    module_of,
-    names,
-    nearest,
-    parameters,
-)
+from harness.names import nearest
+from harness.options import names_method
+from harness.plugins import CONTRACTS, FOLDERS, METHOD, call, entry, module_of, names, parameters
 from harness.sheet import CARRIED, carried
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -108,6 +100,8 @@ def _found(name: str) -> tuple[str, ModuleType]:
 
 
 def _type(hint: Any) -> str:
+    if names_method(hint):
+        return "method"
     parts = [part for part in typing.get_args(hint) if part is not NoneType]
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(str, parts))
@@ -121,6 +115,8 @@ def _default(value: Any) -> str:
         return "none: give it"
     if value is None:
         return "unset"
+    if inspect.isfunction(value):  # of a method
+        return value.__module__.rpartition(".")[2]
     return str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
@@ -134,7 +130,7 @@ def _example(name: str, known: Mapping[str, inspect.Parameter]) -> str:
 
 def _range(module: ModuleType, kind: str, option: str, hint: Any) -> str:
     """Return what the code itself says of a number that is out of range; empty where nothing."""
-    if kind == "report" or not {int, float} & {hint, *typing.get_args(hint)}:
+    if kind == "report" or not any(part in (int, float) for part in (hint, *typing.get_args(hint))):
         return ""
     for value in (-1, 0):
         try:

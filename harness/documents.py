@@ -14,8 +14,8 @@ from harness import embedded
 from harness.errors import UserError
 from harness.files import MANY, TEXT, Document, in_folder, kind, names_of, read_file
 from harness.hub import BUFFER, Rows, is_saved, read_set
-from harness.names import place
-from harness.plugins import nearest, split_options
+from harness.names import nearest, place
+from harness.options import split_options
 
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
 OF_A_SET = ("split", "field", "config", "revision", "limit")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.errors import UserError, reason
-from harness.plugins import nearest
+from harness.names import nearest
 from harness.tables import GIANT, LARGEST, arrow, giant, parquet
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}

@@ -14,7 +14,7 @@ from huggingface_hub import snapshot_download
 
 from harness.errors import UserError, reason
 from harness.files import Document, text_of
-from harness.plugins import nearest
+from harness.names import nearest
 from harness.tables import check_batches, record_of
 
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files that a split is cut into

@@ -10,9 +10,9 @@ from typing import Any
 
 from harness.documents import Documents, open_documents
 from harness.errors import UserError
-from harness.names import printable
+from harness.names import nearest, printable
 from harness.oddities import is_html, plain
-from harness.plugins import Plugin, nearest
+from harness.plugins import Plugin
 from harness.source import source_of
 from harness.tokens import make_reader
 from tasks._types import Passage, Source

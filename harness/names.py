@@ -1,7 +1,9 @@
-"""Names as they are given: never a control character, and a path only where one is meant."""
+"""Names as they are given: printable, paths only where one is meant, and the nearest known."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.errors import UserError
@@ -19,3 +21,19 @@ def place(text: str) -> Path:
     except RuntimeError:
         message = f"{printable(text)}: there is no such home folder; write the path in full."
         raise UserError(message) from None
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the words allowed, and the one probably meant."""
+    allowed = sorted(known)
+    parts = [known for known in allowed if known in word.split("_")]  # dynamic_yarn: yarn
+    close = parts or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
+    close = close or [name for name in allowed if word and _shortens(word, name)]
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{hint}known: {', '.join(allowed) or 'none'}"
+
+
+def _shortens(word: str, name: str) -> bool:
+    """Tell whether a word has some of a name's letters in their order: ppl for perplexity."""
+    letters = iter(name)
+    return word[0] == name[0] and all(letter in letters for letter in word)

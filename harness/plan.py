@@ -141,7 +141,7 @@ def _ask(
     found: Questions = {length: [] for length in lengths}
 
     def ask() -> None:
-        asked = task.module.ask(source, lengths, seed=seed, **task.options)
+        asked = task.module.ask(source, lengths, seed=seed, **task.arguments)
         for question in _held(asked, lengths, tally):
             found[question.length].append(question)
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
-import json
 import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
 from harness.errors import UserError
-from harness.names import printable
+from harness.names import nearest, printable
+from harness.options import Options, inner, names_method, read_options, split_options
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -39,7 +39,8 @@ class Plugin:
     """A plug-in as the user named it: its module, and every option with its value.
 
     ``label`` is the name with the options that were given, as tables and figures show it;
-    ``digest`` is a hash of a file outside the package, None for a built-in.
+    ``options`` are their values as a record holds them, ``arguments`` as the plug-in is called;
+    ``digest`` is a hash of the files outside the package, None for a built-in.
     """
 
     kind: str
@@ -47,6 +48,7 @@ class Plugin:
     label: str
     module: ModuleType
     options: Mapping[str, Any]
+    arguments: Mapping[str, Any]
     digest: str | None
 
 
@@ -82,29 +84,59 @@ def load(kind: str, given: str) -> Plugin:
         message = f"{name} is no task: VERSION must be a whole number and METRIC a printable text."
         raise UserError(message)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
-    options = call(f"{kind} {name}", lambda: _options(short, module, kind, listed))
+    options = _options(f"{kind} {name}", short, module, kind, listed)
     label = printable(f"{short}:{listed}" if listed else short)
-    return Plugin(kind, given, label, module, options, digest)
+    digests = [part for part in (digest, *options.digests) if part]
+    return Plugin(
+        kind=kind,
+        given=given,
+        label=label,
+        module=module,
+        options=options.recorded,
+        arguments=options.passed,
+        digest=_joined(digests) if len(digests) > 1 else next(iter(digests), None),
+    )
+
+
+def of_function(function: Callable[..., Any]) -> Plugin:
+    """Return a function ``f(rope, length) -> Frequencies | Bands`` as a method of its name."""
+    name = getattr(function, "__name__", type(function).__name__).strip("<>")
+    module = ModuleType(name)
+    vars(module)["frequencies"] = function
+    options = _options(f"method {name}", name, module, "method")
+    # A function has no file: what it gives is recorded number by number, and keys its samples.
+    return Plugin("method", name, name, module, options.recorded, options.passed, "function")
+
+
+def _options(what: str, name: str, module: ModuleType, kind: str, listed: str = "") -> Options:
+    def read() -> Options:
+        known = parameters(module, kind)
+        return read_options(name, entry(module, kind), known, listed, _method)
+
+    return call(what, read)
+
+
+def _method(given: str) -> tuple[Callable[..., Any], str | None]:
+    """Return the function that an option names, its own options filled in, and its digest."""
+    plugin = load("method", given)
+    return partial(entry(plugin.module, "method"), **plugin.arguments), plugin.digest
+
+
+def names_code(kind: str, given: str) -> bool:
+    """Tell whether loading a plug-in would execute code that is not of the package."""
+    name, _, listed = given.strip().partition(":")
+    if name not in names(kind):
+        return True
+    module, _ = module_of(kind, name)
+    hints = typing.get_type_hints(entry(module, kind))
+    return any(
+        names_method(hints.get(key)) and names_code("method", inner(text))
+        for key, text in split_options(name, listed).items()
+    )
 
 
 def _is_word(text: Any) -> bool:
     return isinstance(text, str) and text.isprintable()
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the words allowed, and the one probably meant."""
-    allowed = sorted(known)
-    parts = [known for known in allowed if known in word.split("_")]  # dynamic_yarn: yarn
-    close = parts or difflib.get_close_matches(word, allowed, n=1, cutoff=0.5)
-    close = close or [name for name in allowed if word and _shortens(word, name)]
-    hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{hint}known: {', '.join(allowed) or 'none'}"
-
-
-def _shortens(word: str, name: str) -> bool:
-    """Tell whether a word has some of a name's letters in their order: ppl for perplexity."""
-    letters = iter(name)
-    return word[0] == name[0] and all(letter in letters for letter in word)
 
 
 def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
@@ -154,6 +186,10 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
+def _joined(digests: Sequence[str]) -> str:
+    return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
+
+
 def call(what: str, function: Callable[[], T]) -> T:
     """Run a user's code; whatever it raises becomes one sentence.
 
@@ -199,50 +235,3 @@ def parameters(module: ModuleType, kind: str) -> dict[str, inspect.Parameter]:
         for name, parameter in signature.parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY and name != "seed"
     }
-
-
-def split_options(what: str, listed: str) -> dict[str, str]:
-    """Split ``a=1,b=2``; raise UserError where a part is not name=value or comes twice."""
-    options: dict[str, str] = {}
-    for part in filter(None, listed.split(",")):
-        key, equals, value = (text.strip() for text in part.partition("="))
-        if not equals or not key or not value:
-            message = f"{what}: {part!r} is not option=value."
-            raise UserError(message)
-        if key in options:
-            message = f"{what}: option {key!r} is given twice."
-            raise UserError(message)
-        options[key] = value
-    return options
-
-
-def _options(name: str, module: ModuleType, kind: str, listed: str) -> dict[str, Any]:
-    """Return every option's value, converted to its annotated type, defaults filled in."""
-    from pydantic import TypeAdapter, ValidationError
-
-    known = parameters(module, kind)
-    given = split_options(name, listed)
-    hints = typing.get_type_hints(entry(module, kind))
-    values: dict[str, Any] = {}
-    for key, text in given.items():
-        if key not in known:
-            message = f"{name} has no option {key!r}; {nearest(key, known)}."
-            raise UserError(message)
-        try:
-            values[key] = TypeAdapter(hints.get(key, str)).validate_python(text)
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"].removeprefix("Input should be ")
-            message = f"{name}: {key}={text} should be {reason}."
-            raise UserError(message) from None
-    for key, parameter in known.items():
-        if key not in values:
-            if parameter.default is inspect.Parameter.empty:
-                message = f"{name} needs the option {key!r}: write {name}:{key}=…"
-                raise UserError(message)
-            values[key] = parameter.default
-    try:
-        json.dumps(values, allow_nan=False)
-    except (TypeError, ValueError):
-        message = f"{name}: options must be finite numbers, words or None for the record: {values}."
-        raise UserError(message) from None
-    return values

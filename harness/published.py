@@ -25,7 +25,7 @@ from pathlib import Path
 import pandas as pd
 
 from harness.errors import UserError
-from harness.plugins import nearest
+from harness.names import nearest
 
 FILE = Path(__file__).with_name("published.csv")
 

@@ -94,7 +94,7 @@ def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
     """Return the table or figure, or in words why the report does not apply to this frame."""
     try:
         with drawing():
-            made: pd.DataFrame | Figure = report.module.make(frame, **report.options)
+            made: pd.DataFrame | Figure = report.module.make(frame, **report.arguments)
     except ValueError as error:
         return str(error)
     return made

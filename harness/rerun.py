@@ -12,10 +12,10 @@ from harness.errors import UserError
 from harness.names import printable
 from harness.offline import go_offline
 from harness.plan import Plan, make_plan
-from harness.plugins import names
+from harness.plugins import names_code
 from harness.record import describe
 from harness.schema import checked_run, checked_samples
-from harness.spec import parse
+from harness.spec import Spec, parse
 from harness.store import read_run, read_samples
 
 # What decides a number. Paths are left out: the same bytes may lie elsewhere.
@@ -48,12 +48,12 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     """
     record = checked_run(folder)
     checked_samples(folder)  # a damaged one is to be told before anything is measured
+    spec = parse(None, {**record["asked"], **places, "out": out})
     if not code:
-        _check_no_code(folder, record["asked"])
+        _check_no_code(folder, spec)
     if out.resolve() == folder.resolve():
         message = f"{folder} is the run itself; choose another --out to measure it again."
         raise UserError(message)
-    spec = parse(None, {**record["asked"], **places, "out": out})
     if spec.offline:
         go_offline()
     plan = make_plan(spec)
@@ -68,15 +68,15 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     return plan
 
 
-def _check_no_code(folder: Path, asked: Mapping[str, Any]) -> None:
+def _check_no_code(folder: Path, asked: Spec) -> None:
     """Raise UserError where a record names code that is not of the package."""
     named = [
-        str(given)
-        for kind, key in (("method", "scaling"), ("task", "task"))
-        for given in asked.get(key) or ()
-        if str(given).partition(":")[0] not in names(kind)
+        given
+        for kind, entries in (("method", asked.scaling), ("task", asked.task))
+        for given in entries
+        if names_code(kind, given)
     ]
-    named += [key for key in ("trust_remote_code", "allow_pickle") if asked.get(key)]
+    named += [key for key in ("trust_remote_code", "allow_pickle") if getattr(asked, key)]
     if named:
         message = (
             f"{folder} names code to run ({named[0]}); look at it, and add --run-code to let it."

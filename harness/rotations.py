@@ -16,7 +16,9 @@ from scaling._types import Rope
 def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
     """Compute what a method does at a length; raise UserError for what cannot be used."""
     what = f"scaling {method.label} at length {length}"
-    found: Any = call(what, lambda: entry(method.module, "method")(rope, length, **method.options))
+    found: Any = call(
+        what, lambda: entry(method.module, "method")(rope, length, **method.arguments)
+    )
     if not isinstance(found, Rotation):
         message = f"{what}: it returned {type(found).__name__}, not Frequencies or Bands."
         raise UserError(message)

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from harness.errors import UserError, reason
-from harness.plugins import nearest
+from harness.names import nearest
 from harness.reading import read_regular
 
 CARRIED = Path(__file__).parent / "sweeps"  # sweeps of published settings, by name

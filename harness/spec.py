@@ -22,7 +22,8 @@ from harness.bounds import CELLS, check_length
 from harness.documents import open_documents
 from harness.errors import UserError
 from harness.grid import expand
-from harness.plugins import load, nearest
+from harness.names import nearest
+from harness.plugins import load
 from harness.published import read_table
 from harness.sheet import Sheet, read_sheet
 from harness.units import SHORT, size, tokens

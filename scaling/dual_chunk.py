@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from scaling import none
 from scaling._bands import Band, Bands, plainest
-from scaling._on import frequencies_on
+from scaling._on import Method, frequencies_on
 from scaling._types import Frequencies, Rope
 
 
@@ -15,7 +16,7 @@ def bands(
     *,
     chunk: int | None = None,
     largest: int | None = None,
-    on: str = "none",
+    on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return the three attentions of section 3: within a chunk, to the one before, to all earlier.
 

@@ -6,8 +6,9 @@ import math
 
 import torch
 
+from scaling import none
 from scaling._bands import Bands, beyond
-from scaling._on import frequencies_on
+from scaling._on import Method, frequencies_on
 from scaling._types import Frequencies, Rope
 from scaling.rerope import window_of
 
@@ -18,7 +19,7 @@ def bands(
     *,
     window: int | None = None,
     factor: float | None = None,
-    on: str = "none",
+    on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return relative positions window + (distance - window) / factor beyond the window.
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from scaling import none
 from scaling._bands import Band, Bands, by_distance, plainest
-from scaling._on import frequencies_on
+from scaling._on import Method, frequencies_on
 from scaling._types import Frequencies, Rope
 
 
@@ -15,7 +16,7 @@ def bands(
     *,
     sinks: int = 10,
     window: int | None = None,
-    on: str = "none",
+    on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return the lambda-shaped attention of section 4: relative positions min(distance, window).
 

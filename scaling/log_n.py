@@ -6,12 +6,13 @@ import math
 
 import torch
 
+from scaling import none
 from scaling._bands import Bands, plainest, scaled
-from scaling._on import found_on
+from scaling._on import Method, found_on
 from scaling._types import Frequencies, Rope
 
 
-def bands(rope: Rope, length: int, *, on: str = "none") -> Bands | Frequencies:
+def bands(rope: Rope, length: int, *, on: Method = none.frequencies) -> Bands | Frequencies:
     """Return a method with each query scaled by max(1, ln(m + 1) / ln(trained_length)).
 
     m counts from 0. ``on`` is any method, one that moves positions included. Inside the trained

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from scaling import none
 from scaling._bands import Bands, beyond
-from scaling._on import frequencies_on
+from scaling._on import Method, frequencies_on
 from scaling._types import Frequencies, Rope
 
 
 def bands(
-    rope: Rope, length: int, *, window: int | None = None, on: str = "none"
+    rope: Rope, length: int, *, window: int | None = None, on: Method = none.frequencies
 ) -> Bands | Frequencies:
     """Return relative positions min(distance, window): no pair is rotated farther than that.
 

@@ -6,13 +6,14 @@ import math
 
 import torch
 
-from scaling._on import frequencies_on
+from scaling import none
+from scaling._on import Method, frequencies_on
 from scaling._types import Frequencies, Rope
 
 TRAINING = "the authors train or fine-tune with it"
 
 
-def frequencies(rope: Rope, length: int, *, on: str = "none") -> Frequencies:
+def frequencies(rope: Rope, length: int, *, on: Method = none.frequencies) -> Frequencies:
     """Return another method's frequencies, each with the nearest wavelength in whole tokens.
 
     ``on`` is a method, with options of its own if need be (``on=yarn:factor=8+beta_fast=16``); its

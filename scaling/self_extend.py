@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from scaling import none
 from scaling._bands import Bands, beyond
-from scaling._on import frequencies_on
+from scaling._on import Method, frequencies_on
 from scaling._types import Frequencies, Rope
 from scaling.rerope import window_of
 
@@ -16,7 +17,7 @@ def bands(
     *,
     window: int | None = None,
     group: int | None = None,
-    on: str = "none",
+    on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return relative positions floor(m/G) - floor(n/G) + W - floor(W/G) beyond W (equation 4).
 

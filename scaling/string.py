@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from scaling import none
 from scaling._bands import Bands, beyond
-from scaling._on import frequencies_on
+from scaling._on import Method, frequencies_on
 from scaling._types import Frequencies, Rope
 
 
@@ -15,7 +16,7 @@ def bands(
     *,
     shift: int | None = None,
     local: int | None = None,
-    on: str = "none",
+    on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return relative positions distance - shift + local from a distance of ``shift`` on.
 

@@ -6,8 +6,9 @@ import math
 
 import torch
 
+from scaling import none
 from scaling._bands import Bands, plainest, scaled
-from scaling._on import found_on
+from scaling._on import Method, found_on
 from scaling._types import Frequencies, Rope
 
 
@@ -17,7 +18,7 @@ def bands(
     *,
     scale: float = 0.1,
     floor: int | None = None,
-    on: str = "none",
+    on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return a method with each query scaled by 1 + scale * ln(1 + floor((m + 1) / floor)).
 

@@ -6,7 +6,7 @@ import bisect
 import inspect
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -32,6 +32,7 @@ from scaling import (
     rerope,
     self_extend,
     string,
+    yarn,
 )
 from scaling._bands import Bands, by_distance
 from tests.families import TOKENS, build, tiny
@@ -46,7 +47,7 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "dual_chunk": (dual_chunk, {}),
     "string": (string, {}),
     "lm_infinite": (lm_infinite, {}),
-    "log_n on yarn": (log_n, {"on": "yarn:factor=2"}),
+    "log_n on yarn": (log_n, {"on": partial(yarn.frequencies, factor=2)}),
     "per_query": (dynamic_ntk, {"mode": "per_query"}),
     "per_query exact": (dynamic_ntk, {"mode": "per_query", "block": 1}),
 }

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.plugins import entry, load, names, parameters
+from harness.errors import UserError
+from harness.plugins import entry, load, names, names_code, parameters
 from scaling import (
     dual_chunk,
     dynamic_ntk,
@@ -27,7 +31,6 @@ from scaling import (
     yarn,
 )  # fmt: skip
 from scaling._bands import Band, Bands, by_distance
-from scaling._on import found_on
 from scaling._served import Served
 from scaling._types import Frequencies, Rope
 from tests.naive import positions
@@ -122,7 +125,7 @@ def test_relative_positions_are_the_papers(
         (self_extend, {"group": 1}),
         (string, {"shift": 96, "local": 4}),
         (lm_infinite, {"window": 96}),
-        (log_n, {"on": "none"}),
+        (log_n, {"on": none.frequencies}),
         (dynamic_ntk, {}),
         (dynamic_ntk, {"mode": "per_query"}),
         (dynamic_ntk, {"mode": "transformers"}),
@@ -188,13 +191,13 @@ def test_queries_scale_as_the_papers_say() -> None:
 
 def test_a_scale_combines_with_any_method() -> None:
     """With frequencies, with moved positions, with another scale, and with their options."""
-    moved = log_n.bands(ROPE, 100, on="rerope:window=9")
+    moved = log_n.bands(ROPE, 100, on=partial(rerope.bands, window=9))
     assert isinstance(moved, Bands)
     assert relatives(moved, 100) == relatives(rerope.bands(ROPE, 100, window=9), 100)
-    scaled = log_n.bands(ROPE, 100, on="yarn:factor=8+beta_fast=16")
+    scaled = log_n.bands(ROPE, 100, on=partial(yarn.frequencies, factor=8, beta_fast=16))
     wanted = yarn.frequencies(ROPE, 100, factor=8, beta_fast=16)
     assert scaled.frequencies.fingerprint == wanted.fingerprint  # type: ignore[union-attr]
-    both = log_n.bands(ROPE, 100, on="temperature")
+    both = log_n.bands(ROPE, 100, on=temperature.bands)
     assert isinstance(both, Bands)
     one, other = (method.bands(ROPE, 100).query_scale for method in (log_n, temperature))
     assert torch.equal(both.query_scale, one * other)
@@ -203,23 +206,67 @@ def test_a_scale_combines_with_any_method() -> None:
 @pytest.mark.parametrize(
     ("on", "words"),
     [
-        ("yran", "on must name a method"),
-        ("_bands", "on must name a method"),
-        ("yarn:factr=8", "on=yarn has no option 'factr'; known: factor"),
-        ("yarn:factor", "on=yarn: 'factor' is not option=value"),
-        ("self_extend", "moves positions"),
-        ("yarn:factor=x", "on=yarn: factor=x should be a number"),
-        ("yarn:factor=8+factor=4", "on=yarn: option 'factor' is given twice"),
-        ("yarn:truncate=no", "on=yarn: truncate=no should be true, 1, false, 0"),
-        ("dynamic_ntk:mode=mine", "mode=mine should be frozen, per_query, transformers"),
-        ("self_extend:group=2.5", "on=self_extend: group=2.5 should be a whole number"),
-        ("dynamic_ntk:mode=transformers", "only runs as it is served"),
+        ("yran", "no method is called 'yran'; did you mean 'yarn'"),
+        ("_bands", "no method is called '_bands'"),
+        ("yarn:factr=8", "yarn has no option 'factr'; did you mean 'factor'"),
+        ("yarn:factor", "yarn: 'factor' is not option=value"),
+        ("yarn:factor=x", "yarn: factor=x should be"),
+        ("yarn:factor=8+factor=4", "yarn: option 'factor' is given twice"),
+        ("dynamic_ntk:mode=mine", "mode=mine should be 'frozen', 'per_query' or 'transformers'"),
+        ("self_extend:group=2.5", "self_extend: group=2.5 should be a valid integer"),
+        ("./absent.py", "method file absent.py does not exist"),
     ],
 )
 def test_what_a_method_builds_on_is_checked(on: str, words: str) -> None:
-    """An unknown method, option or value is refused by name."""
+    """An unknown method, option or value is refused by name, in the words used without on=."""
+    with pytest.raises(UserError, match=re.escape(words)):
+        load("method", f"rerope:on={on}")
+
+
+@pytest.mark.parametrize(
+    ("on", "words"),
+    [("self_extend", "moves positions"), ("dynamic_ntk:mode=transformers", "only runs as it is")],
+)
+def test_a_method_that_gives_no_frequencies_is_refused(on: str, words: str) -> None:
+    """What moves positions itself, or runs as it is served, has no frequencies to build on."""
+    built = load("method", f"rerope:on={on}")
     with pytest.raises(ValueError, match=words):
-        rerope.bands(ROPE, 100, on=on)
+        rerope.bands(ROPE, 100, **built.arguments)
+
+
+def test_a_method_builds_on_a_users_file(tmp_path: Path) -> None:
+    """A path takes options as any method does; its content is in the digest, its text recorded."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from scaling import Frequencies\n\n\n"
+        "def frequencies(rope, length, *, by: float = 2.0, less: float = 0.0):\n"
+        "    return Frequencies(rope.inv_freq() / (by - less))\n"
+    )
+    built = load("method", f"log_n:on={mine}:by=5+less=1")
+    assert built.options == {"on": f"{mine}:by=5+less=1"}
+    assert built.digest == load("method", str(mine)).digest
+    found = log_n.bands(ROPE, 40, **built.arguments)
+    assert isinstance(found, Frequencies)
+    assert torch.equal(found.inv_freq, ROPE.inv_freq() / 4)
+    assert load("method", "log_n:on=yarn").digest is None
+
+
+@pytest.mark.parametrize(
+    ("given", "code"),
+    [
+        ("yarn:factor=8", False),
+        ("log_n:on=rerope:window=9", False),
+        ("./mine.py", True),
+        ("mine.module", True),
+        ("log_n:on=./mine.py", True),
+        ("log_n:on=rerope:on=./mine.py:x=1", True),
+    ],
+)
+def test_code_named_anywhere_in_a_method_is_found_without_running_it(
+    given: str, code: bool
+) -> None:
+    """A record that names a user's file, inside on= too, is known before any of it runs."""
+    assert names_code("method", given) is code
 
 
 OPTIONS = {
@@ -235,8 +282,9 @@ def test_an_option_means_the_same_after_on(method: str) -> None:
     for option in known.keys() & OPTIONS.keys():
         given = f"{method}:{option}={OPTIONS[option]}"
         direct = load("method", given)
-        wanted = entry(direct.module, "method")(ROPE, 100, **direct.options)
-        assert found_on(given, ROPE, 100).fingerprint == wanted.fingerprint, given
+        wanted = entry(direct.module, "method")(ROPE, 100, **direct.arguments)
+        built = load("method", f"log_n:on={given.replace(',', '+')}").arguments["on"]
+        assert built(ROPE, 100).fingerprint == wanted.fingerprint, given
 
 
 @pytest.mark.parametrize(
@@ -329,8 +377,8 @@ def test_equal_bands_are_one_and_others_are_not() -> None:
     others = [
         rerope.bands(ROPE, 91),
         rerope.bands(ROPE, 90, window=11),
-        rerope.bands(ROPE, 90, on="ntk:factor=2"),
-        log_n.bands(ROPE, 90, on="rerope"),
+        rerope.bands(ROPE, 90, on=partial(ntk.frequencies, factor=2)),
+        log_n.bands(ROPE, 90, on=rerope.bands),
         self_extend.bands(ROPE, 90, window=12),
         dynamic_ntk.bands(ROPE, 90, mode="per_query"),
     ]

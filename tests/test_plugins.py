@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.plugins import FOLDERS, ROOT, catalogue, load, names, nearest, split_options
+from harness.names import nearest
+from harness.options import split_options
+from harness.plugins import FOLDERS, ROOT, catalogue, load, names
 from harness.rotations import resolve
 from scaling._types import Rope
 

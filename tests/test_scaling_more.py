@@ -70,7 +70,7 @@ def test_resonance_by_hand() -> None:
 def test_resonance_stands_on_another_method() -> None:
     """On position interpolation at 4 the first wavelength, 25.13 tokens, becomes 25."""
     # 2 pi / 25 = 0.25132741
-    got = resonance.frequencies(LLAMA2, 16384, on="pi").inv_freq
+    got = resonance.frequencies(LLAMA2, 16384, on=pi.frequencies).inv_freq
     assert got[0].item() == pytest.approx(0.25132741, rel=1e-6)
     wavelengths = 2 * math.pi / got.double()
     torch.testing.assert_close(wavelengths, wavelengths.round(), rtol=2e-7, atol=0)
@@ -80,9 +80,9 @@ def test_resonance_stands_on_another_method() -> None:
 
 def test_resonance_keeps_what_is_not_a_wavelength() -> None:
     """The attention factor of the method below is kept, and a channel at rest stays at rest."""
-    got = resonance.frequencies(LLAMA2, 65536, on="yarn")
+    got = resonance.frequencies(LLAMA2, 65536, on=yarn.frequencies)
     assert got.attention_factor == yarn.frequencies(LLAMA2, 65536).attention_factor
-    assert not bool(resonance.frequencies(LLAMA2, 1, on="p_rope").inv_freq[48:].any())
+    assert not bool(resonance.frequencies(LLAMA2, 1, on=p_rope.frequencies).inv_freq[48:].any())
 
 
 def test_giraffe_power_by_hand() -> None:
@@ -228,16 +228,6 @@ def test_a_factor_file_replaces_what_is_shipped(tmp_path: Path) -> None:
     factors = _table(tmp_path)
     got = longrope.frequencies(Rope(4, 10000.0, 64, shipped), 256, factors=factors)
     assert _same(got, longrope.frequencies(TINY, 256, factors=factors))
-
-
-@pytest.mark.parametrize("on", ["yran", "_ramp", ""])
-def test_resonance_stands_on_a_method_of_the_folder(on: str) -> None:
-    """Anything but another method is refused with the names that are allowed."""
-    with pytest.raises(ValueError, match=r"^on must name a method \(.*\), got ") as caught:
-        resonance.frequencies(LLAMA2, 8192, on=on)
-    message = str(caught.value)
-    assert message.endswith(f"got {on!r}")
-    assert "none, ntk, ntk_by_parts, ntk_by_parts_code, ntk_mixed, p_rope, pi, " in message
 
 
 @pytest.mark.parametrize(

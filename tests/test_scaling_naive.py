@@ -182,7 +182,7 @@ def test_resonance_rounds_every_wavelength_of_the_grid() -> None:
     for rope, factor in product(grid(), (1.0, 8.0)):
         length = int(factor) * rope.trained_length
         below = ntk.frequencies(rope, length).inv_freq.double().tolist()
-        found = resonance.frequencies(rope, length, on="ntk")
+        found = resonance.frequencies(rope, length, on=ntk.frequencies)
         for theta, rounded in zip(below, found.inv_freq.double().tolist(), strict=True):
             wave, whole = 2 * math.pi / theta, 2 * math.pi / rounded
             assert whole == pytest.approx(round(whole), rel=2e-7)

@@ -18,7 +18,8 @@ from harness.cli import main
 from harness.documents import open_documents
 from harness.errors import UserError
 from harness.grid import expand
-from harness.plugins import load, split_options
+from harness.options import split_options
+from harness.plugins import load
 from harness.sheet import carried
 from harness.spec import parse, parse_all
 from tests.tiny import save_tiny

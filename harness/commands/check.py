@@ -21,7 +21,7 @@ def check(method: str, /) -> int:
         from harness.plugins import entry, load
 
         plugin = load("method", method)
-        ask = partial(entry(plugin.module, "method"), **plugin.options)
+        ask = partial(entry(plugin.module, "method"), **plugin.arguments)
         findings = check_bands(ask) if moves_positions(ask) else check(ask)
     width = max(len(finding.about) for finding in findings)
     for finding in findings:
