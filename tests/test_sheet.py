@@ -171,7 +171,7 @@ def test_several_models_are_measured_and_reported_together(
     assert list(table["model"]) == ["llama", "other"]
     assert table["score"].nunique() == 2
     assert run(*words, "--out", tmp_path / "runs", "--dry-run") == 0
-    assert capsys.readouterr().out.count("To measure: 0 samples") == 2
+    assert capsys.readouterr().out.count("Complete: nothing to measure") == 2
 
 
 def test_a_refused_model_costs_the_others_nothing(
