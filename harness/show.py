@@ -9,7 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness import oddities
+from harness.data import oddities
 from harness.estimate import estimate
 from harness.notes import notes
 from harness.pace import Pace, known_rates

@@ -19,7 +19,7 @@ from pydantic import (
 )
 
 from harness.bounds import CELLS, check_length
-from harness.documents import open_documents
+from harness.data.documents import open_documents
 from harness.errors import UserError
 from harness.grid import expand
 from harness.names import nearest

@@ -29,8 +29,8 @@ from rich.progress import track
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from harness.embedded import held_out, training
-from harness.source import make_source
+from harness.data.embedded import held_out, training
+from harness.data.source import make_source
 from tasks._prompt import FILLER, INTRODUCTION, NEEDLE, QUESTION, frame, prompt
 from tasks._types import Source
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import datasets
 import pytest
 
-from harness import embedded
-from harness.documents import open_documents
+from harness.data import embedded
+from harness.data.documents import open_documents
 from harness.errors import UserError
 
 SHORTEST = 12_000  # characters; about 3000 tokens of the reference model

@@ -20,11 +20,11 @@ import pytest
 from huggingface_hub import constants
 from pyarrow import parquet
 
-from harness import files, tables, tokens
+from harness.data import arrow, files, tokenize
+from harness.data.corpus import make_library, open_all
+from harness.data.tokenize import make_reader, tokenize
 from harness.errors import UserError
-from harness.library import make_library, open_all
 from harness.plugins import load
-from harness.tokens import make_reader, tokenize
 from tests.test_documents import read, refused
 from tests.tiny import tiny_tokenizer
 
@@ -272,7 +272,7 @@ def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     """
     monkeypatch.setattr(files, "LARGEST", 2 * 2**20)
     monkeypatch.setattr(files, "GIANT", 4 * 2**20)
-    monkeypatch.setattr(tables, "GIANT", 4 * 2**20)
+    monkeypatch.setattr(arrow, "GIANT", 4 * 2**20)
     for name in giants(tmp_path, 64 * 2**20):
         in_table = name[0] in "cds"
         tracemalloc.start()
@@ -290,7 +290,7 @@ def test_repeated_texts_of_a_table_are_measured_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column that Arrow keeps as a dictionary is no giant because all of its texts are one."""
-    monkeypatch.setattr(tables, "GIANT", 2**20)
+    monkeypatch.setattr(arrow, "GIANT", 2**20)
     texts = ["a" * 2**19, "b" * 2**19, "c" * 2**19]
     rows = pyarrow.table({"text": pyarrow.array(texts).dictionary_encode()})
     parquet.write_table(rows, tmp_path / "c.parquet")
@@ -306,7 +306,7 @@ class TestCache:
     @pytest.fixture(autouse=True)
     def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
-        monkeypatch.setattr(tokens, "LEAST", 100)
+        monkeypatch.setattr(tokenize, "LEAST", 100)
 
     @pytest.fixture
     def text(self) -> str:
@@ -317,7 +317,7 @@ class TestCache:
         """Return what makes every further tokenizing fail the test."""
 
         def arm() -> None:
-            monkeypatch.setattr(tokens, "tokenize", lambda *_: pytest.fail("tokenized again"))
+            monkeypatch.setattr(tokenize, "tokenize", lambda *_: pytest.fail("tokenized again"))
 
         return arm
 
@@ -358,7 +358,7 @@ class TestCache:
         with ThreadPoolExecutor(8) as pool:
             assert all(f == right for f in pool.map(lambda reader: reader(text), readers))
         (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert tokens._load(file) == right
+        assert tokenize._load(file) == right
 
     def test_no_cache_costs_only_time(
         self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

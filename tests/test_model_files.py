@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.checkpoint import Checkpoint, open_checkpoint
+from harness.data.tokenize import tokenize
 from harness.errors import UserError
 from harness.hollow import hollow
-from harness.tokens import tokenize
 from harness.weights import load_weights
 from tests.tiny import tiny_config
 

@@ -12,11 +12,11 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
-from harness import embedded, library, tables
-from harness.documents import open_documents
+from harness.data import arrow, corpus, embedded
+from harness.data.corpus import Library, make_library, open_all
+from harness.data.documents import open_documents
+from harness.data.oddities import is_html, notes, warnings
 from harness.errors import UserError
-from harness.library import Library, make_library, open_all
-from harness.oddities import is_html, notes, warnings
 from harness.plugins import load
 from tests.test_documents import refused
 from tests.tiny import tiny_tokenizer
@@ -129,7 +129,7 @@ def test_what_unpacks_to_far_too_much_is_not_unpacked(
 
     One giant among short texts, in a batch or in its dictionary; ordinary texts are read.
     """
-    monkeypatch.setattr(tables, "UNPACKED", 2**20)
+    monkeypatch.setattr(arrow, "UNPACKED", 2**20)
     texts = pyarrow.array(["short"] * 99 + ["a" * 2**25])
     small = pyarrow.array([PROSE, PROSE[9:]])
     write = WRITERS[name]
@@ -149,7 +149,7 @@ def test_columns_that_nobody_asked_for_are_not_unpacked_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An Arrow batch is unpacked whole: in a file as in a set that was saved."""
-    monkeypatch.setattr(tables, "UNPACKED", 2**20)
+    monkeypatch.setattr(arrow, "UNPACKED", 2**20)
     table = pyarrow.table({"text": ["short"] * 4, "other": ["a" * 2**24] * 4})
     datasets.Dataset.from_dict({"text": ["short"]}).save_to_disk(tmp_path / "saved")
     (saved,) = (tmp_path / "saved").glob("*.arrow")
@@ -163,7 +163,7 @@ def test_all_documents_together_have_a_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A small archive may hold a library: it is told which options take a part of it."""
-    monkeypatch.setattr(library, "LARGEST", 3000)
+    monkeypatch.setattr(corpus, "LARGEST", 3000)
     for index in range(4):
         (tmp_path / f"{index}.txt").write_text(f"{index}{PROSE}")
     with pytest.raises(UserError, match=r"more than 3,000 characters; take the first with count="):

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from harness.cli import main
+from harness.data.source import make_source
 from harness.engine import answers
 from harness.reports import scores
-from harness.source import make_source
 from tasks import passkey
 from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, prompt
 from tasks._types import Answer, Question, Source

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from harness.source import make_source
+from harness.data.source import make_source
 from tasks import perplexity
 from tasks._types import Answer, Passage, Question, Sample, Source
 from tests.tiny import tiny_tokenizer

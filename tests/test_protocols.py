@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from harness.cli import main
+from harness.data.source import make_source
+from harness.data.tokenize import tokenize
 from harness.engine import answers
-from harness.source import make_source
-from harness.tokens import tokenize
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
 from tasks._types import Answer, Passage, Sample, Source

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.cli import main
-from harness.documents import open_documents
+from harness.data.documents import open_documents
 from harness.errors import UserError
 from harness.grid import expand
 from harness.options import split_options

@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from harness.data.source import make_source
 from harness.engine.gather import Gather
 from harness.engine.prefix_tree import build_tree, in_order
-from harness.source import make_source
 from tasks import perplexity
 from tasks._tokens import Tokens
 from tasks._types import Passage, Question

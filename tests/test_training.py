@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from harness.source import make_source
+from harness.data.source import make_source
 from tasks._prompt import frame
 from tests.tiny import tiny_tokenizer
 

@@ -18,8 +18,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import documents, embedded
 from harness.cli import main
+from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.plugins import ROOT
 from harness.sheet import read_sheet
@@ -148,7 +148,7 @@ if "early" in sys.argv: import huggingface_hub, datasets, transformers
 go_offline()
 import socket
 socket.socket.connect = lambda *_: sys.exit("asked the network")
-from harness.documents import open_documents
+from harness.data.documents import open_documents
 from harness.errors import UserError
 from harness.checkpoint import open_checkpoint
 for ask in (

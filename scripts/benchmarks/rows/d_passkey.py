@@ -9,10 +9,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.checkpoint import REFERENCE
+from harness.data.source import make_source
 from harness.engine import answers
 from harness.geometry import rope_of
 from harness.rotary import patched
-from harness.source import make_source
 from scaling import yarn
 from tasks import passkey
 from tasks._types import Answer, Question, Source

@@ -10,10 +10,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from harness import embedded
+from harness.data import embedded
+from harness.data.files import MANY, TEXT, Document, in_folder, kind, names_of, read_file
+from harness.data.hub import BUFFER, Rows, is_saved, read_set
 from harness.errors import UserError
-from harness.files import MANY, TEXT, Document, in_folder, kind, names_of, read_file
-from harness.hub import BUFFER, Rows, is_saved, read_set
 from harness.names import nearest, place
 from harness.options import split_options
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
 
-from harness.tokens import tokenize
+from harness.data.tokenize import tokenize
 from tasks._types import Passage, Source
 
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from huggingface_hub import snapshot_download
 
+from harness.data.arrow import check_batches, record_of
+from harness.data.files import Document, text_of
 from harness.errors import UserError, reason
-from harness.files import Document, text_of
 from harness.names import nearest
-from harness.tables import check_batches, record_of
 
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files that a split is cut into
 DEFAULT = "test"  # split

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from harness.data.arrow import GIANT, LARGEST, arrow, giant, parquet
 from harness.errors import UserError, reason
 from harness.names import nearest
-from harness.tables import GIANT, LARGEST, arrow, giant, parquet
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
 CHUNK = 2**20

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.documents import Documents, open_documents
+from harness.data.documents import Documents, open_documents
+from harness.data.oddities import is_html, plain
+from harness.data.source import source_of
+from harness.data.tokenize import make_reader
 from harness.errors import UserError
 from harness.names import nearest, printable
-from harness.oddities import is_html, plain
 from harness.plugins import Plugin
-from harness.source import source_of
-from harness.tokens import make_reader
 from tasks._types import Passage, Source
 
 Entry = dict[str, Any]  # what the record says of one document
