@@ -16,7 +16,6 @@ from rich.table import Table
 
 from harness.channels import Change, Channel, channels, decay
 from harness.checkpoint import read_config
-from harness.geometry import rope_of
 from harness.notes import notes
 from harness.plan import unlike
 from harness.plugins import load
@@ -24,6 +23,7 @@ from harness.replacing import make_folder
 from harness.report import save_csv, save_figure
 from harness.reports import _channels, _decay
 from harness.reports._style import drawing
+from harness.rope.config import rope_of
 from harness.rotations import resolve
 from harness.spec import Spec
 from scaling._bands import Bands

@@ -11,9 +11,9 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from harness.geometry import rescaled
 from harness.hollow import hollow
-from harness.rotary import rotary_name
+from harness.rope.config import rescaled
+from harness.rope.frequencies import rotary_name
 
 Kind = Literal["full", "sliding"]
 

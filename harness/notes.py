@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import UserError
-from harness.geometry import rope_of
 from harness.layers import Layers, layers_of
 from harness.plugins import Plugin, call, parameters
+from harness.rope.config import rope_of
 from scaling import native
 from scaling._types import Rope
 

@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.hollow import bounded
 from harness.model_files import ONLY_SAFE, named_weights
 from harness.placement import seated, spread
-from harness.rotary import check_geometry
+from harness.rope.frequencies import check_geometry
 
 
 def load_weights(checkpoint: Checkpoint) -> Any:

@@ -14,7 +14,7 @@ import torch
 from harness.checkpoint import Checkpoint
 from harness.engine import Sizes, out_of_memory, shareable
 from harness.errors import UserError, reason
-from harness.patch import Answering, answering, scaled
+from harness.rope.patch import Answering, answering, scaled
 from harness.weights import load_weights
 from scaling import native
 from scaling._rotation import Rotation

@@ -15,12 +15,12 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.banded import banded
 from harness.engine import answers
 from harness.errors import UserError
-from harness.geometry import FULL, rope_of
 from harness.layers import Layers, layers_of
-from harness.rotary import check_geometry, patched
+from harness.rope.config import FULL, rope_of
+from harness.rope.frequencies import check_geometry, patched
+from harness.rope.positions import banded
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling._bands import Band, Bands, by_distance
 from scaling._types import Frequencies, Rope

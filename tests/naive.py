@@ -16,8 +16,8 @@ from unittest.mock import patch
 
 import torch
 
-from harness.geometry import FULL
-from harness.rotary import PatchedRotary, placed, rotary_name
+from harness.rope.config import FULL
+from harness.rope.frequencies import PatchedRotary, placed, rotary_name
 from scaling._bands import Bands
 from scaling._types import Frequencies
 

@@ -13,14 +13,14 @@ import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
-from harness import layout
-from harness.banded import banded
-from harness.bandwise import parts
 from harness.checkpoint import Checkpoint
 from harness.errors import UserError
-from harness.geometry import rope_of
-from harness.layout import NAME, layouts
-from harness.patch import scaled
+from harness.rope import channel_layout
+from harness.rope.banded_attention import parts
+from harness.rope.channel_layout import NAME, layouts
+from harness.rope.config import rope_of
+from harness.rope.patch import scaled
+from harness.rope.positions import banded
 from scaling import (
     dual_chunk,
     dynamic_ntk,
@@ -241,13 +241,13 @@ def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.Monk
     """The self-check on the model's own logits finds a wrong layout, whatever the reason."""
     model = deepcopy(model_of("llama"))  # not proved yet
 
-    right = layout._layout
+    right = channel_layout._layout
 
     def wrong(*given: Any) -> Any:
         found = right(*given)
         return found and replace(found, sign=-found.sign)
 
-    monkeypatch.setattr(layout, "_layout", wrong)
+    monkeypatch.setattr(channel_layout, "_layout", wrong)
     words = "cut into bands, changes its queries"
     with pytest.raises(UserError, match=words), banded(model, bands_of("llama")):
         pass

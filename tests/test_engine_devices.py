@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch.nn.attention.bias import CausalBias
 
-from harness import softmax
 from harness.engine import Sizes, packed_attention, sdpa, trunk
-from harness.pieces import Piece
-from harness.softmax import Merged, attend
+from harness.rope.online_softmax import Merged, attend
+from harness.rope.tiles import Piece
 from tests.families import build, tiny
 from tests.test_engine_exact import asked, together
 

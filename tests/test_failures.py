@@ -11,8 +11,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness import patch as machine
 from harness.plugins import ROOT
+from harness.rope import patch as machine
 from harness.store import RUN, SAMPLES
 from tests.test_cli import MINE, Ropewalk, ropewalk, samples, sweep
 

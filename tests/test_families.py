@@ -11,9 +11,9 @@ import transformers
 
 from harness.checkpoint import check_scaling_is_rotary, open_checkpoint
 from harness.errors import UserError
-from harness.geometry import FULL, rope_of
 from harness.plugins import ROOT
-from harness.rotary import check_geometry, patched, rotary_name
+from harness.rope.config import FULL, rope_of
+from harness.rope.frequencies import check_geometry, patched, rotary_name
 from scaling import native, pi, yarn
 from tests.families import (
     FACTOR,

@@ -6,7 +6,7 @@ import pytest
 from transformers import LlamaConfig
 
 from harness.errors import UserError
-from harness.geometry import rope_of
+from harness.rope.config import rope_of
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import pytest
 from transformers import AutoConfig
 
 from harness.cli import main
-from harness.geometry import rope_of
 from harness.notes import equal_to, notes, shipped
 from harness.plugins import catalogue, load
+from harness.rope.config import rope_of
 from harness.rotations import resolve
 from scaling import native
 from scaling._types import Rope

@@ -9,14 +9,14 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from harness.banded import banded
-from harness.bandwise import BandedAttention
 from harness.checkpoint import Checkpoint
 from harness.engine import answers
 from harness.errors import UserError
-from harness.geometry import rope_of
-from harness.patch import scaled
 from harness.plugins import load
+from harness.rope.banded_attention import BandedAttention
+from harness.rope.config import rope_of
+from harness.rope.patch import scaled
+from harness.rope.positions import banded
 from harness.rotations import resolve
 from scaling import pi
 from scaling._rotation import Rotation
@@ -101,7 +101,7 @@ def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
     model = deepcopy(model_of("llama"))
     frequencies = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
     with monkeypatch.context() as broken:
-        broken.setattr("harness.rotary.probe", lambda _: torch.full((1,), torch.nan))
+        broken.setattr("harness.rope.frequencies.probe", lambda _: torch.full((1,), torch.nan))
         for _ in range(2):
             with pytest.raises(UserError, match="no finite logits"), scaled(model, frequencies):
                 pass

@@ -15,7 +15,7 @@ from harness.engine import answers
 from harness.frame import make_frame
 from harness.plan import Plan, make_plan
 from harness.report import write_reports
-from harness.rotary import patched
+from harness.rope.frequencies import patched
 from harness.spec import Spec
 from harness.store import read_run, read_samples
 from harness.weights import load_weights

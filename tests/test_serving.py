@@ -10,8 +10,8 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from harness.engine import Sizes
-from harness.geometry import rope_of
-from harness.patch import answering, scaled
+from harness.rope.config import rope_of
+from harness.rope.patch import answering, scaled
 from scaling import dynamic_ntk
 from scaling._served import Served
 from tasks._types import Answer, Question

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness import softmax
-from harness.pieces import Piece, pieces
-from harness.softmax import Merged, attend
+from harness.rope import online_softmax
+from harness.rope.online_softmax import Merged, attend
+from harness.rope.tiles import Piece, pieces
 
 ROWS, WIDTH = 50, 16
 
@@ -47,7 +47,7 @@ def test_pieces_are_merged_into_one_softmax(window: int, softcap: float | None) 
 
 def test_tiles_are_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no fused kernel will do, tiles smaller than the piece give the same numbers."""
-    monkeypatch.setattr(softmax, "TILE", 8)
+    monkeypatch.setattr(online_softmax, "TILE", 8)
     q, k, v = tensors(torch.float64)
     met, cut = split(20)
     merged = Merged.empty(q, WIDTH)
@@ -88,8 +88,10 @@ def test_bfloat16_is_merged_in_float32() -> None:
 
 def test_a_key_that_several_queries_share_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """A view over grouped heads reaches the kernel as a view: copies would grow with the group."""
-    seen, kernel = [], softmax._on_cpu
-    monkeypatch.setattr(softmax, "_on_cpu", lambda *parts: (seen.append(parts), kernel(*parts))[1])
+    seen, kernel = [], online_softmax._on_cpu
+    monkeypatch.setattr(
+        online_softmax, "_on_cpu", lambda *parts: (seen.append(parts), kernel(*parts))[1]
+    )
     q, k, v = tensors(torch.float32)
     shared = [part[:, :1].expand(-1, 3, -1, -1) for part in (k, v)]
     square = Piece((0, ROWS), (0, ROWS), "lower")

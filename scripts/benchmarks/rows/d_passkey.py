@@ -11,8 +11,8 @@ from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.checkpoint import REFERENCE
 from harness.data.source import make_source
 from harness.engine import answers
-from harness.geometry import rope_of
-from harness.rotary import patched
+from harness.rope.config import rope_of
+from harness.rope.frequencies import patched
 from scaling import yarn
 from tasks import passkey
 from tasks._types import Answer, Question, Source

@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.setting import Row, Setting, row
 from harness.checkpoint import open_checkpoint
-from harness.patch import scaled
 from harness.plugins import load
+from harness.rope.patch import scaled
 from harness.rotations import resolve
 from harness.weights import load_weights
 

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
-from harness.banded import banded
 from harness.engine import Sizes, answers
-from harness.rotary import patched
-from harness.serving import served_answers
+from harness.rope.frequencies import patched
+from harness.rope.positions import banded
+from harness.rope.stateful import served_answers
 from scaling._bands import Bands
 from scaling._rotation import Rotation
 from scaling._served import Served

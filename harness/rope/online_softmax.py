@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from harness.pieces import Piece
+from harness.rope.tiles import Piece
 
 LEAST_ROWS = 16
 TILE = 1024  # rows and keys of the scores held at once where no fused kernel will do

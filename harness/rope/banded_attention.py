@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from harness.errors import UserError
-from harness.layout import Layout
-from harness.pieces import Piece, pieces
-from harness.softmax import Merged, attend
+from harness.rope.channel_layout import Layout
+from harness.rope.online_softmax import Merged, attend
+from harness.rope.tiles import Piece, pieces
 from scaling._bands import Band, Bands, by_distance
 
 Tables = tuple[torch.Tensor, torch.Tensor]

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.errors import UserError
-from harness.rotary import as_is, placed, rotary_name
+from harness.rope.frequencies import as_is, placed, rotary_name
 from scaling._types import Frequencies
 
 NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it

@@ -12,8 +12,8 @@ from transformers import DynamicCache
 
 from harness.engine import out_of_memory
 from harness.errors import UserError
-from harness.geometry import rescaled
-from harness.rotary import rotary_name
+from harness.rope.config import rescaled
+from harness.rope.frequencies import rotary_name
 from scaling._served import Served
 from tasks._types import Answer, Question
 

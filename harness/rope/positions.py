@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from harness.bandwise import BandedAttention
 from harness.errors import UserError
-from harness.layout import attending, layouts
-from harness.proof import Layouts, prove
-from harness.rotary import as_is, check_angles, once, placed, rotary_name
+from harness.rope.banded_attention import BandedAttention
+from harness.rope.channel_layout import attending, layouts
+from harness.rope.frequencies import as_is, check_angles, once, placed, rotary_name
+from harness.rope.self_check import Layouts, prove
 from scaling._bands import Bands
 from scaling._types import Frequencies
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from harness.errors import UserError, reason
-from harness.geometry import FULL
+from harness.rope.config import FULL
 from scaling import native
 from scaling._types import Frequencies, Rope
 

@@ -12,10 +12,10 @@ from torch import nn
 from transformers import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from harness.bandwise import BandedAttention
 from harness.errors import UserError
-from harness.layout import Attention, Layout, attending, no_mask, runs
-from harness.rotary import as_is, placed, probe
+from harness.rope.banded_attention import BandedAttention
+from harness.rope.channel_layout import Attention, Layout, attending, no_mask, runs
+from harness.rope.frequencies import as_is, placed, probe
 from scaling._bands import Bands, by_distance
 from scaling._types import Frequencies
 

@@ -1,0 +1,1 @@
+"""Run a model with another rotation: the one place that patches transformers."""
