@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.checkpoint import Checkpoint, parameter_count
 from harness.engine.prefix_tree import PrefixTree, build_tree
+from harness.model.checkpoint import Checkpoint, parameter_count
 from harness.plan import Cell, Plan
 from scaling._types import Frequencies
 from tasks._types import Question

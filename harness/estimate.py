@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.checkpoint import DTYPES, parameter_count
 from harness.costs import shared_tree
 from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
+from harness.model.checkpoint import DTYPES, parameter_count
 from harness.plan import Cell, Plan
 from tasks._types import Question
 

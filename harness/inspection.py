@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.channels import Change, Channel, channels, decay
-from harness.checkpoint import read_config
+from harness.model.checkpoint import read_config
 from harness.notes import notes
 from harness.plan import unlike
 from harness.plugins import load

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from harness.errors import UserError
-from harness.layers import Layers, layers_of
+from harness.model.layers import Layers, layers_of
 from harness.plugins import Plugin, call, parameters
 from harness.rope.config import rope_of
 from scaling import native

@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.bounds import Tally, check_cells
-from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.data.corpus import make_library, open_all
 from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.rotations import hosts_of, over_lengths

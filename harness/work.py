@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from harness.checkpoint import Checkpoint
 from harness.engine import Sizes, out_of_memory, shareable
 from harness.errors import UserError, reason
+from harness.model.checkpoint import Checkpoint
+from harness.model.weights import load_weights
 from harness.rope.patch import Answering, answering, scaled
-from harness.weights import load_weights
 from scaling import native
 from scaling._rotation import Rotation
 from scaling._served import Served

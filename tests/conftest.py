@@ -21,8 +21,8 @@ os.environ |= {
 import pytest
 import torch
 
-from harness.checkpoint import Checkpoint, open_checkpoint
-from harness.weights import load_weights
+from harness.model.checkpoint import Checkpoint, open_checkpoint
+from harness.model.weights import load_weights
 from tests.tiny import save_tiny
 
 WORDS = [

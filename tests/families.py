@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.engine import answers
 from harness.errors import UserError
-from harness.layers import Layers, layers_of
+from harness.model.layers import Layers, layers_of
 from harness.rope.config import FULL, rope_of
 from harness.rope.frequencies import check_geometry, patched
 from harness.rope.positions import banded

@@ -13,8 +13,8 @@ import pytest
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
-from harness.checkpoint import Checkpoint
 from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint
 from harness.rope import channel_layout
 from harness.rope.banded_attention import parts
 from harness.rope.channel_layout import NAME, layouts

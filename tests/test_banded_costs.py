@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.checkpoint import Checkpoint
+from harness.model.checkpoint import Checkpoint
 from harness.rope.channel_layout import Layout
 from harness.rope.positions import banded
 from scaling import dual_chunk, dynamic_ntk, rerope

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from harness.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.plan import make_plan
 from harness.rope.config import rope_of
 from harness.rope.frequencies import check_geometry, patched

@@ -11,12 +11,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import AutoModelForCausalLM
 
-from harness.checkpoint import REFERENCE
 from harness.engine import Sizes, answers, packed_attention
 from harness.engine.forward import shareable
 from harness.engine.packed_attention import NAME
 from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import causal, room, tile_mask
+from harness.model.checkpoint import REFERENCE
 from tasks._types import Answer, Question
 from tests.families import SUPPORTED, build, tiny
 from tests.tiny import tiny_config

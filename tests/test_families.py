@@ -9,8 +9,8 @@ import pytest
 import torch
 import transformers
 
-from harness.checkpoint import check_scaling_is_rotary, open_checkpoint
 from harness.errors import UserError
+from harness.model.checkpoint import check_scaling_is_rotary, open_checkpoint
 from harness.plugins import ROOT
 from harness.rope.config import FULL, rope_of
 from harness.rope.frequencies import check_geometry, patched, rotary_name

@@ -242,8 +242,8 @@ def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
 
 def test_the_reference_checkpoint_says_what_it_is_scored_for() -> None:
     """On the trained model hits and misses, in the window and past it, are those of generate."""
-    from harness.checkpoint import REFERENCE, open_checkpoint
-    from harness.weights import load_weights
+    from harness.model.checkpoint import REFERENCE, open_checkpoint
+    from harness.model.weights import load_weights
 
     checkpoint = open_checkpoint(
         str(Path(REFERENCE)), revision=None, dtype="float32", device="cpu",

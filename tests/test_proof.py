@@ -9,9 +9,9 @@ import pytest
 import torch
 from transformers import AutoConfig
 
-from harness.checkpoint import Checkpoint
 from harness.engine import answers
 from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint
 from harness.plugins import load
 from harness.rope.banded_attention import BandedAttention
 from harness.rope.config import rope_of

@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from harness.checkpoint import REFERENCE
 from harness.engine import answers
 from harness.frame import make_frame
+from harness.model.checkpoint import REFERENCE
+from harness.model.weights import load_weights
 from harness.plan import Plan, make_plan
 from harness.report import write_reports
 from harness.rope.frequencies import patched
 from harness.spec import Spec
 from harness.store import read_run, read_samples
-from harness.weights import load_weights
 
 RUN = Path(__file__).resolve().parent.parent / "results" / "reference"
 GOLDEN = [("none", 256), ("none", 512), ("yarn", 1024)]

@@ -150,7 +150,7 @@ import socket
 socket.socket.connect = lambda *_: sys.exit("asked the network")
 from harness.data.documents import open_documents
 from harness.errors import UserError
-from harness.checkpoint import open_checkpoint
+from harness.model.checkpoint import open_checkpoint
 for ask in (
     lambda: list(open_documents("nobody/nothing:count=1").read()),
     lambda: open_checkpoint("nobody/nothing", revision=None, dtype="auto", device="cpu",

@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
-from harness.checkpoint import REFERENCE
 from harness.data.source import make_source
 from harness.engine import answers
+from harness.model.checkpoint import REFERENCE
 from harness.rope.config import rope_of
 from harness.rope.frequencies import patched
 from scaling import yarn

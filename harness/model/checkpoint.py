@@ -15,10 +15,10 @@ from transformers.utils.hub import extract_commit_hash
 
 from harness.attempt import attempt
 from harness.errors import UserError, reason
-from harness.hollow import hollow
-from harness.model_files import check_folder, check_place, folder_hash, named_weights
+from harness.model.device_map import check_whole
+from harness.model.files import check_folder, check_place, folder_hash, named_weights
+from harness.model.meta import hollow
 from harness.names import place, printable
-from harness.placement import check_whole
 from harness.rope.config import check_numbers, rescaled, rope_of
 from scaling._types import Rope
 

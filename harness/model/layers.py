@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from harness.hollow import hollow
+from harness.model.meta import hollow
 from harness.rope.config import rescaled
 from harness.rope.frequencies import rotary_name
 

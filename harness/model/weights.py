@@ -8,11 +8,11 @@ from typing import Any
 from transformers import AutoModelForCausalLM
 
 from harness.attempt import attempt
-from harness.checkpoint import DTYPES, Checkpoint
 from harness.errors import UserError
-from harness.hollow import bounded
-from harness.model_files import ONLY_SAFE, named_weights
-from harness.placement import seated, spread
+from harness.model.checkpoint import DTYPES, Checkpoint
+from harness.model.device_map import seated, spread
+from harness.model.files import ONLY_SAFE, named_weights
+from harness.model.meta import bounded
 from harness.rope.frequencies import check_geometry
 
 

@@ -1,0 +1,1 @@
+"""Open, place and load a checkpoint."""
