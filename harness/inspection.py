@@ -22,7 +22,7 @@ from harness.plugins import load
 from harness.replacing import make_folder
 from harness.report import save_csv, save_figure
 from harness.reports import _channels, _decay
-from harness.reports._style import drawing
+from harness.reports.drawing.style import drawing
 from harness.rope.config import rope_of
 from harness.rotations import resolve
 from harness.spec import Spec

@@ -19,11 +19,11 @@ from rich.table import Table
 
 from harness.plugins import Plugin, call, load, names
 from harness.replacing import make_folder, replacing
-from harness.reports._cells import cells
-from harness.reports._escape import csv_text
-from harness.reports._latex import latex
-from harness.reports._style import drawing, wrapped
-from harness.reports._tables import Part, page, parted, wide
+from harness.reports.drawing.style import drawing, wrapped
+from harness.reports.stats.cells import cells
+from harness.reports.writing.escape import csv_text
+from harness.reports.writing.latex import latex
+from harness.reports.writing.tables import Part, page, parted, wide
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from harness.reports._paired import ENOUGH, SURE, holm
+from harness.reports.stats.paired import ENOUGH, SURE, holm
 from tasks._intervals import LEVEL, ratios
 
 Array = NDArray[Any]

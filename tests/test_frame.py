@@ -13,7 +13,7 @@ import pytest
 from harness.cli import main
 from harness.errors import UserError
 from harness.frame import make_frame
-from harness.reports._cells import cells
+from harness.reports.stats.cells import cells
 from harness.store import RUN, SAMPLES
 from tests.tiny import save_tiny
 

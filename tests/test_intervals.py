@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.reports._needed import needed
-from harness.reports._paired import Difference, holm, of_means, of_shares, signs
+from harness.reports.stats.needed import needed
+from harness.reports.stats.paired import Difference, holm, of_means, of_shares, signs
 from scripts.simulate import CASES, COVERED, FALSE, NAMED, simulate
 from tasks._intervals import proportion, ratio
 

@@ -8,10 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.reports import curves, loss_by_position, paired_differences, passkey_map, short_long
-from harness.reports._against import against
-from harness.reports._methods import DISTINCT, FEW, FIXED, methods
-from harness.reports._panel import plain_log
-from harness.reports._style import REST, sheet
+from harness.reports.drawing.methods import DISTINCT, FEW, FIXED, methods
+from harness.reports.drawing.panel import plain_log
+from harness.reports.drawing.style import REST, sheet
+from harness.reports.stats.against import against
 from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep()

@@ -19,9 +19,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import harness.reports
-from harness.reports import _style, curves, passkey_map, scores
-from harness.reports._style import SIZE, folded, letter
-from harness.reports._tables import markdown, wide
+from harness.reports import curves, passkey_map, scores
+from harness.reports.drawing import style
+from harness.reports.drawing.style import SIZE, folded, letter
+from harness.reports.writing.tables import markdown, wide
 from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, Row, sweep
 
 FOLDER = Path(harness.reports.__path__[0])
@@ -121,7 +122,7 @@ def test_equal_frames_make_equal_files() -> None:
     files = []
     for _ in range(2):
         file = io.BytesIO()
-        with _style.drawing():
+        with style.drawing():
             curves.make(FRAME).savefig(file, format="svg", metadata={"Date": None})
         files.append(file.getvalue())
     assert files[0] == files[1]
@@ -243,7 +244,7 @@ def test_a_length_lost_to_all_has_one_mark() -> None:
     frame.loc[lost, "status"] = "out_of_memory"
     frame.loc[lost, ["value", "score", "low", "high", "n"]] = math.nan
     mark = line(curves.make(frame).axes[0], "_out_of_memory")
-    assert mark.get_color() == _style.GREY
+    assert mark.get_color() == style.GREY
 
 
 @pytest.mark.parametrize(("ratio", "scale"), [(2.9, "linear"), (3.1, "log")])
@@ -298,7 +299,7 @@ def test_the_trained_window_ends_at_the_trained_length() -> None:
 
 def test_looks_differ_in_more_than_colour() -> None:
     """Twelve methods are told apart in grey print: no two share marker and dashes."""
-    found = _style.looks(TWELVE, told=TWELVE, plain=["none"])
+    found = style.looks(TWELVE, told=TWELVE, plain=["none"])
     assert len({(look.marker, str(look.linestyle)) for look in found.values()}) == len(TWELVE)
     assert (found["none"].color, found["none"].linestyle) == ("black", "--")
 
@@ -311,9 +312,9 @@ def test_nothing_measured_is_said() -> None:
 
 def test_tick_labels_do_not_touch() -> None:
     """Labels without room are blank; the first and the last stay."""
-    assert _style.spaced(["1k", "2k", "3k", "4k"], [0, 0.1, 0.5, 0.6]) == ["1k", "", "", "4k"]
-    assert _style.spaced(["1k"], [0.0]) == ["1k"]
-    assert [_style.length_label(n) for n in (512, 1000, 1024, 1536, 131072)] == [
+    assert style.spaced(["1k", "2k", "3k", "4k"], [0, 0.1, 0.5, 0.6]) == ["1k", "", "", "4k"]
+    assert style.spaced(["1k"], [0.0]) == ["1k"]
+    assert [style.length_label(n) for n in (512, 1000, 1024, 1536, 131072)] == [
         "512", "1000", "1k", "1.5k", "128k",
     ]  # fmt: skip
 

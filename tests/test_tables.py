@@ -12,8 +12,8 @@ from rich.console import Console
 
 from harness.commands import report as command
 from harness.report import grids, save_csv, show, tell, write_reports
-from harness.reports._latex import COLUMN, PAGE, latex
-from harness.reports._tables import heading, page
+from harness.reports.writing.latex import COLUMN, PAGE, latex
+from harness.reports.writing.tables import heading, page
 from tests.frames import sweep
 
 FRAME = sweep()

@@ -41,7 +41,7 @@ def compare(
     from harness.published import read_table
     from harness.replacing import make_folder
     from harness.report import grids, save_table
-    from harness.reports._cells import cells
+    from harness.reports.stats.cells import cells
     from harness.schema import checked_run
 
     record = checked_run(run)

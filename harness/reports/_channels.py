@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.reports._lengths import by_length, where_changed
-from harness.reports._methods import methods
-from harness.reports._style import GREY, SIZE, Look, edge
+from harness.reports.drawing.length_panels import by_length, where_changed
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.style import GREY, SIZE, Look, edge
 
 UNSEEN = "unseen angles"
 SHADE = "0.9"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports import _words
-from harness.reports._needed import MARGIN
-from harness.reports._paired import ENOUGH
-from harness.reports._ranking import choice, ranking
-from harness.reports._tables import heading
-from harness.reports._verdict import clause
+from harness.reports.stats.needed import MARGIN
+from harness.reports.stats.paired import ENOUGH
+from harness.reports.stats.ranking import choice, ranking
+from harness.reports.stats.verdict import clause
+from harness.reports.writing import sentences
+from harness.reports.writing.tables import heading
 
 RULE = (
     "A method is told from another where the mean of the paired differences and the exact sign "
@@ -45,14 +45,14 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
                 "length": f"{row['length']} ({row['stretch']:.3g}×)",
                 "best": row["best"],
                 "the same measurement": row["same"],
-                "score [95 %]": _words.score(row),
+                "score [95 %]": sentences.score(row),
                 "runner-up": row["runner_up"],
                 "its score [95 %]": ""
                 if row["runner_up"] is None
-                else _words.score(row, "runner_up_"),
+                else sentences.score(row, "runner_up_"),
                 "cannot be told from (units that would)": _tied(row),
             }
-            for row in _words.records(rows)
+            for row in sentences.records(rows)
         ]
         made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return made
@@ -72,9 +72,9 @@ def words(table: pd.DataFrame) -> list[str]:
     told = []
     many = table["model"].nunique() > 1
     for (model, _), rows in table.groupby(["model", "length"], sort=False):
-        facts = _words.records(rows)
-        start = _words.at(facts[0]) + (f", {model}:" if many else "")
-        clauses = [clause(row, _words.named(row, table)) for row in facts]
+        facts = sentences.records(rows)
+        start = sentences.at(facts[0]) + (f", {model}:" if many else "")
+        clauses = [clause(row, sentences.named(row, table)) for row in facts]
         told.append(" ".join([start, "; ".join(clauses) + "." + _choice(facts)]))
     return [*told, RULE]
 
@@ -86,4 +86,4 @@ def _choice(facts: list[dict[str, Any]]) -> str:
     kept = choice(facts)
     if not kept:
         return " No method is best on every task."
-    return f" Best or not told from it on every task: {_words.listed(kept, last='or')}."
+    return f" Best or not told from it on every task: {sentences.listed(kept, last='or')}."

@@ -6,8 +6,8 @@ import math
 
 import pandas as pd
 
-from harness.reports._cells import CELL, cells
-from harness.reports._tables import across, text
+from harness.reports.stats.cells import CELL, cells
+from harness.reports.writing.tables import across, text
 
 SCORES = ["perplexity", "bits_per_byte", "low", "high"]
 DIGITS = 3  # a hundredth would hide what methods differ by

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports._cells import cells
-from harness.reports._ends import fit, label_ends
-from harness.reports._methods import methods
-from harness.reports._panel import MOST_BANDS, draw, lost
-from harness.reports._style import SIZE, columns_for, readable_part, sheet, tidy
+from harness.reports.drawing.line_labels import fit, label_ends
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.panel import MOST_BANDS, draw, lost
+from harness.reports.drawing.style import SIZE, columns_for, readable_part, sheet, tidy
+from harness.reports.stats.cells import cells
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports._against import against, beside, key
+from harness.reports.stats.against import against, beside, key
 
 
 def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:

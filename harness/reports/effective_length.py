@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports import _words
-from harness.reports._reach import KEPT, reach
-from harness.reports._tables import heading
+from harness.reports.stats.reach import KEPT, reach
+from harness.reports.writing import sentences
+from harness.reports.writing.tables import heading
 
 
 def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
@@ -38,7 +38,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
                 "surely": _told(row, "low"),
                 "possibly": _told(row, "high"),
             }
-            for row in _words.records(ordered)
+            for row in sentences.records(ordered)
         ]
         made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return made
@@ -56,7 +56,7 @@ def words(table: pd.DataFrame) -> list[str]:
     """Say which methods reach furthest, by each measure."""
     told = []
     for _, rows in table.groupby(["model", "task"], sort=False):
-        facts = _words.records(rows)
+        facts = sentences.records(rows)
         first = facts[0]
         furthest_length = max((row["effective_length"] or 0 for row in facts), default=0)
         furthest = [row for row in facts if row["effective_length"] == furthest_length]
@@ -65,7 +65,7 @@ def words(table: pd.DataFrame) -> list[str]:
             told.append(f"{model}{first['measure']}: no method holds even inside the window.")
             continue
         verb = "holds" if len(furthest) == 1 else "hold"
-        names = _words.listed([row["scaling"] for row in furthest])
+        names = sentences.listed([row["scaling"] for row in furthest])
         told.append(
             f"{model}{first['measure']}: {names} {verb} furthest, to "
             f"{'at least ' if furthest_length == first['longest'] else ''}{furthest_length} tokens "

@@ -11,10 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from harness.reports._methods import methods
-from harness.reports._panel import window
-from harness.reports._positions import positions
-from harness.reports._style import (
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.panel import window
+from harness.reports.drawing.style import (
     SIZE,
     Look,
     columns_for,
@@ -25,6 +24,7 @@ from harness.reports._style import (
     tidy,
     trace,
 )  # fmt: skip
+from harness.reports.stats.positions import positions
 
 MOST_PANELS, MOST_BANDS = 4, 6
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports._against import against
-from harness.reports._forest import forest
-from harness.reports._methods import methods
-from harness.reports._style import SIZE, foot, length_label, readable_part, sheet, tidy
+from harness.reports.drawing.forest_plot import forest
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.style import SIZE, foot, length_label, readable_part, sheet, tidy
+from harness.reports.stats.against import against
 
 MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
 ROW = 0.17  # inches

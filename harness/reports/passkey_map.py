@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from harness.reports._map import Map, draw, grid
-from harness.reports._methods import methods
-from harness.reports._style import SIZE, columns_for, foot, readable_part, sheet, tidy
+from harness.reports.drawing.heat_map import Map, draw, grid
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.style import SIZE, columns_for, foot, readable_part, sheet, tidy
 
 NONE = (
     "no passkey samples: the frame has no accuracy with a depth; "

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports import _words
-from harness.reports._against import against, beside, signed
-from harness.reports._methods import fixed_factors
+from harness.reports.drawing.methods import fixed_factors
+from harness.reports.stats.against import against, beside, signed
+from harness.reports.writing import sentences
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
 
@@ -41,7 +41,7 @@ def words(table: pd.DataFrame) -> list[str]:
     """Say what costs nothing by construction, what costs surely, and what may."""
     told = []
     for (model, _), rows in table.groupby(["model", "task"], sort=False):
-        facts = _words.records(rows)
+        facts = sentences.records(rows)
         start = (
             f"{model}, {facts[0]['measure']}"
             if table["model"].nunique() > 1
@@ -65,12 +65,14 @@ def _clauses(facts: list[dict[str, Any]]) -> list[str]:
     if free := [
         n for n in groups.get("same", []) if all(n not in groups.get(v, []) for v in GROUPS)
     ]:
-        clauses.append(f"{_words.listed(free)} cost nothing, with the frequencies of {own} there")
+        clauses.append(
+            f"{sentences.listed(free)} cost nothing, with the frequencies of {own} there"
+        )
     if told := [f"`{name}` {signed(row)}" for name, row in last.items() if row["fixed"]]:
         clauses.append(f"with one fixed factor for all lengths, as it is served: {', '.join(told)}")
     for verdict, text in GROUPS.items():
         if verdict in groups:
-            clauses.append(f"{_words.listed(groups[verdict])} {text.format(own=own)}")
+            clauses.append(f"{sentences.listed(groups[verdict])} {text.format(own=own)}")
     return clauses
 
 

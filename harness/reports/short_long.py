@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from harness.reports._cells import cells
-from harness.reports._measure import LOWER
-from harness.reports._methods import methods
-from harness.reports._panel import plain_log
-from harness.reports._style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.panel import plain_log
+from harness.reports.drawing.style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
+from harness.reports.stats.cells import cells
+from harness.reports.stats.measure import LOWER
 
 ENDS = ("score", "low", "high", "length", "stretch")
 ROW = 0.19  # inches

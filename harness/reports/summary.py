@@ -6,11 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports import _words
-from harness.reports._cells import cells, coinciding
-from harness.reports._ranking import choice, ranking
-from harness.reports._reach import REACH, reach, uneven
-from harness.reports._tables import text
+from harness.reports.stats.cells import cells, coinciding
+from harness.reports.stats.ranking import choice, ranking
+from harness.reports.stats.reach import REACH, reach, uneven
+from harness.reports.writing import sentences
+from harness.reports.writing.tables import text
 
 MOST = 4  # methods whose uneven reach is told in words
 
@@ -53,10 +53,10 @@ def _row(kin: pd.DataFrame, places: pd.DataFrame, reached: pd.DataFrame) -> dict
         "out_of": 0,
     }
     for task, lengths in kin.groupby("task", sort=False):
-        known = _words.records(lengths.sort_values("length"))
+        known = sentences.records(lengths.sort_values("length"))
         inside = [cell for cell in known if cell["length"] <= cell["trained_length"]]
         here = places[(places["model"] == first["model"]) & (places["task"] == task)]
-        beyond = _words.records(here[here["length"] > here["trained_length"]])
+        beyond = sentences.records(here[here["length"] > here["trained_length"]])
         at = [place["length"] for place in beyond if name in choice([place])]
         own = reached["scaling"].eq(name) & reached["task"].eq(task)
         far = reached.loc[own & reached["model"].eq(first["model"]), "effective_length"]
@@ -91,9 +91,9 @@ def words(table: pd.DataFrame) -> list[str]:
         if top and len(rows) > 1:
             told.append(
                 f"{start}Most often the best, or not told from it, beyond the window: "
-                f"{_words.listed(first)}, in {top} of {rows['out_of'].max()} (task, length)."
+                f"{sentences.listed(first)}, in {top} of {rows['out_of'].max()} (task, length)."
             )
-        apart = [text for row in _words.records(rows) if (text := uneven(row))]
+        apart = [text for row in sentences.records(rows) if (text := uneven(row))]
         if apart:
             told.append(f"{start}Reach differs by task: {'; '.join(apart[:MOST])}.")
     return told

@@ -10,10 +10,10 @@ from itertools import combinations
 
 import pandas as pd
 
-from harness.reports import _words
-from harness.reports._measure import Measure, Score, Units, difference, distinct, scored, units
-from harness.reports._needed import needed
-from harness.reports._paired import SURE, Difference, holm
+from harness.reports.stats.measure import Measure, Score, Units, difference, distinct, scored, units
+from harness.reports.stats.needed import needed
+from harness.reports.stats.paired import SURE, Difference, holm
+from harness.reports.writing import sentences
 
 KEPT = 0.75  # of the units that the fullest method has; who shrinks all to less is set apart
 
@@ -97,7 +97,7 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
     groups = distinct(known)
     by_name = dict(tuple(known[known["scaling"].isin(list(groups))].groupby("scaling")))
     every = {name: units(by_name[name]) for name in groups}
-    cells = _words.records(known.drop_duplicates("scaling")[["scaling", "score", "low", "high"]])
+    cells = sentences.records(known.drop_duplicates("scaling")[["scaling", "score", "low", "high"]])
     made = {cell["scaling"]: Score(cell["score"], cell["low"], cell["high"]) for cell in cells}
     of = _shared(every, KEPT if how.made != "unknown" else 1.0)
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports._cells import cells
-from harness.reports._measure import Measure, difference, measure, units
-from harness.reports._words import records
+from harness.reports.stats.cells import cells
+from harness.reports.stats.measure import Measure, difference, measure, units
+from harness.reports.writing.sentences import records
 
 KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
 REACH = " reach"  # how the summary's columns of it end

@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports._cells import cells
-from harness.reports._family import Family, family
-from harness.reports._measure import Measure, measure
-from harness.reports._needed import negligible
+from harness.reports.stats.cells import cells
+from harness.reports.stats.family import Family, family
+from harness.reports.stats.measure import Measure, measure
+from harness.reports.stats.needed import negligible
 
 Row = dict[str, Any]
 TOLD = ("model", "task", "metric", "trained_length", "length", "stretch")

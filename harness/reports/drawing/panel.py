@@ -18,7 +18,7 @@ from matplotlib.ticker import (
 )
 from matplotlib.transforms import ScaledTranslation
 
-from harness.reports._style import GREY, SIZE, Look, edge, spaced, tick_label
+from harness.reports.drawing.style import GREY, SIZE, Look, edge, spaced, tick_label
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 MOST_BANDS = 8  # scalings; the bands of more would be one grey

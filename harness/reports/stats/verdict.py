@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.reports import _words
-from harness.reports._paired import ENOUGH
+from harness.reports.stats.paired import ENOUGH
+from harness.reports.writing import sentences
 
 
 def clause(row: Mapping[str, Any], measured: str) -> str:
@@ -20,19 +20,21 @@ def _found(row: Mapping[str, Any], measured: str) -> str:
         return f"no method has a {measured} above 0 ({row['n']} {row['units']})"
     extreme = "lowest" if row["better"] == "lower" else "highest"
     same = (
-        f" ({_words.listed(row['same'].split(', '))}: the same measurement)" if row["same"] else ""
+        f" ({sentences.listed(row['same'].split(', '))}: the same measurement)"
+        if row["same"]
+        else ""
     )
-    first = f"`{row['best']}`{same} has the {extreme} {measured}, {_words.score(row)}"
+    first = f"`{row['best']}`{same} has the {extreme} {measured}, {sentences.score(row)}"
     if row["runner_up"] is None:
         return f"{first} ({'all methods are the same here' if row['same'] else 'it stands alone'})"
-    second = f"`{row['runner_up']}` {_words.score(row, 'runner_up_')}"
+    second = f"`{row['runner_up']}` {sentences.score(row, 'runner_up_')}"
     if row["difference"] is None:
         return f"{first}, before {second}; scores that are no mean of samples are not compared"
     if row["tied"] is not None:
         return _level(row, first)
     side = "below" if row["difference"] < 0 else "above"
     sure = f"{row['better']} on {row['better_on']} of {row['n']} {row['units']}"
-    lead = f"{first}: {_words.gap(row)} {side} {second} ({sure}, {_words.chance(row['p'])})"
+    lead = f"{first}: {sentences.gap(row)} {side} {second} ({sure}, {sentences.chance(row['p'])})"
     return f"{lead}{_carrier(row)}"
 
 
@@ -47,7 +49,7 @@ def _level(row: Mapping[str, Any], first: str) -> str:
     else:
         told += "cannot tell it "
     needed = dict(zip(tied, row["needed"].split(", "), strict=True))
-    told += f"from {_words.listed(tied)}"
+    told += f"from {sentences.listed(tied)}"
     counts = {name: int(n) for name, n in needed.items() if n.isdigit()}
     small = [name for name, n in needed.items() if n == "negligible"]
     unknown = [name for name, n in needed.items() if n == "?"]
@@ -55,11 +57,11 @@ def _level(row: Mapping[str, Any], first: str) -> str:
     if counts:
         some = dict.fromkeys((min(counts.values()), max(counts.values())))
         about = " to ".join(f"{n:,}" for n in some)
-        notes.append(f"about {about} would tell {_words.listed(list(counts))}, if as seen")
+        notes.append(f"about {about} would tell {sentences.listed(list(counts))}, if as seen")
     if small:
-        notes.append(f"as seen, no difference worth measuring from {_words.listed(small)}")
+        notes.append(f"as seen, no difference worth measuring from {sentences.listed(small)}")
     if unknown:
-        notes.append(f"how many would tell {_words.listed(unknown)} cannot be told")
+        notes.append(f"how many would tell {sentences.listed(unknown)} cannot be told")
     return f"{told} ({'; '.join(notes)})"
 
 

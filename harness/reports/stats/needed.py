@@ -6,7 +6,7 @@ import math
 
 from scipy import special, stats
 
-from harness.reports._paired import ENOUGH, SURE, Difference
+from harness.reports.stats.paired import ENOUGH, SURE, Difference
 
 POWER = 0.8
 MOST_UNITS = 10**5  # more than these separate nothing

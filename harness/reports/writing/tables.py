@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports._escape import markdown_sentence, markdown_text
+from harness.reports.writing.escape import markdown_sentence, markdown_text
 
 Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports._tables import text
+from harness.reports.writing.tables import text
 
 MOST_NAMED = 6  # methods in one list; the table has them all
 

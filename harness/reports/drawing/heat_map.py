@@ -12,7 +12,7 @@ from matplotlib.collections import QuadMesh
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from harness.reports._style import SIZE, spaced, tick_label
+from harness.reports.drawing.style import SIZE, spaced, tick_label
 
 COLOURS = "viridis"  # rises evenly in lightness, so it holds in grey and to colour-blind eyes
 MOST_NAMED = 11  # depths that get a label

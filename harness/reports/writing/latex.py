@@ -6,8 +6,8 @@ import re
 
 import pandas as pd
 
-from harness.reports._escape import latex_text
-from harness.reports._tables import parted, without_missing
+from harness.reports.writing.escape import latex_text
+from harness.reports.writing.tables import parted, without_missing
 
 COLUMN, PAGE = 240, 345  # points: a column of a two-column paper, the text of ``article``
 WIDEST = 110  # points; a wider cell is broken into lines

@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports import _words
-from harness.reports._cells import cells
-from harness.reports._family import Family, family
-from harness.reports._measure import Measure, measure
-from harness.reports._paired import ENOUGH, SURE
-from harness.reports._tables import across
+from harness.reports.stats.cells import cells
+from harness.reports.stats.family import Family, family
+from harness.reports.stats.measure import Measure, measure
+from harness.reports.stats.paired import ENOUGH, SURE
+from harness.reports.writing import sentences
+from harness.reports.writing.tables import across
 
 TOLD = ("model", "task", "metric", "trained_length", "length", "stretch", "scaling")
 FOUND = ("value", "low", "high", "p")
@@ -34,7 +34,7 @@ def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
             if baseline in set(known["scaling"]):
                 of = family(samples[samples["length"] == length], measure(samples))
                 others = known[known["scaling"] != baseline]
-                rows += [_row(cell, of, of.how, baseline) for cell in _words.records(others)]
+                rows += [_row(cell, of, of.how, baseline) for cell in sentences.records(others)]
     return pd.DataFrame(rows)
 
 
@@ -61,7 +61,7 @@ def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[
 
 def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the differences for people: a table per model and task, lengths side by side."""
-    texts = table.assign(text=[signed(row) for row in _words.records(table)])
+    texts = table.assign(text=[signed(row) for row in sentences.records(table)])
     baseline = table["baseline"].iloc[0]
     return {f"{title}, less {baseline}": made for title, made in across(texts).items()}
 
@@ -104,7 +104,7 @@ def key(rows: pd.DataFrame) -> str:
         told.append(f"(… of …): on the {first['units']} that all methods compared have.")
     carried = real[real["carrier"].notna()]
     if len(carried):
-        names = _words.listed(list(dict.fromkeys(carried["carrier"])))
+        names = sentences.listed(list(dict.fromkeys(carried["carrier"])))
         told.append(
             f"*: without one of the {first['units']} it changes by more than half: {names}."
         )

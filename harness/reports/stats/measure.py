@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from harness.reports._paired import Difference, of_means, of_shares
+from harness.reports.stats.paired import Difference, of_means, of_shares
 from tasks._intervals import LEVEL, proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial

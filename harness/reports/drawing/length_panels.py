@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports._style import columns_for, length_label, sheet, tidy
+from harness.reports.drawing.style import columns_for, length_label, sheet, tidy
 
 
 def where_changed(table: pd.DataFrame, changed: pd.Series[bool]) -> pd.DataFrame:

@@ -11,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.reports._cells import coinciding
-from harness.reports._measure import LOWER
-from harness.reports._style import REST, Look, foot, looks
+from harness.reports.drawing.style import REST, Look, foot, looks
+from harness.reports.stats.cells import coinciding
+from harness.reports.stats.measure import LOWER
 
 DISTINCT = 12  # methods beside ``none`` that are told apart; of more the FEW best stand out
 FEW = 6

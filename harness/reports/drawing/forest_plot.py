@@ -10,14 +10,14 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from harness.reports import _words
-from harness.reports._style import GREY, SIZE, Look
+from harness.reports.drawing.style import GREY, SIZE, Look
+from harness.reports.writing import sentences
 
 
 def forest(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
     """Draw the differences of one length, a row a method, beside the line of no difference."""
     axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
-    facts = _words.records(rows)
+    facts = sentences.records(rows)
     for row in facts:
         if row["scaling"] in order and row["difference"] is not None:
             _row(axes, row, order.index(row["scaling"]), look[row["scaling"]])

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
-from harness.reports._style import SIZE, Look
+from harness.reports.drawing.style import SIZE, Look
 
 MOST_LINES, LONGEST = 6, 14  # lines, and letters of a name, for which there is room beside a panel
 LINE = 1.2 * (SIZE - 1) / 72  # inches from one name to the next

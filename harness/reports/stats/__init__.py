@@ -1,0 +1,1 @@
+"""What reports compute: scores of cells, paired differences, ranks, reach."""

@@ -1,0 +1,1 @@
+"""How tables and sentences are written."""
