@@ -20,11 +20,11 @@ from harness.notes import notes
 from harness.plan import unlike
 from harness.plugins import load
 from harness.replacing import make_folder
-from harness.report import save_csv, save_figure
 from harness.reports import _channels, _decay
 from harness.reports.drawing.style import drawing
 from harness.rope.config import rope_of
 from harness.rotations import resolve
+from harness.runs.write import save_csv, save_figure
 from harness.spec import Spec
 from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of

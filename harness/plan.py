@@ -16,7 +16,7 @@ from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_c
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.rotations import hosts_of, over_lengths
-from harness.schema import check_question
+from harness.runs.schema import check_question
 from harness.spec import Spec
 from scaling import native
 from scaling._rotation import Rotation

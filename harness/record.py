@@ -16,7 +16,7 @@ import torch
 from harness.errors import UserError
 from harness.plan import Plan
 from harness.plugins import Plugin
-from harness.store import SCHEMA
+from harness.runs.store import SCHEMA
 from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of
 from scaling._served import Served

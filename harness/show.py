@@ -15,8 +15,8 @@ from harness.notes import notes
 from harness.pace import Pace, known_rates
 from harness.plan import Cell, Plan
 from harness.progress import duration
-from harness.schema import checked_samples
-from harness.store import measured
+from harness.runs.schema import checked_samples
+from harness.runs.store import measured
 from harness.sweep import Failure
 from scaling._rotation import frequencies_of
 

@@ -12,13 +12,13 @@ from typing import Any
 from harness.backend import Backend, Item, ThisProcess
 from harness.errors import UserError
 from harness.estimate import fitted, needed
-from harness.folders import check_same_question
 from harness.names import printable
 from harness.plan import Cell, Plan
 from harness.plugins import call
 from harness.record import describe
-from harness.schema import check_graded, checked_run, checked_samples
-from harness.store import (
+from harness.runs.folders import check_same_question
+from harness.runs.schema import check_graded, checked_run, checked_samples
+from harness.runs.store import (
     RUN,
     append,
     check_held,

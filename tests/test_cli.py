@@ -20,7 +20,7 @@ from transformers import AutoConfig, GPT2Config
 
 from harness.cli import main
 from harness.plugins import ROOT, names
-from harness.store import RUN, SAMPLES, writing
+from harness.runs.store import RUN, SAMPLES, writing
 from tests.tiny import save_tiny, tiny_tokenizer
 
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."

@@ -23,7 +23,7 @@ from harness.engine import DEFAULT, Sizes
 from harness.errors import UserError
 from harness.groups import Group, groups
 from harness.plan import Cell
-from harness.store import RUN, append
+from harness.runs.store import RUN, append
 from harness.work import Failed, OutOfMemory
 from harness.workers import LOSSES, _Shift
 from tasks._types import Question

@@ -13,7 +13,7 @@ import pytest
 
 from harness.plugins import ROOT
 from harness.rope import patch as machine
-from harness.store import RUN, SAMPLES
+from harness.runs.store import RUN, SAMPLES
 from tests.test_cli import MINE, Ropewalk, ropewalk, samples, sweep
 
 __all__ = ["ropewalk"]  # a fixture

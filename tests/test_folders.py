@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.folders import asked, check_same_question, default_folder, reports_of, runs_in
 from harness.plugins import ROOT
-from harness.store import RUN
+from harness.runs.folders import asked, check_same_question, default_folder, reports_of, runs_in
+from harness.runs.store import RUN
 
 Record = dict[str, Any]
 

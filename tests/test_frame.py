@@ -12,9 +12,9 @@ import pytest
 
 from harness.cli import main
 from harness.errors import UserError
-from harness.frame import make_frame
 from harness.reports.stats.cells import cells
-from harness.store import RUN, SAMPLES
+from harness.runs.frame import make_frame
+from harness.runs.store import RUN, SAMPLES
 from tests.tiny import save_tiny
 
 

@@ -12,9 +12,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from harness.cli import main
-from harness.frame import make_frame
-from harness.joining import reasons
-from harness.store import RUN
+from harness.runs.comparable import reasons
+from harness.runs.frame import make_frame
+from harness.runs.store import RUN
 from tests.test_frame import changed, sweep
 
 

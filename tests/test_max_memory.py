@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli import main
-from harness.store import read_samples
+from harness.runs.store import read_samples
 
 
 def run(*words: str) -> int:

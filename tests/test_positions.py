@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 
-from harness.frame import make_frame
 from harness.reports import curves, loss_by_position, short_long
 from harness.reports.drawing.line_labels import spread
 from harness.reports.stats.positions import positions
+from harness.runs.frame import make_frame
 from tasks._positions import BUCKETS, by_position
 from tests.frames import Row, sweep
 from tests.test_frame import sweep as run_sweep

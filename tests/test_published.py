@@ -11,9 +11,9 @@ from harness import published
 from harness.cli import main
 from harness.comparison import beside, rows_of, words
 from harness.errors import UserError
-from harness.frame import make_frame
 from harness.plugins import load, names
 from harness.published import read_table, read_tables
+from harness.runs.frame import make_frame
 from harness.sheet import carried
 from harness.spec import parse_all
 from tests.test_frame import sweep

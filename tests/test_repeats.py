@@ -11,7 +11,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from harness.cli import main
-from harness.frame import make_frame
+from harness.runs.frame import make_frame
 from tests.tiny import tiny_tokenizer
 
 

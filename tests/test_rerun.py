@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.rerun import compare, differences
-from harness.store import RUN, SAMPLES
+from harness.runs.store import RUN, SAMPLES
 from tests.test_frame import changed, sweep
 from tests.tiny import save_tiny
 

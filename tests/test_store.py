@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.store import (
+from harness.runs.store import (
     LINE,
     RUN,
     SAMPLES,
@@ -133,7 +133,7 @@ def test_no_file_holds_what_is_no_number(tmp_path: Path, value: float) -> None:
 
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     """Two processes never write one folder; the second is told so, and may when the first ends."""
-    code = "import sys; from pathlib import Path; from harness.store import writing\n"
+    code = "import sys; from pathlib import Path; from harness.runs.store import writing\n"
     code += "with writing(Path(sys.argv[1])): print('written', flush=True); sys.stdin.read()"
     with subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
@@ -249,7 +249,7 @@ def test_samples_that_another_run_holds_are_kept_beside_it(tmp_path: Path) -> No
 def test_a_stopped_writer_holds_its_folder(tmp_path: Path) -> None:
     """A process that is stopped for a while is still the only writer, and goes on unharmed."""
     code = "import os, signal, sys; from pathlib import Path\n"
-    code += "from harness.store import append, writing\n"
+    code += "from harness.runs.store import append, writing\n"
     code += "with writing(Path(sys.argv[1])) as held:\n os.kill(os.getpid(), signal.SIGSTOP)\n"
     code += " append(held, {'cell': 'c', 'question': '0'})"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as other:

@@ -21,7 +21,7 @@ from harness.engine import Sizes
 from harness.errors import UserError
 from harness.plugins import ROOT
 from harness.replacing import replacing
-from harness.store import SAMPLES, Samples, append, read_samples, writing
+from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
 from tests.tiny import save_tiny
 
@@ -30,7 +30,7 @@ __all__ = ["ropewalk"]  # a fixture
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-import harness.frame, harness.report, harness.sweep  # once, not in every child
+import harness.runs.frame, harness.runs.write, harness.sweep  # once, not in every child
 from harness.cli import main
 
 folder, words = Path(sys.argv[1]), sys.argv[2:]

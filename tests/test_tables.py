@@ -11,9 +11,9 @@ import pytest
 from rich.console import Console
 
 from harness.commands import report as command
-from harness.report import grids, save_csv, show, tell, write_reports
 from harness.reports.writing.latex import COLUMN, PAGE, latex
 from harness.reports.writing.tables import heading, page
+from harness.runs.write import grids, save_csv, show, tell, write_reports
 from tests.frames import sweep
 
 FRAME = sweep()
@@ -67,9 +67,9 @@ def test_the_verdict_stands_before_the_tables(
 ) -> None:
     """What is best is read first, other sentences after the scores."""
     monkeypatch.setattr(command, "screen", terminal)
-    monkeypatch.setattr("harness.frame.make_frame", lambda *_, **__: FRAME.assign(reason=None))
-    monkeypatch.setattr("harness.store.read_run", lambda _: {})
-    monkeypatch.setattr("harness.joining.reasons", lambda _: [])
+    monkeypatch.setattr("harness.runs.frame.make_frame", lambda *_, **__: FRAME.assign(reason=None))
+    monkeypatch.setattr("harness.runs.store.read_run", lambda _: {})
+    monkeypatch.setattr("harness.runs.comparable.reasons", lambda _: [])
     command.write([tmp_path], tmp_path, ("best", "scores", "differences"))
     lines = printed(terminal)
     places = [lines.index(name) for name in ("best", "differences")]

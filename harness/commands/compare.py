@@ -37,12 +37,12 @@ def compare(
         message = f"--tolerance must be 0 or more percent, got {tolerance:g}."
         raise UserError(message)
     from harness.comparison import beside, readable, rows_of, tasks_of, unlike, words
-    from harness.frame import make_frame
     from harness.published import read_table
     from harness.replacing import make_folder
-    from harness.report import grids, save_table
     from harness.reports.stats.cells import cells
-    from harness.schema import checked_run
+    from harness.runs.frame import make_frame
+    from harness.runs.schema import checked_run
+    from harness.runs.write import grids, save_table
 
     record = checked_run(run)
     name = published or _asked(run, record)

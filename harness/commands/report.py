@@ -39,7 +39,7 @@ def report(
     ] = False,
 ) -> int:
     """Make the tables and figures of one or more runs from their files."""
-    from harness.folders import reports_of, runs_in
+    from harness.runs.folders import reports_of, runs_in
 
     found = runs_in(runs)
     if len(runs) > 1 and out is None:
@@ -63,10 +63,10 @@ def write(
     Returns whether every task could score what was measured; where one could not, it says why.
     """
     with err.status("Making tables and figures"):
-        from harness.frame import make_frame
-        from harness.joining import raw_text, reasons
-        from harness.report import show, tell, tell_skipped, write_reports
-        from harness.store import read_run
+        from harness.runs.comparable import raw_text, reasons
+        from harness.runs.frame import make_frame
+        from harness.runs.store import read_run
+        from harness.runs.write import show, tell, tell_skipped, write_reports
 
         frame = make_frame(runs, tasks, mixed=mixed)
         records = {run: read_run(run) for run in runs}

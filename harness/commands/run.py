@@ -77,9 +77,9 @@ def run(
         go_offline()
     from harness import show
     from harness.cluster import connected
-    from harness.folders import reports_of, run_folders
     from harness.plan import make_plan
     from harness.record import describe
+    from harness.runs.folders import reports_of, run_folders
 
     with connected(specs[0], _tell) as ray:
         with err.status("Reading config, tokenizer and documents"):

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.setting import Row, Setting, build, config, row, tokens
 from harness.engine import answers, forward, lm_head
-from harness.store import append, writing
+from harness.runs.store import append, writing
 from tasks import perplexity
 from tasks._types import Question, Source
 

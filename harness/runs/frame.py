@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError
-from harness.joining import reasons
 from harness.plugins import Plugin, call, load, names
-from harness.schema import checked_run, checked_samples
+from harness.runs.comparable import reasons
+from harness.runs.schema import checked_run, checked_samples
 from tasks._types import Sample, Score
 
 FAILED, NOT_MEASURED = "failed", "not_measured"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.joining import PROTOCOLS, SEEDS, differing
-from harness.schema import checked_run
-from harness.store import RUN
+from harness.runs.comparable import PROTOCOLS, SEEDS, differing
+from harness.runs.schema import checked_run
+from harness.runs.store import RUN
 
 REPORTS = "reports"  # of all models together, beside their folders
 Record = Mapping[str, Any]

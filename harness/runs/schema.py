@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationEr
 
 from harness.errors import UserError
 from harness.names import printable
-from harness.store import RUN, SAMPLES, read_run, read_samples
+from harness.runs.store import RUN, SAMPLES, read_run, read_samples
 from tasks._tokens import kept
 from tasks._types import Question
 

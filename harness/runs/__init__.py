@@ -1,0 +1,1 @@
+"""What lies on disk, and the frame made from it."""
