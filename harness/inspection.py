@@ -14,7 +14,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.channels import Change, Channel, channels, decay
+from harness.methods.channels import Change, Channel, channels, decay
+from harness.methods.resolve import resolve
 from harness.model.checkpoint import read_config
 from harness.notes import notes
 from harness.plan import unlike
@@ -23,7 +24,6 @@ from harness.replacing import make_folder
 from harness.reports import _channels, _decay
 from harness.reports.drawing.style import drawing
 from harness.rope.config import rope_of
-from harness.rotations import resolve
 from harness.runs.write import save_csv, save_figure
 from harness.spec import Spec
 from scaling._bands import Bands

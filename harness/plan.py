@@ -12,10 +12,10 @@ from typing import Any
 from harness.bounds import Tally, check_cells
 from harness.data.corpus import make_library, open_all
 from harness.errors import UserError
+from harness.methods.resolve import hosts_of, over_lengths
 from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.names import printable
 from harness.plugins import Plugin, call, load
-from harness.rotations import hosts_of, over_lengths
 from harness.runs.schema import check_question
 from harness.spec import Spec
 from scaling import native

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check import Finding, check
 from harness.cli import main
+from harness.methods.check import Finding, check
 from harness.plugins import load
 from scaling import abf, none, ntk, p_rope, pi, rerope, yarn
 from scaling._types import Frequencies, Rope

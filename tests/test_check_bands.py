@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.check_bands import check_bands, moves_positions
+from harness.methods.check_positions import check_bands, moves_positions
 from scaling import dual_chunk, dynamic_ntk, lm_infinite, log_n, none, rerope, self_extend, yarn
 from scaling._bands import Bands, by_distance
 from scaling._types import Frequencies, Rope

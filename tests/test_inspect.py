@@ -14,9 +14,9 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from harness.channels import channels, decay
 from harness.cli import main
 from harness.inspection import channel_frame, decay_frame, inspect, show
+from harness.methods.channels import channels, decay
 from harness.plugins import ROOT
 from harness.reports import _channels, _decay
 from harness.spec import Spec, parse

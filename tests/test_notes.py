@@ -10,10 +10,10 @@ import pytest
 from transformers import AutoConfig
 
 from harness.cli import main
+from harness.methods.resolve import resolve
 from harness.notes import equal_to, notes, shipped
 from harness.plugins import catalogue, load
 from harness.rope.config import rope_of
-from harness.rotations import resolve
 from scaling import native
 from scaling._types import Rope
 from tests.tiny import WINDOW, save_tiny

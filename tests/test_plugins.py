@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from harness.errors import UserError
+from harness.methods.resolve import resolve
 from harness.names import nearest
 from harness.options import split_options
 from harness.plugins import FOLDERS, ROOT, catalogue, load, names
-from harness.rotations import resolve
 from scaling._types import Rope
 
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."

@@ -11,13 +11,13 @@ from transformers import AutoConfig
 
 from harness.engine import answers
 from harness.errors import UserError
+from harness.methods.resolve import resolve
 from harness.model.checkpoint import Checkpoint
 from harness.plugins import load
 from harness.rope.banded_attention import BandedAttention
 from harness.rope.config import rope_of
 from harness.rope.patch import scaled
 from harness.rope.positions import banded
-from harness.rotations import resolve
 from scaling import pi
 from scaling._rotation import Rotation
 from tasks._types import Question

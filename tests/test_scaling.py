@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scaling
-from harness.check import ROPES, check
+from harness.methods.check import ROPES, check
 from scaling import none
 from scaling._types import Frequencies, Rope
 

@@ -16,8 +16,8 @@ def check(method: str, /) -> int:
     with err.status("Checking"):
         from functools import partial
 
-        from harness.check import check
-        from harness.check_bands import check_bands, moves_positions
+        from harness.methods.check import check
+        from harness.methods.check_positions import check_bands, moves_positions
         from harness.plugins import entry, load
 
         plugin = load("method", method)

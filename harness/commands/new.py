@@ -68,7 +68,7 @@ def report(name: str, /, *, out: Path = Path()) -> int:
 
 
 def _begin(what: str, name: str, out: Path) -> int:
-    from harness.beginning import begin
+    from harness.methods.template import begin
 
     file = begin(what, name, out)
     given = file if file.is_absolute() else f"./{file}"

@@ -7,11 +7,11 @@ import statistics
 import torch
 
 from benchmarks.setting import Row, Setting, row
+from harness.methods.resolve import resolve
 from harness.model.checkpoint import open_checkpoint
 from harness.model.weights import load_weights
 from harness.plugins import load
 from harness.rope.patch import scaled
-from harness.rotations import resolve
 
 METHODS = (
     "rerope", "leaky_rerope", "self_extend", "dual_chunk", "string", "lm_infinite", "log_n",

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal
 
-from harness.channels import ROUNDING, Channel, channels
 from harness.errors import UserError
+from harness.methods.channels import ROUNDING, Channel, channels
 from harness.plugins import call
 from scaling._types import Frequencies, Rope
 

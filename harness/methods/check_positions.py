@@ -9,8 +9,8 @@ from itertools import product
 
 import torch
 
-from harness.check import Finding
 from harness.errors import UserError
+from harness.methods.check import Finding
 from harness.plugins import call
 from scaling._bands import Bands, by_distance
 from scaling._rotation import Rotation

@@ -1,0 +1,1 @@
+"""Find, resolve and check methods."""
