@@ -24,7 +24,7 @@ from harness.errors import UserError
 from harness.grid import expand
 from harness.names import nearest
 from harness.plugins import load
-from harness.published import read_table
+from harness.published.tables import read_table
 from harness.sheet import Sheet, read_sheet
 from harness.units import SHORT, size, tokens
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness import published
 from harness.cli import main
-from harness.comparison import beside, rows_of, words
 from harness.errors import UserError
 from harness.plugins import load, names
-from harness.published import read_table, read_tables
+from harness.published import tables
+from harness.published.compare import beside, rows_of, words
+from harness.published.tables import read_table, read_tables
 from harness.runs.frame import make_frame
 from harness.sheet import carried
 from harness.spec import parse_all
@@ -168,7 +168,7 @@ def test_the_command_prints_and_writes_the_comparison(
     )
     for factor, status in ((1.0, 0), (2.0, 1)):
         held = own.assign(value=factor * score)
-        monkeypatch.setattr(published, "read_table", lambda _, held=held: held)
+        monkeypatch.setattr(tables, "read_table", lambda _, held=held: held)
         with pytest.raises(SystemExit) as ended:
             main(["compare", str(run), "--published", "dca", "--out", str(tmp_path / "out")])
         assert ended.value.code == status

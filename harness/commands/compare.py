@@ -36,8 +36,8 @@ def compare(
     if tolerance < 0:
         message = f"--tolerance must be 0 or more percent, got {tolerance:g}."
         raise UserError(message)
-    from harness.comparison import beside, readable, rows_of, tasks_of, unlike, words
-    from harness.published import read_table
+    from harness.published.compare import beside, readable, rows_of, tasks_of, unlike, words
+    from harness.published.tables import read_table
     from harness.replacing import make_folder
     from harness.reports.stats.cells import cells
     from harness.runs.frame import make_frame

@@ -1,0 +1,1 @@
+"""Published tables and the sweeps that reproduce them."""
