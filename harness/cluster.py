@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.errors import UserError, reason
 from harness.plugins import ROOT
-from harness.spec import Spec
+from harness.sweep.spec import Spec
 from harness.workers import Cluster
 
 HINT = "install it with: pip install 'ropewalk[cluster]'"

@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.names import nearest
 from harness.options import names_method
 from harness.plugins import CONTRACTS, FOLDERS, METHOD, call, entry, module_of, names, parameters
-from harness.sheet import CARRIED, carried
+from harness.sweep.sweep_file import CARRIED, carried
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 RANGE = re.compile(r"\bmust\b|\bneeds\b")  # of the sentences that say what an option may be

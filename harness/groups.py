@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.engine.prefix_tree import common, in_order
-from harness.plan import Cell
+from harness.sweep.plan import Cell
 from tasks._types import Question
 
 Item = tuple[Cell, Question]

@@ -18,14 +18,14 @@ from harness.methods.channels import Change, Channel, channels, decay
 from harness.methods.resolve import resolve
 from harness.model.checkpoint import read_config
 from harness.notes import notes
-from harness.plan import unlike
 from harness.plugins import load
 from harness.replacing import make_folder
 from harness.reports import _channels, _decay
 from harness.reports.drawing.style import drawing
 from harness.rope.config import rope_of
 from harness.runs.write import save_csv, save_figure
-from harness.spec import Spec
+from harness.sweep.plan import unlike
+from harness.sweep.spec import Spec
 from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of
 from scaling._types import Frequencies, Rope

@@ -13,9 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from harness.costs import Item
-from harness.pace import Pace, keep_rates, known_rates
-from harness.plan import Cell, Plan
+from harness.sweep.costs import Item
+from harness.sweep.pace import Pace, keep_rates, known_rates
+from harness.sweep.plan import Cell, Plan
 from tasks._types import Question
 
 Watch = Callable[[Cell, Question, dict[str, Any]], None]

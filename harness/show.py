@@ -10,14 +10,14 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.data import oddities
-from harness.estimate import estimate
 from harness.notes import notes
-from harness.pace import Pace, known_rates
-from harness.plan import Cell, Plan
 from harness.progress import duration
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
-from harness.sweep import Failure
+from harness.sweep.measure import Failure
+from harness.sweep.memory import estimate
+from harness.sweep.pace import Pace, known_rates
+from harness.sweep.plan import Cell, Plan
 from scaling._rotation import frequencies_of
 
 TOLD = 20  # lines about failures; a sweep can have thousands

@@ -17,9 +17,9 @@ from harness.engine import Sizes
 from harness.errors import UserError, reason
 from harness.groups import Group, Item, groups
 from harness.offline import go_offline
-from harness.plan import Plan, open_model
-from harness.spec import Spec
-from harness.work import Failed, OutOfMemory, Reply
+from harness.sweep.answer import Failed, OutOfMemory, Reply
+from harness.sweep.plan import Plan, open_model
+from harness.sweep.spec import Spec
 from tasks._types import Question
 
 LOSSES = 3  # workers lost in a row, over one group or while they load, before it is given up
@@ -66,8 +66,8 @@ class Worker:
         """Load the weights; return what this worker is, or under ``refused`` why it cannot be."""
         import torch
 
-        from harness.record import machine
-        from harness.work import ready
+        from harness.sweep.answer import ready
+        from harness.sweep.record import machine
 
         if spec.offline:
             go_offline()
@@ -85,7 +85,7 @@ class Worker:
 
     def answer(self, rotation: Any, questions: Sequence[Question], sizes: Sizes) -> Iterator[Reply]:
         """Yield the replies as they are had."""
-        from harness.work import replies
+        from harness.sweep.answer import replies
 
         yield from replies(self.model, self.device, rotation, questions, sizes)
 
@@ -235,7 +235,7 @@ class _Shift:
 
 def _unlike(facts: dict[str, Any]) -> str | None:
     """Return a sentence where a worker has another version of what the numbers depend on."""
-    from harness.record import version
+    from harness.sweep.record import version
 
     for name in ALIKE:
         here, there = (str(v).partition("+")[0] for v in (version(name), facts["versions"][name]))

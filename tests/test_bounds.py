@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from harness import bounds
 from harness.errors import UserError
-from harness.plan import make_plan
-from harness.spec import parse
+from harness.sweep import bounds
+from harness.sweep.plan import make_plan
+from harness.sweep.spec import parse
 from tasks._types import Passage, Question
 from tests.tiny import save_tiny
 

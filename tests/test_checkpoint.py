@@ -15,10 +15,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from harness.errors import UserError
 from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
-from harness.plan import make_plan
 from harness.rope.config import rope_of
 from harness.rope.frequencies import check_geometry, patched
-from harness.spec import Spec
+from harness.sweep.plan import make_plan
+from harness.sweep.spec import Spec
 from scaling import native
 from tests.tiny import SHAPE, WINDOW, save_tiny, tiny_config, tiny_tokenizer
 

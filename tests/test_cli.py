@@ -88,7 +88,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(checkpoint: object) -> None:
         pytest.fail(f"the weights of {checkpoint} were read")
 
-    monkeypatch.setattr("harness.work.load_weights", fail)
+    monkeypatch.setattr("harness.sweep.answer.load_weights", fail)
 
 
 @pytest.fixture(scope="module")
@@ -294,9 +294,9 @@ class TestResume:
 
     KILLED = """
 import os, signal, sys
-from harness import sweep
+from harness.sweep import measure
 from harness.cli import main
-left, append = int(sys.argv[1]), sweep.append
+left, append = int(sys.argv[1]), measure.append
 
 def killed(file, record):
     global left
@@ -306,7 +306,7 @@ def killed(file, record):
     left -= 1
     append(file, record)
 
-sweep.append = killed
+measure.append = killed
 main(sys.argv[2:])
 """
 
@@ -345,7 +345,7 @@ main(sys.argv[2:])
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Ctrl-C is one sentence and exit status 130, and the same command goes on."""
-        from harness import sweep as machine
+        from harness.sweep import measure as machine
 
         append, left = machine.append, [True] * 3
 

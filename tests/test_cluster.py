@@ -22,9 +22,9 @@ import pytest
 from harness.engine import DEFAULT, Sizes
 from harness.errors import UserError
 from harness.groups import Group, groups
-from harness.plan import Cell
 from harness.runs.store import RUN, append
-from harness.work import Failed, OutOfMemory
+from harness.sweep.answer import Failed, OutOfMemory
+from harness.sweep.plan import Cell
 from harness.workers import LOSSES, _Shift
 from tasks._types import Question
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
@@ -207,7 +207,7 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
             kill()
             wait(lambda: len(ready_workers()) < 2)
 
-    patch.setattr("harness.sweep.append", losing)
+    patch.setattr("harness.sweep.measure.append", losing)
 
 
 def test_a_lost_node_costs_nothing(
@@ -258,7 +258,9 @@ def test_a_lost_worker_costs_nothing(
     assert samples(tmp_path) == samples(whole)
     assert not ray.is_initialized()
     assert set(temporary()) <= before
-    monkeypatch.setattr("harness.work.load_weights", lambda _: pytest.fail("weights were read"))
+    monkeypatch.setattr(
+        "harness.sweep.answer.load_weights", lambda _: pytest.fail("weights were read")
+    )
     assert ropewalk(*words[:-2]).status == 0  # nothing is left to measure
     assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 1
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from harness.backend import ThisProcess
 from harness.engine import DEFAULT
 from harness.groups import groups
-from harness.plan import Plan, make_plan
-from harness.spec import parse
-from harness.work import ready, replies
+from harness.sweep.answer import ready, replies
+from harness.sweep.backend import ThisProcess
+from harness.sweep.plan import Plan, make_plan
+from harness.sweep.spec import parse
 
 Answers = dict[tuple[str, str], Any]
 

@@ -19,7 +19,7 @@ from harness.inspection import channel_frame, decay_frame, inspect, show
 from harness.methods.channels import channels, decay
 from harness.plugins import ROOT
 from harness.reports import _channels, _decay
-from harness.spec import Spec, parse
+from harness.sweep.spec import Spec, parse
 from scaling import ntk, p_rope, pi
 from scaling._types import Frequencies, Rope
 

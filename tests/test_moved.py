@@ -10,10 +10,10 @@ import pandas as pd
 import pytest
 
 from harness.cli import main
-from harness.plan import make_plan
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN, SAMPLES
-from harness.spec import Spec
+from harness.sweep.plan import make_plan
+from harness.sweep.spec import Spec
 from tests.tiny import WINDOW
 
 METHODS = ("none", "yarn", "rerope", "self_extend", "dual_chunk", "string", "lm_infinite")

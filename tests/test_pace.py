@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness import pace as module
-from harness.backend import ThisProcess
-from harness.pace import Pace
-from harness.plan import Plan, make_plan
 from harness.progress import Measuring
-from harness.spec import parse
-from harness.sweep import measure
+from harness.sweep import pace as module
+from harness.sweep.backend import ThisProcess
+from harness.sweep.measure import measure
+from harness.sweep.pace import Pace
+from harness.sweep.plan import Plan, make_plan
+from harness.sweep.spec import parse
 from tests.test_max_memory import run
 
 GIVEN: dict[str, Any] = {

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from harness.model import device_map
-from harness.plan import make_plan
-from harness.spec import Spec
-from harness.work import ready
+from harness.sweep.answer import ready
+from harness.sweep.plan import make_plan
+from harness.sweep.spec import Spec
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
 
 __all__ = ["ropewalk"]  # a fixture

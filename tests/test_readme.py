@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli import main
 from harness.plugins import FOLDERS, catalogue
-from harness.sheet import carried
+from harness.sweep.sweep_file import carried
 from tests.conftest import WORDS
 from tests.tiny import save_tiny
 

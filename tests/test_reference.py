@@ -13,12 +13,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from harness.engine import answers
 from harness.model.checkpoint import REFERENCE
 from harness.model.weights import load_weights
-from harness.plan import Plan, make_plan
 from harness.rope.frequencies import patched
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, read_samples
 from harness.runs.write import write_reports
-from harness.spec import Spec
+from harness.sweep.plan import Plan, make_plan
+from harness.sweep.spec import Spec
 
 RUN = Path(__file__).resolve().parent.parent / "results" / "reference"
 GOLDEN = [("none", 256), ("none", 512), ("yarn", 1024)]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from harness.cli import main
-from harness.rerun import compare, differences
 from harness.runs.store import RUN, SAMPLES
+from harness.sweep.reproduce import compare, differences
 from tests.test_frame import changed, sweep
 from tests.tiny import save_tiny
 

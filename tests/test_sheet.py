@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from harness.cli import main
 from harness.data.documents import open_documents
 from harness.errors import UserError
-from harness.grid import expand
 from harness.options import split_options
 from harness.plugins import load
-from harness.sheet import carried
-from harness.spec import parse, parse_all
+from harness.sweep.option_grid import expand
+from harness.sweep.spec import parse, parse_all
+from harness.sweep.sweep_file import carried
 from tests.tiny import save_tiny
 
 SWEEPS = Path(__file__).parent.parent / "harness" / "sweeps"

@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.plugins import load
-from harness.spec import LENGTHS, SCALING, TASKS, Spec, parse
+from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec, parse
 
 SETTINGS = (
     "allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, offline, "

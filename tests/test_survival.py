@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-from harness import plan
 from harness.cli import main
 from harness.engine import Sizes
 from harness.errors import UserError
 from harness.plugins import ROOT
 from harness.replacing import replacing
 from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
+from harness.sweep import plan
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
 from tests.tiny import save_tiny
 
@@ -30,7 +30,7 @@ __all__ = ["ropewalk"]  # a fixture
 KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
-import harness.runs.frame, harness.runs.write, harness.sweep  # once, not in every child
+import harness.runs.frame, harness.runs.write, harness.sweep.measure  # once, not in every child
 from harness.cli import main
 
 folder, words = Path(sys.argv[1]), sys.argv[2:]
@@ -129,7 +129,7 @@ class TestDisk:
 
         words = sweep(tiny, docs, tmp_path, **MANY)
         with monkeypatch.context() as patch:
-            patch.setattr("harness.sweep.append", limited)
+            patch.setattr("harness.sweep.measure.append", limited)
             done = ropewalk(*words)
         assert done.status == 2
         assert done.err.splitlines()[-1] == (
@@ -188,7 +188,7 @@ def test_a_batch_systems_end_is_an_interrupt(
         append(file, record)
         signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr("harness.sweep.append", ended)
+    monkeypatch.setattr("harness.sweep.measure.append", ended)
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         done = ropewalk(*sweep(tiny, docs, tmp_path))
@@ -216,7 +216,7 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
         signal.raise_signal(getattr(signal, name))
         return planned(*words, **more)
 
-    monkeypatch.setattr("harness.plan.make_plan", ended)
+    monkeypatch.setattr("harness.sweep.plan.make_plan", ended)
     words = [*sweep(tiny, docs, tmp_path), "--dry-run"]
     before = signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:
@@ -263,9 +263,10 @@ class TestMemory:
     LIMITED = """
 import resource, sys
 from pathlib import Path
-from harness import backend, sweep
+from harness.sweep import backend
+from harness.sweep import measure
 from harness.cli import main
-more, ready, failures = int(sys.argv[1]) * 2**20, backend.ready, sweep._failures
+more, ready, failures = int(sys.argv[1]) * 2**20, backend.ready, measure._failures
 
 def limited(checkpoint):
     model = ready(checkpoint)
@@ -277,7 +278,7 @@ def freed(*measured):  # the reports may take what they like
     resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
     return failures(*measured)
 
-backend.ready, sweep._failures = limited, freed
+backend.ready, measure._failures = limited, freed
 main(sys.argv[2:])
 """
 

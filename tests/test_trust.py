@@ -22,8 +22,8 @@ from harness.cli import main
 from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.plugins import ROOT
-from harness.sheet import read_sheet
-from harness.spec import Spec, parse_all
+from harness.sweep.spec import Spec, parse_all
+from harness.sweep.sweep_file import read_sheet
 from tests.tiny import save_tiny
 
 LOUD = 'from pathlib import Path\nPath(r"{marker}").write_text("run")\n'

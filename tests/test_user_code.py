@@ -126,7 +126,9 @@ def test_a_task_that_no_record_can_hold_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It is told before any weight is read, not when days of samples are to be reported."""
-    monkeypatch.setattr("harness.work.load_weights", lambda _: pytest.fail("weights were read"))
+    monkeypatch.setattr(
+        "harness.sweep.answer.load_weights", lambda _: pytest.fail("weights were read")
+    )
     done = mine(before, after)
     assert done.status == 2
     assert done.err.startswith("ropewalk: ")

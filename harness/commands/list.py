@@ -14,7 +14,7 @@ def list_(name: str | None = None, /) -> int:
     if name is not None:
         return _describe(name)
     from harness.plugins import FOLDERS, catalogue
-    from harness.sheet import carried
+    from harness.sweep.sweep_file import carried
 
     for kind, lines in ({kind: catalogue(kind) for kind in FOLDERS} | {"sweep": carried()}).items():
         width = max(map(len, lines), default=0)

@@ -11,7 +11,7 @@ from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.rerun import Outcome
+    from harness.sweep.reproduce import Outcome
 
 
 def rerun(
@@ -39,11 +39,11 @@ def rerun(
     if tolerance < 0:
         message = f"--tolerance must be 0 or more, got {tolerance:g}."
         raise UserError(message)
-    from harness.backend import ThisProcess
-    from harness.pace import this_machine
     from harness.progress import Measuring
-    from harness.rerun import compare, plan_again, surroundings
-    from harness.sweep import measure
+    from harness.sweep.backend import ThisProcess
+    from harness.sweep.measure import measure
+    from harness.sweep.pace import this_machine
+    from harness.sweep.reproduce import compare, plan_again, surroundings
 
     folder = out or Path("results") / f"rerun-{run.resolve().name}"
     places = {name: given for name, given in (("model", model), ("docs", docs)) if given}

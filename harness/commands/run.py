@@ -15,8 +15,8 @@ from harness.errors import UserError
 from harness.offline import go_offline
 
 if TYPE_CHECKING:
-    from harness.plan import Plan
-    from harness.sweep import Failure
+    from harness.sweep.measure import Failure
+    from harness.sweep.plan import Plan
     from harness.workers import Cluster
 
 T = TypeVar("T")
@@ -70,16 +70,16 @@ def run(
         dry_run: Print the plan and its cost; read no weights and write nothing.
     """
     flags = {name: value for name, value in locals().items() if name not in ("sweep", "dry_run")}
-    from harness.spec import parse_all
+    from harness.sweep.spec import parse_all
 
     specs = parse_all(sweep, {name: value for name, value in flags.items() if value is not None})
     if specs[0].offline:
         go_offline()
     from harness import show
     from harness.cluster import connected
-    from harness.plan import make_plan
-    from harness.record import describe
     from harness.runs.folders import reports_of, run_folders
+    from harness.sweep.plan import make_plan
+    from harness.sweep.record import describe
 
     with connected(specs[0], _tell) as ray:
         with err.status("Reading config, tokenizer and documents"):
@@ -123,9 +123,9 @@ def _each(names: Sequence[str], things: Sequence[T], work: Callable[[T], R]) -> 
 
 def _measure(plan: Plan, folder: Path, ray: Cluster | None) -> list[Failure]:
     from harness import show
-    from harness.backend import ThisProcess
     from harness.progress import Measuring
-    from harness.sweep import measure
+    from harness.sweep.backend import ThisProcess
+    from harness.sweep.measure import measure
 
     show.left_out(plan, err)
     watching = Measuring(err, plan, _machine(plan, ray))
@@ -135,7 +135,7 @@ def _measure(plan: Plan, folder: Path, ray: Cluster | None) -> list[Failure]:
 
 def _machine(plan: Plan, ray: Cluster | None) -> str:
     """Name what measures, for the rates that are known of it."""
-    from harness.pace import this_machine
+    from harness.sweep.pace import this_machine
 
     if ray is None:
         return this_machine(plan.checkpoint.device)

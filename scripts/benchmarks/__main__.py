@@ -15,7 +15,7 @@ import transformers
 from benchmarks import rows, table
 from benchmarks.calibration import attention_seconds, matrix_speed
 from benchmarks.setting import Row, Setting
-from harness.record import _processor
+from harness.sweep.record import _processor
 
 RESULTS = Path(__file__).resolve().parent.parent.parent / "results" / "benchmarks"
 

@@ -11,12 +11,12 @@ from typing import Any
 from harness.errors import UserError
 from harness.names import printable
 from harness.offline import go_offline
-from harness.plan import Plan, make_plan
 from harness.plugins import names_code
-from harness.record import describe
 from harness.runs.schema import checked_run, checked_samples
 from harness.runs.store import read_run, read_samples
-from harness.spec import Spec, parse
+from harness.sweep.plan import Plan, make_plan
+from harness.sweep.record import describe
+from harness.sweep.spec import Spec, parse
 
 # What decides a number. Paths are left out: the same bytes may lie elsewhere.
 DECIDES = ("model", "lengths", "seed", "methods", "tasks", "documents", "cells", "frequencies")

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from huggingface_hub import cached_assets_path, constants
 
-from harness.costs import Item, Step, Steps, steps_of
 from harness.errors import UserError
-from harness.plan import Cell, Plan
-from harness.record import machine
 from harness.replacing import replacing
+from harness.sweep.costs import Item, Step, Steps, steps_of
+from harness.sweep.plan import Cell, Plan
+from harness.sweep.record import machine
 from tasks._types import Question
 
 WORTH = 2.0  # seconds; a shorter measurement is no rate to keep

@@ -18,15 +18,15 @@ from pydantic import (
     field_validator,
 )
 
-from harness.bounds import CELLS, check_length
 from harness.data.documents import open_documents
 from harness.errors import UserError
-from harness.grid import expand
 from harness.names import nearest
 from harness.plugins import load
 from harness.published.tables import read_table
-from harness.sheet import Sheet, read_sheet
-from harness.units import SHORT, size, tokens
+from harness.sweep.bounds import CELLS, check_length
+from harness.sweep.option_grid import expand
+from harness.sweep.sweep_file import Sheet, read_sheet
+from harness.sweep.units import SHORT, size, tokens
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (

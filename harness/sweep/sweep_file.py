@@ -13,7 +13,9 @@ from harness.errors import UserError, reason
 from harness.names import nearest
 from harness.reading import read_regular
 
-CARRIED = Path(__file__).parent / "published" / "sweeps"  # sweeps of published settings, by name
+CARRIED = (
+    Path(__file__).parent.parent / "published" / "sweeps"
+)  # sweeps of published settings, by name
 LARGEST = 2**20  # bytes
 DIGITS = 30  # characters of a number
 PUZZLING = re.compile(r"[-+]?0\d|.*:")  # octal and base 60, to YAML

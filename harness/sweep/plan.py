@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.bounds import Tally, check_cells
 from harness.data.corpus import make_library, open_all
 from harness.errors import UserError
 from harness.methods.resolve import hosts_of, over_lengths
@@ -17,7 +16,8 @@ from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_c
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.runs.schema import check_question
-from harness.spec import Spec
+from harness.sweep.bounds import Tally, check_cells
+from harness.sweep.spec import Spec
 from scaling import native
 from scaling._rotation import Rotation
 from tasks._tokens import kept

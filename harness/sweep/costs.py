@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.model.checkpoint import Checkpoint, parameter_count
-from harness.plan import Cell, Plan
+from harness.sweep.plan import Cell, Plan
 from scaling._types import Frequencies
 from tasks._types import Question
 

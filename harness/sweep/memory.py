@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from harness.costs import shared_tree
 from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.model.checkpoint import DTYPES, parameter_count
-from harness.plan import Cell, Plan
+from harness.sweep.costs import shared_tree
+from harness.sweep.plan import Cell, Plan
 from tasks._types import Question
 
 Work = dict[str, list[tuple[Cell, Question]]]

@@ -10,9 +10,9 @@ from typing import Any, Protocol
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Sizes
-from harness.plan import Cell, Plan
-from harness.record import machine
-from harness.work import Reply, ready, replies
+from harness.sweep.answer import Reply, ready, replies
+from harness.sweep.plan import Cell, Plan
+from harness.sweep.record import machine
 from tasks._types import Question
 
 Item = tuple[Cell, Question]

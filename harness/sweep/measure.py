@@ -9,13 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.backend import Backend, Item, ThisProcess
 from harness.errors import UserError
-from harness.estimate import fitted, needed
 from harness.names import printable
-from harness.plan import Cell, Plan
 from harness.plugins import call
-from harness.record import describe
 from harness.runs.folders import check_same_question
 from harness.runs.schema import check_graded, checked_run, checked_samples
 from harness.runs.store import (
@@ -27,7 +23,11 @@ from harness.runs.store import (
     write_run,
     writing,
 )
-from harness.work import Failed, OutOfMemory, Reply
+from harness.sweep.answer import Failed, OutOfMemory, Reply
+from harness.sweep.backend import Backend, Item, ThisProcess
+from harness.sweep.memory import fitted, needed
+from harness.sweep.plan import Cell, Plan
+from harness.sweep.record import describe
 from tasks._types import Fact, Question, Sample
 
 Record = dict[str, Any]

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from harness.errors import UserError
-from harness.plan import Plan
-from harness.plugins import Plugin
+from harness.plugins import ROOT, Plugin
 from harness.runs.store import SCHEMA
+from harness.sweep.plan import Plan
 from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of
 from scaling._served import Served
@@ -159,7 +159,7 @@ def _processor() -> str:
 
 def _commit() -> str | None:
     """Return the commit of a checkout, with a + when files differ from it; None elsewhere."""
-    root = Path(__file__).resolve().parent.parent
+    root = ROOT
     if not (root / ".git").exists():
         return None
     try:
