@@ -19,13 +19,13 @@ from typing import Any
 
 import pytest
 
+from harness.cluster.batches import Group, groups
+from harness.cluster.workers import LOSSES, _Shift
 from harness.engine import DEFAULT, Sizes
 from harness.errors import UserError
-from harness.groups import Group, groups
 from harness.runs.store import RUN, append
 from harness.sweep.answer import Failed, OutOfMemory
 from harness.sweep.plan import Cell
-from harness.workers import LOSSES, _Shift
 from tasks._types import Question
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep
 from tests.test_survival import MANY, whole

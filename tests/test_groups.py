@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from harness.cluster.batches import groups
 from harness.engine import DEFAULT
-from harness.groups import groups
 from harness.sweep.answer import ready, replies
 from harness.sweep.backend import ThisProcess
 from harness.sweep.plan import Plan, make_plan

@@ -15,9 +15,9 @@ from harness.errors import UserError
 from harness.offline import go_offline
 
 if TYPE_CHECKING:
+    from harness.cluster.workers import Cluster
     from harness.sweep.measure import Failure
     from harness.sweep.plan import Plan
-    from harness.workers import Cluster
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -76,7 +76,7 @@ def run(
     if specs[0].offline:
         go_offline()
     from harness import show
-    from harness.cluster import connected
+    from harness.cluster.connect import connected
     from harness.runs.folders import reports_of, run_folders
     from harness.sweep.plan import make_plan
     from harness.sweep.record import describe

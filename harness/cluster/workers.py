@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from harness.cluster.batches import Group, Item, groups
 from harness.engine import Sizes
 from harness.errors import UserError, reason
-from harness.groups import Group, Item, groups
 from harness.offline import go_offline
 from harness.sweep.answer import Failed, OutOfMemory, Reply
 from harness.sweep.plan import Plan, open_model

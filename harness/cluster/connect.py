@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from contextlib import chdir, contextmanager
 from typing import Any
 
+from harness.cluster.workers import Cluster
 from harness.errors import UserError, reason
 from harness.plugins import ROOT
 from harness.sweep.spec import Spec
-from harness.workers import Cluster
 
 HINT = "install it with: pip install 'ropewalk[cluster]'"
 QUIET = {
