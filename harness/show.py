@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.data import oddities
-from harness.notes import notes
+from harness.inspection.notes import notes
 from harness.progress import duration
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured

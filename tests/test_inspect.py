@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from harness.cli import main
-from harness.inspection import channel_frame, decay_frame, inspect, show
+from harness.inspection import channel_figure, decay_figure
+from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
 from harness.methods.channels import channels, decay
 from harness.plugins import ROOT
-from harness.reports import _channels, _decay
 from harness.sweep.spec import Spec, parse
 from scaling import ntk, p_rope, pi
 from scaling._types import Frequencies, Rope
@@ -184,14 +184,14 @@ class TestFigures:
     def test_methods_that_coincide_are_one_line(self) -> None:
         """Equal frequencies at all lengths share a line and a name."""
         table, curves = frames("none", "ntk", "dynamic_ntk")
-        assert legend(_channels.draw(table)) == ["none", "ntk = dynamic_ntk", "unseen angles"]
-        assert legend(_decay.draw(curves)) == ["none", "ntk = dynamic_ntk"]
+        assert legend(channel_figure.draw(table)) == ["none", "ntk = dynamic_ntk", "unseen angles"]
+        assert legend(decay_figure.draw(curves)) == ["none", "ntk = dynamic_ntk"]
 
     def test_lines_are_the_rows_of_the_table(self) -> None:
         """Turns across and ratios up, at eight windows."""
         table, _ = frames("pi", "yarn")
         rows = table[(table["scaling"] == "yarn") & (table["length"] == 2048)]
-        [line] = [drawn for drawn in _channels.draw(table).axes[-1].lines
+        [line] = [drawn for drawn in channel_figure.draw(table).axes[-1].lines
                   if drawn.get_label() == "yarn"]  # fmt: skip
         assert list(line.get_xdata()) == rows["turns"].tolist()
         assert list(line.get_ydata()) == rows["ratio"].tolist()
@@ -199,7 +199,7 @@ class TestFigures:
     def test_the_shaded_field_holds_the_unseen_pairs(self) -> None:
         """At length L it is what is left of one turn and above trained_length / L."""
         table, _ = frames("ntk", "yarn", "abf:base=1000", length=("128", "8x"))
-        figure = _channels.draw(table)
+        figure = channel_figure.draw(table)
         for axes, length in zip(figure.axes, (128, 2048), strict=True):
             [field] = axes.collections
             box = field.get_paths()[0].get_extents()
@@ -211,7 +211,7 @@ class TestFigures:
     def test_channels_at_rest_are_marked_on_the_axis(self) -> None:
         """A ratio of 0 has no place on the axis: 8 of 32 pairs are triangles, and the note says."""
         table, _ = frames("p_rope", length=("2x",))
-        figure = _channels.draw(table)
+        figure = channel_figure.draw(table)
         [rest] = [line for line in figure.axes[0].lines if line.get_label() == "_rest"]
         assert len(rest.get_xdata()) == 8
         assert "Triangles on the axis: not rotated." in figure.texts[-1].get_text().replace(
@@ -221,7 +221,7 @@ class TestFigures:
     def test_without_none_the_unscaled_curve_is_drawn_beside(self) -> None:
         """Before and after are both seen, whatever was asked for."""
         _, curves = frames("pi", length=("2x",))
-        figure = _decay.draw(curves)
+        figure = decay_figure.draw(curves)
         assert legend(figure) == ["pi", "unscaled"]
         [line] = [line for line in figure.axes[0].lines if line.get_label() == "unscaled"]
         wanted = curves.loc[curves["distance"] > 0, "bound_unscaled"].tolist()

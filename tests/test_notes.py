@@ -10,8 +10,8 @@ import pytest
 from transformers import AutoConfig
 
 from harness.cli import main
+from harness.inspection.notes import equal_to, notes, shipped
 from harness.methods.resolve import resolve
-from harness.notes import equal_to, notes, shipped
 from harness.plugins import catalogue, load
 from harness.rope.config import rope_of
 from scaling import native

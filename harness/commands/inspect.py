@@ -37,7 +37,7 @@ def inspect(
     if spec.offline:
         go_offline()
     with err.status("Reading config"):
-        from harness.inspection import inspect, show, write
+        from harness.inspection.inspect import inspect, show, write
 
         inspection = inspect(spec)
     show(inspection, screen)

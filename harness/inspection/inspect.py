@@ -14,13 +14,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from harness.inspection import channel_figure, decay_figure
+from harness.inspection.notes import notes
 from harness.methods.channels import Change, Channel, channels, decay
 from harness.methods.resolve import resolve
 from harness.model.checkpoint import read_config
-from harness.notes import notes
 from harness.plugins import load
 from harness.replacing import make_folder
-from harness.reports import _channels, _decay
 from harness.reports.drawing.style import drawing
 from harness.rope.config import rope_of
 from harness.runs.write import save_csv, save_figure
@@ -149,8 +149,8 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
     make_folder(folder)
     files = []
     made = (
-        ("channels", channel_frame(inspection), _channels.draw),
-        ("decay", decay_frame(inspection), _decay.draw),
+        ("channels", channel_frame(inspection), channel_figure.draw),
+        ("decay", decay_frame(inspection), decay_figure.draw),
     )
     for name, frame, draw in made:
         files.append(folder / f"{name}.csv")
