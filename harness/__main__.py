@@ -13,7 +13,7 @@ def start() -> None:
     _open_streams()
     try:
         gc.disable()
-        from harness.cli import main
+        from harness.cli.app import main
 
         gc.enable()
         main()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.reports import bits_per_byte
 from tests.frames import sweep
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.methods.check import Finding, check
 from harness.plugins import load
 from scaling import abf, none, ntk, p_rope, pi, rerope, yarn

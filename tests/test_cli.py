@@ -18,7 +18,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, GPT2Config
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.plugins import ROOT, names
 from harness.runs.store import RUN, SAMPLES, writing
 from tests.tiny import save_tiny, tiny_tokenizer
@@ -295,7 +295,7 @@ class TestResume:
     KILLED = """
 import os, signal, sys
 from harness.sweep import measure
-from harness.cli import main
+from harness.cli.app import main
 left, append = int(sys.argv[1]), measure.append
 
 def killed(file, record):
@@ -665,7 +665,7 @@ class TestProcess:
 
     LOADED = """
 import sys
-from harness.cli import main
+from harness.cli.app import main
 try:
     main(sys.argv[1:])
 except SystemExit as ended:

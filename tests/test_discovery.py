@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.cli import main
-from harness.describe import describe
+from harness.cli.app import main
+from harness.cli.describe import describe
 from harness.errors import UserError
 from harness.plugins import FOLDERS, load, names
 from tests.test_cli import Ropewalk, ropewalk, sweep

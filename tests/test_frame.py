@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.errors import UserError
 from harness.reports.stats.cells import cells
 from harness.runs.frame import make_frame

@@ -11,7 +11,7 @@ import datasets
 import pytest
 from huggingface_hub import constants
 
-from harness.cli import main
+from harness.cli.app import main
 from tests.test_documents import read, refused
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -14,7 +14,7 @@ import torch
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.inspection import channel_figure, decay_figure
 from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
 from harness.methods.channels import channels, decay

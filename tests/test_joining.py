@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from transformers import AutoTokenizer
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.runs.comparable import reasons
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.plan import make_plan

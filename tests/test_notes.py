@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.inspection.notes import equal_to, notes, shipped
 from harness.methods.resolve import resolve
 from harness.plugins import catalogue, load

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from harness.progress import Measuring
+from harness.cli.progress import Measuring
 from harness.sweep import pace as module
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import measure

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.data.source import make_source
 from harness.engine import answers
 from harness.reports import scores

@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.errors import UserError
 from harness.plugins import load, names
 from harness.published import tables

@@ -10,7 +10,7 @@ from random import Random
 import datasets
 import pytest
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.plugins import FOLDERS, catalogue
 from harness.sweep.sweep_file import carried
 from tests.conftest import WORDS

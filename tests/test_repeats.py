@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.runs.frame import make_frame
 from tests.tiny import tiny_tokenizer
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.reproduce import compare, differences
 from tests.test_frame import changed, sweep

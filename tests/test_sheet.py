@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.data.documents import open_documents
 from harness.errors import UserError
 from harness.options import split_options

@@ -15,7 +15,7 @@ from harness.plugins import ROOT
 HEAVY = ("torch", "transformers", "datasets")
 PROGRAM = """
 import sys
-from harness.cli import main
+from harness.cli.app import main
 try:
     main(sys.argv[1:])
 except SystemExit as ended:
@@ -78,10 +78,10 @@ def test_an_interrupt_before_the_program_has_begun(monkeypatch: pytest.MonkeyPat
 
     class Interrupted:
         def find_spec(self, name: str, *_: object) -> None:
-            if name == "harness.cli":
+            if name == "harness.cli.app":
                 raise KeyboardInterrupt
 
-    monkeypatch.delitem(sys.modules, "harness.cli", raising=False)
+    monkeypatch.delitem(sys.modules, "harness.cli.app", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:
         start()

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.engine import Sizes
 from harness.errors import UserError
 from harness.plugins import ROOT
@@ -31,7 +31,7 @@ KILLER = """
 import os, random, signal, sys, time
 from pathlib import Path
 import harness.runs.frame, harness.runs.write, harness.sweep.measure  # once, not in every child
-from harness.cli import main
+from harness.cli.app import main
 
 folder, words = Path(sys.argv[1]), sys.argv[2:]
 draw, file, kills, partly = random.Random(7), folder / "samples.jsonl", 0, 0
@@ -265,7 +265,7 @@ import resource, sys
 from pathlib import Path
 from harness.sweep import backend
 from harness.sweep import measure
-from harness.cli import main
+from harness.cli.app import main
 more, ready, failures = int(sys.argv[1]) * 2**20, backend.ready, measure._failures
 
 def limited(checkpoint):

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from harness.commands import report as command
+from harness.cli import report as command
 from harness.reports.writing.latex import COLUMN, PAGE, latex
 from harness.reports.writing.tables import heading, page
 from harness.runs.write import grids, save_csv, show, tell, write_reports

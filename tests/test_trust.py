@@ -18,7 +18,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness.cli import main
+from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.plugins import ROOT

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.commands._screen import COMPLETE, Many, Switch, err, screen
+from harness.cli.console import COMPLETE, Many, Switch, err, screen
 from harness.offline import go_offline
 
 

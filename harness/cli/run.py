@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
-from harness.commands.report import write
+from harness.cli.console import COMPLETE, WITH_FAILURES, Many, Switch, err, screen
+from harness.cli.report import write
 from harness.errors import UserError
 from harness.offline import go_offline
 
@@ -75,7 +75,7 @@ def run(
     specs = parse_all(sweep, {name: value for name, value in flags.items() if value is not None})
     if specs[0].offline:
         go_offline()
-    from harness import show
+    from harness.cli import show
     from harness.cluster.connect import connected
     from harness.runs.folders import reports_of, run_folders
     from harness.sweep.plan import make_plan
@@ -122,8 +122,8 @@ def _each(names: Sequence[str], things: Sequence[T], work: Callable[[T], R]) -> 
 
 
 def _measure(plan: Plan, folder: Path, ray: Cluster | None) -> list[Failure]:
-    from harness import show
-    from harness.progress import Measuring
+    from harness.cli import show
+    from harness.cli.progress import Measuring
     from harness.sweep.backend import ThisProcess
     from harness.sweep.measure import measure
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from harness.commands._screen import COMPLETE, screen
+from harness.cli.console import COMPLETE, screen
 
 METHOD = (
     "Does it keep the contract, what does it do, how far does it carry:",

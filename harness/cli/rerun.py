@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def rerun(
     if tolerance < 0:
         message = f"--tolerance must be 0 or more, got {tolerance:g}."
         raise UserError(message)
-    from harness.progress import Measuring
+    from harness.cli.progress import Measuring
     from harness.sweep.backend import ThisProcess
     from harness.sweep.measure import measure
     from harness.sweep.pace import this_machine

@@ -13,15 +13,15 @@ from typing import Any
 from cyclopts import App, CycloptsError, UnknownOptionError
 from rich.text import Text
 
-from harness.commands import new
-from harness.commands._screen import INTERRUPTED, REFUSED, err, terminable
-from harness.commands.check import check
-from harness.commands.compare import compare
-from harness.commands.inspect import inspect
-from harness.commands.list import list_
-from harness.commands.report import report
-from harness.commands.rerun import rerun
-from harness.commands.run import run
+from harness.cli import new
+from harness.cli.check import check
+from harness.cli.compare import compare
+from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
+from harness.cli.inspect import inspect
+from harness.cli.list import list_
+from harness.cli.report import report
+from harness.cli.rerun import rerun
+from harness.cli.run import run
 from harness.errors import UserError, reason
 from harness.names import printable
 

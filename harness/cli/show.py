@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from harness.cli.progress import duration
 from harness.data import oddities
 from harness.inspection.notes import notes
-from harness.progress import duration
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.sweep.measure import Failure

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 

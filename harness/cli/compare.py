@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, screen
 from harness.errors import UserError
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.commands._screen import COMPLETE, WITH_FAILURES, err, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words stand first

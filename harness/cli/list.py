@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.commands._screen import COMPLETE, screen
+from harness.cli.console import COMPLETE, screen
 
 
 def list_(name: str | None = None, /) -> int:
@@ -28,7 +28,7 @@ def _describe(given: str) -> int:
     from rich import box
     from rich.table import Table
 
-    from harness.describe import describe
+    from harness.cli.describe import describe
 
     found = describe(given)
     screen.print(f"{found.name}, a {found.kind}", style="bold")
