@@ -28,6 +28,22 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
         set(),
     ),
 }
+# Which rooms of harness/ a room may import, from the front door down. Every room may import the
+# files beside them in harness/ itself, and those no room.
+ROOMS: dict[str, set[str]] = {
+    "cli": {"inspection", "cluster", "sweep", "published", "methods", "runs", "data", "reports"},
+    "inspection": {"sweep", "methods", "runs", "model", "rope", "reports"},
+    "cluster": {"sweep", "engine"},
+    "sweep": {"published", "methods", "runs", "model", "rope", "engine", "data"},
+    "published": set(),
+    "methods": set(),
+    "runs": {"reports"},
+    "model": {"rope"},
+    "rope": {"engine"},
+    "engine": set(),
+    "data": set(),
+    "reports": set(),
+}
 NEVER = {"results", "scripts", "tests", "training"}
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
@@ -92,6 +108,26 @@ def test_imports_point_one_way(folder: str) -> None:
             ):
                 wrong.append(f"{relative(path)} imports {module}")
     assert wrong == []
+
+
+def test_a_room_imports_only_from_rooms_below_it() -> None:
+    """The table above is what holds, in both senses: no other arrow, and none that is not used."""
+    found: dict[str, set[str]] = {room: set() for room in ROOMS}
+    wrong = []
+    for path in sorted((ROOT / "harness").rglob("*.py")):
+        here = path.relative_to(ROOT / "harness").parts
+        room = here[0] if len(here) > 1 else None
+        for module, _ in imports(ast.parse(path.read_text(encoding="utf-8"))):
+            other = module.split(".")[1] if module.startswith("harness.") else ""
+            if other in ROOMS and other != room:
+                if room is None and path.name != "__main__.py":
+                    wrong.append(f"{relative(path)} imports {module}")
+                elif room is not None:
+                    found[room].add(other)
+    assert wrong == []
+    assert found == ROOMS
+    order = list(ROOMS)
+    assert all(order.index(one) < order.index(other) for one in ROOMS for other in ROOMS[one])
 
 
 def test_data_scripts_and_tests_are_never_imported() -> None:

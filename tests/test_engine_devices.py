@@ -9,6 +9,7 @@ import torch
 from torch.nn.attention.bias import CausalBias
 
 from harness.engine import Sizes, packed_attention, sdpa, trunk
+from harness.rope import online_softmax
 from harness.rope.online_softmax import Merged, attend
 from harness.rope.tiles import Piece
 from tests.families import build, tiny
@@ -77,7 +78,7 @@ def test_pieces_go_to_a_gpu_by_its_own_arguments(monkeypatch: pytest.MonkeyPatch
     found = []
     for name in ("_on_cpu", "_on_cuda"):
         with monkeypatch.context() as patched:
-            patched.setattr(softmax, "_on_cpu", getattr(softmax, name))
+            patched.setattr(online_softmax, "_on_cpu", getattr(online_softmax, name))
             patched.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", operator)
             merged = Merged.empty(q, 24)
             attend(merged, q, k, v, cut, 0.3, None)

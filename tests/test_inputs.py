@@ -20,7 +20,8 @@ import pytest
 from huggingface_hub import constants
 from pyarrow import parquet
 
-from harness.data import arrow, files, tokenize
+from harness.data import arrow, files
+from harness.data import tokenize as tokenizing
 from harness.data.corpus import make_library, open_all
 from harness.data.tokenize import make_reader, tokenize
 from harness.errors import UserError
@@ -306,7 +307,7 @@ class TestCache:
     @pytest.fixture(autouse=True)
     def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
-        monkeypatch.setattr(tokenize, "LEAST", 100)
+        monkeypatch.setattr(tokenizing, "LEAST", 100)
 
     @pytest.fixture
     def text(self) -> str:
@@ -317,7 +318,7 @@ class TestCache:
         """Return what makes every further tokenizing fail the test."""
 
         def arm() -> None:
-            monkeypatch.setattr(tokenize, "tokenize", lambda *_: pytest.fail("tokenized again"))
+            monkeypatch.setattr(tokenizing, "tokenize", lambda *_: pytest.fail("tokenized again"))
 
         return arm
 
@@ -358,7 +359,7 @@ class TestCache:
         with ThreadPoolExecutor(8) as pool:
             assert all(f == right for f in pool.map(lambda reader: reader(text), readers))
         (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert tokenize._load(file) == right
+        assert tokenizing._load(file) == right
 
     def test_no_cache_costs_only_time(
         self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -172,13 +172,15 @@ class TestFigures:
 
     def test_panels_are_the_lengths_at_which_something_changes(self) -> None:
         """Inside the window all methods are plain, so its panel is left out."""
-        for frame, module in zip(frames("none", "pi", "yarn"), (_channels, _decay), strict=True):
+        for frame, module in zip(
+            frames("none", "pi", "yarn"), (channel_figure, decay_figure), strict=True
+        ):
             wanted = ["reference, 512 tokens (2×)", "reference, 2k tokens (8×)"]
             assert titles(module.draw(frame)) == wanted
 
     def test_where_nothing_changes_all_lengths_are_drawn(self) -> None:
         """The plain embedding alone has a figure too."""
-        for frame, module in zip(frames("none"), (_channels, _decay), strict=True):
+        for frame, module in zip(frames("none"), (channel_figure, decay_figure), strict=True):
             assert len(titles(module.draw(frame))) == 3
 
     def test_methods_that_coincide_are_one_line(self) -> None:
