@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, GPT2Config
 
 from harness.cli.app import main
+from harness.engine import OutOfMemory
 from harness.plugins import ROOT, names
 from harness.runs.store import RUN, SAMPLES, writing
 from tests.tiny import save_tiny, tiny_tokenizer
@@ -273,7 +274,7 @@ class TestRun:
                 question = questions[index]
                 lost = question.unit == "document-2.txt" and not short_of
                 short_of.update([question.digest] * lost)
-                yield index, None if lost else answer
+                yield index, OutOfMemory() if lost else answer
 
         monkeypatch.setattr(patch, "answers", short)
         done = ropewalk(*sweep(tiny, docs, tmp_path))

@@ -21,10 +21,10 @@ import pytest
 
 from harness.cluster.batches import Group, groups
 from harness.cluster.workers import LOSSES, _Shift
-from harness.engine import DEFAULT, Sizes
+from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.runs.store import RUN, append
-from harness.sweep.answer import Failed, OutOfMemory
+from harness.sweep.answer import Failed
 from harness.sweep.plan import Cell
 from tasks._types import Question
 from tests.test_cli import Ropewalk, ropewalk, samples, sweep

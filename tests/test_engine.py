@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.engine import Sizes, answers, forward, sizes, trunk_name
+from harness.engine import OutOfMemory, Sizes, answers, forward, sizes, trunk_name
 from harness.errors import UserError
 from tasks._types import Question
 from tests.tiny import FAMILIES, tiny_config
@@ -118,7 +118,7 @@ def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
     ],
 )
 def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack: BaseException) -> None:
-    """The question that does not fit is None, never a wrong answer; the others are measured."""
+    """What does not fit is OutOfMemory, never a wrong answer; the others are measured."""
     model, asked = build("llama"), [question(20), question(200, seed=1), question(30, seed=2)]
     wanted = dict(answers(model, asked))
 
@@ -127,7 +127,7 @@ def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack: BaseException
             raise lack
 
     model.model.layers[0].register_forward_pre_hook(fail)
-    assert dict(answers(model, asked)) == {**wanted, 1: None}
+    assert dict(answers(model, asked)) == {**wanted, 1: OutOfMemory()}
 
 
 def test_a_defect_of_packs_is_not_taken_for_a_model_that_cannot_share(

@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, DynamicCache
 
 from harness.engine import Sizes
 from harness.rope.config import rope_of
-from harness.rope.patch import answering, scaled
+from harness.rope.patch import answering
 from scaling import dynamic_ntk
 from scaling._served import Served
 from tasks._types import Answer, Question
@@ -31,8 +31,8 @@ def served(model: Any, factor: float = 2.0) -> Served:
 
 def asked(model: Any, questions: list[Question], factor: float = 2.0) -> list[Answer]:
     rotation = served(model, factor)
-    with scaled(model, rotation):
-        found = dict(answering(rotation, Sizes())(model, questions))
+    with answering(model, rotation, Sizes()) as answer:
+        found = dict(answer(questions))
     return [found[index] for index in range(len(questions))]  # type: ignore[misc]
 
 
@@ -81,8 +81,8 @@ def test_the_shortcut_has_a_cost() -> None:
     found = {}
     for mode in ("frozen", "per_query", "transformers"):
         rotation = dynamic_ntk.bands(rope_of(model.config), LENGTH, factor=2.0, mode=mode)  # type: ignore[arg-type]
-        with scaled(model, rotation):
-            ((_, answer),) = answering(rotation, Sizes())(model, [QUESTION])
-        assert answer is not None
+        with answering(model, rotation, Sizes()) as answers:
+            ((_, answer),) = answers([QUESTION])
+        assert isinstance(answer, Answer)
         found[mode] = sum(answer.nll)
     assert len({round(total, 2) for total in found.values()}) == 3

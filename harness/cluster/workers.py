@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.batches import Group, Item, groups
-from harness.engine import Sizes
+from harness.engine import OutOfMemory, Sizes
 from harness.errors import UserError, reason
 from harness.offline import go_offline
-from harness.sweep.answer import Failed, OutOfMemory, Reply
+from harness.sweep.answer import Failed, Reply
 from harness.sweep.plan import Plan, open_model
 from harness.sweep.spec import Spec
 from tasks._types import Question

@@ -8,6 +8,7 @@ once, layers and head take rows in chunks, and neither a ``length x vocabulary``
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,33 +20,44 @@ from harness.engine.sizes import Sizes
 from harness.engine.trunk import trunk_name
 from tasks._types import Answer, Question
 
-__all__ = ["DEFAULT", "Sizes", "answers", "out_of_memory", "shareable", "trunk_name"]
+__all__ = [
+    "DEFAULT", "Answered", "OutOfMemory", "Sizes", "answers", "out_of_memory", "shareable",
+    "trunk_name",
+]  # fmt: skip
 
 DEFAULT = Sizes()
 Indexed = Sequence[tuple[int, Question]]
 
 
+@dataclass(frozen=True)
+class OutOfMemory:
+    """A question that has no answer because memory was too little, alone and in small chunks."""
+
+
+Answered = Iterator[tuple[int, Answer | OutOfMemory]]  # by the question's index in what was asked
+
+
 @torch.inference_mode()
-def answers(
-    model: Any, questions: Sequence[Question], sizes: Sizes = DEFAULT
-) -> Iterator[tuple[int, Answer | None]]:
+def answers(model: Any, questions: Sequence[Question], sizes: Sizes = DEFAULT) -> Answered:
     """Yield (index, answer) of every question, each once, in an order of the engine's choice.
 
     Equal to ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
-    position, nothing padded or masked. None stands for a question that found too little memory,
-    alone and in small chunks; every other error is raised. The model is in eval mode and on one
-    device. Where a model's layers do more than causal attention (sliding windows, soft-capping,
-    convolutions), every different sequence is one plain forward.
+    position, nothing padded or masked. What memory is too little for is asked again, alone and in
+    small chunks, before it is OutOfMemory; every other error is raised. The model is in eval mode
+    and on one device. Where a model's layers do more than causal attention (sliding windows,
+    soft-capping, convolutions), every different sequence is one plain forward.
     """
     asked = list(enumerate(questions))
     sharing = bool(asked) and shareable(model)
     for group in [asked] if sharing else _equal(asked):
-        failed: list[tuple[int, Question]] = []
-        yield from _solved(model, group, sizes, sharing, failed)
-        for one in failed:
-            lost: list[tuple[int, Question]] = []
-            yield from _solved(model, [one], sizes.least, sharing, lost)
-            yield from ((index, None) for index, _ in lost)
+        answered = set()
+        for index, answer in _solved(model, group, sizes, sharing):
+            answered.add(index)
+            yield index, answer
+        for index, question in group:
+            if index not in answered:
+                again = _solved(model, [(index, question)], sizes.least, sharing)
+                yield next(again, (index, OutOfMemory()))
 
 
 def _equal(asked: Indexed) -> list[Indexed]:
@@ -57,13 +69,12 @@ def _equal(asked: Indexed) -> list[Indexed]:
 
 
 def _solved(
-    model: Any, asked: Indexed, sizes: Sizes, sharing: bool, failed: list[tuple[int, Question]]
+    model: Any, asked: Indexed, sizes: Sizes, sharing: bool
 ) -> Iterator[tuple[int, Answer]]:
-    """Yield the answers pack by pack; put those that found too little memory into ``failed``."""
+    """Yield the answers pack by pack, none for what memory is too little for."""
     tree = build_tree([question.tokens for _, question in asked])
     gather = Gather(tree, [question for _, question in asked])
     forward = Forward(model, tree, sizes, sharing)
-    done: set[int] = set()
     lost: set[int] = set()
     for number, pack in enumerate(forward.packs):
         results = None
@@ -74,9 +85,7 @@ def _solved(
             continue
         for node, nll, argmax in results:
             for place in gather.enter(node, nll, argmax):
-                done.add(place)
                 yield asked[place][0], gather.answer(place)
-    failed += [one for place, one in enumerate(asked) if place not in done]
 
 
 def _within_memory(forward: Forward, number: int, gather: Gather) -> Results | None:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from harness.engine import Sizes, answers
+from harness.engine import Answered, Sizes, answers
 from harness.rope.frequencies import patched
 from harness.rope.positions import banded
 from harness.rope.stateful import served_answers
 from scaling._bands import Bands
 from scaling._rotation import Rotation
 from scaling._served import Served
-from tasks._types import Answer, Question
-
-Answering = Callable[[Any, Sequence[Question]], Iterator[tuple[int, Answer | None]]]
+from tasks._types import Question
 
 
 def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
@@ -29,8 +27,16 @@ def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
     return banded(model, rotation) if isinstance(rotation, Bands) else patched(model, rotation)
 
 
-def answering(rotation: Rotation, sizes: Sizes) -> Answering:
-    """Return how questions are answered under a rotation, so much at a time."""
-    if isinstance(rotation, Served):
-        return partial(served_answers, rotation)
-    return partial(answers, sizes=sizes)
+@contextmanager
+def answering(
+    model: Any, rotation: Rotation, sizes: Sizes
+) -> Iterator[Callable[[Sequence[Question]], Answered]]:
+    """Yield what answers questions by a loaded model with a rotation, ``sizes`` at a time.
+
+    The model is restored bit for bit on exit. Raises UserError as ``scaled`` does.
+    """
+    with scaled(model, rotation):
+        if isinstance(rotation, Served):
+            yield partial(served_answers, rotation, model)
+        else:
+            yield partial(answers, model, sizes=sizes)

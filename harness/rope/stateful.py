@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from harness.engine import out_of_memory
+from harness.engine import Answered, OutOfMemory, out_of_memory
 from harness.errors import UserError
 from harness.rope.config import rescaled
 from harness.rope.frequencies import rotary_name
@@ -19,22 +19,20 @@ from tasks._types import Answer, Question
 
 
 @torch.inference_mode()
-def served_answers(
-    served: Served, model: Any, questions: Sequence[Question]
-) -> Iterator[tuple[int, Answer | None]]:
+def served_answers(served: Served, model: Any, questions: Sequence[Question]) -> Answered:
     """Yield (index, answer): the tokens before the first target at once, the targets one by one.
 
     The rotary module is a new one for every question, built by the model's own class from its
-    config with the rope type in it. None stands for a question that found too little memory.
+    config with the rope type in it.
     """
     for index, question in enumerate(questions):
         try:
             with _fresh(model, served):
-                answer = _answer(model, question)
+                answer: Answer | OutOfMemory = _answer(model, question)
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            answer = None
+            answer = OutOfMemory()
         yield index, answer
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from harness.engine import Sizes, out_of_memory, shareable
+from harness.engine import Answered, OutOfMemory, Sizes, out_of_memory, shareable
 from harness.errors import UserError, reason
 from harness.model.checkpoint import Checkpoint
 from harness.model.weights import load_weights
-from harness.rope.patch import Answering, answering, scaled
+from harness.rope.patch import answering, scaled
 from scaling import native
 from scaling._rotation import Rotation
 from scaling._served import Served
@@ -30,11 +30,6 @@ class Failed:
     """A question that has no answer, and why in one sentence."""
 
     reason: str
-
-
-@dataclass(frozen=True)
-class OutOfMemory:
-    """A question that has no answer because memory was too little, alone and in small chunks."""
 
 
 Outcome = Answer | Failed | OutOfMemory
@@ -83,30 +78,29 @@ def _outcomes(
     asked one by one. Any other error is a defect and fails all that are left.
     """
     left = dict(enumerate(questions))
-    answer_all = answering(rotation, sizes)
     try:
-        with scaled(model, rotation):
+        with answering(model, rotation, sizes) as answer:
             shared = not isinstance(rotation, Served) and shareable(model)
             with suppress(*OF_AN_INPUT):
-                for index, answer in answer_all(model, questions):
+                for index, outcome in answer(questions):
                     del left[index]
-                    yield index, answer or OutOfMemory(), shared
+                    yield index, outcome, shared
             for index in list(left):
-                outcome = _alone(model, answer_all, left[index])
+                alone = _alone(answer, left[index])
                 del left[index]
-                yield index, outcome, False
+                yield index, alone, False
     except Exception as error:  # noqa: BLE001  # what is left has failed, and the sweep goes on
         for index in left:
             yield index, _outcome(error), False
 
 
-def _alone(model: Any, answer_all: Answering, question: Question) -> Outcome:
+def _alone(answer: Callable[[Sequence[Question]], Answered], question: Question) -> Outcome:
     """Return the outcome of one question."""
     try:
-        ((_, answer),) = answer_all(model, [question])
+        ((_, outcome),) = answer([question])
     except OF_AN_INPUT as error:
         return _outcome(error)
-    return answer or OutOfMemory()
+    return outcome
 
 
 def _outcome(error: Exception) -> Failed | OutOfMemory:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.engine import OutOfMemory
 from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import call
@@ -23,7 +24,7 @@ from harness.runs.store import (
     write_run,
     writing,
 )
-from harness.sweep.answer import Failed, OutOfMemory, Reply
+from harness.sweep.answer import Failed, Reply
 from harness.sweep.backend import Backend, Item, ThisProcess
 from harness.sweep.memory import fitted, needed
 from harness.sweep.plan import Cell, Plan

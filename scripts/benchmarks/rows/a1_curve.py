@@ -20,7 +20,7 @@ from benchmarks.setting import (
     tokens,
 )  # fmt: skip
 from harness.engine import answers
-from tasks._types import Question
+from tasks._types import Answer, Question
 
 
 def measure(setting: Setting) -> list[Row]:
@@ -49,7 +49,9 @@ def _curve(
 
     def engine() -> None:
         found = sorted(answers(model, questions))
-        ours[:] = [statistics.fmean(answer.nll) for _, answer in found if answer is not None]
+        ours[:] = [
+            statistics.fmean(answer.nll) for _, answer in found if isinstance(answer, Answer)
+        ]
 
     engine()  # the check of the model, once
     slow, fast = setting.interleaved(peer, engine)

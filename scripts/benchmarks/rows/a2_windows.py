@@ -20,7 +20,7 @@ from benchmarks.setting import (
     tokens,
 )  # fmt: skip
 from harness.engine import answers
-from tasks._types import Question
+from tasks._types import Answer, Question
 
 LENGTH, STRIDE, TEXT = 1024, 256, 4096
 
@@ -45,7 +45,9 @@ def _windows(setting: Setting, dtype: torch.dtype, bar: float) -> list[Row]:
 
     def engine() -> None:
         found = sorted(answers(model, questions))
-        ours[:] = [statistics.fmean(answer.nll) for _, answer in found if answer is not None]
+        ours[:] = [
+            statistics.fmean(answer.nll) for _, answer in found if isinstance(answer, Answer)
+        ]
 
     engine()
     slow, fast = setting.interleaved(peer, engine)

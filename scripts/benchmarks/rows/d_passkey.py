@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.data.source import make_source
-from harness.engine import answers
+from harness.engine import OutOfMemory, answers
 from harness.model.checkpoint import REFERENCE
 from harness.rope.config import rope_of
 from harness.rope.frequencies import patched
@@ -70,6 +70,6 @@ def _generated(model: Any, question: Question) -> Answer:
     return Answer((0.0,) * count, tuple(found[0, question.start :].tolist()))
 
 
-def _graded(source: Source, question: Question, answer: Answer | None) -> float:
-    assert answer is not None
+def _graded(source: Source, question: Question, answer: Answer | OutOfMemory) -> float:
+    assert isinstance(answer, Answer)
     return passkey.grade(question, answer, source).value

@@ -13,7 +13,7 @@ from benchmarks.setting import Row, Setting, build, config, row, tokens
 from harness.engine import answers, forward, lm_head
 from harness.runs.store import append, writing
 from tasks import perplexity
-from tasks._types import Question, Source
+from tasks._types import Answer, Question, Source
 
 DOCUMENTS, LENGTH = 4, 2048
 NOTHING = Source(lambda _: [], lambda _: "", None, LENGTH, list)
@@ -65,6 +65,6 @@ def _timed(setting: Setting, function: Any, inside: list[float]) -> Any:
 def _write(model: Any, asked: list[Question]) -> None:
     with tempfile.TemporaryDirectory() as folder, writing(Path(folder)) as held:
         for index, answer in answers(model, asked):
-            assert answer is not None
+            assert isinstance(answer, Answer)
             sample = perplexity.grade(asked[index], answer, NOTHING)
             append(held, {"question": asked[index].digest, "value": sample.value})

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from benchmarks.setting import Row, Setting, build, config, operations, row, tokens
-from harness.engine import answers
+from harness.engine import OutOfMemory, answers
 from tasks._types import Question
 
 EIGHT = {
@@ -61,6 +61,6 @@ def _longest(setting: Setting, model: Any, name: str) -> Row:
         ((_, answer),) = answers(
             model, [Question("long", length, tokens(model, length), length - 1)]
         )
-        if answer is None:
+        if isinstance(answer, OutOfMemory):
             return row("gpu", f"{name}, longest power of two that fits", [fits], "tokens", None)
         fits, length = length, 2 * length
