@@ -12,6 +12,11 @@ def start() -> None:
     """Import without looking for garbage, of which imports make none, and run."""
     _open_streams()
     try:
+        import ropewalk  # noqa: F401  # checks that harness, scaling and tasks are its own
+    except ImportError as error:
+        sys.stderr.write(f"ropewalk: {error}\n")
+        sys.exit(2)
+    try:
         gc.disable()
         from harness.cli.app import main
 

@@ -67,11 +67,13 @@ def catalogue(kind: str) -> dict[str, str]:
     return lines
 
 
-def load(kind: str, given: str) -> Plugin:
-    """Load ``name``, ``name:option=value,…``, a path to a .py file or a dotted module.
+def load(kind: str, given: str | Callable[..., Any]) -> Plugin:
+    """Load ``name``, ``name:option=value,…``, a path to a .py file, a dotted module or a function.
 
     Raises UserError for an unknown name, a file without the contract, or a bad option.
     """
+    if not isinstance(given, str):
+        return _of_function(given)
     name, _, listed = given.strip().partition(":")
     module, digest = module_of(kind, name)
     missing = [part for part in CONTRACTS[kind] if not hasattr(module, part)]
@@ -98,9 +100,9 @@ def load(kind: str, given: str) -> Plugin:
     )
 
 
-def of_function(function: Callable[..., Any]) -> Plugin:
+def _of_function(function: Callable[..., Any]) -> Plugin:
     """Return a function ``f(rope, length) -> Frequencies | Bands`` as a method of its name."""
-    name = getattr(function, "__name__", type(function).__name__).strip("<>")
+    name = function_name(function)
     module = ModuleType(name)
     vars(module)["frequencies"] = function
     options = _options(f"method {name}", name, module, "method")
@@ -116,14 +118,21 @@ def _options(what: str, name: str, module: ModuleType, kind: str, listed: str = 
     return call(what, read)
 
 
+def function_name(function: Callable[..., Any]) -> str:
+    """Return the name under which a function's results stand."""
+    return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
+
+
 def _method(given: str) -> tuple[Callable[..., Any], str | None]:
     """Return the function that an option names, its own options filled in, and its digest."""
     plugin = load("method", given)
     return partial(entry(plugin.module, "method"), **plugin.arguments), plugin.digest
 
 
-def names_code(kind: str, given: str) -> bool:
-    """Tell whether loading a plug-in would execute code that is not of the package."""
+def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
+    """Return whether loading a plug-in would execute code that is not of the package."""
+    if not isinstance(given, str):
+        return True
     name, _, listed = given.strip().partition(":")
     if name not in names(kind):
         return True

@@ -10,8 +10,8 @@ import pytest
 
 from harness.errors import UserError
 from harness.sweep import bounds
+from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
-from harness.sweep.spec import parse
 from tasks._types import Passage, Question
 from tests.tiny import save_tiny
 

@@ -19,7 +19,8 @@ from harness.inspection import channel_figure, decay_figure
 from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
 from harness.methods.channels import channels, decay
 from harness.plugins import ROOT
-from harness.sweep.spec import Spec, parse
+from harness.sweep.parse import parse
+from harness.sweep.spec import Spec
 from scaling import ntk, p_rope, pi
 from scaling._types import Frequencies, Rope
 

@@ -15,8 +15,8 @@ from harness.sweep import pace as module
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import measure
 from harness.sweep.pace import Pace
+from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
-from harness.sweep.spec import parse
 from tests.test_max_memory import run
 
 GIVEN: dict[str, Any] = {

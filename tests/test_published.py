@@ -14,7 +14,7 @@ from harness.published import tables
 from harness.published.compare import beside, rows_of, words
 from harness.published.tables import read_table, read_tables
 from harness.runs.frame import make_frame
-from harness.sweep.spec import parse_all
+from harness.sweep.parse import parse_all
 from harness.sweep.sweep_file import carried
 from tests.test_frame import sweep
 

@@ -20,7 +20,7 @@ from harness.errors import UserError
 from harness.options import split_options
 from harness.plugins import load
 from harness.sweep.option_grid import expand
-from harness.sweep.spec import parse, parse_all
+from harness.sweep.parse import parse, parse_all
 from harness.sweep.sweep_file import carried
 from tests.tiny import save_tiny
 

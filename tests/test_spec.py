@@ -9,7 +9,8 @@ import pytest
 
 from harness.errors import UserError
 from harness.plugins import load
-from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec, parse
+from harness.sweep.parse import parse
+from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec
 
 SETTINGS = (
     "allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, offline, "

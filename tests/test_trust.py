@@ -22,7 +22,8 @@ from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.plugins import ROOT
-from harness.sweep.spec import Spec, parse_all
+from harness.sweep.parse import parse_all
+from harness.sweep.spec import Spec
 from harness.sweep.sweep_file import read_sheet
 from tests.tiny import save_tiny
 

@@ -21,7 +21,6 @@ from harness.cli.inspect import inspect
 from harness.cli.list import list_
 from harness.cli.report import report
 from harness.cli.rerun import rerun
-from harness.cli.run import run
 from harness.errors import UserError, reason
 from harness.names import printable
 
@@ -37,16 +36,20 @@ def _mistaken(error: CycloptsError) -> str:
     told = str(error)
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
-        for command in COMMANDS:
-            if option.removeprefix("--") in signature(command).parameters:
-                name = command.__name__.strip("_")
+        for name in ("run", *COMMANDS):
+            command = app[name].default_command
+            parameters = signature(command).parameters if command else {}
+            if option.removeprefix("--").replace("-", "_") in parameters:
                 told = (
                     f"Unknown option: {option}. It is one of ropewalk {name} (see {name} --help)."
                 )
     return told
 
 
-COMMANDS = (run, report, compare, rerun, inspect, check, list_)
+COMMANDS = {
+    command.__name__.strip("_"): command
+    for command in (report, compare, rerun, inspect, check, list_)
+}
 app = App(
     name="ropewalk",
     version=_version,
@@ -58,8 +61,14 @@ app = App(
 beginnings = App(name="new", help="Write a file to begin a plug-in of your own with.")
 for beginning in (new.method, new.bands, new.task, new.report):
     beginnings.command(beginning)
-for command in COMMANDS:
-    app.command(command, name=command.__name__.strip("_"))
+# Its flags are the settings of a sweep, whose module takes half a second: loaded when it is named.
+app.command(
+    "harness.cli.run:run",
+    name="run",
+    help="Run a sweep: every scaling x task x length. The same command continues where it stopped.",
+)
+for name, command in COMMANDS.items():
+    app.command(command, name=name)
 app.command(beginnings)
 
 

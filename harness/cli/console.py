@@ -31,6 +31,12 @@ console = partial(_Console, markup=False, emoji=False, highlight=False)
 screen = console(width=None if sys.stdout.isatty() else PIPED)
 err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
 
+
+def say(sentence: str) -> None:
+    """Print a sentence on stderr as it is."""
+    err.print(sentence, highlight=False, markup=False)
+
+
 Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 Switch = Annotated[bool | None, Parameter(negative="")]
 

@@ -31,7 +31,7 @@ def inspect(
         out: Where channels and decay go, as CSV, PNG, SVG and PDF; default: print the table only.
     """
     flags = {name: value for name, value in locals().items() if name != "out"}
-    from harness.sweep.spec import parse
+    from harness.sweep.parse import parse
 
     spec = parse(None, {name: value for name, value in flags.items() if value is not None})
     if spec.offline:

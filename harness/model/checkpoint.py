@@ -48,6 +48,7 @@ class Checkpoint:
     trust_remote_code: bool
     allow_pickle: bool
     device_map: str | None = None
+    loaded: Any = None  # the model itself, where Python holds it already
 
     @property
     def sliding_window(self) -> int | None:

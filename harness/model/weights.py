@@ -18,6 +18,9 @@ from harness.rope.frequencies import check_geometry
 
 def load_weights(checkpoint: Checkpoint) -> Any:
     """Load the model in eval mode on its device, and check its geometry against its config."""
+    if checkpoint.loaded is not None:
+        check_geometry(checkpoint.loaded, checkpoint.rope)
+        return checkpoint.loaded
     where = checkpoint.name
     loaded: Any = attempt("weights", where, lambda: _load(checkpoint))
     model, info = loaded

@@ -81,16 +81,19 @@ def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
     return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
 
 
-def make_plan(spec: Spec, *, elsewhere: str | None = None) -> Plan:
+def make_plan(
+    spec: Spec, *, elsewhere: str | None = None, checkpoint: Checkpoint | None = None
+) -> Plan:
     """Check every name, option, document and frequency of the sweep; raise UserError.
 
-    ``elsewhere`` is the device where workers compute, if it is not this process that does.
+    ``elsewhere`` is the device where workers compute, if it is not this process that does;
+    ``checkpoint`` is that of a model which is loaded already, in place of the spec's name.
     """
     check_cells(len(spec.scaling), len(spec.task), len(spec.length))
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
     tasks = unlike("task", [load("task", given) for given in spec.task])
     opened = open_all(spec.docs, tasks)
-    checkpoint = open_model(spec, elsewhere=elsewhere)
+    checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)

@@ -14,9 +14,10 @@ from harness.offline import go_offline
 from harness.plugins import names_code
 from harness.runs.schema import checked_run, checked_samples
 from harness.runs.store import read_run, read_samples
+from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import describe
-from harness.sweep.spec import Spec, parse
+from harness.sweep.spec import Spec
 
 # What decides a number. Paths are left out: the same bytes may lie elsewhere.
 DECIDES = ("model", "lengths", "seed", "methods", "tasks", "documents", "cells", "frequencies")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,19 +13,14 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
+    field_serializer,
     field_validator,
 )
 
-from harness.data.documents import open_documents
-from harness.errors import UserError
-from harness.names import nearest
-from harness.plugins import load
-from harness.published.tables import read_table
+from harness.plugins import function_name
 from harness.sweep.bounds import CELLS, check_length
 from harness.sweep.option_grid import expand
-from harness.sweep.sweep_file import Sheet, read_sheet
-from harness.sweep.units import SHORT, size, tokens
+from harness.sweep.units import size, tokens
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (
@@ -48,36 +42,81 @@ def _grid(entry: str) -> str:
 
 
 Entry = Annotated[str, AfterValidator(_grid)]
+Method = Entry | Callable[..., Any]
 Length = Annotated[str, AfterValidator(_length)]
 
 
 class Spec(BaseModel):
     """A sweep over one model, as it was asked for.
 
-    The field names are the flags and the keys of a sweep file. ``docs`` is one name for all tasks,
-    or a name for each; ``published`` names the table whose settings these are.
+    Each setting is declared here once: the field names are the flags, the keys of a sweep file and
+    the keyword arguments from Python, and the descriptions are their help. In Python ``scaling``
+    takes functions too: ``f(rope, length) -> Frequencies | Bands``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    model: str = Field("reference", min_length=1)  # "" would be the working folder
-    revision: str | None = None
-    scaling: tuple[Entry, ...] = SCALING
-    task: tuple[Entry, ...] = TASKS
-    length: tuple[Length, ...] = LENGTHS
-    docs: str | dict[str, str] = "embedded"
-    out: Path | None = None
-    seed: int = Field(0, strict=True, ge=-(2**63), lt=2**63)
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    device: str = "auto"
-    offline: bool = False
-    max_memory: str | None = None
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    device_map: Literal["auto"] | None = None
-    workers: int | None = Field(None, ge=1)
-    cluster: str | None = Field(None, min_length=1)
-    published: str | None = None
+    model: str = Field(  # "" would be the working folder
+        "reference",
+        min_length=1,
+        description="Folders or hub names (NAME@REVISION); default: the embedded reference model.",
+    )
+    revision: str | None = Field(
+        None, description="Branch, tag or commit on the hub, of one model."
+    )
+    scaling: tuple[Method, ...] = Field(
+        SCALING,
+        description="Methods: NAME, NAME:option=value,… (a grid: option=[4,8]), or your own .py "
+        "file.",
+    )
+    task: tuple[Entry, ...] = Field(
+        TASKS, description="Tasks: NAME, NAME:option=value,… or a path to your own .py file."
+    )
+    length: tuple[Length, ...] = Field(
+        LENGTHS, description="Tokens: 512, 4k (4096), 2x or 1.5x (of the trained window)."
+    )
+    docs: str | dict[str, str] = Field(
+        "embedded",
+        description="A file, a folder, a glob, or DATASET:split=…,field=…; default: embedded "
+        "documents.",
+    )
+    out: Path | None = Field(
+        None,
+        description="The run folder; default: results/run-MODEL. Of several models, the folder of "
+        "theirs.",
+    )
+    seed: int = Field(
+        0, strict=True, ge=-(2**63), lt=2**63, description="Seed of every random draw."
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="auto, float32, bfloat16 or float16."
+    )
+    device: str = Field("auto", description="auto, cpu, cuda, cuda:1, …")
+    offline: bool = Field(
+        False, description="Ask the hub for nothing; what its cache holds will do."
+    )
+    max_memory: str | None = Field(
+        None,
+        description="Bytes that weights and work may take: 800MiB, 12GB; default: what is fastest.",
+    )
+    device_map: Literal["auto"] | None = Field(
+        None, description="auto: one model over all GPUs, then memory, then disk (accelerate)."
+    )
+    trust_remote_code: bool = Field(False, description="Let code from the model's repository run.")
+    allow_pickle: bool = Field(False, description="Accept weights that are not safetensors.")
+    workers: int | None = Field(
+        None,
+        ge=1,
+        description="Measure in so many processes, on Ray; on a GPU machine one a GPU.",
+    )
+    cluster: str | None = Field(
+        None,
+        min_length=1,
+        description="HOST:PORT of a Ray cluster to measure on, or auto; default: this machine.",
+    )
+    published: str | None = Field(
+        None, description="Of a sweep file: the published table whose settings these are."
+    )
 
     @field_validator("scaling", "task", "length", mode="before")
     @classmethod
@@ -94,15 +133,24 @@ class Spec(BaseModel):
 
     @field_validator("scaling", "task", mode="after")
     @classmethod
-    def _without_grids(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        for before, entry in pairwise(("NAME", *value)):
+    def _without_grids(cls, value: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [given for given in value if isinstance(given, str)]
+        for before, entry in pairwise(("NAME", *names)):
             if re.match(r"\w+=(?!.*\.py$)", entry):
                 colon = "," if ":" in before else ":"
                 message = (
                     f"{entry!r} is an option; write it behind its name: {before}{colon}{entry}"
                 )
                 raise ValueError(message)
-        return tuple(entry for given in value for entry in expand(given))
+        return tuple(
+            entry
+            for given in value
+            for entry in (expand(given) if isinstance(given, str) else [given])
+        )
+
+    @field_serializer("scaling", when_used="json")
+    def _names_of_functions(self, value: tuple[Any, ...]) -> list[str]:
+        return [given if isinstance(given, str) else function_name(given) for given in value]
 
     @field_validator("docs", mode="before")
     @classmethod
@@ -137,106 +185,6 @@ class Spec(BaseModel):
         for text, length in found.items():
             check_length(text, length)
         return tuple(sorted(set(found.values())))
-
-
-def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
-    """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does."""
-    specs = parse_all(file, flags)
-    if len(specs) > 1:
-        message = f"{len(specs)} models are named where one is asked for."
-        raise UserError(message)
-    return specs[0]
-
-
-def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
-    """Merge a sweep file with the flags that were given (which win); return a Spec per model.
-
-    Raises UserError naming the file and its line, the key, what was given and what is allowed.
-    """
-    sheet = read_sheet(file) if file else Sheet()
-    for key in (*sheet.settings, *flags):
-        if key not in Spec.model_fields:
-            known = nearest(key, Spec.model_fields)
-            message = f"{sheet.where((key,))}no setting is called {key!r}; {known}."
-            raise UserError(message)
-    given = {**sheet.settings, **flags}
-    blamed = Sheet(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
-    models = _models(given, blamed)
-    specs = tuple(_validated({**given, **model}, blamed, flags) for model in models)
-    _check_names(Sheet(sheet.file, {k: v for k, v in given.items() if k not in flags}, sheet.lines))
-    return specs
-
-
-def _check_names(sheet: Sheet) -> None:
-    """Raise UserError, with its line, for a name or an option in a file that nothing here has.
-
-    Files of a user's are left for the plan: they run once.
-    """
-    for key, kind in (("scaling", "method"), ("task", "task")):
-        given = sheet.settings.get(key, [])
-        for index, grid in enumerate(given if isinstance(given, list) else [given]):
-            for entry in expand(str(grid)):
-                if "." not in entry.partition(":")[0]:
-                    _at(sheet, (key, index), partial(load, kind, entry))
-    docs = sheet.settings.get("docs", {})
-    for task, name in docs.items() if isinstance(docs, dict) else [("", docs)]:
-        _at(sheet, ("docs", task), partial(open_documents, name))
-    if "published" in sheet.settings:
-        _at(sheet, ("published",), partial(read_table, sheet.settings["published"]))
-
-
-def _at(sheet: Sheet, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
-    try:
-        check()
-    except UserError as error:
-        message = f"{sheet.where(place)}{error}"
-        raise UserError(message) from None
-
-
-def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
-    """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
-    if "model" not in given:
-        return [{}]
-    named = given["model"]
-    names = list(named) if isinstance(named, list | tuple) else [named]
-    where = f"{sheet.where(('model',))}model: "
-    if not names:
-        message = f"{where}name at least one (given: {SHORT.repr(named)})."
-        raise UserError(message)
-    for name in names:
-        if names.count(name) > 1:
-            message = f"{where}{SHORT.repr(name)} stands there twice; leave one out."
-            raise UserError(message)
-    models = [_split(name) for name in names]
-    pinned = any("revision" in model for model in models)
-    if given.get("revision") is not None and (len(models) > 1 or pinned):
-        message = f"{where}a revision is one model's; write each as NAME@REVISION and no other."
-        raise UserError(message)
-    return models
-
-
-def _split(name: Any) -> dict[str, Any]:
-    if not isinstance(name, str) or "@" not in name or "/" in name.rpartition("@")[2]:
-        return {"model": name}
-    hub, _, revision = name.rpartition("@")
-    local = name.startswith((".", "/", "~"))
-    return {"model": name} if local else {"model": hub, "revision": revision}
-
-
-def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Spec:
-    try:
-        return Spec.model_validate(given)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = tuple(first["loc"])
-        key = str(place[0])
-        reason = first["msg"].removeprefix("Value error, ")
-        if first["type"] == "literal_error" and isinstance(first["input"], str):
-            known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
-            reason = nearest(first["input"], known)
-        where = "" if key in flags else sheet.where(place)
-        message = f"{where}{key}: {reason} (given: {SHORT.repr(first['input'])})."
-        raise UserError(message) from None
 
 
 def _is_whole(item: Any) -> bool:

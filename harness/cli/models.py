@@ -1,0 +1,81 @@
+"""Plan and measure the sweeps of several models: one that is refused costs the others nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from harness.cli import show
+from harness.cli.console import err, say
+from harness.cli.progress import Measuring
+from harness.cluster.workers import Cluster
+from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint
+from harness.runs.folders import run_folders
+from harness.sweep.backend import ThisProcess
+from harness.sweep.measure import Failure, measure
+from harness.sweep.pace import this_machine
+from harness.sweep.plan import Plan, make_plan
+from harness.sweep.record import describe
+from harness.sweep.spec import Spec
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def planned(
+    specs: Sequence[Spec], ray: Cluster | None = None, loaded: Checkpoint | None = None
+) -> list[tuple[Plan, Path]]:
+    """Return the plan of each model and its run folder; ``loaded`` is measured in place of names.
+
+    Raises UserError where no model is left.
+    """
+    elsewhere = ray.device if ray else None
+    with err.status("Reading config, tokenizer and documents"):
+        make = partial(make_plan, elsewhere=elsewhere, checkpoint=loaded)
+        plans = _each([spec.model for spec in specs], specs, make)
+    records = [describe(plan, None, measuring=False) for plan in plans]
+    folders = run_folders(specs[0].out, records, several=len(specs) > 1)
+    return list(zip(plans, folders, strict=True))
+
+
+def measured(
+    pairs: Sequence[tuple[Plan, Path]], ray: Cluster | None = None
+) -> list[tuple[Path, list[Failure]]]:
+    """Measure each plan into its folder, with progress on stderr; return what has no number.
+
+    Raises UserError where every model is refused.
+    """
+
+    def one(pair: tuple[Plan, Path]) -> tuple[Path, list[Failure]]:
+        plan, folder = pair
+        show.left_out(plan, err)
+        watching = Measuring(err, plan, machine_of(plan, ray))
+        here = ThisProcess(plan.checkpoint.device, watching.passing)
+        return folder, measure(plan, folder, watching, ray.anew() if ray else here)
+
+    return _each([plan.checkpoint.label for plan, _ in pairs], pairs, one)
+
+
+def machine_of(plan: Plan, ray: Cluster | None) -> str:
+    """Return a name of what measures, under which its rates are remembered."""
+    if ray is None:
+        return this_machine(plan.checkpoint.device)
+    return f"{ray.count} workers of {ray.threads} threads, {ray.device}"
+
+
+def _each(names: Sequence[str], things: Sequence[T], work: Callable[[T], R]) -> list[R]:
+    """Return the results for the models that are not refused; say at the end which are."""
+    done, refused = [], {}
+    for name, thing in zip(names, things, strict=True):
+        try:
+            done.append(work(thing))
+        except UserError as error:
+            refused[name] = error
+    if not done:
+        raise next(iter(refused.values()))
+    for name, reason in refused.items():
+        say(f"{name} is refused and left out: {reason}")
+    return done

@@ -1,0 +1,79 @@
+"""Ropewalk in Python: all that is public, under one name. Each name is imported on first use.
+
+``rope_of(model.config)`` reads the rotary geometry, ``methods.yarn(rope, length, factor=4)`` gives
+a rotation, ``patched(model, rotation)`` runs a loaded model with it, ``run(...)`` measures a sweep.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from harness.engine import answers as answers
+    from harness.errors import UserError as UserError
+    from harness.rope.config import rope_of as rope_of
+    from ropewalk import methods as methods
+    from ropewalk._patched import patched as patched
+    from ropewalk._run import Run as Run
+    from ropewalk._run import frame as frame
+    from ropewalk._run import run as run
+    from scaling import Band as Band
+    from scaling import Bands as Bands
+    from scaling import Frequencies as Frequencies
+    from scaling import Rope as Rope
+    from scaling import Rotation as Rotation
+    from scaling import by_distance as by_distance
+    from tasks import Answer as Answer
+    from tasks import Passage as Passage
+    from tasks import Question as Question
+    from tasks import Sample as Sample
+    from tasks import Score as Score
+    from tasks import Source as Source
+
+HOMES = {
+    "harness.engine": ("answers",),
+    "harness.errors": ("UserError",),
+    "harness.rope.config": ("rope_of",),
+    "ropewalk": ("methods",),
+    "ropewalk._patched": ("patched",),
+    "ropewalk._run": ("Run", "frame", "run"),
+    "scaling": ("Band", "Bands", "Frequencies", "Rope", "Rotation", "by_distance"),
+    "tasks": ("Answer", "Passage", "Question", "Sample", "Score", "Source"),
+}
+__all__ = sorted(name for names in HOMES.values() for name in names)
+
+
+def _check_packages() -> None:
+    """Raise ImportError where another package has the name of one that Ropewalk consists of."""
+    here = Path(__file__).resolve().parent.parent
+    for name in ("harness", "scaling", "tasks"):
+        found = find_spec(name)
+        search = found.submodule_search_locations if found else None
+        places = [Path(place).resolve() for place in search or ()]
+        if places[:1] != [here / name]:
+            where = places[0] if places else found and found.origin
+            message = (
+                f"another {name!r} hides Ropewalk's package of this name ({where}): rename it, or "
+                "start Python in another folder."
+            )
+            raise ImportError(message)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its home."""
+    for home, names in HOMES.items():
+        if name in names:
+            module = import_module(f"{home}.{name}" if home == __name__ else home)
+            return module if home == __name__ else getattr(module, name)
+    message = f"module {__name__!r} has no attribute {name!r}"
+    raise AttributeError(message)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+_check_packages()

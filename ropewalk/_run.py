@@ -1,0 +1,99 @@
+"""Measure a sweep from Python, and read what was measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.cli.console import say
+from harness.cli.models import measured, planned
+from harness.cluster.connect import connected
+from harness.errors import UserError
+from harness.model.loaded import hold
+from harness.offline import go_offline
+from harness.plugins import load, names_code
+from harness.reports.drawing.style import drawing
+from harness.runs.frame import make_frame
+from harness.sweep.parse import parse_all
+
+
+@dataclass(frozen=True)
+class Run:
+    """One or more run folders, and what is made of them.
+
+    ``failures`` says, a sentence each, what has no number and why.
+    """
+
+    folders: tuple[Path, ...]
+    tasks: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row a sample, with its cell's score; ``results/README.md`` has the columns."""
+        return make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
+
+    def report(self, name: str, **options: Any) -> pd.DataFrame | Figure:
+        """Return a report by name (``"curves"``, ``"best"``, …) or by path to a file of your own.
+
+        Raises UserError for a name or an option that is unknown, and ValueError for a report that
+        does not apply to what was measured.
+        """
+        report = load("report", name)
+        with drawing():
+            made: pd.DataFrame | Figure = report.module.make(
+                self.frame(), **{**report.arguments, **options}
+            )
+        if isinstance(made, Figure):
+            _show_figures()
+        return made
+
+
+def frame(folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = ()) -> pd.DataFrame:
+    """Return the frame of one or more run folders, read from their files alone.
+
+    ``tasks`` are your own task files that the runs were measured with. Raises UserError where runs
+    are not comparable.
+    """
+    many = [folders] if isinstance(folders, str | Path) else folders
+    return make_frame([Path(folder) for folder in many], tasks)
+
+
+def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> Run:
+    """Measure a sweep, or continue it, and return it; progress is shown on stderr.
+
+    ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
+    ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
+    Frequencies | Bands``. The other settings are those of the command line and of a sweep file:
+    ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``). Raises
+    UserError, in one sentence, before any weight is read.
+    """
+    loaded = None if isinstance(model, str | Path | list | tuple) else hold(model, tokenizer)
+    name = loaded.label if loaded else str(model) if isinstance(model, Path) else model
+    specs = parse_all(None, {"model": name, **settings})
+    if loaded and (specs[0].workers or specs[0].cluster):
+        message = "a loaded model is measured in this process; leave out workers and cluster."
+        raise UserError(message)
+    if specs[0].offline:
+        go_offline()
+    with connected(specs[0], say) as ray:
+        done = measured(planned(specs, ray, loaded), ray)
+    return Run(
+        folders=tuple(folder for folder, _ in done),
+        tasks=tuple(given for given in specs[0].task if names_code("task", given)),
+        failures=tuple(dict.fromkeys(f.reason for _, failed in done for f in failed)),
+    )
+
+
+def _show_figures() -> None:
+    """Let a notebook draw figures that were made without pyplot."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]

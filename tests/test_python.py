@@ -1,0 +1,149 @@
+"""The package from Python: names, a loaded model, functions as methods, figures in place."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from matplotlib.figure import Figure
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import ropewalk as rw
+from harness.plugins import names
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def half(rope: rw.Rope, length: int, *, strength: float = 1.0) -> rw.Frequencies:
+    return rw.Frequencies(rope.inv_freq() / rope.stretch(length) ** strength)
+
+
+@pytest.fixture(scope="module")
+def loaded(tiny: Path) -> tuple[Any, Any]:
+    """Return a tiny Llama and its tokenizer as a user loads them."""
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    return model, AutoTokenizer.from_pretrained(tiny)
+
+
+def test_every_public_name_is_there_and_the_import_is_light() -> None:
+    """All names of the front door load, and importing it alone imports no library."""
+    assert all(getattr(rw, name) is not None for name in dir(rw))
+    program = "import sys, ropewalk; print(*sorted({'torch', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == ""
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = rw.nothing  # type: ignore[attr-defined]
+
+
+def test_every_method_is_a_function() -> None:
+    """A method's function takes the geometry, a length and its options."""
+    assert dir(rw.methods) == names("method")
+    rope = rw.Rope(16, 10_000.0, 64)
+    plain, scaled = rw.methods.none(rope, 256), rw.methods.pi(rope, 256, factor=4)
+    assert torch.equal(scaled.inv_freq, plain.inv_freq / 4)
+    with pytest.raises(AttributeError, match="no method is called 'yran'"):
+        _ = rw.methods.yran
+
+
+def test_a_loaded_model_runs_under_a_rotation_and_is_restored(loaded: tuple[Any, Any]) -> None:
+    """Inside the context its output changes, afterwards it is bit for bit what it was."""
+    model, _ = loaded
+    tokens = torch.arange(1, 100)[None]
+    rope = rw.rope_of(model.config)
+    with torch.inference_mode():
+        before = model(tokens).logits
+        with rw.patched(model, rw.methods.pi(rope, 100, factor=4)) as patched:
+            inside = patched(tokens).logits
+            generated = patched.generate(tokens, max_new_tokens=2, do_sample=False)
+        assert torch.equal(model(tokens).logits, before)
+    assert not torch.equal(inside, before)
+    assert int(generated[0, tokens.shape[1]]) == int(inside[0, -1].argmax())
+    served = rw.methods.dynamic_ntk(rope, 100, mode="transformers")
+    with pytest.raises(rw.UserError, match="stateful"), rw.patched(model, served):
+        pass
+
+
+def test_a_loaded_model_gives_the_samples_of_its_folder(
+    loaded: tuple[Any, Any], tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """A model object is a model: same values, own fingerprint, and a function is a method."""
+    model, tokenizer = loaded
+    settings = {"task": "perplexity:tail=16", "length": ["1x", "2x"], "docs": str(docs)}
+    names = ["none", "pi", half]
+    one = rw.run(model, tokenizer=tokenizer, scaling=names, out=tmp_path / "a", **settings)
+    other = rw.run(str(tiny), scaling=["none", "pi"], out=tmp_path / "b", **settings)
+    assert one.failures == ()
+    columns = ["scaling", "length", "unit", "value"]
+    ours, theirs = one.frame()[columns], other.frame()[columns]
+    both = ours[ours["scaling"] != "half"].reset_index(drop=True)
+    assert both.equals(theirs)
+    mine = ours[ours["scaling"] == "half"]["value"].tolist()
+    assert mine == ours[ours["scaling"] == "pi"]["value"].tolist()  # the same numbers
+    record = json.loads((tmp_path / "a" / "run.json").read_text())
+    assert record["asked"]["scaling"] == ["none", "pi", "half"]
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+    with pytest.raises(rw.UserError, match="fingerprint"):
+        rw.run(model, tokenizer=tokenizer, scaling=names, out=tmp_path / "a", **settings)
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] -= 1
+    assert isinstance(one.report("curves"), Figure)
+    assert one.report("differences", baseline="none")["baseline"].eq("none").all()
+    assert rw.frame(tmp_path / "a").equals(one.frame())
+
+
+def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:
+    """What cannot be measured is said before anything is, as on the command line."""
+    model, tokenizer = loaded
+    with pytest.raises(rw.UserError, match="needs its tokenizer"):
+        rw.run(model)
+    with pytest.raises(rw.UserError, match="in this process"):
+        rw.run(model, tokenizer=tokenizer, workers=2)
+    with pytest.raises(rw.UserError, match="no setting is called 'lenght'; did you mean 'length'"):
+        rw.run(lenght="2x")
+    model.train()
+    with pytest.raises(rw.UserError, match=r"call model\.eval\(\)"):
+        rw.run(model, tokenizer=tokenizer)
+    model.eval()
+
+
+@pytest.mark.parametrize("name", ["harness", "scaling", "tasks"])
+def test_a_package_of_the_same_name_is_one_sentence(name: str, tmp_path: Path) -> None:
+    """A folder called tasks in the current directory is named, not met as a missing attribute."""
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "__init__.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", "import ropewalk"],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"another {name!r} hides Ropewalk's package of this name ({tmp_path}" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("ImportError")
+
+
+EXECUTE = """
+import sys
+import nbclient, nbformat
+notebook = nbformat.read(sys.argv[1], as_version=4)
+nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=".")
+outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+print(*sorted({kind for output in outputs for kind in output.get("data", ())}))
+"""
+
+
+@pytest.mark.slow
+def test_the_notebook_runs_and_shows_its_figures(tmp_path: Path) -> None:
+    """Every cell of the notebook runs in a kernel; its figure and its tables are shown in place."""
+    done = subprocess.run(
+        [sys.executable, "-c", EXECUTE, str(ROOT / "scripts" / "first_steps.ipynb")],
+        capture_output=True, text=True, check=False, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert {"image/png", "text/html"} <= set(done.stdout.split())
