@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.engine import OutOfMemory as OutOfMemory
     from harness.engine import answers as answers
     from harness.errors import UserError as UserError
     from harness.rope.config import rope_of as rope_of
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from tasks import Source as Source
 
 HOMES = {
-    "harness.engine": ("answers",),
+    "harness.engine": ("OutOfMemory", "answers"),
     "harness.errors": ("UserError",),
     "harness.rope.config": ("rope_of",),
     "ropewalk": ("methods",),

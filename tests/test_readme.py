@@ -38,10 +38,9 @@ def anchors(document: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_every_ropewalk_command_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """In a folder with the files the README names, each command ends with status 0."""
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the current folder, with the model and the documents that the README names."""
     monkeypatch.chdir(tmp_path)
     save_tiny(tmp_path / "my-model", max_position_embeddings=400)
     texts = [" ".join(Random(seed).choices(WORDS, k=600)) for seed in range(2)]
@@ -49,8 +48,20 @@ def test_every_ropewalk_command_runs(
     for index, text in enumerate(texts):
         (tmp_path / "books" / f"{index}.txt").write_text(text, encoding="utf-8")
     datasets.Dataset.from_dict({"text": texts}).to_parquet(tmp_path / "my-dataset" / "a.parquet")
-    (tmp_path / "mine.py").write_text(blocks("python")[0], encoding="utf-8")
-    (tmp_path / "sweep.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
+    return tmp_path
+
+
+def test_the_python_of_the_readme_runs(place: Path) -> None:
+    """The example measures a loaded model with a function as a method, and gives a figure."""
+    names: dict[str, object] = {}
+    exec(compile(blocks("python")[1], "README.md", "exec"), names)
+    assert "my_rope" in (place / "results" / "python" / "run.json").read_text(encoding="utf-8")
+
+
+def test_every_ropewalk_command_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In a folder with the files the README names, each command ends with status 0."""
+    (place / "mine.py").write_text(blocks("python")[0], encoding="utf-8")
+    (place / "sweep.yaml").write_text(blocks("yaml")[0], encoding="utf-8")
     lines = "\n".join(blocks("bash")).replace("\\\n", " ").splitlines()
     commands = [shlex.split(line, comments=True) for line in lines if line.startswith("ropewalk")]
     assert len(commands) >= 7
@@ -59,7 +70,7 @@ def test_every_ropewalk_command_runs(
             main(command[1:])
         output = capsys.readouterr()
         assert ended.value.code == 0, f"{shlex.join(command)}\n{output.out}{output.err}"
-    assert (tmp_path / "figures" / "curves.png").exists()
+    assert (place / "figures" / "curves.png").exists()
 
 
 def test_the_other_commands_are_scripts_that_are_there() -> None:

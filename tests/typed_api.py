@@ -29,4 +29,4 @@ def notebook(model: Any, tokenizer: Any) -> None:
     assert_type(rw.frame("results/reference"), pd.DataFrame)
     question = rw.Question("book", 3, [1, 2, 3], 1)
     for _, answer in rw.answers(model, [question]):
-        assert_type(answer, rw.Answer | None)
+        assert_type(answer, rw.Answer | rw.OutOfMemory)
