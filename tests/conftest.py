@@ -21,8 +21,10 @@ os.environ |= {
 import pytest
 import torch
 
+from harness.cli.app import main
 from harness.model.checkpoint import Checkpoint, open_checkpoint
 from harness.model.weights import load_weights
+from tests.command_line import MANY, Outcome, Ropewalk, sweep
 from tests.tiny import save_tiny
 
 WORDS = [
@@ -86,3 +88,26 @@ def reference() -> tuple[Checkpoint, Any]:
         trust_remote_code=False, allow_pickle=False,
     )  # fmt: skip
     return opened, load_weights(opened)
+
+
+@pytest.fixture
+def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
+    """Return the command line, called in this process."""
+
+    def call(*words: object) -> Outcome:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Outcome(ended.value.code or 0, out, err)  # type: ignore[arg-type]
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def many(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of many samples that nothing disturbed."""
+    folder = tmp_path_factory.mktemp("runs") / "many"
+    with pytest.raises(SystemExit) as ended:
+        main(sweep(tiny, docs, folder, **MANY))
+    assert not ended.value.code
+    return folder

@@ -10,6 +10,8 @@ import pandas as pd
 
 LENGTHS = (256, 512, 1024, 2048)
 SCALINGS = ("none", "pi", "ntk", "dynamic_ntk", "yarn", "mine")
+TWELVE = ("none", "native", "pi", "ntk", "dynamic_ntk", "yarn:factor=8,beta_fast=16,beta_slow=2",
+          "mine", "llama3", "longrope", "rerope", "self_extend:group=8", "string")  # fmt: skip
 PERPLEXITY = "perplexity:protocol=tail"
 PASSKEY = "passkey:trials=4"
 OUT_OF_MEMORY = ("mine", 2048)

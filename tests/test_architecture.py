@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.plugins import FOLDERS, ROOT, names
+from tests import ROOT as REPOSITORY
 
 PACKAGES = ("scaling", "tasks", "harness", "ropewalk")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -142,7 +143,18 @@ def test_data_scripts_and_tests_are_never_imported() -> None:
         if within(module, NEVER)
     ]
     assert wrong == []
-    assert not list((ROOT / "results").rglob("*.py"))
+    assert not list((REPOSITORY / "results").rglob("*.py"))
+
+
+def test_no_test_imports_from_another() -> None:
+    """What several tests need lies beside them, in a module that is no test."""
+    wrong = [
+        f"{path.name} imports {module}"
+        for path in sorted((REPOSITORY / "tests").glob("*.py"))
+        for module, _ in imports(ast.parse(path.read_text(encoding="utf-8")))
+        if module.startswith("tests.test_")
+    ]
+    assert wrong == []
 
 
 def test_a_plugin_is_told_in_one_line() -> None:

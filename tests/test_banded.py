@@ -6,7 +6,6 @@ import bisect
 import inspect
 from copy import deepcopy
 from dataclasses import replace
-from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -22,66 +21,21 @@ from harness.rope.config import rope_of
 from harness.rope.patch import scaled
 from harness.rope.positions import banded
 from scaling import (
-    dual_chunk,
-    dynamic_ntk,
-    leaky_rerope,
-    lm_infinite,
-    log_n,
     native,
     none,
-    rerope,
     self_extend,
-    string,
-    yarn,
 )
 from scaling._bands import Bands, by_distance
-from tests.families import TOKENS, build, tiny
+from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
+from tests.families import TOKENS
 from tests.naive import naively
-from tests.tiny import WINDOW
 
-LENGTH = 2 * WINDOW
-METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "rerope": (rerope, {}),
-    "leaky_rerope": (leaky_rerope, {}),
-    "self_extend": (self_extend, {}),
-    "dual_chunk": (dual_chunk, {}),
-    "string": (string, {}),
-    "lm_infinite": (lm_infinite, {}),
-    "log_n on yarn": (log_n, {"on": partial(yarn.frequencies, factor=2)}),
-    "per_query": (dynamic_ntk, {"mode": "per_query"}),
-    "per_query exact": (dynamic_ntk, {"mode": "per_query", "block": 1}),
-}
 # Half-split, interleaved, partial, offset; grouped queries, soft-capping, sinks, sliding layers,
 # layers without a rotary embedding, a rotary embedding per layer type, two attentions a layer.
 FAMILIES = (
     "cohere", "cohere2", "ernie4_5", "gemma2", "gemma3_text", "glm", "gpt_neox", "gpt_oss", "llama",
     "olmo2", "phi3", "qwen3", "smollm3",
 )  # fmt: skip
-TOKEN = TOKENS[:, :LENGTH]
-
-
-@cache
-def model_of(family: str) -> Any:
-    return build(tiny(family))
-
-
-def bands_of(family: str, method: str = "self_extend", length: int = LENGTH) -> Bands:
-    module, options = METHODS[method]
-    found = module.bands(rope_of(model_of(family).config), length, **options)
-    assert isinstance(found, Bands)
-    return found
-
-
-@torch.inference_mode()
-def likelihoods(model: Any, tokens: torch.Tensor = TOKEN, **given: Any) -> torch.Tensor:
-    """Return the log-likelihood of every next token, (length - 1,) float64."""
-    logits = model(input_ids=tokens, **{"use_cache": False, **given}).logits[0, :-1]
-    return logits.double().log_softmax(-1).gather(1, tokens[0, 1:, None])[:, 0]
-
-
-def inside(model: Any, bands: Bands, tokens: torch.Tensor = TOKEN) -> torch.Tensor:
-    with banded(model, bands):
-        return likelihoods(model, tokens)
 
 
 def check_naive(family: str, method: str) -> None:

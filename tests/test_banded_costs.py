@@ -17,7 +17,7 @@ from harness.rope.positions import banded
 from scaling import dual_chunk, dynamic_ntk, rerope
 from scaling._bands import Bands, by_distance
 from scaling._types import Frequencies, Rope
-from tests.test_banded import METHODS, bands_of, model_of
+from tests.banded import METHODS, bands_of, model_of
 
 ROPE = Rope(16, 10_000.0, 256)
 

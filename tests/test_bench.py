@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from harness.plugins import ROOT
+from tests import ROOT
 
 
 def bench(out: Path, *words: str) -> list[dict[str, str]]:

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,66 +19,13 @@ from transformers import AutoConfig, GPT2Config
 
 from harness.cli.app import main
 from harness.engine import OutOfMemory
-from harness.plugins import ROOT, names
+from harness.plugins import names
 from harness.runs.store import RUN, SAMPLES, writing
+from tests import ROOT
+from tests.command_line import CELLS, MINE, QUESTIONS, SETTINGS, Ropewalk, samples, sweep
 from tests.tiny import save_tiny, tiny_tokenizer
 
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
-SETTINGS: dict[str, list[str]] = {
-    "length": ["5x", "8x"],
-    "task": ["perplexity:tail=16", "passkey:depths=2,trials=2"],
-    "scaling": ["none", "pi", "yarn:factor=4"],
-}
-CELLS, QUESTIONS = 2 * 2 * 3, 2 * 3 * (3 + 4)  # three documents, four keys
-MINE = """
-from scaling._types import Frequencies
-
-def frequencies(rope, length, *, factor: float = 1.0):
-    return Frequencies(rope.inv_freq() / factor)
-"""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left: exit status and what it said."""
-
-    status: int
-    out: str
-    err: str
-
-
-Ropewalk = Callable[..., Outcome]
-
-
-@pytest.fixture
-def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
-    """Return the command line, called in this process."""
-
-    def call(*words: object) -> Outcome:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        out, err = capsys.readouterr()
-        return Outcome(ended.value.code or 0, out, err)  # type: ignore[arg-type]
-
-    return call
-
-
-def sweep(model: Path, docs: Path | str, folder: Path, **changes: Sequence[str]) -> list[str]:
-    """Return the words of a small sweep over 12 cells."""
-    words = ["run", "--model", str(model), "--docs", str(docs), "--out", str(folder)]
-    for flag, values in {**SETTINGS, "device": ["cpu"], **changes}.items():
-        words += [f"--{flag}", *values]
-    return words
-
-
-def samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return what was measured, less what a clock and a memory gauge say, each sample once."""
-    lines = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
-    found = {(line["cell"], line["question"]): line for line in lines}
-    assert len(found) == len(lines), "a sample was measured twice"
-    for record in found.values():
-        del record["seconds"], record["peak_mib"], record["session"]
-    return found
 
 
 @pytest.fixture
@@ -439,7 +385,7 @@ class TestRefused:
             ),
             (
                 {"length": "long"},
-                "length: 'long' is no length; write 512, 4k (4096) or 2x (of the window) "
+                "length: 'long' is no length; write 512, 4k (4096), or 2x or 1.5x (of the window) "
                 "(given: 'long').",
             ),
             (

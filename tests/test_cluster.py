@@ -27,10 +27,7 @@ from harness.runs.store import RUN, append
 from harness.sweep.answer import Failed
 from harness.sweep.plan import Cell
 from tasks._types import Question
-from tests.test_cli import Ropewalk, ropewalk, samples, sweep
-from tests.test_survival import MANY, whole
-
-__all__ = ["ropewalk", "whole"]  # fixtures
+from tests.command_line import MANY, Ropewalk, samples, sweep
 
 ray = pytest.importorskip("ray")
 
@@ -211,7 +208,7 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
 
 
 def test_a_lost_node_costs_nothing(
-    whole: Path,
+    many: Path,
     tiny: Path,
     docs: Path,
     tmp_path: Path,
@@ -225,8 +222,8 @@ def test_a_lost_node_costs_nothing(
     assert done.status == 0, done.err
     assert "A worker was lost; its " in done.err
     assert "raylet" not in done.out + done.err
-    assert samples(tmp_path) == samples(whole)
-    run, alone = (json.loads((folder / RUN).read_text()) for folder in (tmp_path, whole))
+    assert samples(tmp_path) == samples(many)
+    run, alone = (json.loads((folder / RUN).read_text()) for folder in (tmp_path, many))
     (session,) = run.pop("sessions")
     threads = [(worker["host"], worker["threads"]) for worker in session["workers"]]
     assert threads == [(socket.gethostname(), 1)] * 2
@@ -235,7 +232,7 @@ def test_a_lost_node_costs_nothing(
 
 
 def test_a_lost_worker_costs_nothing(
-    whole: Path,
+    many: Path,
     tiny: Path,
     docs: Path,
     tmp_path: Path,
@@ -255,7 +252,7 @@ def test_a_lost_worker_costs_nothing(
     done = ropewalk(*words)
     assert done.status == 0, done.err
     assert "A worker was lost; its " in done.err
-    assert samples(tmp_path) == samples(whole)
+    assert samples(tmp_path) == samples(many)
     assert not ray.is_initialized()
     assert set(temporary()) <= before
     monkeypatch.setattr(

@@ -11,9 +11,8 @@ from harness.cli.app import main
 from harness.cli.describe import describe
 from harness.errors import UserError
 from harness.plugins import FOLDERS, load, names
-from tests.test_cli import Ropewalk, ropewalk, sweep
+from tests.command_line import Ropewalk, sweep
 
-__all__ = ["ropewalk"]  # a fixture
 EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
 
 

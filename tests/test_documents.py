@@ -13,21 +13,10 @@ import pytest
 from harness.data import embedded
 from harness.data.documents import open_documents
 from harness.errors import UserError
+from tests.reading import read, refused
 
 SHORTEST = 12_000  # characters; about 3000 tokens of the reference model
 ROWS = {"text": ["one", "two", "three"], "number": [1, 2, 3]}
-
-
-def read(given: object) -> list[tuple[str, str]]:
-    """Return the documents of a name."""
-    return list(open_documents(str(given)).read())
-
-
-def refused(given: object) -> str:
-    """Return the sentence documents are refused with."""
-    with pytest.raises(UserError) as caught:
-        read(given)
-    return str(caught.value)
 
 
 @pytest.fixture(scope="module")

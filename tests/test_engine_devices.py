@@ -12,8 +12,8 @@ from harness.engine import Sizes, packed_attention, sdpa, trunk
 from harness.rope import online_softmax
 from harness.rope.online_softmax import Merged, attend
 from harness.rope.tiles import Piece
+from tests.asking import asked, together
 from tests.families import build, tiny
-from tests.test_engine_exact import asked, together
 
 
 @pytest.fixture

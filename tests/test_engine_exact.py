@@ -18,6 +18,7 @@ from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import causal, room, tile_mask
 from harness.model.checkpoint import REFERENCE
 from tasks._types import Answer, Question
+from tests.asking import asked, together
 from tests.families import SUPPORTED, build, tiny
 from tests.tiny import tiny_config
 
@@ -35,29 +36,9 @@ ALONE = tuple(name for name in SUPPORTED if name not in (*DENSE, *EXPERTS))
 FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
-def asked(longest: int = 600) -> list[Question]:
-    """Return questions that share: lengths of one text, forks, equal tokens, a few tokens alone."""
-    draw = Random("exact")
-
-    def drawn(count: int) -> list[int]:
-        return [draw.randrange(1, 257) for _ in range(count)]
-
-    text = drawn(longest)
-    fork = text[:300] + drawn(77)
-    given = [
-        (text, 1), (text[:512], 1), (text[:301], 40), (fork, 330), (fork, 340),
-        (text[:411] + drawn(150), 520), (drawn(20), 3), (drawn(5), 1), (drawn(129), 100),
-    ]  # fmt: skip
-    return [Question("q", len(tokens), tuple(tokens), start) for tokens, start in given]
-
-
 def alone(model: Any, questions: list[Question]) -> dict[int, Answer | None]:
     """Return the answers to questions asked one at a time."""
     return {i: dict(answers(model, [one]))[0] for i, one in enumerate(questions)}
-
-
-def together(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, Answer | None]:
-    return dict(answers(model, questions, sizes))
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,7 @@ import pytest
 from harness.plugins import ROOT
 from harness.rope import patch as machine
 from harness.runs.store import RUN, SAMPLES
-from tests.test_cli import MINE, Ropewalk, ropewalk, samples, sweep
-
-__all__ = ["ropewalk"]  # a fixture
+from tests.command_line import MINE, Ropewalk, samples, sweep
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"]}
 PICKY = MINE.replace("    return", "    1 / (512 - length)\n    return")

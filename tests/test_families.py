@@ -11,10 +11,10 @@ import transformers
 
 from harness.errors import UserError
 from harness.model.checkpoint import check_scaling_is_rotary, open_checkpoint
-from harness.plugins import ROOT
 from harness.rope.config import FULL, rope_of
 from harness.rope.frequencies import check_geometry, patched, rotary_name
 from scaling import native, pi, yarn
+from tests import ROOT
 from tests.families import (
     FACTOR,
     INDEXING,

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.plugins import ROOT
 from harness.runs.folders import asked, check_same_question, default_folder, reports_of, runs_in
 from harness.runs.store import RUN
+from tests import ROOT
 
 Record = dict[str, Any]
 

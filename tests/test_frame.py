@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from harness.cli.app import main
 from harness.errors import UserError
 from harness.reports.stats.cells import cells
 from harness.runs.frame import make_frame
-from harness.runs.store import RUN, SAMPLES
+from harness.runs.store import SAMPLES
+from tests.runs import changed, sweep
 from tests.tiny import save_tiny
-
-
-def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:
-    """Run a small sweep; later words win over these."""
-    settings = {"--length": "2x", "--scaling": "pi", "--task": "perplexity:tail=16"}
-    settings |= dict(zip(words[::2], words[1::2], strict=True))
-    flags = [text for pair in settings.items() for text in pair]
-    with pytest.raises(SystemExit) as ended:
-        main(["run", "--model", str(model), "--docs", str(docs), "--out", str(out), *flags])
-    assert ended.value.code == 0
-    return out
 
 
 @pytest.fixture
 def run(tiny: Path, docs: Path, tmp_path: Path) -> Path:
     return sweep(tiny, docs, tmp_path / "run")
-
-
-def changed(run: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
-    """Copy a run and change its record."""
-    shutil.copytree(run, out)
-    record = json.loads((out / RUN).read_text())
-    change(record)
-    (out / RUN).write_text(json.dumps(record))
-    return out
 
 
 def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:

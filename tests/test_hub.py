@@ -12,7 +12,7 @@ import pytest
 from huggingface_hub import constants
 
 from harness.cli.app import main
-from tests.test_documents import read, refused
+from tests.reading import read, refused
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -26,7 +26,7 @@ from harness.data.corpus import make_library, open_all
 from harness.data.tokenize import make_reader, tokenize
 from harness.errors import UserError
 from harness.plugins import load
-from tests.test_documents import read, refused
+from tests.reading import read, refused
 from tests.tiny import tiny_tokenizer
 
 TEXT = "Es war einmal …\nand it was long\r\n"

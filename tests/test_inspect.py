@@ -18,11 +18,11 @@ from harness.cli.app import main
 from harness.inspection import channel_figure, decay_figure
 from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
 from harness.methods.channels import channels, decay
-from harness.plugins import ROOT
 from harness.sweep.parse import parse
 from harness.sweep.spec import Spec
 from scaling import ntk, p_rope, pi
 from scaling._types import Frequencies, Rope
+from tests import ROOT
 
 # Frequencies 1 and 1/10: 32 / 2π = 5.09 and 0.509 turns in the trained window.
 SMALL = Rope(rotary_dim=4, base=100.0, trained_length=32)
@@ -296,8 +296,8 @@ class TestCommand:
         [
             (("./gone",), "model folder ./gone does not exist; give a folder or a hub name "
              "(owner/name)."),
-            (("--length", "2y"), "length: '2y' is no length; write 512, 4k (4096) or 2x (of the "
-             "window) (given: '2y')."),
+            (("--length", "2y"), "length: '2y' is no length; write 512, 4k (4096), or 2x or 1.5x "
+             "(of the window) (given: '2y')."),
             (("--scaling", "pi", "pi"), "--scaling names 'pi' twice; leave one out, or rename a "
              "file."),
             (("--scaling", "pi:factor=0.5"), "scaling pi:factor=0.5 at length 256: factor must be "

@@ -15,7 +15,7 @@ from harness.cli.app import main
 from harness.runs.comparable import reasons
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
-from tests.test_frame import changed, sweep
+from tests.runs import changed, sweep
 
 
 def record(**changes: Any) -> dict[str, Any]:

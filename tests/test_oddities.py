@@ -18,7 +18,7 @@ from harness.data.documents import open_documents
 from harness.data.oddities import is_html, notes, warnings
 from harness.errors import UserError
 from harness.plugins import load
-from tests.test_documents import refused
+from tests.reading import refused
 from tests.tiny import tiny_tokenizer
 
 PROSE = "A long sentence of the kind that a book has, and then another one.\n" * 20

@@ -17,7 +17,7 @@ from harness.sweep.measure import measure
 from harness.sweep.pace import Pace
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
-from tests.test_max_memory import run
+from tests.command_line import Ropewalk
 
 GIVEN: dict[str, Any] = {
     "scaling": ["none", "rerope"],
@@ -103,13 +103,12 @@ def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) ->
 
 
 def test_a_dry_run_says_how_long(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a rate of this machine it says so; where all is measured, that there is nothing."""
-    words = ["--model", str(tiny), "--docs", str(docs), "--length", "1x", "--scaling", "none",
-             "--task", "perplexity:tail=16", "--out", str(tmp_path / "run")]  # fmt: skip
-    assert run(*words, "--dry-run") == 0
-    assert "time unknown on this machine yet" in " ".join(capsys.readouterr().out.split())
-    assert run(*words) == 0
-    assert run(*words, "--dry-run") == 0
-    assert "Complete: nothing to measure." in capsys.readouterr().out
+    monkeypatch.setattr(module.constants, "HF_ASSETS_CACHE", str(tmp_path / "no rates"))
+    words = ["run", "--model", tiny, "--docs", docs, "--length", "1x", "--scaling", "none",
+             "--task", "perplexity:tail=16", "--out", tmp_path / "run"]  # fmt: skip
+    assert "time unknown on this machine yet" in " ".join(ropewalk(*words, "--dry-run").out.split())
+    assert ropewalk(*words).status == 0
+    assert "Complete: nothing to measure." in ropewalk(*words, "--dry-run").out

@@ -15,9 +15,7 @@ from harness.model import device_map
 from harness.sweep.answer import ready
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
-from tests.test_cli import Ropewalk, ropewalk, samples, sweep
-
-__all__ = ["ropewalk"]  # a fixture
+from tests.command_line import Ropewalk, samples, sweep
 
 ROOM = 0.75  # of a model's bytes, for which there is memory
 SETTINGS = {

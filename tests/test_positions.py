@@ -18,9 +18,8 @@ from harness.reports.drawing.line_labels import spread
 from harness.reports.stats.positions import positions
 from harness.runs.frame import make_frame
 from tasks._positions import BUCKETS, by_position
-from tests.frames import Row, sweep
-from tests.test_frame import sweep as run_sweep
-from tests.test_reports import TWELVE
+from tests.frames import TWELVE, Row, sweep
+from tests.runs import sweep as run_sweep
 
 
 def test_positions_by_hand() -> None:

@@ -21,9 +21,9 @@ from harness.rope.positions import banded
 from scaling import pi
 from scaling._rotation import Rotation
 from tasks._types import Question
+from tests.banded import bands_of, inside, likelihoods, model_of
 from tests.families import EXPERTS, INDEXED, TOKENS, build
 from tests.naive import naively
-from tests.test_banded import bands_of, inside, likelihoods, model_of
 from tests.tiny import SHAPE, WINDOW
 
 SPARSE = {

@@ -16,7 +16,7 @@ from harness.published.tables import read_table, read_tables
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
 from harness.sweep.sweep_file import carried
-from tests.test_frame import sweep
+from tests.runs import sweep
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
           "yarn-table-1", "yarn-table-2"]  # fmt: skip

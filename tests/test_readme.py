@@ -13,10 +13,10 @@ import pytest
 from harness.cli.app import main
 from harness.plugins import FOLDERS, catalogue
 from harness.sweep.sweep_file import carried
+from tests import ROOT
 from tests.conftest import WORDS
 from tests.tiny import save_tiny
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LISTS = {"scaling": ("method",), "tasks": ("task",), "harness": ("report", "sweep")}
 DOCUMENTS = [

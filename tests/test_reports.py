@@ -23,7 +23,7 @@ from harness.reports import curves, passkey_map, scores
 from harness.reports.drawing import style
 from harness.reports.drawing.style import SIZE, folded, letter
 from harness.reports.writing.tables import markdown, wide
-from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, Row, sweep
+from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
 FOLDER = Path(harness.reports.__path__[0])
 NAMES = sorted(
@@ -33,8 +33,6 @@ NAMES = sorted(
 )
 FRAME = sweep()
 MERGED = "ntk = dynamic_ntk"
-TWELVE = ("none", "native", "pi", "ntk", "dynamic_ntk", "yarn:factor=8,beta_fast=16,beta_slow=2",
-          "mine", "llama3", "longrope", "rerope", "self_extend:group=8", "string")  # fmt: skip
 
 
 def report(name: str) -> ModuleType:

@@ -13,7 +13,7 @@ import pytest
 from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.reproduce import compare, differences
-from tests.test_frame import changed, sweep
+from tests.runs import changed, sweep
 from tests.tiny import save_tiny
 
 Rerun = Callable[..., tuple[int, str, str]]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.__main__ import start
-from harness.plugins import ROOT
+from tests import ROOT
 
 HEAVY = ("torch", "transformers", "datasets")
 PROGRAM = """

@@ -15,17 +15,14 @@ from typing import Any
 
 import pytest
 
-from harness.cli.app import main
 from harness.engine import Sizes
 from harness.errors import UserError
-from harness.plugins import ROOT
 from harness.replacing import replacing
 from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
 from harness.sweep import plan
-from tests.test_cli import Ropewalk, ropewalk, samples, sweep
+from tests import ROOT
+from tests.command_line import MANY, Ropewalk, samples, sweep
 from tests.tiny import save_tiny
-
-__all__ = ["ropewalk"]  # a fixture
 
 KILLER = """
 import os, random, signal, sys, time
@@ -73,21 +70,8 @@ while True:
 """
 
 
-MANY = {"task": ["perplexity:tail=16", "passkey:depths=4,trials=4"]}  # samples to be killed between
-
-
-@pytest.fixture(scope="module")
-def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run that nothing disturbed."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    with pytest.raises(SystemExit) as ended:
-        main(sweep(tiny, docs, folder, **MANY))
-    assert not ended.value.code
-    return folder
-
-
 def test_kills_at_random_moments_change_no_bit(
-    whole: Path, tiny: Path, docs: Path, tmp_path: Path
+    many: Path, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
     """Killed again and again, the same command ends with the undisturbed samples, each once."""
     folder = tmp_path / "run"
@@ -99,9 +83,9 @@ def test_kills_at_random_moments_change_no_bit(
     assert status == 0, done.stderr
     assert kills >= 6, done.stdout
     assert partly >= 4, done.stdout
-    assert samples(folder) == samples(whole)
+    assert samples(folder) == samples(many)
     scores = Path("reports") / "scores.csv"
-    assert (folder / scores).read_bytes() == (whole / scores).read_bytes()
+    assert (folder / scores).read_bytes() == (many / scores).read_bytes()
     assert not list(folder.rglob("*.new"))
 
 
@@ -110,7 +94,7 @@ class TestDisk:
 
     def test_a_disk_that_fills_up_keeps_what_was_measured(
         self,
-        whole: Path,
+        many: Path,
         tiny: Path,
         docs: Path,
         tmp_path: Path,
@@ -141,7 +125,7 @@ class TestDisk:
         assert 1000 < len(left) <= 2000
         assert ropewalk(*words).status == 0
         assert (tmp_path / SAMPLES).read_bytes().startswith(left)
-        assert samples(tmp_path) == samples(whole)
+        assert samples(tmp_path) == samples(many)
 
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
     def test_a_full_disk_is_one_sentence(self) -> None:
@@ -251,9 +235,9 @@ class TestScreen:
         """What it did not read was not completed, and that is no mishap to be told."""
         assert self.ended("list | true") == (130, "")
 
-    def test_a_terminal_that_lacks_a_letter(self, whole: Path, tmp_path: Path) -> None:
+    def test_a_terminal_that_lacks_a_letter(self, many: Path, tmp_path: Path) -> None:
         """Tables are shown with what there is; the files have every letter."""
-        words = f"report {whole} --report scores --out {tmp_path}"
+        words = f"report {many} --report scores --out {tmp_path}"
         assert self.ended(words, PYTHONIOENCODING="ascii") == (0, "")
 
 

@@ -10,9 +10,7 @@ import pandas as pd
 import pytest
 
 from harness.plugins import ROOT
-from tests.test_cli import MINE, Ropewalk, ropewalk, samples, sweep
-
-__all__ = ["ropewalk"]  # a fixture
+from tests.command_line import MINE, Ropewalk, samples, sweep
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["5x"]}
 SAMPLE = "Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)"

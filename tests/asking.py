@@ -1,0 +1,29 @@
+"""Questions that share beginnings, and their answers from the engine."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from harness.engine import Sizes, answers
+from tasks._types import Answer, Question
+
+
+def asked(longest: int = 600) -> list[Question]:
+    """Return questions that share: lengths of one text, forks, equal tokens, a few tokens alone."""
+    draw = Random("exact")
+
+    def drawn(count: int) -> list[int]:
+        return [draw.randrange(1, 257) for _ in range(count)]
+
+    text = drawn(longest)
+    fork = text[:300] + drawn(77)
+    given = [
+        (text, 1), (text[:512], 1), (text[:301], 40), (fork, 330), (fork, 340),
+        (text[:411] + drawn(150), 520), (drawn(20), 3), (drawn(5), 1), (drawn(129), 100),
+    ]  # fmt: skip
+    return [Question("q", len(tokens), tuple(tokens), start) for tokens, start in given]
+
+
+def together(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, Answer | None]:
+    return dict(answers(model, questions, sizes))

@@ -1,0 +1,55 @@
+"""A small sweep on the command line, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.runs.store import SAMPLES
+
+SETTINGS: dict[str, list[str]] = {
+    "length": ["5x", "8x"],
+    "task": ["perplexity:tail=16", "passkey:depths=2,trials=2"],
+    "scaling": ["none", "pi", "yarn:factor=4"],
+}
+CELLS, QUESTIONS = 2 * 2 * 3, 2 * 3 * (3 + 4)  # three documents, four keys
+MANY = {"task": ["perplexity:tail=16", "passkey:depths=4,trials=4"]}  # samples to be killed between
+MINE = """
+from scaling._types import Frequencies
+
+def frequencies(rope, length, *, factor: float = 1.0):
+    return Frequencies(rope.inv_freq() / factor)
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: exit status and what it said."""
+
+    status: int
+    out: str
+    err: str
+
+
+Ropewalk = Callable[..., Outcome]
+
+
+def sweep(model: Path, docs: Path | str, folder: Path, **changes: Sequence[str]) -> list[str]:
+    """Return the words of a small sweep over 12 cells."""
+    words = ["run", "--model", str(model), "--docs", str(docs), "--out", str(folder)]
+    for flag, values in {**SETTINGS, "device": ["cpu"], **changes}.items():
+        words += [f"--{flag}", *values]
+    return words
+
+
+def samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return what was measured, less what a clock and a memory gauge say, each sample once."""
+    lines = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+    found = {(line["cell"], line["question"]): line for line in lines}
+    assert len(found) == len(lines), "a sample was measured twice"
+    for record in found.values():
+        del record["seconds"], record["peak_mib"], record["session"]
+    return found

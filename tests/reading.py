@@ -1,0 +1,20 @@
+"""Documents as a user names them, and the sentence they are refused with."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.data.documents import open_documents
+from harness.errors import UserError
+
+
+def read(given: object) -> list[tuple[str, str]]:
+    """Return the documents of a name."""
+    return list(open_documents(str(given)).read())
+
+
+def refused(given: object) -> str:
+    """Return the sentence documents are refused with."""
+    with pytest.raises(UserError) as caught:
+        read(given)
+    return str(caught.value)

@@ -1,0 +1,34 @@
+"""Small finished runs, and runs whose record was changed."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.app import main
+from harness.runs.store import RUN
+
+
+def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:
+    """Run a small sweep; later words win over these."""
+    settings = {"--length": "2x", "--scaling": "pi", "--task": "perplexity:tail=16"}
+    settings |= dict(zip(words[::2], words[1::2], strict=True))
+    flags = [text for pair in settings.items() for text in pair]
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--model", str(model), "--docs", str(docs), "--out", str(out), *flags])
+    assert ended.value.code == 0
+    return out
+
+
+def changed(run: Path, out: Path, change: Callable[[dict[str, Any]], object]) -> Path:
+    """Copy a run and change its record."""
+    shutil.copytree(run, out)
+    record = json.loads((out / RUN).read_text())
+    change(record)
+    (out / RUN).write_text(json.dumps(record))
+    return out
