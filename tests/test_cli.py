@@ -248,7 +248,7 @@ left, append = int(sys.argv[1]), measure.append
 def killed(file, record):
     global left
     if not left:
-        file.write(b'{"cell": "' + record["cell"].encode())
+        file.file.write(b'{"cell": "' + record["cell"].encode())
         os.kill(os.getpid(), signal.SIGKILL)
     left -= 1
     append(file, record)

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -18,82 +18,87 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from harness.cluster.batches import Group, groups
-from harness.cluster.workers import LOSSES, _Shift
+from harness.cluster.batches import split
+from harness.cluster.workers import LOSSES, SILENT, Assignment, Dispatch, Loaded
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.runs.store import RUN, append
 from harness.sweep.answer import Failed
-from harness.sweep.plan import Cell
+from harness.sweep.cells import Batch, Cell, Item
+from scaling._types import Frequencies
 from tasks._types import Question
 from tests.command_line import MANY, Ropewalk, samples, sweep
 
 ray = pytest.importorskip("ray")
 
 
-class TestGroups:
+class TestBatches:
     """What is given out together."""
 
-    def items(self, *tokens: Sequence[int]) -> list[tuple[Cell, Question]]:
+    def batch(self, *tokens: Sequence[int]) -> Batch:
         """Return questions of these tokens in one cell."""
-        cell = Cell("none", "task", 1, "f", "key", ())
-        return [(cell, Question("u", len(t), tuple(t), 1)) for t in tokens]
+        rotation = Frequencies(torch.ones(1))
+        cell = Cell("none", "task", 1, rotation, "key", ())
+        return Batch(
+            rotation, tuple(Item(cell, Question("u", len(t), tuple(t), 1)) for t in tokens)
+        )
 
     @pytest.mark.parametrize("workers", [1, 2, 7, 100])
-    def test_every_question_is_in_one_group(self, workers: int) -> None:
-        """Nothing is lost or doubled, no group mixes fingerprints, and the longest go first."""
+    def test_every_question_is_in_one_batch(self, workers: int) -> None:
+        """Nothing is lost or doubled, no batch mixes rotations, and the longest go first."""
         draw = Random(workers)
-        work = {
-            name: self.items(*([draw.randrange(9)] * draw.randrange(2, 50) for _ in range(40)))
-            for name in ("f", "g")
-        }
-        found = groups(work, workers)
-        for name, items in work.items():
-            got = [item for g in found if g.fingerprint == name for item in g.left.values()]
-            assert sorted(map(id, got)) == sorted(map(id, items))
-        assert [g.tokens for g in found] == sorted((g.tokens for g in found), reverse=True)
+        work = [
+            self.batch(*([draw.randrange(9)] * draw.randrange(2, 50) for _ in range(40)))
+            for _ in range(2)
+        ]
+        found = split(work, workers)
+        for batch in work:
+            got = [item for b in found if b.rotation is batch.rotation for item in b.items]
+            assert sorted(map(id, got)) == sorted(map(id, batch.items))
+        assert [b.tokens for b in found] == sorted((b.tokens for b in found), reverse=True)
 
     def test_what_shares_a_beginning_stays_together(self) -> None:
         """The engine computes it once; what shares little may go to another worker."""
         first, second = range(1, 101), range(500, 600)
         nested = [first[:30], first[:60], first, [*first[:70], *second[:30]]]
-        found = groups({"f": self.items(*nested, second, [*first[:20], *second[:80]])}, 100)
-        lengths = [sorted(q.length for _, q in group.left.values()) for group in found]
+        found = split([self.batch(*nested, second, [*first[:20], *second[:80]])], 100)
+        lengths = [sorted(question.length for _, question in batch.items) for batch in found]
         assert lengths == [[30, 60, 100, 100], [100], [100]]
 
     def test_every_worker_gets_several(self) -> None:
         """With questions enough, no worker waits long for the last one."""
-        work = {"f": self.items(*([n] * 10 for n in range(1000)))}
-        found = groups(work, 5)
+        found = split([self.batch(*([n] * 10 for n in range(1000)))], 5)
         assert 4 * 5 <= len(found) <= 8 * 5
-        assert max(group.tokens for group in found) <= 10_000 / (4 * 5)
+        assert max(batch.tokens for batch in found) <= 10_000 / (4 * 5)
 
 
 class TestLosses:
     """What loses workers is tried again, then question by question, and then told."""
 
     @pytest.fixture
-    def shift(self) -> Any:
-        """Return a shift whose workers are objects, and which notes what they are asked."""
+    def dispatch(self) -> Any:
+        """Return a dispatch whose workers are objects, and which notes what they are asked."""
         given: list[Any] = []
 
-        def remote(_: Any, questions: Sequence[Question], sizes: Sizes) -> object:
+        def remote(_: Any, questions: Mapping[Any, Question], sizes: Sizes) -> object:
             given.append((len(questions), sizes))
             return object()
 
         answer = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=remote))
-        shift: Any = object.__new__(_Shift)
-        shift.ray, shift.sizes, shift.plan = ray, DEFAULT, SimpleNamespace(rotations={"f": None})
-        shift.queue, shift.busy, shift.free, shift.loading = deque(), {}, [], {}
-        shift.cluster = SimpleNamespace(tell=(told := []).append)
-        shift.given, shift.told, shift.worker = given, told, SimpleNamespace(answer=answer)
-        return shift
+        made: Any = object.__new__(Dispatch)
+        made.ray, made.sizes = ray, DEFAULT
+        made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
+        made.cluster = SimpleNamespace(tell=(told := []).append)
+        made.given, made.told = given, told
+        made.loaded = Loaded(SimpleNamespace(answer=answer), "the worker on here (process 7)")
+        return made
 
-    def lose(self, shift: Any, group: Group, error: Exception) -> list[Any]:
-        """Give out the group, lose its worker, and return what is told of its questions."""
-        shift._give(shift.worker, group)
-        return list(shift._again(group, error))
+    def lose(self, dispatch: Any, batch: Batch, losses: int, error: Exception) -> list[Any]:
+        """Give out the batch, lose its worker, and return what is told of its questions."""
+        dispatch._assign(dispatch.loaded, batch, losses)
+        return list(dispatch._again(dispatch.busy.popitem()[1], error))
 
     @pytest.mark.parametrize(
         ("error", "failure"),
@@ -103,19 +108,16 @@ class TestLosses:
         ],
     )
     def test_what_loses_every_worker_is_a_failure(
-        self, error: Exception, failure: str | None, shift: Any
+        self, error: Exception, failure: str | None, dispatch: Any
     ) -> None:
         """The sweep goes on; in smaller chunks and alone every question had another chance."""
-        items = TestGroups().items([1, 2], [3, 4])
-        group = Group("f", dict(enumerate(items)))
-        for _ in range(LOSSES - 1):
-            assert self.lose(shift, group, error) == []
-            assert shift.queue.popleft() is group
-        assert self.lose(shift, group, error) == []
-        first, second = shift.queue
-        assert [*first.left.values(), *second.left.values()] == items
-        for alone, item in zip((first, second), items, strict=True):
-            ((lost, reply),) = self.lose(shift, alone, error)
+        batch = TestBatches().batch([1, 2], [3, 4])
+        for losses in range(LOSSES - 1):
+            assert self.lose(dispatch, batch, losses, error) == []
+            assert dispatch.queue.popleft() == (batch, losses + 1)
+        assert self.lose(dispatch, batch, LOSSES - 1, error) == []
+        for (alone, losses), item in zip(dispatch.queue, batch.items, strict=True):
+            ((lost, reply),) = self.lose(dispatch, alone, losses, error)
             assert lost is item
             if failure is None:
                 assert reply.outcome == OutOfMemory()
@@ -123,10 +125,10 @@ class TestLosses:
                 assert isinstance(reply.outcome, Failed)
                 assert reply.outcome.reason.startswith(failure)
         wanted = [(2, DEFAULT), *[(2, DEFAULT.least)] * (LOSSES - 1), *[(1, DEFAULT.least)] * 2]
-        assert shift.given == wanted
+        assert dispatch.given == wanted
 
     def test_workers_that_cannot_load_end_no_sweep_that_others_measure(
-        self, shift: Any, monkeypatch: pytest.MonkeyPatch
+        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where someone works, it goes on without; where no one does, it is refused."""
 
@@ -134,30 +136,44 @@ class TestLosses:
             raise ray.exceptions.RayError("gone")
 
         monkeypatch.setattr(ray, "get", lost)
-        monkeypatch.setattr(_Shift, "_hire", lambda shift: shift.loading.update({0: None}))
+        monkeypatch.setattr(Dispatch, "_start_worker", lambda it: it.loading.update({0: None}))
         for busy in ({"stream": None}, {}):
-            shift.lost, shift.loading, shift.busy = 0, {0: None}, busy
+            dispatch.lost, dispatch.loading, dispatch.busy = 0, {0: None}, busy
             for _ in range(LOSSES - 1):
-                shift._join(0)
+                dispatch._loaded(0)
             if busy:
-                shift._join(0)
-                assert shift.told[-1].startswith("Going on without one: 3 workers were lost while")
-                assert not shift.loading
+                dispatch._loaded(0)
+                assert dispatch.told[-1].startswith(
+                    "Going on without one: 3 workers were lost while"
+                )
+                assert not dispatch.loading
             else:
                 with pytest.raises(UserError, match="3 workers were lost while they loaded"):
-                    shift._join(0)
+                    dispatch._loaded(0)
 
     @pytest.mark.parametrize("left", [[], [{"Alive": True, "Resources": {"CPU": 1.0}}]])
     def test_no_node_is_waited_for_without_end(
-        self, left: list[Any], shift: Any, monkeypatch: pytest.MonkeyPatch
+        self, left: list[Any], dispatch: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Where no node could hold a worker it ends after a while, and what is measured is kept."""
-        shift.loading, shift.cluster.threads, shift.cluster.device = {0: None}, 2, "cpu"
+        dispatch.loading, dispatch.cluster.threads, dispatch.cluster.device = {0: None}, 2, "cpu"
         monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
         monkeypatch.setattr(ray, "nodes", lambda: left)
         with pytest.raises(UserError, match="no worker is left, nor a node .* is kept"):
-            shift._wait()
-        assert 1 < len(shift.told) < 30
+            dispatch._wait()
+        assert 1 < len(dispatch.told) < 30
+
+    def test_a_silent_worker_is_named(self, dispatch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A busy worker that sends nothing is named with what can be done, and is waited for."""
+        waits = iter([([], [])] * (2 * SILENT) + [(["stream"], [])])
+        monkeypatch.setattr(ray, "wait", lambda *_, **__: next(waits))
+        batch = TestBatches().batch([1, 2])
+        dispatch.busy = {"stream": Assignment(dispatch.loaded, batch, 0)}
+        assert dispatch._wait() == "stream"
+        first, second = dispatch.told
+        assert first.startswith("No reply for 5 minutes from the worker on here (process 7).")
+        assert "can be killed: its samples are then given out again" in first
+        assert second.startswith("No reply for 10 minutes")
 
 
 @pytest.fixture

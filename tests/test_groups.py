@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster.batches import groups
+from harness.cluster.batches import split
 from harness.engine import DEFAULT
 from harness.sweep.answer import ready, replies
 from harness.sweep.backend import ThisProcess
@@ -35,21 +35,15 @@ def plan(tiny: Path, docs: Path) -> Plan:
 def together(plan: Plan) -> Answers:
     """Return every answer of one process that has all questions at once."""
     found = ThisProcess("cpu").answers(plan, plan.work(set()), DEFAULT)
-    return {(cell.key, question.digest): reply.outcome for (cell, question), reply in found}
+    return {item.key: reply.outcome for item, reply in found}
 
 
 @pytest.mark.parametrize("workers", [3, 100])
-def test_groups_change_no_bit(workers: int, plan: Plan, together: Answers) -> None:
-    """Few groups or many: every question has one answer, and it is the same bit for bit."""
-    given = groups(plan.work(set()), workers)
+def test_batches_change_no_bit(workers: int, plan: Plan, together: Answers) -> None:
+    """Few batches or many: every question has one answer, and it is the same bit for bit."""
     model, apart = ready(plan.checkpoint), {}
-    for group in given:
-        items = list(group.left.values())
-        questions = [question for _, question in items]
-        rotation = plan.rotations[group.fingerprint]
-        for reply in replies(model, "cpu", rotation, questions, DEFAULT):
-            cell, question = items[reply.index]
-            assert (cell.key, question.digest) not in apart
-            apart[cell.key, question.digest] = reply.outcome
-    assert None not in apart.values()
+    for batch in split(plan.work(set()), workers):
+        for key, reply in replies(model, "cpu", batch.rotation, batch.questions, DEFAULT):
+            assert key not in apart
+            apart[key] = reply.outcome
     assert apart == together

@@ -41,23 +41,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def begun(plan: Plan, known: dict[str, float] | None = None) -> tuple[Pace, list[Any]]:
-    items = [item for some in plan.work(set()).values() for item in some]
-    pace = Pace.of(plan, items, known or {})
+    work = plan.work(set())
+    pace = Pace.of(plan, work, known or {})
     pace.begin()
-    return pace, items
+    return pace, [item for batch in work for item in batch.items]
 
 
 def test_the_time_left_is_that_of_the_cost_left(plan: Plan, clock: list[float]) -> None:
     """At a steady rate every estimate is right, though one forward answers many samples."""
     pace, items = begun(plan)
-    whole = sum(part.cost for part in pace.parts.values())
-    for cell, question in items:
-        before = sum(part.cost for part in pace.parts.values())
-        part = pace.parts[plan.hosts.get(cell.frequencies or "", cell.frequencies or "")]
-        needed = part.needs[cell.key, question.digest]
+    whole = sum(part.cost for part in pace.parts)
+    for item in items:
+        before = sum(part.cost for part in pace.parts)
+        part = pace.part_of[item.key]
+        needed = part.needs[item.key]
         clock[0] += sum(part.left[s].operations for s in needed if s in part.left) / whole * 60
-        pace.answer(cell, question, 0.0)
-        left = sum(part.cost for part in pace.parts.values())
+        pace.answer(item, 0.0)
+        left = sum(part.cost for part in pace.parts)
         assert left <= before
         assert pace.seconds_left() == pytest.approx(60 * left / whole, abs=1e-6)
     assert pace.share() == pytest.approx(1)
@@ -67,10 +67,10 @@ def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
     """Before the first answer the layers that are done tell the rate, and time runs down."""
     pace, _ = begun(plan)
     assert pace.seconds_left() is None
-    first = next(iter(pace.parts.values())).steps.steps[0]
+    first = pace.parts[0].steps.steps[0]
     clock[0] += 40
     pace.layers(first.tokens / 2)
-    whole = sum(part.cost for part in pace.parts.values())
+    whole = sum(part.cost for part in pace.parts)
     expected = 40 * (whole / (first.operations / 2) - 1)
     assert pace.seconds_left() == pytest.approx(expected)
     clock[0] += 5
@@ -82,7 +82,7 @@ def test_a_rate_is_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> No
     pace, items = begun(plan)
     clock[0] += 50
     for item in items:
-        pace.answer(*item, 0.0)
+        pace.answer(item, 0.0)
     module.keep_rates(plan, "this machine", pace)
     again, _ = begun(plan, module.known_rates(plan, "this machine"))
     assert again.seconds_left() == pytest.approx(50, rel=0.2)

@@ -72,7 +72,7 @@ def test_a_golden_slice_agrees_with_the_committed_run(
         pytest.skip("no embedded document has the same text in this Python")
     grade = next(t.module.grade for t in plan.tasks if t.label == cell.task)
     asked = known[:: max(1, len(known) // PER_CELL)][:PER_CELL]
-    with patched(model, plan.rotations[cell.frequencies]):
+    with patched(model, cell.rotation):
         for index, answer in answers(model, asked):
             question = asked[index]
             record = kept[question.digest, stored["frequencies"]]

@@ -13,12 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from harness.sweep.costs import Item
+from harness.sweep.cells import Batch, Item
 from harness.sweep.pace import Pace, keep_rates, known_rates
-from harness.sweep.plan import Cell, Plan
-from tasks._types import Question
+from harness.sweep.plan import Plan
 
-Watch = Callable[[Cell, Question, dict[str, Any]], None]
+Watch = Callable[[Item, dict[str, Any]], None]
 LOADING = "Loading the weights and checking the patch on them"
 QUIET = 60.0  # seconds without a line where no one watches
 
@@ -33,14 +32,14 @@ class Measuring:
         self.text, self.told = LOADING, time.monotonic()
 
     @contextmanager
-    def __call__(self, items: Sequence[Item]) -> Iterator[Watch]:
+    def __call__(self, work: Sequence[Batch]) -> Iterator[Watch]:
         """Show the measurement of these questions; yield what is given each sample."""
-        if not items:
+        if not work:
             self._line("Complete: nothing to measure.")
             yield lambda *_: None
             return
-        pace = self.pace = Pace.of(self.plan, items, known_rates(self.plan, self.machine))
-        self.cells = Counter(cell.key for cell, _ in items)
+        pace = self.pace = Pace.of(self.plan, work, known_rates(self.plan, self.machine))
+        self.cells = Counter(item.cell.key for batch in work for item in batch.items)
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
@@ -70,9 +69,10 @@ class Measuring:
         if not self.console.is_terminal and time.monotonic() - self.told > QUIET:
             self._line(f"{self._done()}; {told(self.pace)}")
 
-    def _sample(self, cell: Cell, question: Question, record: dict[str, Any]) -> None:
+    def _sample(self, item: Item, record: dict[str, Any]) -> None:
         assert self.pace is not None  # made before anything is measured
-        self.pace.answer(cell, question, record["seconds"])
+        self.pace.answer(item, record["seconds"])
+        cell, question = item
         self.cells[cell.key] -= 1
         named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
         self.text = f"{self._done()} · {named} · {question.unit}"

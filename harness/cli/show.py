@@ -14,10 +14,11 @@ from harness.data import oddities
 from harness.inspection.notes import notes
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
+from harness.sweep.cells import Cell, Item
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
 from harness.sweep.pace import Pace, known_rates
-from harness.sweep.plan import Cell, Plan
+from harness.sweep.plan import Plan
 from scaling._rotation import frequencies_of
 
 TOLD = 20  # lines about failures; a sweep can have thousands
@@ -34,10 +35,9 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
     table.add_column("frequencies", no_wrap=True)
     seen = set(done)
     for cell in plan.cells:
-        left = {(cell.key, question.digest) for question in cell.questions} - seen
+        left = {Item(cell, question).key for question in cell.questions} - seen
         seen |= left
-        at = cell.frequencies
-        found = frequencies_of(plan.rotations[at]) if at else None
+        found = frequencies_of(cell.rotation) if cell.rotation else None
         table.add_row(
             cell.task,
             cell.scaling,
@@ -50,11 +50,11 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
         )
     console.print(table)
     left_out(plan, console)
-    items = [item for some in plan.work(done).values() for item in some]
-    if not items:
+    work = plan.work(done)
+    if not work:
         console.print("Complete: nothing to measure.")
         return
-    seconds = Pace.of(plan, items, known_rates(plan, machine)).seconds_left()
+    seconds = Pace.of(plan, work, known_rates(plan, machine)).seconds_left()
     took = "unknown on this machine yet" if seconds is None else f"about {duration(seconds)} here"
     cost, checkpoint = estimate(plan, done), plan.checkpoint
     console.print(

@@ -54,19 +54,20 @@ def over_lengths(
     return found
 
 
-def hosts_of(rotations: Mapping[tuple[str, int], Rotation]) -> dict[str, str]:
-    """Return, of bands that a method's bands at its longest length begin with, those longest.
+def wider_of(found: Mapping[tuple[str, int], Rotation | UserError]) -> dict[str, Rotation]:
+    """Return, by fingerprint, of bands with which a method's bands at a longer length begin, those.
 
-    Both are then measured under one attention, proved on the model once, its tables made once.
+    Both can then be measured under one attention, of the method's longest length.
     """
+    rotations = {at: one for at, one in found.items() if not isinstance(one, UserError)}
     longest: dict[str, tuple[int, Rotation]] = {}
-    for (label, length), found in rotations.items():
-        longest[label] = max(longest.get(label, (0, found)), (length, found), key=itemgetter(0))
-    hosts = {}
-    for (label, length), found in rotations.items():
+    for (label, length), one in rotations.items():
+        longest[label] = max(longest.get(label, (0, one)), (length, one), key=itemgetter(0))
+    wider: dict[str, Rotation] = {}
+    for (label, length), one in rotations.items():
         whole = longest[label][1]
-        if not isinstance(found, Bands) or not isinstance(whole, Bands) or found is whole:
+        if not isinstance(one, Bands) or not isinstance(whole, Bands) or one is whole:
             continue
-        if whole.upto(length).fingerprint == found.fingerprint:
-            hosts[found.fingerprint] = whole.fingerprint
-    return hosts
+        if whole.upto(length).fingerprint == one.fingerprint:
+            wider[one.fingerprint] = whole
+    return wider

@@ -1,10 +1,10 @@
-"""What a process that holds the weights does: answer a group of questions, whatever fails."""
+"""What a process that holds the weights does: answer a batch of questions, whatever fails."""
 
 from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from harness.errors import UserError, reason
 from harness.model.checkpoint import Checkpoint
 from harness.model.weights import load_weights
 from harness.rope.patch import answering, scaled
+from harness.sweep.cells import Key
 from scaling import native
 from scaling._rotation import Rotation
 from scaling._served import Served
@@ -37,12 +38,11 @@ Outcome = Answer | Failed | OutOfMemory
 
 @dataclass(frozen=True)
 class Reply:
-    """The outcome of one question of a group.
+    """The outcome of one question of a batch.
 
     ``seconds`` is wall time; ``shared`` says whether the engine computed it together with others.
     """
 
-    index: int
     outcome: Outcome
     seconds: float
     peak_mib: float
@@ -58,40 +58,40 @@ def ready(checkpoint: Checkpoint) -> Any:
 
 
 def replies(
-    model: Any, device: str, rotation: Rotation, questions: Sequence[Question], sizes: Sizes
-) -> Iterator[Reply]:
+    model: Any, device: str, rotation: Rotation, questions: Mapping[Key, Question], sizes: Sizes
+) -> Iterator[tuple[Key, Reply]]:
     """Yield a reply to every question, each once; the failure of one costs no other."""
     _start_peak(device)
     began = time.perf_counter()
-    for index, outcome, shared in _outcomes(model, rotation, questions, sizes):
-        yield Reply(index, outcome, time.perf_counter() - began, _peak_mib(device), shared)
+    for key, outcome, shared in _outcomes(model, rotation, questions, sizes):
+        yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
         _start_peak(device)
         began = time.perf_counter()
 
 
 def _outcomes(
-    model: Any, rotation: Rotation, questions: Sequence[Question], sizes: Sizes
-) -> Iterator[tuple[int, Outcome, bool]]:
-    """Yield (index, outcome, shared) of every question.
+    model: Any, rotation: Rotation, questions: Mapping[Key, Question], sizes: Sizes
+) -> Iterator[tuple[Key, Outcome, bool]]:
+    """Yield (key, outcome, shared) of every question.
 
     What an input can raise (``OF_AN_INPUT``) is raised over one question: those that are left are
     asked one by one. Any other error is a defect and fails all that are left.
     """
-    left = dict(enumerate(questions))
+    keys, left = list(questions), dict(questions)
     try:
         with answering(model, rotation, sizes) as answer:
             shared = not isinstance(rotation, Served) and shareable(model)
             with suppress(*OF_AN_INPUT):
-                for index, outcome in answer(questions):
-                    del left[index]
-                    yield index, outcome, shared
-            for index in list(left):
-                alone = _alone(answer, left[index])
-                del left[index]
-                yield index, alone, False
+                for index, outcome in answer(list(questions.values())):
+                    del left[keys[index]]
+                    yield keys[index], outcome, shared
+            for key in list(left):
+                alone = _alone(answer, left[key])
+                del left[key]
+                yield key, alone, False
     except Exception as error:  # noqa: BLE001  # what is left has failed, and the sweep goes on
-        for index in left:
-            yield index, _outcome(error), False
+        for key in left:
+            yield key, _outcome(error), False
 
 
 def _alone(answer: Callable[[Sequence[Question]], Answered], question: Question) -> Outcome:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -11,12 +11,10 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Sizes
 from harness.sweep.answer import Reply, ready, replies
-from harness.sweep.plan import Cell, Plan
+from harness.sweep.cells import Batch, Item
+from harness.sweep.plan import Plan
 from harness.sweep.record import machine
-from tasks._types import Question
 
-Item = tuple[Cell, Question]
-Work = dict[str, list[Item]]
 Passing = Callable[[float], None]
 
 
@@ -27,7 +25,9 @@ class Backend(Protocol):
     def machines(self) -> dict[str, Any]:
         """What a session records of the machines; it changes where a worker joins later."""
 
-    def answers(self, plan: Plan, work: Work, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
+    def answers(
+        self, plan: Plan, work: Sequence[Batch], sizes: Sizes
+    ) -> Iterator[tuple[Item, Reply]]:
         """Load the weights, then return the replies to all questions, each once, in any order."""
 
 
@@ -43,22 +43,19 @@ class ThisProcess:
         """What a session records of this machine."""
         return machine(self.device)
 
-    def answers(self, plan: Plan, work: Work, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
+    def answers(
+        self, plan: Plan, work: Sequence[Batch], sizes: Sizes
+    ) -> Iterator[tuple[Item, Reply]]:
         """Load the weights and return the replies to all questions."""
         model = ready(plan.checkpoint)
         if self.passing:
             _follow(model, self.passing)
-        return (
-            (items[reply.index], reply)
-            for fingerprint, items in work.items()
-            for reply in replies(
-                model,
-                self.device,
-                plan.rotations[fingerprint],
-                [question for _, question in items],
-                sizes,
-            )
-        )
+        return (reply for batch in work for reply in self._batch(model, batch, sizes))
+
+    def _batch(self, model: Any, batch: Batch, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
+        items = {item.key: item for item in batch.items}
+        for key, reply in replies(model, self.device, batch.rotation, batch.questions, sizes):
+            yield items[key], reply
 
 
 def _follow(model: Any, passing: Passing) -> None:

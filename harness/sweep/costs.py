@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.model.checkpoint import Checkpoint, parameter_count
-from harness.sweep.plan import Cell, Plan
+from harness.sweep.cells import Batch
 from scaling._types import Frequencies
 from tasks._types import Question
-
-Item = tuple[Cell, Question]
 
 
 @dataclass(frozen=True)
@@ -24,28 +22,27 @@ class Step:
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of one rotation in their order, and the steps that each question needs."""
+    """The steps of a batch in their order, and the steps that each question needs."""
 
     steps: tuple[Step, ...]
     needs: tuple[tuple[int, ...], ...]
 
 
-def shared_tree(plan: Plan, items: Sequence[Item]) -> PrefixTree | None:
-    """Return what the questions of one rotation share; None where each is a forward of its own."""
-    checkpoint = plan.checkpoint
+def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
+    """Return what the questions of a batch share; None where each is a forward of its own."""
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
-    rotation = plan.rotations.get(items[0][0].frequencies or "")
-    if not isinstance(rotation, Frequencies) or checkpoint.sliding_window or capped:
+    if not isinstance(batch.rotation, Frequencies) or checkpoint.sliding_window or capped:
         return None
-    return build_tree([question.tokens for _, question in items])
+    return build_tree([question.tokens for _, question in batch.items])
 
 
-def steps_of(plan: Plan, items: Sequence[Item]) -> Steps:
-    """Return the steps of the questions of one rotation."""
-    per_token, per_pair, per_target = prices(plan.checkpoint)
-    spans, paths = _spans(shared_tree(plan, items), [question for _, question in items])
+def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
+    """Return the steps of the questions of a batch."""
+    per_token, per_pair, per_target = prices(checkpoint)
+    questions = [question for _, question in batch.items]
+    spans, paths = _spans(shared_tree(checkpoint, batch), questions)
     costs = [(end - first) * (per_token + per_pair * (first + end) / 2) for first, end in spans]
-    for (_, question), path in zip(items, paths, strict=True):
+    for question, path in zip(questions, paths, strict=True):
         costs[path[-1]] += per_target * (question.length - question.start + 1)
     made = zip(spans, costs, strict=True)
     return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), paths)

@@ -25,15 +25,16 @@ from harness.runs.store import (
     writing,
 )
 from harness.sweep.answer import Failed, Reply
-from harness.sweep.backend import Backend, Item, ThisProcess
+from harness.sweep.backend import Backend, ThisProcess
+from harness.sweep.cells import Batch, Cell, Item, Key
 from harness.sweep.memory import fitted, needed
-from harness.sweep.plan import Cell, Plan
+from harness.sweep.plan import Plan
 from harness.sweep.record import describe
 from tasks._types import Fact, Question, Sample
 
 Record = dict[str, Any]
-Watch = Callable[[Cell, Question, Record], None]
-Watching = Callable[[Sequence[Item]], AbstractContextManager[Watch]]
+Watch = Callable[[Item, Record], None]
+Watching = Callable[[Sequence[Batch]], AbstractContextManager[Watch]]
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,19 @@ def measure(
         record = describe(plan, before, measuring=bool(work))
         if before:
             check_same_question(folder, before, record)
-        left = [item for items in work.values() for item in items]
         with ExitStack() as stack:
-            watch = stack.enter_context(watching(left))  # it shows that the weights load
+            watch = stack.enter_context(watching(work))  # it shows that the weights load
             answered = backend.answers(plan, work, sizes) if work else iter(())
             session = record["sessions"][-1] if work else {}
             session.update(backend.machines if work else {})
             stack.enter_context(_recorded(folder, record))
-            for (cell, question), reply in answered:
+            for item, reply in answered:
                 if session != session | backend.machines:  # a worker has joined
                     session.update(backend.machines)
                     write_run(folder, record)
-                sample = _record(plan, cell, question, reply)
+                sample = _record(plan, item, reply)
                 append(held, {**sample, "session": len(record["sessions"]) - 1})
-                watch(cell, question, sample)
+                watch(item, sample)
             check_held(held)
         return list(_failures(plan, read_samples(folder)))
 
@@ -93,23 +93,22 @@ def _recorded(folder: Path, record: Record) -> Iterator[None]:
             write_run(folder, record)
 
 
-def _failures(plan: Plan, samples: dict[tuple[str, str], Record]) -> Iterator[Failure]:
+def _failures(plan: Plan, samples: dict[Key, Record]) -> Iterator[Failure]:
     for cell in plan.cells:
         if cell.failed is not None:
             yield Failure(cell, None, "failed", cell.failed)
             continue
         for question in cell.questions:
-            record = samples[cell.key, question.digest]
+            record = samples[Item(cell, question).key]
             if record["status"] != "ok":
                 told = record.get("reason") or record["status"]
                 yield Failure(cell, question.unit, record["status"], told)
 
 
-def _record(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
-    outcome = _graded(plan, cell, question, reply)
+def _record(plan: Plan, item: Item, reply: Reply) -> Record:
+    outcome, (cell, question) = _graded(plan, item, reply), item
     return {
-        "cell": cell.key,
-        "question": question.digest,
+        **dict(zip(("cell", "question"), item.key, strict=True)),
         "task": cell.task,
         "length": cell.length,
         "frequencies": cell.frequencies,
@@ -121,13 +120,13 @@ def _record(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
     }
 
 
-def _graded(plan: Plan, cell: Cell, question: Question, reply: Reply) -> Record:
+def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
     """Grade an answer; what has no number is a status and a reason, never a number."""
-    answer = reply.outcome
+    answer, (cell, question) = reply.outcome, item
     if isinstance(answer, Failed):
         return _lost(question, "failed", answer.reason)
     if isinstance(answer, OutOfMemory):
-        mib = round(needed(plan, cell, question) / 2**20, 1)
+        mib = round(needed(plan, item) / 2**20, 1)
         told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
         return _lost(question, "out_of_memory", told, estimate_mib=mib)
     if not all(map(math.isfinite, answer.nll)):

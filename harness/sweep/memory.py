@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +10,9 @@ from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.model.checkpoint import DTYPES, parameter_count
+from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import shared_tree
-from harness.sweep.plan import Cell, Plan
-from tasks._types import Question
-
-Work = dict[str, list[tuple[Cell, Question]]]
+from harness.sweep.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -26,19 +25,19 @@ class Cost:
     bytes: int
 
 
-def estimate(plan: Plan, done: set[tuple[str, str]]) -> Cost:
+def estimate(plan: Plan, done: set[Key]) -> Cost:
     """Estimate a plan from its config alone: what is shared is forwarded once."""
     work = plan.work(done)
     sizes, demand = fitted(plan, work), _demand(plan, work)
     return Cost(
-        samples=sum(map(len, work.values())),
+        samples=sum(len(batch.items) for batch in work),
         tokens=sum(load.tokens for load in demand.loads),
         parameters=demand.parameters,
         bytes=demand.bytes(sizes),
     )
 
 
-def fitted(plan: Plan, work: Work) -> Sizes:
+def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
     """Return the fastest sizes that keep to the memory asked for.
 
     Raises UserError where even the smallest do not, telling how much they need.
@@ -58,14 +57,16 @@ def fitted(plan: Plan, work: Work) -> Sizes:
     raise UserError(message)
 
 
-def needed(plan: Plan, cell: Cell, question: Question) -> int:
+def needed(plan: Plan, item: Item) -> int:
     """Return the bytes that one question needs alone, in the smallest chunks, with the weights."""
-    return _demand(plan, {cell.key: [(cell, question)]}).bytes(DEFAULT.least)
+    rotation = item.cell.wider or item.cell.rotation
+    assert rotation is not None  # it was measured
+    return _demand(plan, [Batch(rotation, (item,))]).bytes(DEFAULT.least)
 
 
 @dataclass(frozen=True)
 class _Load:
-    """The questions of one rotation: what they share, or alone the longest of them."""
+    """The questions of one batch: what they share, or alone the longest of them."""
 
     tree: PrefixTree | None
     tokens: int
@@ -92,14 +93,14 @@ class _Demand:
         return self.parameters * self.shape.itemsize + peak
 
 
-def _demand(plan: Plan, work: Work) -> _Demand:
+def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
     checkpoint = plan.checkpoint
     config, size = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype].itemsize
     sliding = checkpoint.sliding_window
     loads = []
-    for items in work.values():
-        questions = [question for _, question in items]
-        tree = shared_tree(plan, items)
+    for batch in work:
+        questions = [question for _, question in batch.items]
+        tree = shared_tree(checkpoint, batch)
         longest = max(question.length for question in questions)
         alone = sum(map(len, {question.tokens for question in questions}))
         together = sum(len(node.tokens) for node in tree.nodes) if tree else alone

@@ -18,41 +18,32 @@ from huggingface_hub import cached_assets_path, constants
 
 from harness.errors import UserError
 from harness.replacing import replacing
-from harness.sweep.costs import Item, Step, Steps, steps_of
-from harness.sweep.plan import Cell, Plan
+from harness.sweep.cells import Batch, Item, Key
+from harness.sweep.costs import Step, Steps, steps_of
+from harness.sweep.plan import Plan
 from harness.sweep.record import machine
-from tasks._types import Question
 
 WORTH = 2.0  # seconds; a shorter measurement is no rate to keep
 PRIOR = 10.0  # seconds
 ALL = ""  # the rate over all methods
 
 
-def by_rotation(plan: Plan, items: Sequence[Item]) -> dict[str, list[Item]]:
-    """Return questions by the fingerprint they run under."""
-    found: dict[str, list[Item]] = {}
-    for cell, question in items:
-        at = cell.frequencies or ""
-        found.setdefault(plan.hosts.get(at, at), []).append((cell, question))
-    return found
-
-
 @dataclass
 class _Part:
-    """The questions of one rotation: their steps, those left in their order, and their cost."""
+    """The questions of one batch: their steps, those left in their order, and their cost."""
 
     method: str
     steps: Steps
-    needs: dict[tuple[str, str], tuple[int, ...]]
+    needs: dict[Key, tuple[int, ...]]
 
     def __post_init__(self) -> None:
         """Begin with every step left."""
         self.left = dict(enumerate(self.steps.steps))
         self.cost = sum(step.operations for step in self.steps.steps)
 
-    def take(self, cell: Cell, question: Question) -> list[Step]:
+    def take(self, item: Item) -> list[Step]:
         """Return the steps that an answer shows to be done, and take them off."""
-        needed = self.needs[cell.key, question.digest]
+        needed = self.needs[item.key]
         done = [self.left.pop(step) for step in needed if step in self.left]
         self.cost -= sum(step.operations for step in done)
         return done
@@ -72,8 +63,7 @@ class _Part:
 class Pace:
     """What is done and what is left of a sweep, in operations and in seconds."""
 
-    parts: dict[str, _Part]
-    hosts: dict[str, str]
+    parts: tuple[_Part, ...]
     known: dict[str, float] = field(default_factory=dict)  # operations a second, by method
     spent: dict[str, tuple[float, float]] = field(default_factory=dict)  # operations, seconds
     tokens: float = 0.0  # since the last answer
@@ -83,15 +73,18 @@ class Pace:
     seen: float = 0.0  # when anything was last heard
 
     @classmethod
-    def of(cls, plan: Plan, items: Sequence[Item], known: dict[str, float]) -> Pace:
+    def of(cls, plan: Plan, work: Sequence[Batch], known: dict[str, float]) -> Pace:
         """Begin with nothing done."""
-        parts = {}
-        for fingerprint, some in by_rotation(plan, items).items():
-            steps = steps_of(plan, some)
-            keys = [(cell.key, question.digest) for cell, question in some]
-            needs = dict(zip(keys, steps.needs, strict=True))
-            parts[fingerprint] = _Part(some[0][0].scaling, steps, needs)
-        return cls(parts, plan.hosts, known, now=next(iter(parts.values()), None))
+        parts = []
+        for batch in work:
+            steps = steps_of(plan.checkpoint, batch)
+            needs = dict(zip(batch.questions, steps.needs, strict=True))
+            parts.append(_Part(batch.items[0].cell.scaling, steps, needs))
+        return cls(tuple(parts), known, now=next(iter(parts), None))
+
+    def __post_init__(self) -> None:
+        """Find the part of every question."""
+        self.part_of = {key: part for part in self.parts for key in part.needs}
 
     def begin(self) -> None:
         """Note that the weights are loaded."""
@@ -102,18 +95,17 @@ class Pace:
         self.tokens += tokens
         self.seen = time.monotonic()
 
-    def answer(self, cell: Cell, question: Question, seconds: float) -> None:
+    def answer(self, item: Item, seconds: float) -> None:
         """Note that a question is answered."""
         self.seen = time.monotonic()
         since = self.seen - self.last if self.last is not None else seconds
-        at = cell.frequencies or ""
-        self.now = self.parts[self.hosts.get(at, at)]
-        done = self.now.take(cell, question)
+        self.now = self.part_of[item.key]
+        done = self.now.take(item)
         cost = sum(step.operations for step in done)
         self.forwarded += sum(step.tokens for step in done)
         if not self.now.left:
-            self.now = next((part for part in self.parts.values() if part.left), self.now)
-        for name in (cell.scaling, ALL):
+            self.now = next((part for part in self.parts if part.left), self.now)
+        for name in (item.cell.scaling, ALL):
             before = self.spent.get(name, (0.0, 0.0))
             self.spent[name] = before[0] + cost, before[1] + since
         self.last, self.tokens = self.seen, 0.0
@@ -125,7 +117,7 @@ class Pace:
 
     def share(self) -> float:
         """Return which share of all operations is done, those under way included."""
-        left = sum(part.cost for part in self.parts.values())
+        left = sum(part.cost for part in self.parts)
         done = self.spent.get(ALL, (0.0, 0.0))[0]
         under_way = self.now.under_way(self.tokens) if self.now else 0.0
         return (done + under_way) / max(done + left, 1.0)
@@ -151,7 +143,7 @@ class Pace:
         if ALL not in rates:
             return None
         seconds = 0.0
-        for part in self.parts.values():
+        for part in self.parts:
             under_way = part.under_way(self.tokens) if part is self.now else 0.0
             seconds += (part.cost - under_way) / rates.get(part.method, rates[ALL])
         since = time.monotonic() - self.seen if self.last is not None else 0.0

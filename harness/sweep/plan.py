@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.data.corpus import make_library, open_all
 from harness.errors import UserError
-from harness.methods.resolve import hosts_of, over_lengths
+from harness.methods.resolve import over_lengths, wider_of
 from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.runs.schema import check_question
 from harness.sweep.bounds import Tally, check_cells
+from harness.sweep.cells import Batch, Cell, Item, Key
 from harness.sweep.spec import Spec
 from scaling import native
 from scaling._rotation import Rotation
@@ -28,22 +29,6 @@ Asked = dict[str, Questions]  # by task label
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One square of the sweep. Cells of equal ``key`` are the same measurement.
-
-    ``failed`` says why there is nothing to measure: the method raised at this length.
-    """
-
-    scaling: str
-    task: str
-    length: int
-    frequencies: str | None
-    key: str
-    questions: tuple[Question, ...]
-    failed: str | None = None
-
-
-@dataclass(frozen=True)
 class Plan:
     """A whole sweep, resolved: everything a run record needs, and nothing measured yet."""
 
@@ -52,26 +37,27 @@ class Plan:
     lengths: tuple[int, ...]
     methods: tuple[Plugin, ...]
     tasks: tuple[Plugin, ...]
-    rotations: dict[str, Rotation]
-    hosts: dict[str, str]  # of bands that are another's in a shorter context, that other
     cells: tuple[Cell, ...]
     sources: dict[str, Source]  # by task label
     documents: tuple[dict[str, Any], ...]
     left_out: dict[str, int]  # documents that are not read, by the reason
 
-    def work(self, done: set[tuple[str, str]]) -> dict[str, list[tuple[Cell, Question]]]:
-        """Return what is left to measure by the fingerprint it runs under, every question once."""
+    def work(self, done: set[Key]) -> tuple[Batch, ...]:
+        """Return what is left to measure by the rotation it runs under, every question once."""
         seen = set(done)
-        groups: dict[str, list[tuple[Cell, Question]]] = {}
+        rotations: dict[str, Rotation] = {}
+        found: dict[str, list[Item]] = {}
         for cell in self.cells:
-            if cell.frequencies is None:
+            rotation = cell.wider or cell.rotation
+            if rotation is None:
                 continue
-            for question in cell.questions:
-                if (cell.key, question.digest) not in seen:
-                    seen.add((cell.key, question.digest))
-                    host = self.hosts.get(cell.frequencies, cell.frequencies)
-                    groups.setdefault(host, []).append((cell, question))
-        return groups
+            fingerprint = rotation.fingerprint
+            rotations.setdefault(fingerprint, rotation)
+            for item in (Item(cell, question) for question in cell.questions):
+                if item.key not in seen:
+                    seen.add(item.key)
+                    found.setdefault(fingerprint, []).append(item)
+        return tuple(Batch(rotations[name], tuple(items)) for name, items in found.items())
 
 
 def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
@@ -98,7 +84,7 @@ def make_plan(
     check_scaling_is_rotary(checkpoint)
     lengths = spec.lengths(checkpoint.rope.trained_length)
     found = over_lengths(methods, checkpoint.rope, lengths)
-    rotations = {place: r for place, r in found.items() if not isinstance(r, UserError)}
+    wider = wider_of(found)
     library = make_library(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     tally = Tally()
     asked: Asked = {
@@ -107,7 +93,7 @@ def make_plan(
     }
     _check_vocabulary(checkpoint, asked)
     cells = tuple(
-        _cell(checkpoint, method, task, length, found[method.label, length], asked)
+        _cell(checkpoint, method, task, length, found[method.label, length], wider, asked)
         for task in tasks
         for method in methods
         for length in lengths
@@ -118,8 +104,6 @@ def make_plan(
         lengths=lengths,
         methods=methods,
         tasks=tasks,
-        rotations={r.fingerprint: r for r in rotations.values()},
-        hosts=hosts_of(rotations),
         cells=cells,
         sources={task.label: library.source(task.label) for task in tasks},
         documents=library.entries(),
@@ -187,13 +171,16 @@ def _cell(
     task: Plugin,
     length: int,
     found: Rotation | UserError,
+    wider: Mapping[str, Rotation],
     asked: Asked,
 ) -> Cell:
     questions = tuple(asked[task.label][length])
-    failed = printable(str(found)) if isinstance(found, UserError) else None
-    fingerprint = None if isinstance(found, UserError) else found.fingerprint
-    key = _key(checkpoint, fingerprint, task, length)
-    return Cell(method.label, task.label, length, fingerprint, key, questions, failed)
+    if isinstance(found, UserError):
+        key, told = _key(checkpoint, None, task, length), printable(str(found))
+        return Cell(method.label, task.label, length, None, key, questions, told)
+    fingerprint = found.fingerprint
+    key, longer = _key(checkpoint, fingerprint, task, length), wider.get(fingerprint)
+    return Cell(method.label, task.label, length, found, key, questions, wider=longer)
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:

@@ -57,7 +57,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         },
         "cells": [{name: getattr(cell, name) for name in CELL} for cell in plan.cells],
         "frequencies": {
-            fingerprint: _numbers(found) for fingerprint, found in plan.rotations.items()
+            cell.frequencies: _numbers(cell.rotation) for cell in plan.cells if cell.rotation
         },
         "sessions": [
             *(before["sessions"] if before else []),

@@ -1,0 +1,63 @@
+"""A worker of a Ray cluster: a process that holds the weights and answers batches."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.engine import Sizes
+from harness.errors import UserError
+from harness.offline import go_offline
+from harness.sweep.answer import Reply
+from harness.sweep.cells import Key
+from harness.sweep.plan import open_model
+from harness.sweep.spec import Spec
+from tasks._types import Question
+
+ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the numbers depend on
+
+
+class Worker:
+    """What runs in a worker's process; it answers one batch at a time."""
+
+    def prepare(self, spec: Spec, fingerprint: str, threads: int) -> dict[str, Any]:
+        """Load the weights; return what this worker is, or under ``refused`` why it cannot be."""
+        import torch
+
+        from harness.sweep.answer import ready
+        from harness.sweep.record import machine
+
+        if spec.offline:
+            go_offline()
+        torch.set_num_threads(threads)
+        where = socket.gethostname()
+        try:
+            checkpoint = open_model(spec)
+            if checkpoint.fingerprint != fingerprint:
+                message = f"its files of the model differ ({checkpoint.fingerprint})."
+                raise UserError(message)
+            self.model, self.device = ready(checkpoint), checkpoint.device
+        except UserError as error:
+            return {"refused": f"worker on {where}: {error}"}
+        return {"host": where, "process": os.getpid(), **machine(checkpoint.device)}
+
+    def answer(
+        self, rotation: Any, questions: Mapping[Key, Question], sizes: Sizes
+    ) -> Iterator[tuple[Key, Reply]]:
+        """Yield the replies as they are measured."""
+        from harness.sweep.answer import replies
+
+        yield from replies(self.model, self.device, rotation, questions, sizes)
+
+
+def unlike(facts: dict[str, Any]) -> str | None:
+    """Return a sentence where a worker has another version of what the numbers depend on."""
+    from harness.sweep.record import version
+
+    for name in ALIKE:
+        here, there = (str(v).partition("+")[0] for v in (version(name), facts["versions"][name]))
+        if here != there:
+            return f"worker on {facts['host']}: it has {name} {there}, here is {here}."
+    return None
