@@ -97,7 +97,7 @@ def test_smaller_sizes_need_less() -> None:
     """The first sizes are the engine's own, and some of those that follow need half as much."""
     shape = memory.Shape(512, 8, 8, 64, 1408, 8, 32_000, 2)
     tree = build_tree([tuple(range(seed, seed + 3000)) for seed in range(0, 9000, 3000)])
-    tried = list(memory.smaller())
+    tried = Sizes().smaller
     needs = [memory.shared(shape, tree, 9000, sizes) for sizes in tried]
     assert tried[0] == Sizes()
     assert min(needs) < needs[0] / 2

@@ -1,19 +1,14 @@
-"""What a pass needs beside the weights, in bytes, from shapes alone; and sizes that fit a limit."""
+"""What a pass needs beside the weights, in bytes, from shapes alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 from harness.engine.prefix_tree import NodePath, PrefixTree, packs
 from harness.engine.sdpa import KEY_BLOCK, TILE
 from harness.engine.sizes import Sizes
 
-PACKS = (8192, 4096, 2048, 1024, 512)
-CHUNKS = (2048, 1024, 512, 256)
-LOGITS = tuple(2**20 * size for size in (16, 4, 1))
 FLOAT32 = 4
 
 
@@ -110,10 +105,3 @@ def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes)
     """Return the peak of one plain forward, whose attention takes ``attention`` bytes more."""
     rows = length * (shape.width * shape.itemsize) + _layer(shape, length)
     return rows + attention + head(shape, targets, sizes)
-
-
-def smaller() -> Iterator[Sizes]:
-    """Yield sizes from the fastest on to the smallest."""
-    steps = product(range(len(PACKS)), range(len(CHUNKS)), range(len(LOGITS)))
-    for pack, chunk, logits in sorted(steps, key=lambda step: (sum(step), step)):
-        yield Sizes(PACKS[pack], CHUNKS[chunk], LOGITS[logits])

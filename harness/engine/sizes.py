@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+HALVINGS, LEAST_CHUNK = 4, 256
 LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
 
 
@@ -20,9 +21,18 @@ class Sizes:
     logits: int = 16 * 2**20
 
     @property
+    def smaller(self) -> tuple[Sizes, ...]:
+        """These sizes, and each time half as much, down to the least."""
+        chunk = min(self.chunk, LEAST_CHUNK)
+        return tuple(
+            Sizes(self.pack >> n, max(self.chunk >> n, chunk), self.logits >> n)
+            for n in range(HALVINGS + 1)
+        )
+
+    @property
     def least(self) -> Sizes:
-        """What is tried where too little memory is found with these."""
-        return replace(self, chunk=min(self.chunk, 256), logits=min(self.logits, 2**20))
+        """What is tried where memory is too little with these."""
+        return self.smaller[-1]
 
     def head_rows(self, vocabulary: int) -> int:
         """Return how many rows the head takes at once."""

@@ -46,7 +46,7 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
     if limit is None or not work:
         return DEFAULT
     demand = _demand(plan, work)
-    needs = {sizes: demand.bytes(sizes) for sizes in memory.smaller()}
+    needs = {sizes: demand.bytes(sizes) for sizes in DEFAULT.smaller}
     for sizes, needed in needs.items():
         if needed <= limit:
             return sizes
