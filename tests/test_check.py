@@ -242,9 +242,9 @@ class TestCommands:
         ("words", "message"),
         [
             (("2fast",), "'2fast' is no name for a method; write letters, digits and _, as in "
-             "my_rope."),
+             "my_method."),
             (("lambda",), "'lambda' is no name for a method; write letters, digits and _, as in "
-             "my_rope."),
+             "my_method."),
             (("yarn",), "a method of Ropewalk is called 'yarn'; choose another name."),
             (("here",), "here.py exists already; choose another name, or another folder with "
              "--out."),

@@ -72,7 +72,7 @@ def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
     assert runs_in([tmp_path / "out"]) == both
     assert runs_in(sorted((tmp_path / "out").iterdir())) == both
     assert runs_in([both[0]]) == both[:1]
-    assert runs_in([tmp_path / "absent"]) == [tmp_path / "absent"]
+    assert runs_in([both[0], tmp_path / "absent"]) == [both[0], tmp_path / "absent"]
 
 
 def test_reports_do_not_follow_a_link(tmp_path: Path) -> None:

@@ -89,10 +89,13 @@ def reports_of(run: Path) -> Path:
 def runs_in(places: Sequence[Path]) -> list[Path]:
     """Return the runs that are named or lie in a folder that is named.
 
-    Files and reports, which ``FOLDER/*`` names too, are left out where there is a run.
+    Files and reports, which ``FOLDER/*`` names too, are left out where there is a run; a place that
+    does not exist is returned, to be refused.
     """
     found = [
         sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
+        if place.exists()
+        else [place]
         for place in places
     ]
     return [run for runs in found for run in runs] or list(places)
