@@ -22,7 +22,7 @@ from pyarrow import parquet
 
 from harness.data import arrow, files
 from harness.data import tokenize as tokenizing
-from harness.data.corpus import make_library, open_all
+from harness.data.corpus import make_corpora, open_all
 from harness.data.tokenize import make_reader, tokenize
 from harness.errors import UserError
 from harness.plugins import load
@@ -120,16 +120,16 @@ def test_a_glob_names_files_below_what_they_share(tmp_path: Path) -> None:
     )
 
 
-def library(given: str) -> Any:
+def corpora(given: str) -> Any:
     opened = open_all(given, [load("task", "perplexity")])
-    return make_library(opened, tiny_tokenizer(), 64)
+    return make_corpora(opened, tiny_tokenizer(), 64)
 
 
 def taken(given: object) -> list[str]:
     """Return the names of the documents that a sweep takes."""
-    shelves = library(str(given))
-    shelves.source("perplexity").passages()
-    return [entry["name"] for entry in shelves.entries()]
+    read = corpora(str(given))
+    read.source("perplexity").passages()
+    return [entry["name"] for entry in read.entries()]
 
 
 @pytest.fixture(scope="module")
@@ -147,10 +147,10 @@ def hub_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_documents_are_taken_by_length_and_count(hub_like: Path) -> None:
     """The first that are long enough are taken, in order, and the record says which."""
-    shelves = library(f"{hub_like}:split=train,min_tokens=100,count=3")
-    passages = shelves.source("perplexity").passages()
+    read = corpora(f"{hub_like}:split=train,min_tokens=100,count=3")
+    passages = read.source("perplexity").passages()
     assert [p.name for p in passages] == ["books[2]", "books[3]", "books[4]"]
-    assert [len(p.tokens) for p in passages] == [entry["tokens"] for entry in shelves.entries()]
+    assert [len(p.tokens) for p in passages] == [entry["tokens"] for entry in read.entries()]
     assert min(len(p.tokens) for p in passages) >= 100
 
 

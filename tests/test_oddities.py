@@ -13,7 +13,7 @@ import pytest
 from pyarrow import parquet
 
 from harness.data import arrow, corpus, embedded
-from harness.data.corpus import Library, make_library, open_all
+from harness.data.corpus import Corpora, make_corpora, open_all
 from harness.data.documents import open_documents
 from harness.data.oddities import is_html, notes, warnings
 from harness.errors import UserError
@@ -24,9 +24,9 @@ from tests.tiny import tiny_tokenizer
 PROSE = "A long sentence of the kind that a book has, and then another one.\n" * 20
 
 
-def shelves(given: object) -> Library:
+def read(given: object) -> Corpora:
     """Return the documents of a sweep, read."""
-    found = make_library(
+    found = make_corpora(
         open_all(str(given), [load("task", "perplexity")]), tiny_tokenizer(), trained_length=64
     )
     found.source("perplexity").passages()
@@ -39,14 +39,14 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) 
     (tmp_path / "a.txt").write_bytes(PROSE.encode())
     (tmp_path / "b.txt").write_bytes(PROSE.replace("\n", end).encode())
     (tmp_path / "rows.jsonl").write_text(json.dumps({"text": PROSE.replace("\n", end)}))
-    as_written = shelves(tmp_path / "a.txt").entries()[0]
+    as_written = read(tmp_path / "a.txt").entries()[0]
     for name in ("b.txt", "rows.jsonl"):
-        found = shelves(tmp_path / name)
+        found = read(tmp_path / name)
         (entry,) = found.entries()
         assert entry["sha256"] == as_written["sha256"]
         assert entry["line_ends"] == "normalized"
         assert any("line ends" in note for note in notes(found.entries(), found.left_out()))
-    both = shelves(tmp_path)
+    both = read(tmp_path)
     assert both.left_out() == {"repeated": 1}
     assert "line_ends" not in as_written
 
@@ -54,7 +54,7 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) 
 def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
     """HTML is recognized by its tags, in any file; prose and the embedded documents are not it."""
     (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
-    (entry,) = shelves(tmp_path / "page.txt").entries()
+    (entry,) = read(tmp_path / "page.txt").entries()
     assert entry["markup"] == "html"
     assert "page.txt look like HTML" in warnings([entry])[0]
     assert not is_html(f"{PROSE} A <p> begins a paragraph, and a < b.")
@@ -78,7 +78,7 @@ def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
     rows.save_to_disk(tmp_path / "saved")
     (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": text}) for text in texts))
     for name in ("a.parquet", "saved", "a.jsonl"):
-        found = shelves(tmp_path / name)
+        found = read(tmp_path / name)
         assert len(found.entries()) == 2
         assert found.left_out() == {"null": 2}
         assert any(note.startswith("2 rows hold null") for note in notes((), found.left_out()))
@@ -167,5 +167,5 @@ def test_all_documents_together_have_a_bound(
     for index in range(4):
         (tmp_path / f"{index}.txt").write_text(f"{index}{PROSE}")
     with pytest.raises(UserError, match=r"more than 3,000 characters; take the first with count="):
-        shelves(tmp_path)
-    assert len(shelves(f"{tmp_path}:count=2").entries()) == 2
+        read(tmp_path)
+    assert len(read(f"{tmp_path}:count=2").entries()) == 2

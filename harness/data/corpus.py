@@ -1,11 +1,11 @@
-"""The documents of a sweep in the model's tokens: one shelf for all tasks, or one per task."""
+"""The documents of a sweep in the model's tokens: one corpus for all tasks, or one per task."""
 
 from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from harness.data.documents import Documents, open_documents
@@ -22,45 +22,59 @@ LARGEST = 2**30  # characters of all documents of a sweep; some 300 million toke
 
 
 @dataclass(frozen=True)
-class Shelf:
-    """The documents of one name: ``entries`` and ``left_out`` are filled as they are read.
+class Read:
+    """What was read of one name: the documents, and what the record says of them.
 
     ``left_out`` counts the repeated texts and the rows whose text is null.
     """
 
-    label: str
-    source: Source
-    entries: list[Entry]
-    left_out: Counter[str]
+    passages: tuple[Passage, ...] = ()
+    entries: tuple[Entry, ...] = ()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+
+
+class Corpus:
+    """The documents of one name in a model's tokens, read when a task first asks for them."""
+
+    def __init__(self, documents: Documents, tokenizer: Any, trained_length: int) -> None:
+        """Read nothing yet."""
+        self.label, self.found = documents.label, Read()
+
+        def passages() -> tuple[Passage, ...]:
+            self.found = _read(documents, tokenizer)
+            return self.found.passages
+
+        self.source = source_of(tokenizer, passages, trained_length)
 
 
 @dataclass(frozen=True)
-class Library:
-    """A shelf for every task, by the task's label; tasks may share one."""
+class Corpora:
+    """A corpus for every task, by the task's label; tasks may share one."""
 
-    shelves: Mapping[str, Shelf]
+    by_task: Mapping[str, Corpus]
 
     def source(self, task: str) -> Source:
         """Return what a task may know."""
-        return self.shelves[task].source
+        return self.by_task[task].source
 
     def entries(self) -> tuple[Entry, ...]:
         """Return what was read: name, hash of the text, tokens, tokens that mean unknown, oddities.
 
         Where tasks have documents of their own, each entry says of which name it is.
         """
-        shelves = {shelf.label: shelf for shelf in self.shelves.values()}
-        told = ({"docs": label} if len(shelves) > 1 else {} for label in shelves)
+        corpora = self._distinct()
         return tuple(
-            {**entry, **of}
-            for shelf, of in zip(shelves.values(), told, strict=True)
-            for entry in shelf.entries
+            {**entry, **({"docs": corpus.label} if len(corpora) > 1 else {})}
+            for corpus in corpora
+            for entry in corpus.found.entries
         )
 
     def left_out(self) -> dict[str, int]:
         """Return how many documents were left out, by the reason: repeated, or null."""
-        shelves = {shelf.label: shelf for shelf in self.shelves.values()}
-        return dict(sum((shelf.left_out for shelf in shelves.values()), Counter()))
+        return dict(sum((Counter(c.found.left_out) for c in self._distinct()), Counter()))
+
+    def _distinct(self) -> list[Corpus]:
+        return list({corpus.label: corpus for corpus in self.by_task.values()}.values())
 
 
 def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str, Documents]:
@@ -88,47 +102,44 @@ def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str
     return found
 
 
-def make_library(opened: Mapping[str, Documents], tokenizer: Any, trained_length: int) -> Library:
-    """Return the library of a tokenizer; documents are read when a task first asks for them."""
+def make_corpora(opened: Mapping[str, Documents], tokenizer: Any, trained_length: int) -> Corpora:
+    """Return the corpora of a tokenizer; documents are read when a task first asks for them."""
     distinct = {documents.label: documents for documents in opened.values()}
-    shelves = {
-        label: _shelf(documents, tokenizer, trained_length) for label, documents in distinct.items()
+    corpora = {
+        label: Corpus(documents, tokenizer, trained_length) for label, documents in distinct.items()
     }
-    return Library({task: shelves[documents.label] for task, documents in opened.items()})
+    return Corpora({task: corpora[documents.label] for task, documents in opened.items()})
 
 
-def _shelf(documents: Documents, tokenizer: Any, trained_length: int) -> Shelf:
+def _read(documents: Documents, tokenizer: Any) -> Read:
+    passages: list[Passage] = []
     entries: list[Entry] = []
     left_out: Counter[str] = Counter()
-    read = make_reader(tokenizer)
-
-    def passages() -> Iterator[Passage]:
-        seen: set[str] = set()
-        size = 0
-        for name, given in documents.read():
-            if given is None:
-                left_out["null"] += 1
-                continue
-            text = plain(given)
-            size += len(text)
-            _check_size(documents, size)
-            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-            if digest in seen:  # measured twice, it would feign a narrow interval
-                left_out["repeated"] += 1
-                continue
-            seen.add(digest)
-            tokens, ends = read(text)
-            if len(tokens) < documents.min_tokens:
-                continue
-            entry = _entry(printable(name), digest, tokens, tokenizer.unk_token_id)
-            entries.append({**entry, **_oddities(given, text)})
-            yield Passage(printable(name), tokens, ends)
-            if len(entries) == documents.count:
-                return
+    seen: set[str] = set()
+    size, read = 0, make_reader(tokenizer)
+    for name, given in documents.read():
+        if given is None:
+            left_out["null"] += 1
+            continue
+        text = plain(given)
+        size += len(text)
+        _check_size(documents, size)
+        digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+        if digest in seen:  # measured twice, it would feign a narrow interval
+            left_out["repeated"] += 1
+            continue
+        seen.add(digest)
+        tokens, ends = read(text)
+        if len(tokens) < documents.min_tokens:
+            continue
+        entry = _entry(printable(name), digest, tokens, tokenizer.unk_token_id)
+        entries.append({**entry, **_oddities(given, text)})
+        passages.append(Passage(printable(name), tokens, ends))
+        if len(entries) == documents.count:
+            break
+    else:
         _check_enough(documents, len(entries))
-
-    source = source_of(tokenizer, passages, trained_length)
-    return Shelf(documents.label, source, entries, left_out)
+    return Read(tuple(passages), tuple(entries), dict(left_out))
 
 
 def _entry(name: str, digest: str, tokens: Sequence[int], unknown: int | None) -> Entry:

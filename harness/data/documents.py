@@ -36,6 +36,27 @@ class Documents:
     min_tokens: int = 0
 
 
+@dataclass(frozen=True)
+class Selection:
+    """A name and its options: what is read of it, of each document, and in which order."""
+
+    name: str
+    split: str | None = None
+    field: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    limit: int | None = None
+    count: int | None = None
+    min_tokens: int = 0
+    max_chars: int | None = None
+    seed: int | None = None
+
+    @property
+    def of_a_set(self) -> list[str]:
+        """The options given that only a data set has, as a folder may be one."""
+        return [key for key in OF_A_SET if getattr(self, key) is not None]
+
+
 def open_documents(given: str) -> Documents:
     """Understand ``embedded``, a file, a folder, a glob or a data set, each with options.
 
@@ -46,13 +67,12 @@ def open_documents(given: str) -> Documents:
     whole = place(given)
     name, listed = (given, "") if _is_path(whole) else _split(given)
     _check_exists(given, name)
-    options = _options(name, listed)
-    numbers = {key: int(options[key]) for key in NUMBERS if key in options}
+    chosen = _selection(name, listed)
 
     def read() -> Iterator[Document]:
-        return islice(_read(name, options, numbers), numbers.get("limit"))
+        return islice(_read(chosen), chosen.limit)
 
-    return Documents(given, read, numbers.get("count"), numbers.get("min_tokens", 0))
+    return Documents(given, read, chosen.count, chosen.min_tokens)
 
 
 def _is_path(path: Path) -> bool:
@@ -67,7 +87,7 @@ def _split(given: str) -> tuple[str, str]:
     return name, listed
 
 
-def _options(name: str, listed: str) -> dict[str, str]:
+def _selection(name: str, listed: str) -> Selection:
     options = split_options(f"--docs {name}", listed)
     for key, value in options.items():
         if key not in OPTIONS:
@@ -79,7 +99,8 @@ def _options(name: str, listed: str) -> dict[str, str]:
         ):
             message = f"--docs {name}: {key}={value} should be a whole number above {least - 1}."
             raise UserError(message)
-    return options
+    read: Any = {key: int(v) if key in NUMBERS else v for key, v in options.items()}
+    return Selection(name, **read)
 
 
 def _check_exists(given: str, name: str) -> None:
@@ -108,32 +129,32 @@ def _matching(pattern: str) -> list[Path]:
     return sorted(path for path in map(Path, found) if path.is_file())
 
 
-def _read(name: str, options: dict[str, str], numbers: dict[str, int]) -> Iterator[Document]:
-    """Yield the documents of a name; raise UserError where there is none at all."""
-    if name == "embedded":
-        found: Iterator[Document] = _drawn(list(embedded.held_out()), numbers.get("seed"))
-    elif files := _files(place(name), name, options):
-        found = _in_files(files, options.get("field", "text"), numbers)
+def _read(chosen: Selection) -> Iterator[Document]:
+    """Yield the documents of a selection; raise UserError where there is none at all."""
+    if chosen.name == "embedded":
+        found: Iterator[Document] = _drawn(list(embedded.held_out()), chosen.seed)
+    elif files := _files(place(chosen.name), chosen):
+        found = _in_files(files, chosen)
     else:
-        found = read_set(_rows(name, options, numbers), numbers.get("max_chars"))
+        found = read_set(_rows(chosen), chosen.max_chars)
     empty = True
     for label, text in found:
         empty = empty and not (text and text.strip())
-        yield label, text and text[: numbers.get("max_chars")]
+        yield label, text and text[: chosen.max_chars]
     if empty:
-        message = f"--docs {name} holds no text at all."
+        message = f"--docs {chosen.name} holds no text at all."
         raise UserError(message)
 
 
-def _in_files(
-    files: list[tuple[Path, str]], field: str, numbers: dict[str, int]
-) -> Iterator[Document]:
+def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[Document]:
     """Yield the documents of files; where a seed draws them, rows too, through a buffer."""
-    seed, longest = numbers.get("seed"), numbers.get("max_chars")
+    seed, field = chosen.seed, _field(chosen)
     whole = all(kind(path) not in MANY for path, _ in files)  # drawing files draws documents
     ordered = _drawn(files, seed)
     found = (
-        document for path, label in ordered for document in read_file(path, label, field, longest)
+        document
+        for path, label in ordered
+        for document in read_file(path, label, field, chosen.max_chars)
     )
     return found if seed is None or whole else _through_buffer(found, Random(seed))
 
@@ -155,17 +176,22 @@ def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:
     return iter(things)
 
 
-def _files(path: Path, name: str, options: dict[str, str]) -> list[tuple[Path, str]]:
+def _field(chosen: Selection) -> str:
+    return "text" if chosen.field is None else chosen.field
+
+
+def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
     """Return the files of a name, each with what its documents are called; none for a data set."""
+    name, of_a_set = chosen.name, chosen.of_a_set
     if path.is_file() or has_magic(name):
         for key in ("split", "config", "revision"):
-            if key in options:
+            if key in of_a_set:
                 message = f"--docs {name}: {key} is for data sets; these are files."
                 raise UserError(message)
     if path.is_file():
         return [(path, path.name)]
     if path.is_dir():
-        if is_saved(path) or set(options) & set(OF_A_SET):
+        if is_saved(path) or of_a_set:
             return []
         found = in_folder(path)
         return list(zip(found, names_of(found, path), strict=True))
@@ -184,14 +210,14 @@ def _common(paths: list[Path]) -> tuple[str, ...]:
     return folders[0][:length]
 
 
-def _rows(name: str, options: dict[str, str], numbers: dict[str, int]) -> Rows:
-    path = place(name)
+def _rows(chosen: Selection) -> Rows:
+    path = place(chosen.name)
     return Rows(
-        name=str(path) if path.is_dir() else name,
-        split=options.get("split"),
-        config=options.get("config"),
-        revision=options.get("revision"),
-        field=options.get("field", "text"),
-        seed=numbers.get("seed"),
-        some="limit" in numbers or "count" in numbers,
+        name=str(path) if path.is_dir() else chosen.name,
+        split=chosen.split,
+        config=chosen.config,
+        revision=chosen.revision,
+        field=_field(chosen),
+        seed=chosen.seed,
+        some=chosen.limit is not None or chosen.count is not None,
     )

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.data.corpus import make_library, open_all
+from harness.data.corpus import make_corpora, open_all
 from harness.errors import UserError
 from harness.methods.resolve import over_lengths, wider_of
 from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
@@ -85,10 +85,10 @@ def make_plan(
     lengths = spec.lengths(checkpoint.rope.trained_length)
     found = over_lengths(methods, checkpoint.rope, lengths)
     wider = wider_of(found)
-    library = make_library(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
+    corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     tally = Tally()
     asked: Asked = {
-        task.label: _ask(task, library.source(task.label), lengths, spec.seed, tally)
+        task.label: _ask(task, corpora.source(task.label), lengths, spec.seed, tally)
         for task in tasks
     }
     _check_vocabulary(checkpoint, asked)
@@ -105,9 +105,9 @@ def make_plan(
         methods=methods,
         tasks=tasks,
         cells=cells,
-        sources={task.label: library.source(task.label) for task in tasks},
-        documents=library.entries(),
-        left_out=library.left_out(),
+        sources={task.label: corpora.source(task.label) for task in tasks},
+        documents=corpora.entries(),
+        left_out=corpora.left_out(),
     )
 
 
