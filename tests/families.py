@@ -69,19 +69,19 @@ SUPPORTED: dict[str, dict[str, Any]] = {
 # The sentence each is refused with, before its weights are read or on its own output.
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "beam": ("beam: it has a rotary embedding for sliding_attention, but none for", {}),
-    "bloom": ("bloom models tell of no rotary embedding", {}),
+    "bloom": ("bloom models have no rotary embedding", {}),
     "deepseek_v2": (
-        "DeepseekV2ForCausalLM: its rotary module does not give the angles asked for.", {},
+        "DeepseekV2ForCausalLM: its rotary module does not return the given angles.", {},
     ),
     "deepseek_v4": ("deepseek_v4: it has a rotary embedding for main, compress, but none for", {}),
-    "gpt2": ("gpt2 models tell of no rotary embedding", {}),
-    "gptj": ("gptj models tell of no rotary embedding", {}),
+    "gpt2": ("gpt2 models have no rotary embedding", {}),
+    "gptj": ("gptj models have no rotary embedding", {}),
     "granite_swa": ("GraniteSWAForCausalLM has 2 rotary modules", {}),
-    "jamba": ("jamba models tell of no rotary embedding", {}),
-    "llama4_text": ("Llama4ForCausalLM: its rotary module does not give the angles asked for.", {}),
-    "mamba": ("mamba models tell of no rotary embedding", {}),
-    "opt": ("opt models tell of no rotary embedding", {}),
-    "phimoe": ("PhimoeForCausalLM: its output does not depend on its rotary module's", {}),
+    "jamba": ("jamba models have no rotary embedding", {}),
+    "llama4_text": ("Llama4ForCausalLM: its rotary module does not return the given angles.", {}),
+    "mamba": ("mamba models have no rotary embedding", {}),
+    "opt": ("opt models have no rotary embedding", {}),
+    "phimoe": ("PhimoeForCausalLM: its output does not depend on its rotary", {}),
     "recurrent_gemma": ("RecurrentGemmaForCausalLM has 0 rotary modules", {}),
 }  # fmt: skip
 
@@ -233,7 +233,7 @@ def table() -> str:
         f"Made by `python -m tests.families` with transformers {transformers.__version__}: not to",
         "be edited. Each family is a model of two layers and seeded random weights, read at three",
         f"times its window. {len(taken)} families are supported; {len(found) - len(taken)} stand",
-        "for those that are refused by name.",
+        "for those that are not supported, each with its error.",
         "",
         "For every supported family: plain and native frequencies through the patch change no bit",
         "of the logits; on leaving, the model is itself again, bit for bit; other frequencies do",
@@ -243,9 +243,9 @@ def table() -> str:
         "*Positions* says whether methods that move them (ReRoPE, Self-Extend, ...) run: its own",
         "frequencies, cut in two bands, give its own logits to 2e-3 of their spread, sliding",
         "windows of 32 tokens included; what does not let its attention be replaced, masks its",
-        "scores itself or chooses among keys is refused by name.",
+        "scores itself or chooses among keys is rejected with an error.",
         "",
-        "*Scaled layers* is asked of each tiny model: does a layer's attention depend on cos and",
+        "*Scaled layers* is read from each tiny model: does a layer's attention depend on cos and",
         "sin? *All, sliding ones too*: one rotary embedding serves all layers, so a method also",
         "changes those that never see past their window. *Sliding only*, *every one slides*: no",
         "rotated layer sees farther than its window, so a method has little to mend. *Not",
@@ -260,7 +260,7 @@ def table() -> str:
             for f in taken
         ),
         "",
-        "| refused | in the words |",
+        "| not supported | error |",
         "|---|---|",
         *(f"| {one.family} | {one.refusal} |" for one in found if one.refusal),
     ]

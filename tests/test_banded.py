@@ -187,7 +187,7 @@ def test_a_window_that_the_attention_is_not_told_of_is_refused(
     for module in model.modules():
         if getattr(module, "sliding_window", None):
             monkeypatch.setattr(module, "sliding_window", None)
-    with pytest.raises(UserError, match="does not tell its attention of its windows"):
+    with pytest.raises(UserError, match="does not pass its windows to attention"):
         layouts(model)
 
 

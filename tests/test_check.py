@@ -73,7 +73,7 @@ def test_another_reading_of_the_window_is_a_note() -> None:
         "inside the window",
         "note",
         "not equal to none: frequencies move by up to 90 %, attention factor 1; the model reads "
-        "its own window otherwise than it was trained",
+        "its own window differently from training",
     )
 
 
@@ -135,9 +135,11 @@ def test_a_refusal_is_a_note_and_refusing_all_a_failure() -> None:
         return none.frequencies(rope, length)
 
     small = Rope(4, 10.0, 32)
-    assert failed(refuse) == {"runs": f"it refuses every geometry: {AT} 32: the base is too large"}
+    assert failed(refuse) == {
+        "runs": f"it raises ValueError at every geometry: {AT} 32: the base is too large"
+    }
     found = check(refuse, [*ONE, small], [1.0, 2.0])
-    text = f"it refuses 2 of 4 calls: {AT} 32: the base is too large"
+    text = f"ValueError in 2 of 4 calls: {AT} 32: the base is too large"
     assert found[0] == Finding("runs", "note", text)
     assert all(line.verdict != "failed" for line in found)
 

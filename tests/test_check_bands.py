@@ -66,7 +66,7 @@ def stateful(rope: Rope, length: int) -> Any:
     [
         (keyless, "query 0 meets no key"),
         (broken, "ZeroDivisionError"),
-        (stateful, "beyond the window it only runs on a model"),
+        (stateful, "beyond the window it runs on a model only"),
     ],
 )
 def test_what_is_no_attention_is_told(method: Any, words: str) -> None:

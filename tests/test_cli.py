@@ -443,8 +443,8 @@ class TestRefused:
 
     def test_an_unknown_device_is_refused(self, refused: Callable[..., str]) -> None:
         """A device that torch does not know, or this machine has not, is named."""
-        assert refused(device="gpu").startswith("device 'gpu' is not to be had here: ")
-        assert refused(device="cuda:99").startswith("device 'cuda:99' is not to be had here: ")
+        assert refused(device="gpu").startswith("device 'gpu' is unavailable: ")
+        assert refused(device="cuda:99").startswith("device 'cuda:99' is unavailable: ")
 
     def test_a_model_that_is_not_there_is_refused(self, refused: Callable[..., str]) -> None:
         """A folder that does not exist is no hub name."""
@@ -464,7 +464,7 @@ class TestRefused:
         GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=300).save_pretrained("gpt2")
         tiny_tokenizer().save_pretrained("gpt2")
         assert refused(model=Path("gpt2")) == (
-            "gpt2 models tell of no rotary embedding (no rope_parameters in the config)."
+            "gpt2 models have no rotary embedding (no rope_parameters in the config)."
         )
 
     def test_a_rotary_embedding_for_sliding_layers_alone_is_refused(
@@ -535,8 +535,8 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (("docs",), "docs is no run folder: it holds no run.json."),
-            (("run", "gone", "--out", "here"), "gone is no run folder: it holds no run.json."),
+            (("docs",), "docs is not a run folder: it has no run.json."),
+            (("run", "gone", "--out", "here"), "gone is not a run folder: it has no run.json."),
             (("run", "--report", "curve"), "no report is called 'curve'; did you mean 'curves'? "
              f"known: {', '.join(names('report'))}, or a path to a .py file."),
         ],
@@ -661,7 +661,7 @@ print("loaded:", *sorted(heavy))
             cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"ropewalk: {tmp_path} is no run folder: it holds no run.json.\n"
+        assert done.stderr == f"ropewalk: {tmp_path} is not a run folder: it has no run.json.\n"
 
 
 def test_a_checkpoint_with_missing_tensors_is_refused(

@@ -81,7 +81,7 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
 def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     """A folder without text files is named, with the suffixes that count and the other way."""
     assert refused(tmp_path) == (
-        f"{tmp_path} holds no text file (.html, .md, .py, .rst, .tex, .txt); "
+        f"{tmp_path} has no text file (.html, .md, .py, .rst, .tex, .txt); "
         f"a data set needs {tmp_path}:split=…"
     )
 
@@ -174,13 +174,13 @@ def test_a_relative_name_is_a_folder_first(folder: Path, monkeypatch: pytest.Mon
     [
         (
             "one:field=txt",
-            "one[0] has no field 'txt'; name the one that holds the text with :field=NAME "
+            "one[0] has no field 'txt'; name the one with the text by :field=NAME "
             "(did you mean 'text'? known: number, text).",
         ),
-        ("one:field=number", "one[0]: field 'number' holds int, not text."),
+        ("one:field=number", "one[0]: field 'number' is int, not text."),
         ("two:split=trian", "--docs {}/two has no split 'trian'; did you mean 'train'? "
          "known: test, train."),
-        ("lines:field=stry", "lines[0] has no field 'stry'; name the one that holds the text with "
+        ("lines:field=stry", "lines[0] has no field 'stry'; name the one with the text by "
          ":field=NAME (did you mean 'story'? known: story)."),
         ("lines:split=dev", "data set {}/lines (split dev) cannot be read: "
          "Unknown split \"dev\". Should be one of ['train', 'test']."),

@@ -145,5 +145,5 @@ def test_a_defect_of_packs_is_not_taken_for_a_model_that_cannot_share(
 
 def test_a_model_without_one_trunk_is_refused() -> None:
     """What is not a trunk with a head is refused by its class name."""
-    with pytest.raises(UserError, match="^Linear is no causal language model of one trunk"):
+    with pytest.raises(UserError, match="^Linear is not a causal language model of one trunk"):
         trunk_name(torch.nn.Linear(2, 2))

@@ -85,9 +85,9 @@ def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
     """Rows come in order, whatever groups the file is written in, and a field is asked for."""
     write_rows(tmp_path / name)
     assert read(tmp_path / name) == [(f"{name}[{row['id']}]", row["text"]) for row in ROWS]
-    assert refused(f"{tmp_path / name}:field=id") == f"{name}[0]: field 'id' holds int, not text."
+    assert refused(f"{tmp_path / name}:field=id") == f"{name}[0]: field 'id' is int, not text."
     assert refused(f"{tmp_path / name}:field=txt") == (
-        f"{name}[0] has no field 'txt'; name the one that holds the text with :field=NAME "
+        f"{name}[0] has no field 'txt'; name the one with the text by :field=NAME "
         "(did you mean 'text'? known: id, text)."
     )
 
@@ -216,8 +216,8 @@ BROKEN: dict[str, tuple[bytes, str]] = {
         " is not UTF-8 text (byte 0) (UTF-16, by its first bytes)",
     ),
     "half.txt": ("façade …".encode()[:-1], " is not UTF-8 text (byte 8); convert it first."),
-    "empty.txt": (b"", " holds no text at all."),
-    "blank.jsonl": (b"\n\n", " holds no text at all."),
+    "empty.txt": (b"", " has no text."),
+    "blank.jsonl": (b"\n\n", " has no text."),
     "torn.txt.gz": (gzip.compress(b"rope" * 999)[:-9], " cannot be read: Compressed file ended"),
     "none.txt.gz": (b"rope", " cannot be read: Not a gzipped file"),
     "none.txt.xz": (b"rope", " cannot be read: Input format not supported"),
@@ -226,12 +226,12 @@ BROKEN: dict[str, tuple[bytes, str]] = {
     "none.zip": (b"rope", " cannot be read: File is not a zip file."),
     "none.parquet": (b"rope" * 9, " cannot be read: Parquet magic bytes not found"),
     "none.arrow": (b"rope" * 9, " cannot be read: "),
-    "line.jsonl": (b'{"text": "a"}\n{"text": \n', ", line 2 is no JSON: "),
-    "latin.jsonl": (b'{"text": "a"}\n{"text": "\xe9"}\n', ", line 2 is no JSON: 'utf-8' codec"),
-    "list.jsonl": (b"[1]\n", "[0] is no record with fields, but list."),
-    "deep.json": (b"[" * 99_999, " is no JSON: "),
-    "number.jsonl": (b'{"text": 7}\n', "[0]: field 'text' holds int, not text."),
-    "surrogate.jsonl": (b'{"text": "a\\ud800"}\n', "[0] holds half a letter (a lone surrogate,"),
+    "line.jsonl": (b'{"text": "a"}\n{"text": \n', ", line 2 is not JSON: "),
+    "latin.jsonl": (b'{"text": "a"}\n{"text": "\xe9"}\n', ", line 2 is not JSON: 'utf-8' codec"),
+    "list.jsonl": (b"[1]\n", "[0] is not a record with fields, but list."),
+    "deep.json": (b"[" * 99_999, " is not JSON: "),
+    "number.jsonl": (b'{"text": 7}\n', "[0]: field 'text' is int, not text."),
+    "surrogate.jsonl": (b'{"text": "a\\ud800"}\n', "[0] has a lone surrogate"),
 }
 
 

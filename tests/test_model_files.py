@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from harness.data.tokenize import tokenize
 from harness.errors import UserError
 from harness.model.checkpoint import Checkpoint, open_checkpoint
-from harness.model.meta import hollow
+from harness.model.meta import without_weights
 from harness.model.weights import load_weights
 from tests.tiny import tiny_config
 
@@ -139,7 +139,7 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
         (lambda folder: os.truncate(folder / "config.json", 2**40), "at most 256 MiB are read"),
         (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
         (_adapter, "holds an adapter .* merge_and_unload"),
-        (_gguf, "model.Q4.gguf: GGUF is not read yet"),
+        (_gguf, "model.Q4.gguf: GGUF is not supported"),
         (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
         (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),
         (lambda folder: changed(folder, max_position_embeddings=10**12), "trained length must be"),
@@ -169,10 +169,10 @@ def test_names_that_are_no_folder_are_refused_in_a_short_sentence(tmp_path: Path
     (tmp_path / "m.gguf").touch()
     (tmp_path / "model.safetensors").touch()
     for name, words in {
-        str(tmp_path / "m.gguf"): "is a file; GGUF is not read yet",
+        str(tmp_path / "m.gguf"): "is a file; GGUF is not supported",
         str(tmp_path / "model.safetensors"): "is a file; give the folder",
         "x" * 100_000: "has 100,000 characters",
-        f"/tmp/{'x' * 300}": "is no path: File name too long",
+        f"/tmp/{'x' * 300}": "is not a path: File name too long",
     }.items():
         with pytest.raises(UserError, match=words) as refused:
             opened(name)
@@ -182,8 +182,8 @@ def test_names_that_are_no_folder_are_refused_in_a_short_sentence(tmp_path: Path
 def test_a_model_of_endless_modules_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """However a config asks for them, the build ends in a sentence."""
     monkeypatch.setattr("harness.model.meta.MOST_MODULES", 100)
-    with pytest.raises(UserError, match="asks for more than 100 modules"):
-        hollow(tiny_config("llama", num_hidden_layers=10**6), trust_remote_code=False)
+    with pytest.raises(UserError, match="defines more than 100 modules"):
+        without_weights(tiny_config("llama", num_hidden_layers=10**6), trust_remote_code=False)
 
 
 def test_an_expression_without_end_is_a_sentence(folder: Path) -> None:

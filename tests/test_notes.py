@@ -93,35 +93,35 @@ HUB: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 SHIPPED = {
     "Llama-3.1-8B": "llama3 scaling, factor 8 from 8,192 tokens. native keeps it (= "
-    "llama3:factor=8); none takes it off (base 500000, trained window 8,192); every other method "
+    "llama3:factor=8); none removes it (base 500000, trained window 8,192); every other method "
     "starts from none, its factors relative to 8,192 tokens.",
     # 32 = 131072 / 4096; sqrt(1 + ln 32 / ln 4096) = sqrt(1 + 5/12) = 1.190
     "Phi-3-mini-128k": "longrope scaling, factor 32 from 4,096 tokens, attention factor 1.19. "
     "native keeps it (= longrope: one list of factors up to 4,096 tokens, another above); none "
-    "takes it off (base 10000, trained window 4,096); every other method starts from none, its "
+    "removes it (base 10000, trained window 4,096); every other method starts from none, its "
     "factors relative to 4,096 tokens.",
     # 0.1 ln 4 + 1 = 1.1386
     "Qwen2.5-7B-yarn": "yarn scaling, factor 4 from 32,768 tokens, attention factor 1.139. native "
-    "keeps it (= yarn:factor=4); none takes it off (base 1e+06, trained window 32,768); every "
+    "keeps it (= yarn:factor=4); none removes it (base 1e+06, trained window 32,768); every "
     "other method starts from none, its factors relative to 32,768 tokens.",
-    "vicuna-16k": "linear scaling, factor 4, from a window its config does not tell. native keeps "
-    "it (= pi:factor=4); none takes it off (base 10000, trained window 4,096, its "
+    "vicuna-16k": "linear scaling, factor 4, from a window its config does not give. native keeps "
+    "it (= pi:factor=4); none removes it (base 10000, trained window 4,096, its "
     "max_position_embeddings); every other method starts from none, its factors relative to 4,096 "
     "tokens.",
     "dynamic-8k": "dynamic scaling, factor 2.5 from 8,192 tokens. native keeps it (= "
-    "dynamic_ntk:factor=2.5); none takes it off (base 10000, trained window 8,192); every other "
+    "dynamic_ntk:factor=2.5); none removes it (base 10000, trained window 8,192); every other "
     "method starts from none, its factors relative to 8,192 tokens.",
     # 0.1 ln 32 + 1 = 1.3466
     "gpt-oss-20b": "yarn scaling, factor 32 from 4,096 tokens, attention factor 1.347. native "
-    "keeps it (= yarn:factor=32,truncate=false); none takes it off (base 150000, trained window "
+    "keeps it (= yarn:factor=32,truncate=false); none removes it (base 150000, trained window "
     "4,096); every other method starts from none, its factors relative to 4,096 tokens.",
 }
-NOTHING = "no distance goes past the trained window, so a method has nothing to mend"
+NOTHING = "no distance exceeds the trained window, so a method has no use"
 LAYERS = {
     "gpt-oss-20b": "Of 24 attention layers, 12 see only 128 tokens back; they share the rotary "
     "embedding of the others, so that a method scales them too.",
-    "gemma-3-1b": "Of 26 attention layers, 22 see only 512 tokens back; they have a rotary "
-    "embedding of their own, which no method changes.",
+    "gemma-3-1b": "Of 26 attention layers, 22 see only 512 tokens back; they have their own "
+    "rotary embedding, which no method changes.",
     "command-r7b": "Of 32 attention layers, 24 see only 4,096 tokens back and no other one "
     f"rotates: {NOTHING}; 8 have no rotary embedding.",
     "SmolLM3-3B": "Of 36 attention layers, 9 have no rotary embedding: no method changes them.",
@@ -205,8 +205,8 @@ def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
     for given, on, fate in (
         ("log_n:on=native", "native", "kept"),
         ("log_n:on=resonance:on=native", "resonance:on=native", "kept"),
-        ("log_n:on=yarn", "yarn", "taken off"),
-        ("log_n", "none", "taken off"),
+        ("log_n:on=yarn", "yarn", "removed"),
+        ("log_n", "none", "removed"),
     ):
         wanted = f"{given} builds on {on}: the shipped scaling is {fate}."
         assert told(config, given)[1:] == [wanted]
@@ -225,7 +225,7 @@ def test_a_method_made_for_training_says_so() -> None:
     assert trained == wanted
     assert told(config, "abf:base=1000000") == [
         "abf:base=1000000 is made for training: the paper trains on at the new base. Here the "
-        "weights are read as they are."
+        "weights are used without training."
     ]
 
 
@@ -233,7 +233,7 @@ def test_what_a_sweep_would_refuse_is_told_and_inspected_all_the_same() -> None:
     """Where the layers are not understood the frequencies still are, and the line says which."""
     config = AutoConfig.for_model("granite_swa")
     assert told(config) == [
-        "Which layers rotate cannot be told. GraniteSWAForCausalLM has 2 rotary modules "
+        "Which layers rotate is unknown. GraniteSWAForCausalLM has 2 rotary modules "
         "(model.rotary_emb, model.rotary_embs.0); one is supported."
     ]
 
@@ -258,7 +258,7 @@ def test_inspect_dry_run_and_run_say_it_before_the_numbers(
     folder = save_tiny(tmp_path / "stretched", **given)
     sentence = (
         "stretched ships yarn scaling, factor 4 from 64 tokens, attention factor 1.139. native "
-        "keeps it (= yarn:factor=4); none takes it off (base 10000, trained window 64); every "
+        "keeps it (= yarn:factor=4); none removes it (base 10000, trained window 64); every "
         "other method starts from none, its factors relative to 64 tokens."
     )
     words = ["--scaling", "none", "native", "yarn:factor=4", "--length", "2x"]

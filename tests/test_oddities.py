@@ -81,9 +81,9 @@ def test_a_null_row_is_left_out_and_counted(tmp_path: Path) -> None:
         found = read(tmp_path / name)
         assert len(found.entries()) == 2
         assert found.left_out() == {"null": 2}
-        assert any(note.startswith("2 rows hold null") for note in notes((), found.left_out()))
+        assert any(note.startswith("2 rows have null") for note in notes((), found.left_out()))
     (tmp_path / "b.jsonl").write_text('{"text": null}\n')
-    assert "holds no text at all" in refused(tmp_path / "b.jsonl")
+    assert "has no text" in refused(tmp_path / "b.jsonl")
 
 
 @pytest.mark.parametrize(

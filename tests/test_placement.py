@@ -98,5 +98,5 @@ def test_a_map_and_a_device_are_one_too_many(
     """A sentence says which to leave out."""
     done = ropewalk(*sweep(tiny, docs, tmp_path / "run"), "--device-map", "auto")
     assert (done.status, done.err) == (
-        2, "ropewalk: --device-map auto takes every device there is; leave --device out.\n"
+        2, "ropewalk: --device-map auto uses every device; leave --device out.\n"
     )  # fmt: skip

@@ -44,7 +44,7 @@ def made(family: str, **given: Any) -> Any:
         ("minimax_m3_vl_text", SPARSE, "masks or biases its scores itself"),
         ("deepseek_v32", INDEXED, "masks or biases its scores itself"),
         ("hy_v4", INDEXED, "masks or biases its scores itself"),
-        ("olmoe", {"sliding_window": 48}, "does not tell its attention of its windows"),
+        ("olmoe", {"sliding_window": 48}, "does not pass its windows to attention"),
     ],
 )
 def test_an_attention_that_chooses_its_keys_is_refused(
@@ -110,7 +110,10 @@ def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
     kind = type(model.model.rotary_emb)
     right = kind.forward
     monkeypatch.setattr(kind, "forward", lambda *given: [2 * x for x in right(*given)])
-    with pytest.raises(UserError, match="does not give the angles"), scaled(model, frequencies):
+    with (
+        pytest.raises(UserError, match="does not return the given angles"),
+        scaled(model, frequencies),
+    ):
         pass
 
 

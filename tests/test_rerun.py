@@ -122,7 +122,7 @@ def test_differences_of_records_by_hand() -> None:
 def test_a_record_without_a_run_is_refused(rerun: Rerun, tmp_path: Path) -> None:
     """A folder that holds no record is named."""
     status, _, told = rerun(tmp_path)
-    assert (status, f"is no run folder: it holds no {RUN}." in told) == (2, True)
+    assert (status, f"is not a run folder: it has no {RUN}." in told) == (2, True)
 
 
 @pytest.mark.parametrize(

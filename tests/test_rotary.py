@@ -163,7 +163,7 @@ def test_frequencies_of_another_shape_do_not_pass_the_check() -> None:
 def test_what_has_no_rotary_embedding_is_refused_by_name() -> None:
     """GPT-2 is refused in words, before and after its weights are read."""
     gpt2 = GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=20)
-    with pytest.raises(UserError, match="^gpt2 models tell of no rotary embedding"):
+    with pytest.raises(UserError, match="^gpt2 models have no rotary embedding"):
         rope_of(gpt2)
     with pytest.raises(UserError, match="^GPT2LMHeadModel has 0 rotary modules"):
         rotary_name(GPT2LMHeadModel(gpt2))

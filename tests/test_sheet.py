@@ -160,7 +160,7 @@ def test_several_models_are_measured_and_reported_together(
     words = ["--docs", docs, "--task", "perplexity:tail=16", "--scaling", "none", "--length", "1x"]
     words = ["--model", tiny, other, *words]
     assert run(*words) == 2
-    assert "several models are swept: say with --out" in capsys.readouterr().err
+    assert "several models are measured: name the folder" in capsys.readouterr().err
     assert run(*words, "--out", tmp_path / "runs") == 0
     capsys.readouterr()
     for name in ("llama", "other"):

@@ -290,8 +290,8 @@ def test_the_record_is_replaced_in_one_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (None, "{folder} is no run folder: it holds no run.json."),
-        ("{", "{folder}/run.json is no JSON: Expecting property name enclosed in double quotes: "
+        (None, "{folder} is not a run folder: it has no run.json."),
+        ("{", "{folder}/run.json is not JSON: Expecting property name enclosed in double quotes: "
          "line 1 column 2 (char 1)."),
         ('{"schema": 7}', "{folder}/run.json has schema 7; this version reads 1."),
         ("{}", "{folder}/run.json has schema None; this version reads 1."),
@@ -309,5 +309,5 @@ def test_what_is_no_run_is_named(tmp_path: Path, text: str | None, message: str)
 def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
     """A path to run.json itself is answered like a folder without one."""
     write_run(tmp_path, {"schema": 1})
-    with pytest.raises(UserError, match=r"is no run folder: it holds no run\.json\.$"):
+    with pytest.raises(UserError, match=r"is not a run folder: it has no run\.json\.$"):
         read_run(tmp_path / RUN)

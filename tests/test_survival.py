@@ -134,7 +134,7 @@ class TestDisk:
         with full.open("ab", buffering=0) as file, pytest.raises(UserError) as caught:
             append(Samples(full, file), {"cell": "c"})
         assert str(caught.value).startswith(
-            "/dev/full cannot be written: No space left on device; what was measured before is kept"
+            "/dev/full cannot be written: No space left on device; everything measured"
         )
 
     def test_a_file_that_cannot_be_replaced_stays(self, tmp_path: Path) -> None:

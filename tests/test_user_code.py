@@ -105,10 +105,10 @@ ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (ASKS, "3", "task mine:tail=16: it asks with int, not Question."),
+        (ASKS, "3", "task mine:tail=16: it yields int, not Question."),
         (ASKS, ASKS.replace("window.unit", '"a\\n"'), "of a question unit: should be printable."),
         (ASKS, ASKS.replace("facts", '{"a": math.nan}'), "of a question facts.a: should be a te"),
-        (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is none of a vocabulary"),
+        (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
         (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
         (ASKS, "Question('a', 9, (1,) * 9, 1)", "a: it asks 9 tokens, which is no length asked."),
         ('METRIC = "perplexity"', "METRIC = 3", "VERSION must be a whole number and METRIC a "),

@@ -1,4 +1,4 @@
-"""Documents by name: the embedded ones, local files, folders and globs, Hugging Face data sets."""
+"""Open documents by name: embedded ones, files, folders, globs, Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ OPTIONS = ("split", "field", "config", "revision", *NUMBERS)
 
 @dataclass(frozen=True)
 class Documents:
-    """Where texts come from, and which of them are taken.
+    """A source of texts, and which of them are used.
 
-    ``read`` yields (name, text) in the order they are taken in, and may raise UserError. Of these,
-    the first ``count`` that hold ``min_tokens`` tokens count; all, where count is None.
+    ``read`` yields (name, text) in order, and may raise UserError. The first ``count`` that have
+    ``min_tokens`` tokens are used; all of them where count is None.
     """
 
     label: str
@@ -58,11 +58,11 @@ class Selection:
 
 
 def open_documents(given: str) -> Documents:
-    """Understand ``embedded``, a file, a folder, a glob or a data set, each with options.
+    """Parse ``embedded``, a file, a folder, a glob or a data set, each with options.
 
-    ``field`` is where the text is in a row, ``limit`` how many rows are read, ``max_chars`` how
-    much of each document; ``min_tokens`` and ``count`` say which are taken, ``seed`` draws them.
-    Raises UserError before anything is read for a path that does not exist or a bad option.
+    ``field`` is the field of a row with the text, ``limit`` the number of rows read, ``max_chars``
+    the characters read of each document; ``min_tokens`` and ``count`` choose documents, ``seed``
+    draws them. Raises UserError before anything is read for a missing path or a bad option.
     """
     whole = place(given)
     name, listed = (given, "") if _is_path(whole) else _split(given)
@@ -104,7 +104,7 @@ def _selection(name: str, listed: str) -> Selection:
 
 
 def _check_exists(given: str, name: str) -> None:
-    """Raise UserError where what looks like a path, by its beginning or its end, is not there."""
+    """Raise UserError where a name that looks like a path does not exist."""
     if given.startswith((f"{name}://", f"{name}::")):
         message = (
             f"--docs {given}: documents are files and data sets, not web addresses; download the "
@@ -160,7 +160,7 @@ def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[Docu
 
 
 def _through_buffer(found: Iterator[Document], draw: Random) -> Iterator[Document]:
-    """Yield documents in a drawn order, holding no more than BUFFER of them."""
+    """Yield documents in a drawn order, with at most BUFFER of them in memory."""
     held = list(islice(found, BUFFER))
     for document in found:
         index = draw.randrange(len(held))
@@ -203,7 +203,7 @@ def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
 
 
 def _common(paths: list[Path]) -> tuple[str, ...]:
-    """Return the parts that the folders of all paths begin with."""
+    """Return the parts that all paths have in common."""
     folders = [path.parent.parts for path in paths]
     shared = (set(parts) for parts in zip(*folders, strict=False))
     length = next((i for i, parts in enumerate(shared) if len(parts) > 1), min(map(len, folders)))

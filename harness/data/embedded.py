@@ -1,7 +1,7 @@
-"""The documents on every machine: the standard library's sources and the language reference.
+"""Read the documents on every machine: the standard library's sources and the language reference.
 
 A fixed part is held out: the reference model was not trained on it. The texts differ a little
-between Python versions; a record therefore carries their hashes.
+between Python versions; a record therefore has their hashes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ HELD_OUT_MODULES = (
     "statistics", "tomllib/_parser", "tracemalloc", "unittest/suite", "weakref",
     "xml/etree/ElementPath", "xml/sax/handler", "zoneinfo/_zoneinfo",
 )  # fmt: skip
-# Chapters of the language reference that share no page with another one.
+# Chapters of the language reference that have no page in common with another one.
 HELD_OUT_TOPICS = ("formatstrings", "string-methods", "typesmapping")
-# Neither measured nor trained on: pdb.py says the same in its docstrings, in other lines.
+# Neither measured nor trained on: pdb.py has the same text in its docstrings, in other lines.
 SET_ASIDE_TOPICS = ("debugger",)
-# Not prose and not code anyone wrote: generated tables. Tests quote the modules they test.
+# Generated tables are neither prose nor written code. Tests quote the modules they test.
 LEFT_OUT = ("encodings", "site-packages", "test", "tests", "idle_test", "pydoc_data", "ensurepip")
-SHINGLE = 3  # consecutive lines; a training text keeps none that a held-out text has
+SHINGLE = 3  # consecutive lines; a training text has none of a held-out text
 
 
 def held_out() -> Iterator[tuple[str, str]]:
@@ -38,10 +38,10 @@ def held_out() -> Iterator[tuple[str, str]]:
 
 
 def training() -> Iterator[tuple[str, str]]:
-    """Yield (name, text) of all other documents, less the passages a held-out one shares.
+    """Yield (name, text) of all other documents, without passages of a held-out one.
 
     A passage is a run of SHINGLE lines of at least 60 characters. The same words in other lines
-    are not found: 1 % of the held-out words stand in runs of 20 or more in training texts too.
+    remain: 1 % of the held-out words occur in runs of 20 or more in training texts too.
     """
     unseen = [text for _, text in held_out()] + [_topics()[topic] for topic in SET_ASIDE_TOPICS]
     seen = {shingle for text in unseen for shingle in _shingles(text.splitlines())}
@@ -67,7 +67,7 @@ def _topics() -> dict[str, str]:
 
 
 def _shingles(lines: list[str]) -> Iterator[tuple[str, ...]]:
-    """Yield every run of SHINGLE lines that holds at least 60 characters of text."""
+    """Yield every run of SHINGLE lines that has at least 60 characters of text."""
     bare = [line.strip() for line in lines]
     for i in range(len(bare) - SHINGLE + 1):
         run = tuple(bare[i : i + SHINGLE])
@@ -76,7 +76,7 @@ def _shingles(lines: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def _without(text: str, seen: set[tuple[str, ...]]) -> str:
-    """Return the text less the lines of every run that is in ``seen``."""
+    """Return the text without the lines of every run that is in ``seen``."""
     lines = text.splitlines()
     bare = [line.strip() for line in lines]
     dropped: set[int] = set()

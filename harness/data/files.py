@@ -1,4 +1,4 @@
-"""Documents in files: texts, JSON lines, Parquet, Arrow, compressed or not, in bounded memory."""
+"""Read documents from files: texts, JSON lines, Parquet, Arrow, archives, in bounded memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.names import nearest
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
 CHUNK = 2**20
-MARKS = {  # the longer first: one begins the other
+MARKS = {  # the longer first: the other is its beginning
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
@@ -48,7 +48,7 @@ COMPRESSED: dict[str, Callable[[Path], Any]] = {
 
 
 def kind(path: Path) -> str:
-    """Return the suffix that says what a file holds: the one before a compression's."""
+    """Return the suffix of a file's content: the one before a compression's."""
     suffix = path.suffix.lower()
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
@@ -59,16 +59,16 @@ def in_folder(folder: Path) -> list[Path]:
     found = [p for p in paths if (kind(p) in TEXT or p.suffix == ".zip") and p.is_file()]
     if not found:
         kinds = ", ".join(sorted(TEXT))
-        message = f"{folder} holds no text file ({kinds}); a data set needs {folder}:split=…"
+        message = f"{folder} has no text file ({kinds}); a data set needs {folder}:split=…"
         raise UserError(message)
     return found
 
 
 def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterator[Document]:
-    """Yield the documents of one file: itself, its members, or its rows, as its suffix says.
+    """Yield the documents of one file: itself, its members, or its rows, by its suffix.
 
-    ``longest`` cuts every document to its first characters. Raises UserError for what cannot be
-    read: other encodings, broken archives, rows without the field, documents too large.
+    ``longest`` cuts every document to its first characters. Raises UserError for other encodings,
+    broken archives, rows without the field and documents that are too large.
     """
     try:
         if path.suffix.lower() == ".zip":
@@ -89,24 +89,24 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
 def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None:
     """Return the text of a row, None where it is null; raise UserError for a row without it."""
     if not isinstance(row, dict):
-        message = f"{label} is no record with fields, but {type(row).__name__}."
+        message = f"{label} is not a record with fields, but {type(row).__name__}."
         raise UserError(message)
     if field not in row:
         message = (
-            f"{label} has no field {field!r}; name the one that holds the text with :field=NAME "
+            f"{label} has no field {field!r}; name the one with the text by :field=NAME "
             f"({nearest(field, map(str, row))})."
         )
         raise UserError(message)
     if row[field] is None:
         return None
     if not isinstance(row[field], str):
-        message = f"{label}: field {field!r} holds {type(row[field]).__name__}, not text."
+        message = f"{label}: field {field!r} is {type(row[field]).__name__}, not text."
         raise UserError(message)
     text: str = row[field][:longest]
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        message = f"{label} holds half a letter (a lone surrogate, letter {error.start})."
+        message = f"{label} has a lone surrogate (half a character) at character {error.start}."
         raise UserError(message) from None
     if size > LARGEST:
         raise UserError(_too_large(label))
@@ -125,8 +125,8 @@ def _opened(path: Path) -> IO[bytes]:
 
 
 def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
-    """Return the text of a file, or its first characters, and read no more of it than needed."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")()  # without the mark some editors put first
+    """Return the text of a file, or its first characters, reading no more than needed."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()  # without the byte order mark
     parts: list[str] = []
     letters = size = 0
     while longest is None or letters < longest:
@@ -139,8 +139,8 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
         except UnicodeDecodeError as error:
             place = size - len(chunk) + error.start - (len(error.object) - len(chunk))
             found = [MARKS[mark] for mark in MARKS if not place and error.object.startswith(mark)]
-            told = f" ({found[0]}, by its first bytes)" if found else ""
-            message = f"{label} is not UTF-8 text (byte {place}){told}; convert it first."
+            guess = f" ({found[0]}, by its first bytes)" if found else ""
+            message = f"{label} is not UTF-8 text (byte {place}){guess}; convert it first."
             raise UserError(message) from None
         letters += len(parts[-1])
         if not chunk:
@@ -153,7 +153,7 @@ def _members(path: Path, name: str, longest: int | None) -> Iterator[Document]:
     with zipfile.ZipFile(path) as archive:
         members = [m for m in sorted(archive.namelist()) if Path(m).suffix.lower() in TEXT]
         if not members:
-            message = f"{path} holds no text file ({', '.join(sorted(TEXT))})."
+            message = f"{path} has no text file ({', '.join(sorted(TEXT))})."
             raise UserError(message)
         for member in members:
             with archive.open(member) as file:
@@ -174,7 +174,7 @@ def _parsed(text: bytes, label: str) -> Any:
     try:
         return json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        message = f"{label} is no JSON: {reason(error)}."
+        message = f"{label} is not JSON: {reason(error)}."
         raise UserError(message) from None
 
 
@@ -183,7 +183,7 @@ def _json(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
     with _opened(path) as file:
         content = file.read(GIANT + 1)
     if len(content) > GIANT:
-        message = f"{path} is longer than {GIANT / 2**20:g} MiB; make it JSON lines (.jsonl)."
+        message = f"{path} is longer than {GIANT / 2**20:g} MiB; convert it to JSON lines (.jsonl)."
         raise UserError(message)
     read = _parsed(content, str(path))
     for index, row in enumerate(read if isinstance(read, list) else [read]):
@@ -201,5 +201,5 @@ MANY = {*ROWS, ".zip"}  # kinds of files with several documents
 
 
 def names_of(paths: Sequence[Path], root: Path | None) -> list[str]:
-    """Return what documents are called: by their path below ``root``, else by their own name."""
+    """Return the names of documents: their path below ``root``, else their own name."""
     return [p.relative_to(root).as_posix() if root else p.name for p in paths]

@@ -1,4 +1,4 @@
-"""Documents in Hugging Face data sets: on the hub, in a folder laid out like one, or saved."""
+"""Read documents from Hugging Face data sets: on the hub, in a folder like one, or saved."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from harness.data.files import Document, text_of
 from harness.errors import UserError, reason
 from harness.names import nearest
 
-SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files that a split is cut into
+SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files of a split
 DEFAULT = "test"  # split
-BUFFER = 100  # rows in memory from which a streamed set is drawn; its shards come in any order
+BUFFER = 100  # rows in memory from which a streamed set is drawn; its shards have any order
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Which rows of a data set are asked for; ``some`` says that not all will be read."""
+    """The rows of a data set to read; ``some`` means that not all will be read."""
 
     name: str
     split: str | None
@@ -36,14 +36,14 @@ class Rows:
 
 
 def is_saved(path: Path) -> bool:
-    """Tell a folder written by ``save_to_disk`` from a folder of texts."""
+    """Return whether a folder was written by ``save_to_disk``."""
     return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
 
 
 def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
-    """Yield the documents of one split, streamed where only some of them are asked for.
+    """Yield the documents of one split, streamed where only some of them are needed.
 
-    What the library cannot open or parse is one UserError; a row without the field too.
+    Raises UserError where the library cannot open or parse it, and for a row without the field.
     """
     from datasets.exceptions import DatasetGenerationError
 
@@ -51,11 +51,11 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
     split = rows.split or DEFAULT
     try:
         for index, row in _numbered(rows, split):
-            told = short if index is None else f"{short}[{index}]"
-            text = text_of(row, rows.field, told, longest)
-            # A drawn stream does not tell the numbers of its rows.
+            label = short if index is None else f"{short}[{index}]"
+            text = text_of(row, rows.field, label, longest)
+            # A drawn stream does not give the numbers of its rows.
             mark = "" if index is not None else f"#{sha256((text or '').encode()).hexdigest()[:8]}"
-            yield f"{told}{mark}", text
+            yield f"{label}{mark}", text
     except UserError:
         raise
     except (
@@ -66,14 +66,14 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
         RuntimeError,
         DatasetGenerationError,
     ) as error:
-        # The library's own words for a broken file are only in the cause.
+        # The library's message on a broken file is only in the cause.
         why = reason(error.__cause__ or error)
         message = f"data set {rows.name} (split {split}) cannot be read: {why}"
         raise UserError(message) from error
 
 
 def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, Any]]]:
-    """Yield (number, row) in the order asked for; a drawn stream does not tell numbers."""
+    """Yield (number, row) in file order or drawn; a drawn stream gives no numbers."""
     found: Any = _opened(rows, split)
     if hasattr(found, "select"):
         order = list(range(len(found)))
@@ -98,16 +98,14 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
             return datasets.load_dataset(  # type: ignore[no-any-return]
                 rows.name, revision=rows.revision, **options
             )
-        except ConnectionError:  # offline the library looks for sets that it has read before
+        except ConnectionError:  # offline the library finds only sets that it has read before
             return datasets.load_dataset(_downloaded(rows), **options)  # type: ignore[no-any-return]
     for file in sorted(Path(rows.name).rglob("*.arrow")):
         check_batches(file, f"{Path(rows.name).name}/{file.name}")
     found: Any = datasets.load_from_disk(rows.name)
     if not isinstance(found, datasets.DatasetDict):
         if rows.split is not None:
-            message = (
-                f"--docs {rows.name} holds one data set without splits; leave split={split} out."
-            )
+            message = f"--docs {rows.name} is one data set without splits; leave split={split} out."
             raise UserError(message)
         return found  # type: ignore[no-any-return]
     if split not in found:
@@ -117,15 +115,15 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
 
 
 def _downloaded(rows: Rows) -> str:
-    """Return where the hub's cache holds a whole data set; raise UserError where it does not."""
+    """Return the path of a whole data set in the hub's cache; raise UserError otherwise."""
     try:
         folder: str = snapshot_download(
             rows.name, repo_type="dataset", revision=rows.revision, local_files_only=True
         )
     except (OSError, ValueError) as error:
         message = (
-            f"data set {rows.name} (split {rows.split or DEFAULT}) cannot be read: the hub is not "
-            f"asked, and its cache has none (hf download --repo-type dataset {rows.name})."
+            f"data set {rows.name} (split {rows.split or DEFAULT}) cannot be read offline: "
+            f"the cache does not have it (hf download --repo-type dataset {rows.name})."
         )
         raise UserError(message) from error
     found = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}
@@ -137,7 +135,7 @@ def _downloaded(rows: Rows) -> str:
         lacking = [other for other in others if other not in found]
         if lacking:
             message = (
-                f"the hub's cache holds only some files of data set {rows.name}: no {lacking[0]}."
+                f"the hub's cache has only some files of data set {rows.name}: no {lacking[0]}."
             )
             raise UserError(message)
     return folder

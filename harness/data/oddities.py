@@ -1,4 +1,4 @@
-"""What is odd about the documents of a sweep: line ends, markup, rows without text."""
+"""Describe what is unusual in documents: line ends, markup, rows without text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TAG = re.compile(
     re.IGNORECASE,
 )
 LOOKED_AT = 100_000  # characters from the beginning in which tags are counted
-SPARSE = 500  # characters a tag; prose that quotes a tag has more, a page of the web has fewer
+SPARSE = 500  # characters per tag; prose that quotes a tag has more, a web page has fewer
 DOUBTFUL = 0.1  # share of a document's tokens that are unknown
 NAMED = 3  # documents that a warning names
 
@@ -23,43 +23,43 @@ def plain(text: str) -> str:
 
 
 def is_html(text: str) -> bool:
-    """Tell whether a text is a web page rather than prose."""
+    """Return whether a text is a web page rather than prose."""
     tags = sum(1 for _ in TAG.finditer(text, 0, LOOKED_AT))
     return tags > max(1, min(len(text), LOOKED_AT) / SPARSE)
 
 
 def notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int]) -> list[str]:
-    """Return in words what was done with documents as they were read."""
-    told = []
+    """Return sentences on how documents were changed or left out when they were read."""
+    lines = []
     ended = sum(document.get("line_ends") == "normalized" for document in documents)
     if ended:
-        told.append(f"{ended:,} of {len(documents):,} documents: line ends CRLF or CR read as LF.")
+        lines.append(f"{ended:,} of {len(documents):,} documents: line ends CRLF or CR read as LF.")
     if left_out.get("repeated"):
-        told.append(f"{left_out['repeated']:,} documents repeat another one and are left out.")
+        lines.append(f"{left_out['repeated']:,} documents repeat another one and are left out.")
     if left_out.get("null"):
-        told.append(f"{left_out['null']:,} rows hold null in place of a text and are left out.")
+        lines.append(f"{left_out['null']:,} rows have null instead of a text and are left out.")
     unknown = sum(document["unknown"] for document in documents)
     if unknown:
         total = sum(document["tokens"] for document in documents)
-        told.append(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
-    return told
+        lines.append(f"{unknown:,} of {total:,} tokens are unknown to the tokenizer.")
+    return lines
 
 
 def warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return in words what makes scores of these documents mean something else than they seem."""
+    """Return warnings on documents whose scores say little about prose."""
     pages = [d["name"] for d in documents if d.get("markup")]
     strange = [d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]]
-    told = []
+    lines = []
     if pages:
-        told.append(
+        lines.append(
             f"{_listed(pages)} look like HTML: the tags are scored as text. Extract the text first."
         )
     if strange:
-        told.append(
+        lines.append(
             f"More than {DOUBTFUL:.0%} of the tokens of {_listed(strange)} are unknown to the "
             "tokenizer: their scores say little about the text."
         )
-    return told
+    return lines
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""From a Hugging Face tokenizer and documents to what a task may know."""
+"""Make a task's source from a Hugging Face tokenizer and documents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From text to tokens, once: what was read before comes from a cache on disk."""
+"""Tokenize texts, each once: tokens of long texts are cached on disk."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from huggingface_hub import cached_assets_path, constants
 from harness.attempt import attempt
 from tasks._tokens import Tokens
 
-CACHE = 1  # raised when a cached file would be read as something else
+CACHE = 1  # raised when the format of a cached file changes
 DIGEST = hashlib.sha256().digest_size
-LEAST = 1 << 17  # characters; a shorter text is tokenized about as fast as it is looked up
+LEAST = 1 << 17  # characters; tokenizing a shorter text is about as fast as reading the cache
 
 Read = tuple[Tokens, "array[int] | None"]
 
@@ -28,9 +28,9 @@ Read = tuple[Tokens, "array[int] | None"]
 def make_reader(tokenizer: Any) -> Callable[[str], Read]:
     """Return a function from a text to its tokens and to the bytes before each of them.
 
-    The bytes are None for a tokenizer that does not tell where its tokens stand. Long texts are
-    kept in the Hugging Face assets cache (HF_ASSETS_CACHE), by a hash of the tokenizer and of the
-    text. A file there is written whole or not at all, and one that is damaged is written anew.
+    The bytes are None for a tokenizer without offsets. Tokens of long texts are stored in the
+    Hugging Face assets cache (HF_ASSETS_CACHE), by a hash of the tokenizer and of the text. A file
+    there is written whole or not at all, and a damaged one is written again.
     """
     folder = _folder(tokenizer)
 
@@ -49,7 +49,7 @@ def make_reader(tokenizer: Any) -> Callable[[str], Read]:
 
 def tokenize(tokenizer: Any, text: str) -> Read:
     """Return the tokens of a text, without special ones, and the bytes before each token."""
-    # A document that says "<s>" or "<|endoftext|>" means these letters, not the control token.
+    # "<s>" or "<|endoftext|>" in a document are these characters, not the control token.
     options = {
         "add_special_tokens": False,
         "split_special_tokens": True,
@@ -61,7 +61,7 @@ def tokenize(tokenizer: Any, text: str) -> Read:
     if not tokenizer.is_fast or not tokens:
         return tokens, None
     letters = np.array([end for _, end in read["offset_mapping"]], dtype=np.int64)
-    # An offset may step back (a byte of a letter, a space that was trimmed); what was read stays.
+    # An offset may go back (a byte of a character, a trimmed space); bytes read stay counted.
     letters = np.maximum.accumulate(letters)
     before = _bytes_before(text)
     ends = array("q", [0, *before[letters].tolist()])
@@ -70,45 +70,45 @@ def tokenize(tokenizer: Any, text: str) -> Read:
 
 
 def _bytes_before(text: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the bytes before each letter of a text, and those of the whole, in UTF-8."""
+    """Return the UTF-8 bytes before each character of a text, and those of the whole."""
     code = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
     sizes = 1 + (code > 0x7F).astype(np.int64) + (code > 0x7FF) + (code > 0xFFFF)
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def _folder(tokenizer: Any) -> Path | None:
-    """Return where the tokens of this tokenizer are kept; None where it cannot be told apart."""
+    """Return the cache folder of this tokenizer; None where it cannot be identified."""
     if not tokenizer.is_fast:
         return None
-    told = f"{CACHE} {version('tokenizers')} {tokenizer.backend_tokenizer.to_str()}"
-    name = hashlib.sha256(told.encode()).hexdigest()[:32]
+    state = f"{CACHE} {version('tokenizers')} {tokenizer.backend_tokenizer.to_str()}"
+    name = hashlib.sha256(state.encode()).hexdigest()[:32]
     try:
         return Path(
             cached_assets_path(
                 "ropewalk", "tokens", subfolder=name, assets_dir=constants.HF_ASSETS_CACHE
             )
         )
-    except (OSError, ValueError):  # a home that cannot be written: only time is lost
+    except (OSError, ValueError):  # a home that cannot be written costs time only
         return None
 
 
 def _load(file: Path) -> Read | None:
-    """Return what a file holds; None where there is none, or not a whole one."""
+    """Return the content of a file; None where there is no whole file."""
     try:
         content = file.read_bytes()
     except OSError:
         return None
-    told, body = content[:DIGEST], content[DIGEST:]
-    if hashlib.sha256(body).digest() != told:
+    digest, body = content[:DIGEST], content[DIGEST:]
+    if hashlib.sha256(body).digest() != digest:
         return None
     tokens, ends = np.frombuffer(body, dtype="<i4").reshape(2, -1).tolist()
     return Tokens(tokens), array("q", [0, *ends])
 
 
 def _save(file: Path, found: Read) -> None:
-    """Write a file beside its place and move it there, so that no other reader sees half of it.
+    """Write a file under another name and move it, so that no reader sees half of it.
 
-    It has a hash of what follows, then the tokens, then the bytes up to the end of each.
+    It has a hash of the rest, then the tokens, then the bytes up to the end of each.
     """
     tokens, ends = found
     if ends is None:

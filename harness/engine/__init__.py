@@ -1,7 +1,7 @@
 """Answer questions about token sequences: the loss of every target, and the argmax at each.
 
-The model's own code computes everything; only the order differs. What sequences share is computed
-once, layers and head take rows in chunks, and neither a ``length x vocabulary`` nor a
+The model's own code computes everything; only the order differs. Shared beginnings are computed
+once, layers and head process rows in chunks, and neither a ``length x vocabulary`` nor a
 ``length x length`` tensor exists. On a CPU no saving changes a bit of a float32 result.
 """
 
@@ -42,9 +42,9 @@ def answers(model: Any, questions: Sequence[Question], sizes: Sizes = DEFAULT) -
     """Yield (index, answer) of every question, each once, in an order of the engine's choice.
 
     Equal to ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
-    position, nothing padded or masked. What memory is too little for is asked again, alone and in
-    small chunks, before it is OutOfMemory; every other error is raised. The model is in eval mode
-    and on one device. Where a model's layers do more than causal attention (sliding windows,
+    position, nothing padded or masked. A question that runs out of memory is computed again, alone
+    and in small chunks, before it is OutOfMemory; other errors are raised. The model is in eval
+    mode and on one device. Where a model's layers do more than causal attention (sliding windows,
     soft-capping, convolutions), every different sequence is one plain forward.
     """
     asked = list(enumerate(questions))
@@ -61,7 +61,7 @@ def answers(model: Any, questions: Sequence[Question], sizes: Sizes = DEFAULT) -
 
 
 def _equal(asked: Indexed) -> list[Indexed]:
-    """Put questions of equal tokens together."""
+    """Group questions of equal tokens."""
     groups: dict[Sequence[int], list[tuple[int, Question]]] = {}
     for index, question in asked:
         groups.setdefault(question.tokens, []).append((index, question))
@@ -71,7 +71,7 @@ def _equal(asked: Indexed) -> list[Indexed]:
 def _solved(
     model: Any, asked: Indexed, sizes: Sizes, sharing: bool
 ) -> Iterator[tuple[int, Answer]]:
-    """Yield the answers pack by pack, none for what memory is too little for."""
+    """Yield the answers pack by pack, without those that ran out of memory."""
     tree = build_tree([question.tokens for _, question in asked])
     gather = Gather(tree, [question for _, question in asked])
     forward = Forward(model, tree, sizes, sharing)
@@ -89,7 +89,7 @@ def _solved(
 
 
 def _within_memory(forward: Forward, number: int, gather: Gather) -> Results | None:
-    """Measure a pack; None where memory is too little."""
+    """Measure a pack; return None where memory is too small."""
     try:
         return forward.measure(number, gather)
     except (RuntimeError, MemoryError) as error:
@@ -99,6 +99,6 @@ def _within_memory(forward: Forward, number: int, gather: Gather) -> Results | N
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Tell a lack of memory, on a GPU or a CPU, from every other failure."""
+    """Return whether an error means a lack of memory, on a GPU or a CPU."""
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
     return known or "DefaultCPUAllocator" in str(error)

@@ -1,4 +1,4 @@
-"""Forward of a model's trunk: over packs of token runs, or over one sequence as it is."""
+"""Run a model's trunk over packs of token runs, or over one plain sequence."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 @torch.inference_mode()
 def shareable(model: Any) -> bool:
-    """Tell whether a pack of runs gives this model's own hidden states; checked once a model.
+    """Return whether a pack of runs gives this model's own hidden states; checked once per model.
 
-    Checked on two prompts with a common beginning and one without, each also run alone by the
-    model itself: whatever mixes tokens beside causal attention shows.
+    It is checked on two prompts with a common beginning and one without, each also run alone by
+    the model itself: this shows anything that mixes tokens outside causal attention.
     """
     if not replaceable(model):
         return False
@@ -72,7 +72,7 @@ def _row(tokens: Sequence[int], model: Any) -> torch.Tensor:
 
 @dataclass
 class Forward:
-    """The forwards of one prefix tree, pack by pack, and the keys kept between them."""
+    """The forwards of one prefix tree, pack by pack, and the keys stored between them."""
 
     model: Any
     tree: PrefixTree
@@ -80,7 +80,7 @@ class Forward:
     sharing: bool
 
     def __post_init__(self) -> None:
-        """Cut the tree into packs, and note the last pack that reads each node's keys."""
+        """Cut the tree into packs, and record the last pack that reads each node's keys."""
         self.packs = packs(self.tree, self.sizes.pack)
         self.held: Held = {}
         self.last = {
@@ -91,7 +91,7 @@ class Forward:
         }
 
     def measure(self, number: int, gather: Gather) -> Results:
-        """Return loss and argmax of every row that is asked for of a pack's nodes."""
+        """Return loss and argmax of every requested row of a pack's nodes."""
         pack = self.packs[number]
         asked = [gather.wanted(node) for node in pack]
         starts = np.cumsum([0, *(len(self.tree.nodes[node].tokens) for node in pack)])
@@ -104,7 +104,7 @@ class Forward:
         return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
 
     def _hidden(self, number: int, rows: NDArray[np.int64]) -> torch.Tensor:
-        """Return the hidden states of a pack, (1, rows, width), right where they are needed."""
+        """Return the hidden states of a pack, (1, rows, width); only needed rows are valid."""
         pack, nodes = self.packs[number], self.tree.nodes
         if not self.sharing:
             (node,) = pack
@@ -133,7 +133,7 @@ def _packed(
     above: Held,
     keep: frozenset[int],
 ) -> tuple[torch.Tensor, dict[int, tuple[int, int]], Held]:
-    """Return a pack's hidden states, the rows of each node, and the keys and values to keep."""
+    """Return a pack's hidden states, the rows of each node, and the keys and values to store."""
     with installed(model):
         hidden, run = run_pack(model, tree, pack, needed, chunk, above=above, keep=keep)
     return hidden, run.spans, run.kept

@@ -1,4 +1,4 @@
-"""Which rows of which node are needed, and the answers gathered from the rows."""
+"""Find which rows of which node are needed, and gather answers from the results of rows."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from tasks._tokens import kept
 from tasks._types import Answer, Question
 
-NOBODY = 0  # target of a row of which only the argmax is wanted
+NOBODY = 0  # target of a row that needs the argmax only
 
 
 class Gather:
-    """The rows asked for of every node, and what came of them.
+    """The requested rows of every node, and their results.
 
     A question needs the rows from the one before its first target to its last token. The target of
     a row is the next token: the node's own, or at its end the first one of the node that follows
@@ -25,7 +25,7 @@ class Gather:
     """
 
     def __init__(self, tree: PrefixTree, questions: Sequence[Question]) -> None:
-        """Note what every question needs."""
+        """Record the rows that every question needs."""
         self.tree = tree
         self.questions = questions
         self.rows: dict[int, _Rows] = {}  # of nodes that unanswered questions wait for
@@ -52,14 +52,14 @@ class Gather:
                 yield node, first, end, after
 
     def wanted(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the rows asked for of a node and the target of each; a row may come twice."""
+        """Return the requested rows of a node and the target of each; a row may occur twice."""
         return self._empty(node).wanted(self.tree.nodes[node])
 
     def _empty(self, node: int) -> _Rows:
         return _Rows.of(self.tree.nodes[node], self.needs.get(node, []))
 
     def enter(self, node: int, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> list[int]:
-        """Take in a node's results, in the order of ``wanted``; return the questions now whole."""
+        """Store a node's results, in the order of ``wanted``; return the questions now complete."""
         self.rows[node] = self._empty(node)
         self.rows[node].enter(nll, argmax)
         whole = []
@@ -70,7 +70,7 @@ class Gather:
         return whole
 
     def answer(self, index: int) -> Answer:
-        """Put the answer to a whole question together, once; what no other needs is let go."""
+        """Assemble the answer to a complete question, once; free rows that no other needs."""
         nll: list[float] = []
         argmax: list[int] = []
         for node, first, end, after in self._parts(self.questions[index], self.tree.paths[index]):
@@ -96,7 +96,7 @@ class _Need(NamedTuple):
 
 @dataclass
 class _Rows:
-    """One node's rows: which are needed, loss and argmax of each; the last one's loss by target."""
+    """One node's needed rows, with loss and argmax of each; the last row's loss by target."""
 
     needed: NDArray[np.bool_]
     nll: NDArray[np.float32]

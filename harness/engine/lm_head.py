@@ -1,4 +1,4 @@
-"""From hidden states to losses and argmaxes, in row chunks: logits of all rows never exist."""
+"""Compute losses and argmaxes from hidden states, in row chunks: never the logits of all rows."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from transformers.modeling_outputs import MoeModelOutputWithPast
 from harness.engine.sdpa import LEAST_ROWS
 from harness.engine.trunk import trunk_name
 
-BLOCK = 64  # logits whose largest is found first
+BLOCK = 64  # logits whose maximum is computed first
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 
 class _Stub(nn.Module):
-    """Stands in for the trunk and returns hidden states computed before."""
+    """Replaces the trunk and returns hidden states computed before."""
 
     def __init__(self) -> None:
         super().__init__()
         self.hidden: torch.Tensor | None = None
 
     def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
-        # The one output that has what any head reads, mixtures of experts included.
+        # This output type has every field that a head reads, mixtures of experts included.
         return MoeModelOutputWithPast(last_hidden_state=self.hidden)
 
 
 @contextmanager
 def _head_only(model: nn.Module) -> Iterator[_Stub]:
-    """Take the trunk out, so that the model's forward is its own head and nothing else.
+    """Replace the trunk, so that the model's forward is its own head and nothing else.
 
     A bare ``lm_head`` is wrong for a dozen families, which scale or cap their logits.
     """
@@ -53,8 +53,8 @@ def read(
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
     ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``. Losses are
-    computed in float32, ``chunk`` rows at a time, over the logits; at least 16 rows, for fewer have
-    other bits.
+    computed in float32, ``chunk`` rows at a time, in place of the logits; at least 16 rows, because
+    fewer have other bits.
 
     Differs from ``log_softmax`` in float32 on a CPU, whose sum over the vocabulary is too low: by
     8e-6 nats a token at 49k tokens, 2e-5 at 262k.
@@ -75,7 +75,7 @@ def read(
             argmax[first : first + count] = best.cpu().numpy()
             wanted = torch.from_numpy(targets[first : first + count]).to(hidden.device)
             nll[first : first + count] = _losses(exact, best, wanted).cpu().numpy()
-            del logits, exact  # else a chunk's are alive while the next one's are made
+            del logits, exact  # else they use memory while those of the next chunk are computed
     return nll, argmax
 
 
@@ -98,8 +98,8 @@ def _losses(logits: torch.Tensor, best: torch.Tensor, targets: torch.Tensor) -> 
 def _argmax(logits: torch.Tensor) -> torch.Tensor:
     """Return the first largest entry of each row, (rows,).
 
-    By the maximum of each block first, which is vectorized on a CPU where argmax is not: three
-    times as fast.
+    It takes the maximum of each block first, which is vectorized on a CPU where argmax is not:
+    three times as fast.
     """
     rows, size = logits.shape
     if size % BLOCK:

@@ -14,7 +14,7 @@ FLOAT32 = 4
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a model, what its memory depends on; ``itemsize`` in bytes, widths in channels."""
+    """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels."""
 
     width: int
     heads: int
@@ -27,7 +27,7 @@ class Shape:
 
     @classmethod
     def of(cls, config: Any, itemsize: int) -> Shape:
-        """Read a text config; a mixture's experts count as one of the width that is told."""
+        """Read a text config; a mixture's experts count as one MLP of the width in the config."""
         heads = config.num_attention_heads
         return cls(
             width=config.hidden_size,
@@ -54,7 +54,7 @@ def shared(shape: Shape, tree: PrefixTree, targets: int, sizes: Sizes) -> int:
 
 
 def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int) -> int:
-    """Return what grows with a pack's rows, and the temporaries of one chunk of them."""
+    """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them."""
     size, item = sum(len(tree.nodes[node].tokens) for node in pack), shape.itemsize
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
@@ -66,7 +66,7 @@ def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int) -> int:
 
 
 def _layer(shape: Shape, rows: int) -> int:
-    """Return the temporaries of one layer over so many rows: its attention's or its MLP's."""
+    """Return the temporaries of one layer over these rows: of its attention or its MLP."""
     item, inner = shape.itemsize, shape.heads * shape.head_dim
     norm = shape.width * (item + (0 if item == FLOAT32 else 2 * FLOAT32))
     attention = item * (shape.width + 4 * inner) + 2 * shape.keys
@@ -75,7 +75,7 @@ def _layer(shape: Shape, rows: int) -> int:
 
 
 def held(shape: Shape, tree: PrefixTree, cut: list[NodePath]) -> int:
-    """Return the most that keys and values of all layers take between packs."""
+    """Return the largest memory of keys and values of all layers between packs."""
     place = {node: number for number, pack in enumerate(cut) for node in pack}
     until: dict[int, int] = {}
     for node, number in place.items():
@@ -102,6 +102,6 @@ def head(shape: Shape, targets: int, sizes: Sizes) -> int:
 
 
 def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes) -> int:
-    """Return the peak of one plain forward, whose attention takes ``attention`` bytes more."""
+    """Return the peak of one plain forward, whose attention needs ``attention`` more bytes."""
     rows = length * (shape.width * shape.itemsize) + _layer(shape, length)
     return rows + attention + head(shape, targets, sizes)

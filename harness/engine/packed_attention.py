@@ -1,7 +1,7 @@
-"""Attention over a pack of token runs: each run sees itself and those above it, nothing else.
+"""Compute attention over a pack of token runs: each run sees itself and the runs before it.
 
-The model's own layers compute queries, keys and values, for all runs of a pack at once; registered
-with transformers as an attention of its own, this takes each run's path together.
+The model's own layers compute queries, keys and values for all runs of a pack at once. This
+attention, registered with transformers, joins the keys and values of each run's path.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.engine.sdpa import blocked, causal, room, tile_mask
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
-POSITIONS = ("position_ids", "cache_position")  # any other tensor may choose among the keys
+POSITIONS = ("position_ids", "cache_position")  # any other tensor may select keys
 Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
 Held = dict[tuple[int, int], Pair]  # by node and layer
 
@@ -29,17 +29,17 @@ class NotShareableError(Exception):
 
 
 class KeysHeldError(Exception):
-    """Leaves a layer whose keys and values are all that is wanted of the rows in hand."""
+    """Leaves a layer from which only the keys and values of the current rows are needed."""
 
 
 @dataclass
 class Run:
     """One pack during its forward through the layers.
 
-    ``spans`` says which rows of the pack each of its nodes has; ``above`` has the keys and values
-    of nodes computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows``
-    are those in hand, and ``layer`` has the keys and values of all rows so far in this layer.
-    ``joined`` has those of one path, of the layer and the nodes that ``joined_of`` tells.
+    ``spans`` has the rows of each node in the pack; ``above`` has the keys and values of nodes
+    computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows`` are the
+    current ones, and ``layer`` has the keys and values of all rows so far in this layer.
+    ``joined`` has those of one path, of the layer and the nodes in ``joined_of``.
     """
 
     nodes: tuple[Node, ...]
@@ -62,7 +62,7 @@ _running: list[Run] = []
 
 @contextmanager
 def running(run: Run) -> Iterator[Run]:
-    """Let the registered attention serve this pack."""
+    """Make the registered attention use this pack."""
     _running.append(run)
     try:
         yield run
@@ -71,9 +71,9 @@ def running(run: Run) -> Iterator[Run]:
 
 
 def replaceable(model: Any) -> bool:
-    """Tell whether a model has transformers' plain fused attention, whose place this takes.
+    """Return whether a model has transformers' plain fused attention, which this replaces.
 
-    Another one put into it, as that of moved positions, merges its pieces by rows: packs of other
+    Another attention, such as that of moved positions, merges its pieces by rows: packs of other
     questions would give other last bits.
     """
     return bool(model.config._attn_implementation == PLAIN and model._can_set_attn_implementation())
@@ -81,7 +81,7 @@ def replaceable(model: Any) -> bool:
 
 @contextmanager
 def installed(model: Any) -> Iterator[None]:
-    """Put the attention over runs into a model that lets it be replaced."""
+    """Replace the attention of a model by the one over runs."""
     model.set_attn_implementation(NAME)
     try:
         yield
@@ -90,7 +90,7 @@ def installed(model: Any) -> Iterator[None]:
 
 
 def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
-    """Make no mask, and refuse sliding and chunked layers, which would need one."""
+    """Return no mask; raise for sliding and chunked layers, which would need one."""
     if local_size is not None:
         message = "local attention"
         raise NotShareableError(message)
@@ -104,9 +104,9 @@ def _attend(
     attention_mask: torch.Tensor | None,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Return the attention of the rows in hand, (1, rows, heads, head_dim), as transformers asks.
+    """Return the attention of the current rows, (1, rows, heads, head_dim), for transformers.
 
-    Raises KeysHeldError when only keys are wanted, NotShareableError for what is more than causal.
+    Raises KeysHeldError when only keys are needed, NotShareableError for anything not causal.
     """
     run = _running[-1]
     options["attention_mask"] = attention_mask
@@ -125,7 +125,7 @@ AttentionMaskInterface.register(NAME, _no_mask)
 
 
 def _rows(run: Run, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
-    """Return the attention of the rows in hand, node by node."""
+    """Return the attention of the current rows, node by node."""
     first, end = run.rows
     parts = []
     for index, (start, stop) in run.spans.items():
@@ -134,7 +134,7 @@ def _rows(run: Run, layer: int, query: torch.Tensor, scale: float | None) -> tor
             rows = query[:, :, low - first : high - first]
             parts.append(_part(run, layer, rows, (index, low, high), scale))
     odd = end - first - sum(part.shape[1] for part in parts)
-    if odd:  # rows that only complete the last ones, and that nobody reads
+    if odd:  # rows that only complete the last ones, and that are not read
         parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
     return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
@@ -152,7 +152,7 @@ def _part(
 
 
 def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
-    """Put the rows' keys and values to their place, and keep those that later packs need."""
+    """Store the rows' keys and values, and copy those that later packs need."""
     first, end = run.rows
     if first == 0:
         run.calls += 1
@@ -167,7 +167,7 @@ def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def _widened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return a tensor with more rows, zero where nothing is written yet."""
+    """Return a tensor with more rows, zero where nothing was written."""
     given = tensor.shape[2]
     if given == rows:
         return tensor
@@ -179,7 +179,7 @@ def _widened(tensor: torch.Tensor, rows: int) -> torch.Tensor:
 def _path(run: Run, index: int, high: int, layer: int) -> Pair:
     """Return keys and values from position 0 up to row ``high`` of a node, up to whole blocks.
 
-    They are a view where the path lies in one piece, and else put together.
+    They are a view where the path is contiguous, and joined otherwise.
     """
     node, (start, _) = run.nodes[index], run.spans[index]
     length, device = node.first + high - start, run.layer[0].device
@@ -196,9 +196,9 @@ def _path(run: Run, index: int, high: int, layer: int) -> Pair:
 
 
 def _joined(run: Run, index: int, high: int, layer: int) -> Pair:
-    """Return the keys and values of a path put together, in memory taken once a pack.
+    """Return the joined keys and values of a path, in memory allocated once per pack.
 
-    What it has in common with the path before stays there. Behind its end stands what is unseen.
+    The part in common with the previous path is reused. Rows after its end are not seen.
     """
     node, (start, _) = run.nodes[index], run.spans[index]
     length, device = node.first + high - start, run.layer[0].device

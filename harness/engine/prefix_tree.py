@@ -1,4 +1,4 @@
-"""The prefix tree of a list of sequences, cut into packs that are forwarded together."""
+"""Build the prefix tree of a list of sequences, and cut it into packs for one forward each."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import numpy as np
 from tasks._tokens import Tokens, kept
 
 NodePath = tuple[int, ...]
-LEAST_SHARED = 32  # tokens; a shorter common beginning costs more to fork than to compute twice
+LEAST_SHARED = (
+    32  # tokens; for a shorter common beginning a fork costs more than computing it twice
+)
 
 
 @dataclass(frozen=True)
 class Node:
-    """A run of tokens that every sequence through it has in common, from position ``first`` on.
+    """A run of tokens that all sequences through it share, from position ``first`` on.
 
     ``above`` has the indices of the nodes before it, from position 0.
     """
@@ -33,10 +35,10 @@ class Node:
 
 @dataclass(frozen=True)
 class PrefixTree:
-    """Nodes, parents before children, and for every sequence asked its path through them.
+    """Nodes, parents before children, and the path of every sequence through them.
 
-    A path has the indices of the nodes that together hold all of its tokens, from position 0; a
-    sequence that is the beginning of another ends inside a node.
+    A path has the indices of the nodes that together contain all of its tokens, from position 0;
+    a sequence that is the beginning of another ends inside a node.
     """
 
     nodes: tuple[Node, ...]
@@ -46,18 +48,18 @@ class PrefixTree:
 def build_tree(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> PrefixTree:
     """Share every common beginning of at least ``least`` tokens.
 
-    Equal sequences are one, and a sequence that begins another one has no tokens of its own.
-    Nodes stand in the order in which the sequences first need them, and hold no copy of them.
+    Equal sequences are one, and a sequence that is the beginning of another has no own tokens.
+    Nodes are in the order in which the sequences first need them, and copy no tokens.
     """
     sequences = [kept(tokens) for tokens in asked]
     turn = {tokens: index for index, tokens in reversed([*enumerate(sequences)])}
     order = sorted(turn, key=in_order)
-    # In sorted order a sequence stands directly before those it begins.
+    # In sorted order a sequence is directly before those whose beginning it is.
     ends = [a != b[: len(a)] for a, b in pairwise(order)] + [True]
     whole = [tokens for tokens, end in zip(order, ends, strict=True) if end]
     nodes, paths = _grow(whole, [turn[tokens] for tokens in whole], least)
     found = {}
-    place = 0  # of the first sequence it begins, or its own
+    place = 0  # of the first sequence whose beginning it is, or its own
     for tokens, end in zip(order, ends, strict=True):
         found[tokens] = tuple(i for i in paths[place] if nodes[i].first < len(tokens))
         place += end
@@ -67,7 +69,7 @@ def build_tree(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> Pre
 def _grow(
     whole: Sequence[Tokens], turns: Sequence[int], least: int
 ) -> tuple[list[Node], list[NodePath]]:
-    """Return the nodes and every sequence's path; ``whole`` is sorted and none begins another."""
+    """Return nodes and paths; ``whole`` is sorted, and none is the beginning of another."""
 
     def later_first(groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return sorted(groups, key=lambda group: -min(turns[slice(*group)]))
@@ -101,12 +103,12 @@ def _groups(shared: Sequence[int], low: int, high: int, least: int) -> Iterator[
 
 
 def in_order(tokens: Sequence[int]) -> tuple[tuple[int, ...], Tokens]:
-    """Return what sorts as the tokens do, sooner: most differ in their first few."""
+    """Return a quick key in the order of the tokens: most differ in their first few."""
     return tuple(tokens[:LEAST_SHARED]), kept(tokens)
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return how many first tokens two sequences have in common."""
+    """Return the length of the common beginning of two sequences."""
     size = min(len(one), len(other))
     unlike = np.flatnonzero(kept(one[:size]).numbers() != kept(other[:size]).numbers())
     return int(unlike[0]) if len(unlike) else size

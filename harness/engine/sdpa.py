@@ -1,8 +1,8 @@
-"""Fused causal attention of some rows over all keys before them, equal bits for any cut of rows.
+"""Compute fused causal attention of some rows over all keys before them, with the same bits always.
 
 On a CPU the kernel's bits depend on how the keys are cut into blocks, so keys are filled up to
-whole blocks, unseen: a row then has the same bits whatever stands after it, in one call, in chunks
-and in forks (float32, held by tests). No mask is longer than a tile of rows.
+whole blocks, unseen: a row then has the same bits whatever follows it, in one call, in chunks
+and in forks (float32, tested). No mask is longer than a tile of rows.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import torch
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
-KEY_BLOCK = 512  # keys the CPU kernel takes at a time
+KEY_BLOCK = 512  # keys the CPU kernel processes at a time
 TILE = 256  # query rows under one mask
-LEAST_ROWS = 16  # of a matrix product: fewer take another kernel, with other bits
+LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bits
 
 
 def blocked(device: torch.device) -> bool:
-    """Tell whether rows and keys must come in whole blocks: on a CPU they do, for equal bits."""
+    """Return whether rows and keys must come in whole blocks: on a CPU, for equal bits."""
     return device.type == "cpu"
 
 
@@ -27,7 +27,7 @@ def room(length: int, device: torch.device) -> int:
 
 
 def tile_mask(longest: int, like: torch.Tensor) -> torch.Tensor:
-    """Return the mask of one tile at position ``longest``, of which every earlier one is a part.
+    """Return the mask of one tile at position ``longest``; every earlier mask is a part of it.
 
     (TILE, longest + TILE + KEY_BLOCK): 0 where row i may see key j <= longest + i, else -inf.
     """

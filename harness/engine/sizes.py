@@ -1,4 +1,4 @@
-"""How much the engine takes at a time."""
+"""Define how much the engine computes at a time."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Tokens of one pack, rows that a layer takes at once, bytes of float32 logits at once.
+    """Tokens of one pack, rows of a layer at once, bytes of float32 logits at once.
 
-    They decide memory and speed, and no bit of a float32 result on a CPU. ``chunk`` is a multiple
+    They change memory and speed, and no bit of a float32 result on a CPU. ``chunk`` is a multiple
     of 32.
     """
 
@@ -35,5 +35,5 @@ class Sizes:
         return self.smaller[-1]
 
     def head_rows(self, vocabulary: int) -> int:
-        """Return how many rows the head takes at once."""
+        """Return how many rows the head computes at once."""
         return max(LEAST_HEAD_ROWS, self.logits // (4 * vocabulary))

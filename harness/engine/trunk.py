@@ -1,4 +1,4 @@
-"""Run a model's layers over a pack of token runs, in row chunks, and give its hidden states."""
+"""Run a model's layers over a pack of token runs, in row chunks; return the hidden states."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from harness.engine.sdpa import blocked
 from harness.errors import UserError
 
-ROWS = 32  # rows come in such multiples on a CPU: odd ends are computed with other bits
+ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
 
 
 def trunk_name(model: nn.Module) -> str:
     """Return the name of the child that turns tokens into hidden states.
 
-    Neither ``base_model`` nor ``get_decoder()`` is reliable over families; the one child that is
-    itself a PreTrainedModel is. Raises UserError where there is not exactly one.
+    ``base_model`` and ``get_decoder()`` are not reliable over families; the only child that is a
+    PreTrainedModel is. Raises UserError where there is not exactly one.
     """
     found = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
     if len(found) != 1:
-        message = f"{type(model).__name__} is no causal language model of one trunk and one head."
+        message = (
+            f"{type(model).__name__} is not a causal language model of one trunk and one head."
+        )
         raise UserError(message)
     return found[0]
 
 
 def layers_of(trunk: nn.Module) -> list[nn.Module]:
-    """Return the decoder layers in their order; raise NotShareableError where they are not told."""
+    """Return the decoder layers in order; raise NotShareableError where they are not known."""
     lists = [child for child in trunk.children() if isinstance(child, nn.ModuleList)]
     layers = [layer for found in lists for layer in found]
     if len(lists) != 1 or not all(
@@ -51,9 +53,9 @@ def layers_of(trunk: nn.Module) -> list[nn.Module]:
 def run_pack(
     model: Any, tree: PrefixTree, pack: NodePath, needed: NDArray[np.bool_], chunk: int, **more: Any
 ) -> tuple[torch.Tensor, Run]:
-    """Return the pack's hidden states (1, rows, width), right at the ``needed`` rows, and its Run.
+    """Return the pack's hidden states (1, rows, width), valid at the ``needed`` rows, and its Run.
 
-    ``chunk`` is how many rows a layer takes at a time, a multiple of 32; ``more`` goes to the Run.
+    ``chunk`` is the rows a layer computes at a time, a multiple of 32; ``more`` goes to the Run.
     """
     trunk = getattr(model, trunk_name(model))
     tokens, positions, spans = _laid_out(tree.nodes, pack, model.device)
@@ -78,9 +80,9 @@ def run_pack(
 
 
 def _ranges(needed: Sequence[bool], chunk: int) -> Ranges:
-    """Cut rows into ranges of ``chunk`` at most, all of whose rows are needed or none is.
+    """Cut rows into ranges of at most ``chunk``, in which all rows are needed or none is.
 
-    Boundaries are multiples of 32, where a row that is needed carries the others with it.
+    Boundaries are multiples of 32; one needed row makes its 32 rows needed.
     """
     flags = [any(needed[a : a + ROWS]) for a in range(0, len(needed), ROWS)]
     found: Ranges = []
@@ -93,7 +95,7 @@ def _ranges(needed: Sequence[bool], chunk: int) -> Ranges:
 
 @contextmanager
 def _replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
-    """Let a module compute by another function, until the end of the block."""
+    """Replace a module's forward by another function, until the end of the block."""
     before = vars(module).get("forward")
     module.forward = forward
     try:
@@ -105,10 +107,10 @@ def _replaced(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None]:
 
 
 def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callable[..., Any]:
-    """Return a layer's forward that takes its rows range by range and writes over its input.
+    """Return a layer's forward that computes its rows range by range and overwrites its input.
 
-    So one layer's keys and values are all that grows with the length, beside the hidden states. Of
-    rows that are not needed only keys and values are computed.
+    So only one layer's keys and values grow with the length, beside the hidden states. For rows
+    that are not needed only keys and values are computed.
     """
 
     def forward(hidden: torch.Tensor, *given: Any, **named: Any) -> Any:
@@ -132,7 +134,7 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
 
 
 def _norm_by_rows(own: Callable[..., Any], ranges: Ranges) -> Callable[..., Any]:
-    """Return a norm's forward that writes over its input: its float32 copies stay small."""
+    """Return a norm's forward that overwrites its input: its float32 copies stay small."""
 
     def forward(hidden: torch.Tensor) -> torch.Tensor:
         for first, end, _ in ranges:
@@ -143,7 +145,7 @@ def _norm_by_rows(own: Callable[..., Any], ranges: Ranges) -> Callable[..., Any]
 
 
 def _rows(value: Any, rows: slice, size: int) -> Any:
-    """Return the rows of whatever has one entry a row: positions, and cos and sin in a tuple."""
+    """Return the given rows of positions, or of cos and sin in a tuple."""
     if isinstance(value, tuple):
         return tuple(_rows(part, rows, size) for part in value)
     by_row = isinstance(value, torch.Tensor) and value.dim() > 1 and value.shape[1] == size
@@ -155,8 +157,8 @@ def _laid_out(
 ) -> tuple[torch.Tensor, torch.Tensor, dict[int, tuple[int, int]]]:
     """Return tokens and positions of a pack, (1, rows), and the rows of each node.
 
-    On a CPU fewer than 32 rows that nobody reads complete the last 32: the kernels of
-    activations take so many at a time and compute the rest with other bits.
+    On a CPU up to 31 unused rows complete the last 32: the kernels of activations compute so
+    many at a time, and the rest with other bits.
     """
     tokens: list[int] = []
     positions: list[int] = []

@@ -1,4 +1,4 @@
-"""What each method does to the frequencies: their ratio to the unscaled ones, per channel pair."""
+"""Draw the ratio of scaled to unscaled frequencies, per channel pair and method."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from harness.reports.drawing.style import GREY, SIZE, Look, edge
 
 UNSEEN = "unseen angles"
 SHADE = "0.9"
-LOWEST, HIGHEST = 2.0**-10, 2.0**10  # a ratio beyond is drawn at the edge
+LOWEST, HIGHEST = 2.0**-10, 2.0**10  # a ratio outside is drawn at the edge
 NOTE = (
     "Channel pairs from fastest (left) to slowest (right), by their turns without scaling. Right "
     "of the dotted line they made less than one turn in training; where shaded, their angles at "
-    "this length go past all those of training."
+    "this length exceed all those of training."
 )
 STILL = " Triangles on the axis: not rotated."
 
@@ -88,7 +88,7 @@ def _line(axes: Axes, pairs: pd.DataFrame, label: str, look: Look, index: int, c
     )  # fmt: skip
     still = pairs.loc[pairs["ratio"] == 0, "turns"]
     if still.empty:
-        return  # an unclipped line without points would upset the layout
+        return  # an unclipped line without points would break the layout
     axes.plot(
         still, np.full(len(still), axes.get_ylim()[0]), label="_rest", color=look.color, marker="v",
         markersize=5 - 2.5 * index / count, linestyle="", clip_on=False,

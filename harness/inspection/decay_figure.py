@@ -1,4 +1,4 @@
-"""How far attention carries: its score's upper bound against distance, before and after."""
+"""Draw the upper bound of the attention score against distance, before and after scaling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each method of a sweep makes of a model's channels, from the config alone."""
+"""Show what each method of a sweep does to a model's channels, from the config alone."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ class Reading:
 
     @property
     def attention_factor(self) -> float:
-        """Return what multiplies cos and sin; of bands those of the last query."""
+        """Return the factor of cos and sin; of bands that of the last query."""
         return frequencies_of(self.rotation).attention_factor
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model's rotary geometry, what bears on it, and every method at every length."""
+    """A model's rotary geometry, notes on it, and every method at every length."""
 
     model: str
     rope: Rope
@@ -73,12 +73,12 @@ def inspect(spec: Spec) -> Inspection:
             reached = found.reach if isinstance(found, Bands) else length
             pairs = channels(rope, frequencies_of(found), length, reached)
             readings.append(Reading(method.label, length, found, pairs))
-    told = notes(model, config, methods, lengths, trust_remote_code=trusted)
-    return Inspection(model, rope, tuple(told), tuple(readings))
+    lines = notes(model, config, methods, lengths, trust_remote_code=trusted)
+    return Inspection(model, rope, tuple(lines), tuple(readings))
 
 
 def channel_frame(inspection: Inspection) -> pd.DataFrame:
-    """Return one row per scaling, length and channel pair; a pair at rest has no wavelength."""
+    """Return one row per scaling, length and pair; an unrotated pair has no wavelength."""
     return pd.DataFrame(
         {**_head(inspection, reading), **asdict(channel)}
         for reading in inspection.readings
@@ -89,10 +89,10 @@ def channel_frame(inspection: Inspection) -> pd.DataFrame:
 def decay_frame(inspection: Inspection) -> pd.DataFrame:
     """Return one row per scaling, length and bin of relative distances (first to last).
 
-    The bound is the mean over the bin: from token to token it leaps by more than methods differ.
+    The bound is the mean over the bin: it varies from token to token by more than methods differ.
     Distance 0 and short distances have bins of their own. Where positions are moved, the distance
-    is the true one and the bound is read where the last query of the context has its key rotated
-    to; empty where it meets no key of the bin.
+    is the true one and the bound is that of the moved distance from the last query of the context;
+    empty where the query meets no key of the bin.
     """
     plain = Frequencies(inspection.rope.inv_freq())
     frames = []
@@ -109,7 +109,7 @@ def decay_frame(inspection: Inspection) -> pd.DataFrame:
 
 
 def _bins(last: int) -> list[list[int]]:
-    """Return 0 to ``last`` in bins of equal ratio, each by its ends and distances between."""
+    """Return 0 to ``last`` in bins of equal ratio: the ends of each and distances inside."""
     edges = {round(2 ** (step / BINS)) for step in range(int(BINS * np.log2(last + 1)) + 1)}
     starts = [0, *sorted(edge for edge in edges if edge <= last)]
     ends = [*(start - 1 for start in starts[1:]), last]
@@ -131,7 +131,7 @@ def _means(found: Rotation, bins: list[list[int]]) -> list[float]:
 
 
 def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
-    """Return what the rows of both tables begin with."""
+    """Return the first columns of the rows of both tables."""
     rope = inspection.rope
     return {
         "model": inspection.model,
@@ -161,7 +161,7 @@ def write(inspection: Inspection, folder: Path) -> list[Path]:
 
 
 def show(inspection: Inspection, console: Console) -> None:
-    """Print a row per scaling and length: how many channel pairs change in which way."""
+    """Print a row per scaling and length: how many channel pairs change, and how."""
     rope = inspection.rope
     turns = rope.turns().tolist()
     slow = sum(turn < 1 for turn in turns)
@@ -177,7 +177,7 @@ def show(inspection: Inspection, console: Console) -> None:
     found = {channel.change for reading in inspection.readings for channel in reading.channels}
     kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in found)
     table = Table(box=box.SIMPLE, padding=0)
-    table.add_column("scaling", overflow="fold")  # all fits 80 columns, the other ones first
+    table.add_column("scaling", overflow="fold")  # fits 80 columns, the other columns first
     heads = [kind.replace("in ", "in\n").replace("un", "un-\n") for kind in kinds]
     for head in ("length", "att.\nfactor", *heads, "unseen", "longest\nwave"):
         table.add_column(head, justify="right", no_wrap=True)
@@ -187,7 +187,7 @@ def show(inspection: Inspection, console: Console) -> None:
     console.print(
         "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
         f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
-        "unseen: those (0 the fastest) that meet angles training never showed; longest wave: "
+        "unseen: those (0 the fastest) that meet angles not seen in training; longest wave: "
         "tokens in a turn of the slowest.",
         *_moved(inspection),
         sep="\n",
@@ -197,29 +197,30 @@ def show(inspection: Inspection, console: Console) -> None:
 
 
 def _moved(inspection: Inspection) -> list[str]:
-    """Say of every method that moves positions how far it reaches, at its longest length."""
+    """Return a sentence on the reach of every method that moves positions."""
     last = {r.scaling: r for r in inspection.readings if isinstance(r.rotation, Bands)}
     lines = []
     for scaling, reading in last.items():
         assert isinstance(reading.rotation, Bands)
-        told = (
+        line = (
             f"{scaling} at {reading.length:,} tokens: relative positions up to "
             f"{reading.rotation.reach:,.6g} of {reading.length - 1:,}"
         )
         share = reading.rotation.pairs / (reading.length * (reading.length + 1) / 2)
-        lines.append(told + (f"; {1 - share:.0%} of the pairs are not met." if share < 1 else "."))
+        rest = f"; {1 - share:.0%} of the pairs are not attended to." if share < 1 else "."
+        lines.append(line + rest)
     return lines
 
 
 def _unseen(pairs: list[int]) -> str:
-    """Return how many pairs, and which where they are neighbours."""
+    """Return the number of pairs, and their range where they are neighbours."""
     joined = pairs and pairs[-1] - pairs[0] == len(pairs) - 1
     return f"{len(pairs)} ({pairs[0]}–{pairs[-1]})" if joined else str(len(pairs))
 
 
 def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
     changes = [channel.change for channel in reading.channels]
-    waves = [channel.wavelength or math.inf for channel in reading.channels]  # a pair at rest: ∞
+    waves = [channel.wavelength or math.inf for channel in reading.channels]  # an unrotated pair: ∞
     return [
         reading.scaling,
         f"{reading.length} ({rope.stretch(reading.length):.3g}x)",

@@ -1,4 +1,4 @@
-"""What has to be known before a number is read: what a checkpoint ships, what a method acts on."""
+"""Write notes on a sweep: the scaling a checkpoint ships, and the layers a method acts on."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def notes(
     *,
     trust_remote_code: bool,
 ) -> list[str]:
-    """Return a sentence or two on each thing that bears on a sweep; none for a plain Llama.
+    """Return a sentence or two on each special property of a sweep; none for a plain Llama.
 
     Raises UserError for a shipped scaling that is not known, as a sweep does.
     """
@@ -31,23 +31,23 @@ def notes(
     try:
         layers = call(model, lambda: layers_of(config, trust_remote_code=trust_remote_code))
         lines.append(acted_on(layers, rope, max(lengths)))
-    except UserError as error:  # a sweep would refuse the model
-        lines.append(f"Which layers rotate cannot be told. {error}")
+    except UserError as error:  # a sweep would raise it too
+        lines.append(f"Which layers rotate is unknown. {error}")
     lines += [line for method in methods for line in (composed(rope, method), trained_with(method))]
     return [line for line in lines if line]
 
 
 def shipped(model: str, rope: Rope, *, asked: bool = False) -> str:
-    """Say what a checkpoint ships, what native and none make of it, and what factors count from.
+    """Describe the shipped scaling, what native and none do with it, and the window of factors.
 
-    Empty for a checkpoint that ships none, unless ``asked`` for native.
+    Empty for a checkpoint that ships none, unless native was ``asked`` for.
     """
     kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
     if kind == "default":
         return f"{model} ships no scaling: native is none." if asked else ""
-    # A linear checkpoint need not say what it was stretched from; rope_of then takes its maximum.
-    told = kind != "linear" or "original_max_position_embeddings" in rope.shipped
-    start = f" from {window} tokens" if told else ", from a window its config does not tell"
+    # A linear checkpoint may not give the window before scaling; rope_of then takes its maximum.
+    known = kind != "linear" or "original_max_position_embeddings" in rope.shipped
+    start = f" from {window} tokens" if known else ", from a window its config does not give"
     factor = rope.shipped.get("factor")
     text = f"{model} ships {kind} scaling"
     text += f", factor {factor:g}{start}" if isinstance(factor, int | float) else start
@@ -55,26 +55,26 @@ def shipped(model: str, rope: Rope, *, asked: bool = False) -> str:
     if attention != 1:
         text += f", attention factor {attention:.4g}"
     two = f": one list of factors up to {window} tokens, another above" * (kind == "longrope")
-    taken = window if told else f"{window}, its max_position_embeddings"
+    taken = window if known else f"{window}, its max_position_embeddings"
     return (
-        f"{text}. native keeps it (= {equal_to(rope)}{two}); none takes it off (base "
+        f"{text}. native keeps it (= {equal_to(rope)}{two}); none removes it (base "
         f"{rope.base:g}, trained window {taken}); every other method starts from none, its "
         f"factors relative to {window} tokens."
     )
 
 
 def composed(rope: Rope, method: Plugin) -> str:
-    """Say of a method that is put on another one whether what is shipped stays under it."""
+    """Say of a method on top of another one whether it keeps the shipped scaling."""
     on = method.options.get("on")
     if on is None or native.shipped_type(rope) == "default":
         return ""
     lowest = str(on).rpartition("on=")[2].partition(":")[0]
-    fate = "kept" if lowest == "native" else "taken off"
+    fate = "kept" if lowest == "native" else "removed"
     return f"{method.label} builds on {on}: the shipped scaling is {fate}."
 
 
 def equal_to(rope: Rope) -> str:
-    """Return, as it is written after --scaling, the method that is native for this checkpoint."""
+    """Return the method, as written after --scaling, that equals native for this checkpoint."""
     method = native.TYPES[native.shipped_type(rope)]
     name, known = method.__name__.rpartition(".")[2], parameters(method, "method")
     given = [
@@ -86,7 +86,7 @@ def equal_to(rope: Rope) -> str:
 
 
 def acted_on(layers: Layers, rope: Rope, longest: int) -> str:
-    """Say which layers a method scales, where these are not simply all up to this length."""
+    """Say which layers a method scales, where these are not all layers."""
     rotated, plain, window = layers.rotated, layers.plain, layers.window
     total, sliding = rotated.total() + plain.total(), rotated["sliding"]
     bare = f"{plain.total()} have no rotary embedding" if plain.total() else ""
@@ -94,21 +94,22 @@ def acted_on(layers: Layers, rope: Rope, longest: int) -> str:
         return f"Of {total} attention layers, {bare}: no method changes them." if bare else ""
     text = f"Of {total} attention layers, {sliding} see only {window:,} tokens back"
     if layers.apart:
-        text += "; they have a rotary embedding of their own, which no method changes"
+        text += "; they have their own rotary embedding, which no method changes"
     elif rotated["full"]:
         text += "; they share the rotary embedding of the others, so that a method scales them too"
     else:
         text += " and no other one rotates"
         if window <= rope.trained_length:
-            text += ": no distance goes past the trained window, so a method has nothing to mend"
+            text += ": no distance exceeds the trained window, so a method has no use"
     return f"{text}; {bare}." if bare else f"{text}."
 
 
 def trained_with(method: Plugin) -> str:
-    """Say of a method that its authors train with it; a module tells so by TRAINING."""
+    """Say of a method that its authors train with it: its file has TRAINING."""
     training = getattr(method.module, "TRAINING", None)
     if training is None:
         return ""
     return (
-        f"{method.label} is made for training: {training}. Here the weights are read as they are."
+        f"{method.label} is made for training: {training}. Here the weights are used without "
+        "training."
     )

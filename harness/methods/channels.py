@@ -1,4 +1,4 @@
-"""What a method does to the channel pairs of a rotary embedding: pure numbers, no model."""
+"""Compute what a method does to the channel pairs of a rotary embedding, without a model."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Channel:
 
     ``turns`` are those it made in the trained window, unscaled; wavelengths are tokens per turn,
     None for a pair that is not rotated; ``ratio`` is the frequency over the unscaled one;
-    ``change`` says how that compares with the stretch (``beyond``: slowed by more than it);
-    ``unseen`` tells a pair that meets angles it never had in training.
+    ``change`` compares it with the stretch, max(1, length / trained_length) (``beyond``: slowed
+    by more than that); ``unseen`` marks a pair that meets angles it never had in training.
     """
 
     pair: int

@@ -1,4 +1,4 @@
-"""Does a method keep the contract, and what does it do? A grid of geometries answers in words."""
+"""Check a method's contract over a grid of geometries, and describe what it does."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROPES = tuple(
     for geometry in product((16, 32, 64, 128), (1e3, 1e4, 5e5, 1e6), (256, 4096, 131072))
 )
 WINDOWS = (0.5, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0)  # lengths, in trained windows
-TOLD = (2.0, 8.0, 64.0)  # of them, those at which the slowest channel is told
+SLOWEST = (2.0, 8.0, 64.0)  # of them, those at which the slowest channel is reported
 RESULTS = {
     "result": "it is Frequencies",
     "numbers": "float32, finite, none negative; attention factor above 0",
@@ -33,7 +33,7 @@ RESULTS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the answer. A ``note`` is information: many good methods differ in it."""
+    """One line of the result. A ``note`` is information: many good methods differ in it."""
 
     about: str
     verdict: Verdict
@@ -42,10 +42,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Trial:
-    """What a method gave at one rope and length: frequencies, or in words why not.
+    """The result of a method at one rope and length: frequencies, or an error in words.
 
-    ``refused`` is the method's own ValueError; ``raised``, any other error; ``unfit`` says by
-    kind what is wrong with the result.
+    ``refused`` is the method's own ValueError; ``raised``, any other error; ``unfit`` is the kind
+    and the description of a wrong result.
     """
 
     rope: Rope
@@ -64,14 +64,14 @@ class Trial:
 
     @property
     def channels(self) -> tuple[Channel, ...]:
-        """Return what became of each channel pair; none where there are no frequencies."""
+        """Return every channel pair after scaling; none where there are no frequencies."""
         return channels(self.rope, self.found, self.length) if self.found else ()
 
 
 def check(
     method: Method, ropes: Sequence[Rope] = ROPES, windows: Sequence[float] = WINDOWS
 ) -> tuple[Finding, ...]:
-    """Try a method at every rope and length; return what holds and what does not, in words."""
+    """Call a method at every rope and length; return what holds and what does not, in words."""
     trials = [
         attempt(method, rope, max(1, int(share * rope.trained_length)))
         for rope in ropes
@@ -87,7 +87,7 @@ def check(
 
 
 def attempt(method: Method, rope: Rope, length: int) -> Trial:
-    """Ask a method one question, and again after another one."""
+    """Call a method at one length, then at another, then at the first again."""
     given = deepcopy(rope)
     where = f"at {_where(rope, length)}"
     try:
@@ -97,7 +97,7 @@ def attempt(method: Method, rope: Rope, length: int) -> Trial:
             return Trial(rope, length, unfit=(unfit[0], f"{where}: {unfit[1]}"))
         prints = [found.fingerprint]
         call(f"at {_where(rope, 16 * length)}", lambda: method(given, 16 * length))
-        prints.append(found.fingerprint)  # another one now where a buffer is shared
+        prints.append(found.fingerprint)  # a different one where a buffer is shared
         prints.append(call(where, lambda: method(given, length).fingerprint))
     except UserError as error:
         return _trouble(rope, length, error)
@@ -105,18 +105,18 @@ def attempt(method: Method, rope: Rope, length: int) -> Trial:
 
 
 def _trouble(rope: Rope, length: int, error: UserError) -> Trial:
-    """Tell a method's refusal from frequencies that are none and from any other error."""
+    """Sort an error: the method's own ValueError, invalid frequencies, or any other error."""
     text, cause = str(error).rstrip("."), error.__cause__
     if not isinstance(cause, ValueError):
         return Trial(rope, length, raised=text)
-    # Frequencies refuses bad numbers where it is made; a method refuses in its own functions.
+    # Frequencies raises for bad numbers in its constructor, a method in its own functions.
     if traceback.extract_tb(cause.__traceback__)[-1].name == "__post_init__":
         return Trial(rope, length, unfit=("numbers", text))
     return Trial(rope, length, refused=text)
 
 
 def _unfit(found: Any, rope: Rope) -> tuple[str, str] | None:
-    """Return what is wrong with a result: kind and words."""
+    """Return what is wrong with a result: kind and description."""
     if not isinstance(found, Frequencies):
         return "result", f"it returned {type(found).__name__}, not Frequencies"
     pairs = rope.rotary_dim // 2
@@ -139,9 +139,10 @@ def _runs(trials: Sequence[Trial]) -> Finding:
     if raised:
         return Finding("runs", "failed", f"an error in {len(raised)} of {count} calls: {raised[0]}")
     if len(refused) == count:
-        return Finding("runs", "failed", f"it refuses every geometry: {refused[0]}")
+        return Finding("runs", "failed", f"it raises ValueError at every geometry: {refused[0]}")
     if refused:
-        return Finding("runs", "note", f"it refuses {len(refused)} of {count} calls: {refused[0]}")
+        text = f"ValueError in {len(refused)} of {count} calls: {refused[0]}"
+        return Finding("runs", "note", text)
     sizes = zip(
         *((t.rope.rotary_dim, t.rope.base, t.rope.trained_length, t.windows) for t in trials),
         strict=True,
@@ -152,7 +153,7 @@ def _runs(trials: Sequence[Trial]) -> Finding:
 
 
 def _results(trials: Sequence[Trial]) -> list[Finding]:
-    """Return what every result must be; nothing is said of what no call came to."""
+    """Return a finding for each property of results; none where no call returned a result."""
     findings = []
     for kind, right in RESULTS.items():
         wrong = [trial.unfit[1] for trial in trials if trial.unfit and trial.unfit[0] == kind]
@@ -164,17 +165,17 @@ def _results(trials: Sequence[Trial]) -> list[Finding]:
     return findings
 
 
-def _holds(about: str, wrong: Sequence[Trial], right: str, told: str, verdict: Verdict) -> Finding:
-    """Return ``right`` where nothing is wrong, else what is told and the first place of it."""
+def _holds(about: str, wrong: Sequence[Trial], right: str, text: str, verdict: Verdict) -> Finding:
+    """Return ``right`` where nothing is wrong, else ``text`` and the first wrong place."""
     if not wrong:
         return Finding(about, "passed", right)
-    return Finding(about, verdict, f"{told}, first at {_where(wrong[0].rope, wrong[0].length)}")
+    return Finding(about, verdict, f"{text}, first at {_where(wrong[0].rope, wrong[0].length)}")
 
 
 def _repeats(trials: Sequence[Trial]) -> Finding:
     wrong = [trial for trial in trials if not trial.repeats]
-    told = "the same call gives other numbers the second time"
-    return _holds("repeats", wrong, "the same call gives the same bits", told, "failed")
+    text = "the same call gives other numbers the second time"
+    return _holds("repeats", wrong, "the same call gives the same bits", text, "failed")
 
 
 def _pure(trials: Sequence[Trial]) -> Finding:
@@ -184,12 +185,12 @@ def _pure(trials: Sequence[Trial]) -> Finding:
 
 def _order(trials: Sequence[Trial]) -> Finding:
     wrong = [t for t in trials if t.found and bool((t.found.inv_freq.diff() > 0).any())]
-    told = "a pair is faster than the one before it"
-    return _holds("order", wrong, "fastest channel pair first", told, "note")
+    text = "a pair is faster than the one before it"
+    return _holds("order", wrong, "fastest channel pair first", text, "note")
 
 
 def _inside(trials: Sequence[Trial]) -> Finding:
-    """Tell whether the trained window is read as it was in training, and what it costs if not."""
+    """Return whether the trained window is read as in training, and the changes if not."""
     inside = [trial for trial in trials if trial.windows <= 1]
     if not inside:
         return Finding("inside the window", "note", "not known")
@@ -199,7 +200,7 @@ def _inside(trials: Sequence[Trial]) -> Finding:
     moved = max(_moved(channel) for trial in inside for channel in trial.channels)
     text = (
         f"not equal to none: frequencies move by up to {moved:.3g} %, attention factor "
-        f"{_span(_factors(inside))}; the model reads its own window otherwise than it was trained"
+        f"{_span(_factors(inside))}; the model reads its own window differently from training"
     )
     return Finding("inside the window", "note", text)
 
@@ -213,13 +214,14 @@ def _fastest(trials: Sequence[Trial]) -> Finding:
 
 
 def _slowest(trials: Sequence[Trial]) -> Finding:
-    told = []
-    for windows in TOLD:
+    texts = []
+    for windows in SLOWEST:
         there = [t.channels[-1].ratio for t in trials if math.isclose(t.windows, windows)]
         if there:
             slower = _span([1 / ratio if ratio else math.inf for ratio in there])
-            told.append(f"{slower} at {windows:g} windows")
-    return Finding("slowest pair", "note", f"slowed by {', '.join(told)}" if told else "not known")
+            texts.append(f"{slower} at {windows:g} windows")
+    text = f"slowed by {', '.join(texts)}" if texts else "not known"
+    return Finding("slowest pair", "note", text)
 
 
 def _unseen(trials: Sequence[Trial]) -> Finding:
@@ -242,7 +244,7 @@ def _moved(channel: Channel) -> float:
 
 
 def _span(values: Sequence[float]) -> str:
-    """Return "1", or "1 to 64"; what differs by rounding is one."""
+    """Return "1", or "1 to 64"; values that differ by rounding count as one."""
     low, high = min(values), max(values)
     words = [f"{value:.3g}" if value < 1e3 else f"{value:g}" for value in (low, high)]
     words = [word.replace("inf", "∞") for word in words]

@@ -1,4 +1,4 @@
-"""Does a method that moves positions keep the contract, and where does it move them? In words."""
+"""Check the contract of a method that moves positions, and describe where it moves them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scaling._rotation import Rotation
 from scaling._served import Served
 from scaling._types import Frequencies, Rope
 
-SERVED = "beyond the window it only runs on a model: there is nothing to check here"
+SERVED = "beyond the window it runs on a model only: there is nothing to check"
 Method = Callable[[Rope, int], Rotation]
 ROPES = tuple(Rope(*given) for given in product((16, 64, 128), (1e4, 5e5), (256, 1024)))
 WINDOWS = (0.5, 1.0, 2.0, 8.0, 16.0)  # lengths, in trained windows
@@ -25,7 +25,7 @@ WINDOWS = (0.5, 1.0, 2.0, 8.0, 16.0)  # lengths, in trained windows
 
 @dataclass(frozen=True)
 class Trial:
-    """What a method gave at one rope and length, and whether a second call gave the same."""
+    """The result of a method at one rope and length, and whether a second call was equal."""
 
     rope: Rope
     length: int
@@ -45,7 +45,7 @@ class Trial:
 
 
 def moves_positions(method: Method) -> bool:
-    """Tell whether a method returns bands at any length that it does not refuse."""
+    """Return whether a method returns bands at any length without a ValueError."""
     for rope, windows in product(ROPES[:1], WINDOWS):
         try:
             found: object = call("", partial(method, rope, _length(rope, windows)))
@@ -57,7 +57,7 @@ def moves_positions(method: Method) -> bool:
 
 
 def check_bands(method: Method) -> tuple[Finding, ...]:
-    """Try a method at every rope and length; return what holds and what does not, in words."""
+    """Call a method at every rope and length; return what holds and what does not, in words."""
     trials: list[Trial] = []
     refused: list[str] = []
     for rope, windows in product(ROPES, WINDOWS):
@@ -69,11 +69,11 @@ def check_bands(method: Method) -> tuple[Finding, ...]:
                 return (Finding("runs", "failed", str(error)),)
             refused.append(str(error))
     if not trials:
-        return (Finding("runs", "failed", f"it refuses every geometry: {refused[0]}"),)
+        return (Finding("runs", "failed", f"it raises ValueError at every geometry: {refused[0]}"),)
     count = len(ROPES) * len(WINDOWS)
     runs = Finding("runs", "passed", f"at all {count} geometries tried, up to 16 windows")
     if refused:
-        text = f"it refuses {len(refused)} of {count} calls: {refused[0]}"
+        text = f"ValueError in {len(refused)} of {count} calls: {refused[0]}"
         runs = Finding("runs", "note", text)
     causal = Finding("pairs", "passed", "causal, none twice, every query meets a key")
     return (runs, causal, _repeats(trials), _inside(trials), *_reach(trials), _order(trials))
@@ -108,12 +108,12 @@ def _inside(trials: Sequence[Trial]) -> Finding:
     moved = [trial.length for trial in trials if trial.windows <= 1 and not trial.plain]
     if not moved:
         return Finding("inside the window", "passed", "equal to none, bit for bit")
-    text = "not equal to none: the model reads its own window otherwise than it was trained"
+    text = "not equal to none: the model reads its own window differently from training"
     return Finding("inside the window", "note", text)
 
 
 def _reach(trials: Sequence[Trial]) -> list[Finding]:
-    """Say how far pairs are rotated, in trained windows, and which share of them is met."""
+    """Describe how far pairs are rotated, in trained windows, and which share is attended to."""
     far, met = [], []
     for windows in WINDOWS[2:]:
         there = [trial for trial in trials if trial.windows == windows]
@@ -131,7 +131,7 @@ def _reach(trials: Sequence[Trial]) -> list[Finding]:
 
 
 def _order(trials: Sequence[Trial]) -> Finding:
-    """Tell whether what is farther away is also rotated farther, for the last query."""
+    """Return whether a farther key is also rotated farther, for the last query."""
     for trial in trials:
         seen = trial.relative[~trial.relative.isnan()]
         if bool((seen.diff() < 0).any()):

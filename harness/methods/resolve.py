@@ -1,4 +1,4 @@
-"""What each method does at each length: checked, or in words why it cannot be had."""
+"""Compute the rotation of each method at each length, or the reason why it fails."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scaling._types import Rope
 
 
 def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
-    """Compute what a method does at a length; raise UserError for what cannot be used."""
+    """Return the rotation of a method at a length; raise UserError for an invalid one."""
     what = f"scaling {method.label} at length {length}"
     found: Any = call(
         what, lambda: entry(method.module, "method")(rope, length, **method.arguments)
@@ -35,10 +35,10 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
 def over_lengths(
     methods: Sequence[Plugin], rope: Rope, lengths: Sequence[int]
 ) -> dict[tuple[str, int], Rotation | UserError]:
-    """Return what every method (by label) does at every length, or why it cannot be had.
+    """Return the rotation of every method (by label) at every length, or why it failed.
 
-    A method that fails at every length is refused: its options or its file are wrong; so is a
-    built-in one at any, for its options. A user's that fails at some lengths fails these cells.
+    A user's method that fails at some lengths fails these cells. Raises UserError for a method
+    that fails at every length, and for a built-in one that fails at any: its options are wrong.
     """
     found: dict[tuple[str, int], Rotation | UserError] = {}
     for method in methods:

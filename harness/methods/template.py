@@ -1,4 +1,4 @@
-"""A file to begin a plug-in of one's own with: it runs as it is."""
+"""Write the first file of a user's plug-in: it runs as it is."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ from collections.abc import Iterator, Sequence
 
 from tasks import Answer, Question, Sample, Score, Source
 
-VERSION = 1  # raise it when the same answer is graded otherwise
+VERSION = 1  # raise it when the same answer would get another number
 METRIC = "accuracy"
 
 
@@ -63,14 +63,14 @@ def ask(
 
     Here the next token of a document after more and more context: the same targets at every length.
     Keyword-only parameters are the options; ``seed`` is that of the sweep. Raise ValueError, in a
-    sentence, for what cannot be asked.
+    sentence, where no question is possible.
     """
     opening, longest = source.opening, max(lengths)
     fitting = [p for p in source.passages() if len(p.tokens) >= longest + trials]
     if trials < 1:
         raise ValueError(f"trials must be 1 or more, got {{trials}}")
     if not fitting:
-        raise ValueError(f"no document holds {{longest + trials}} tokens")
+        raise ValueError(f"no document has {{longest + trials}} tokens")
     for length in lengths:
         for passage in fitting:
             for trial in range(trials):
@@ -80,7 +80,7 @@ def ask(
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
-    """Return a value over a weight of one answer: here 1 where greedy decoding says the target."""
+    """Return a value over a weight of one answer: here 1 where greedy decoding gives the target."""
     found = answer.argmax[0] == question.tokens[question.start]
     return Sample(question.unit, float(found), 1, {{"nats": answer.nll[0]}})
 
@@ -112,7 +112,7 @@ def make(frame: pd.DataFrame, *, digits: int = 1) -> pd.DataFrame:
 
 
 def words(table: pd.DataFrame) -> list[str]:
-    """Return what the table says, in sentences that stand below it."""
+    """Return sentences on the table, to be printed below it."""
     slowest = table.loc[table["seconds"].idxmax()]
     return [f"{{slowest['scaling']}} at {{slowest['length']}} tokens took the longest."]
 '''
@@ -124,7 +124,9 @@ def begin(what: str, name: str, folder: Path) -> Path:
     """Write NAME.py, a method, bands, a task or a report; raise UserError for a bad name."""
     kind = "method" if what == "bands" else what
     if not name.isidentifier() or iskeyword(name):
-        message = f"{name!r} is no name for a {kind}; write letters, digits and _, as in my_{kind}."
+        message = (
+            f"{name!r} is not a name for a {kind}; write letters, digits and _, as in my_{kind}."
+        )
         raise UserError(message)
     if name in names(kind):
         message = f"a {kind} of Ropewalk is called {name!r}; choose another name."

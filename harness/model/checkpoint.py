@@ -1,4 +1,4 @@
-"""A pretrained model by hub name or local folder: config and tokenizer first, weights later."""
+"""Open a model by hub name or folder: config and tokenizer first, weights later."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.attempt import attempt
 from harness.errors import UserError, reason
 from harness.model.device_map import check_whole
 from harness.model.files import check_folder, check_place, folder_hash, named_weights
-from harness.model.meta import hollow
+from harness.model.meta import without_weights
 from harness.names import place, printable
 from harness.rope.config import check_numbers, rescaled, rope_of
 from scaling._types import Rope
@@ -32,7 +32,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 class Checkpoint:
     """What is known of a model before its weights are read.
 
-    ``fingerprint`` stands for the weights in the key of every sample: the hub's commit, or for a
+    ``fingerprint`` identifies the weights in the key of every sample: the hub's commit, or for a
     folder a hash of its files. ``dtype`` is resolved.
     """
 
@@ -95,13 +95,13 @@ def open_checkpoint(
 
 
 def read_config(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Any]:
-    """Return a model's label and config; neither tokenizer nor weights are looked at."""
+    """Return a model's label and config, without its tokenizer or weights."""
     return _label(name), _open_config(name, revision, trust_remote_code)[2]
 
 
 def parameter_count(checkpoint: Checkpoint) -> int:
     """Count the parameters from the config alone, without memory for any."""
-    model = hollow(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
+    model = without_weights(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
     return sum(parameter.numel() for parameter in model.parameters())
 
 
@@ -109,7 +109,7 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
     """Raise UserError for a model that applies its shipped scaling outside the rotary embedding.
 
     Such a part (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under every
-    method. It is found from the config alone: the same model is built with and without.
+    method. It is detected from the config alone: the same model is built with and without it.
     """
     shipped = checkpoint.rope.shipped
     if shipped.get("rope_type", "default") == "default":
@@ -117,7 +117,7 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
     kind = checkpoint.config.model_type
     trusted = checkpoint.trust_remote_code
     with_it, without = (
-        _scales(hollow(config, trust_remote_code=trusted))
+        _scales(without_weights(config, trust_remote_code=trusted))
         for config in (checkpoint.config, rescaled(checkpoint.config, {"rope_type": "default"}))
     )
     changed = [name for name in with_it if with_it[name] != without.get(name)]
@@ -125,7 +125,7 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
     if changed or beyond:
         message = (
             f"{kind} applies the scaling it ships outside its rotary embedding too "
-            f"({(changed + beyond)[0]}), where no method could take it off; not supported."
+            f"({(changed + beyond)[0]}), where no method can remove it; not supported."
         )
         raise UserError(message)
 
@@ -136,7 +136,7 @@ def _open_config(
     """Return where a model is (folder or hub name), its commit on the hub, and its config."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()  # else five lines of retries stand before our sentence
+    hub_logging.set_verbosity_error()  # else five lines of retries precede our message
     folder = REFERENCE if name == "reference" else check_place(name)
     local = folder.is_dir()
     if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
@@ -156,13 +156,13 @@ def _open_config(
 
 
 def _raw(where: str, commit: str | None) -> dict[str, Any]:
-    """Return what config.json says, before anything is made of it."""
+    """Return the content of config.json, before a config is built from it."""
     found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
     return found
 
 
 def _label(name: str) -> str:
-    """Return what a model is called in tables and as a folder: its last name, and never ``..``."""
+    """Return a model's name in tables and folders: its last part, and never ``..``."""
     if name == "reference":
         return name
     return printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
@@ -175,14 +175,14 @@ def _scales(model: Any) -> dict[str, float]:
 
 
 def _tokenizer(where: str, options: dict[str, Any]) -> Any:
-    """Return a tokenizer that has read a short text and written it."""
+    """Return a tokenizer that has encoded and decoded a short text."""
     found = AutoTokenizer.from_pretrained(where, **options)
     found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
     return found
 
 
 def _own_attention(config: Any) -> Any:
-    """Return a config that has the library load no attention and no experts from the hub."""
+    """Return a config with which the library loads no attention or experts from the hub."""
     text = config.get_text_config()
     attention, experts = text._attn_implementation, text._experts_implementation
     config._attn_implementation = attention if attention in ATTENTION else None
@@ -191,7 +191,7 @@ def _own_attention(config: Any) -> Any:
 
 
 def _commit(name: str, revision: str | None) -> str:
-    """Return the commit a hub model's branch or tag stands for; all else is read at it."""
+    """Return the commit of a hub model's branch or tag; everything else is read at it."""
     try:
         found = cached_file(name, "config.json", revision=revision)
     except OSError as error:
@@ -210,13 +210,13 @@ def _device(device: str) -> str:
     try:
         torch.empty(1, device=device).cpu()  # the meta device has no values to copy
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        message = f"device {device!r} is not to be had here: {reason(error)}"
+        message = f"device {device!r} is unavailable: {reason(error)}"
         raise UserError(message) from None
     return device
 
 
 def _dtype(dtype: str, device: str, config: Any) -> str:
-    """Resolve auto: float32 on a CPU, where it is exact; elsewhere what the checkpoint holds."""
+    """Resolve auto: float32 on a CPU, where it is exact; elsewhere the checkpoint's dtype."""
     if dtype != "auto":
         return dtype
     shipped = str(config.dtype or torch.float32).removeprefix("torch.")

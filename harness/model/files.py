@@ -1,4 +1,4 @@
-"""The files of a model: which ones are read, whether they may be, and what they hash to."""
+"""Check and hash the files of a model: which ones are read, and whether that is allowed."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ from harness.errors import UserError, reason
 from harness.names import place, printable
 from harness.reading import MIB, open_regular, read_regular
 
-LONGEST_NAME = 4096  # characters of a path, as the system has it
-WHOLE = (".json", ".jinja", ".model", ".py", ".txt")  # read into memory as a whole
+LONGEST_NAME = 4096  # characters of a path, the limit of the system
+WHOLE = (".json", ".jinja", ".model", ".py", ".txt")  # read whole into memory
 LARGEST = 256 * MIB  # of such a file; the largest tokenizers have 40
 SAFE = ".safetensors"
 HASHED = (".json", ".model", ".py", SAFE, ".bin")
 INDEX = ".index.json"
 GGUF = ".gguf"
-NO_GGUF = "GGUF is not read yet: give the folder or hub name (config.json, safetensors) it is from."
+NO_GGUF = (
+    "GGUF is not supported: give the folder or hub name (config.json, safetensors) it is from."
+)
 ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them."
 MERGE = (
     "merge it into its base model first (PEFT: merge_and_unload, then save_pretrained of model and"
@@ -37,7 +39,7 @@ MERGE = (
 
 
 def check_place(name: str) -> Path:
-    """Return the path that a model's name may be; raise UserError for what is no folder of one."""
+    """Return the path that a model's name may be; raise UserError for a file or a bad path."""
     if len(name) > LONGEST_NAME:
         message = f"the model's name has {len(name):,} characters, at most {LONGEST_NAME:,} are"
         message += f" read: {printable(name[:40])}…"
@@ -45,21 +47,21 @@ def check_place(name: str) -> Path:
     path = place(name)
     try:
         found, folder = path.exists(), path.is_dir()
-    except OSError as error:  # a part of it is too long
-        message = f"--model {printable(reason(name))} is no path: {error.strerror}."
+    except OSError as error:  # a part of the name is too long
+        message = f"--model {printable(reason(name))} is not a path: {error.strerror}."
         raise UserError(message) from None
     if found and not folder:
-        told = NO_GGUF if path.suffix.lower() == GGUF else "give the folder with its config.json."
-        message = f"model {name} is a file; {told}"
+        advice = NO_GGUF if path.suffix.lower() == GGUF else "give the folder with its config.json."
+        message = f"model {name} is a file; {advice}"
         raise UserError(message)
     return path
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UserError for a folder whose files are not what a model's are, before one is read.
+    """Raise UserError for a folder that is not a model's, before a file is read.
 
-    That is a folder of an adapter or of GGUF files, a pipe or a device in the place of a file, and
-    a file too large to be read whole.
+    That is a folder of an adapter or of GGUF files, a pipe or a device instead of a file, and a
+    file too large to be read whole.
     """
     names = sorted(entry.name for entry in os.scandir(folder))
     if "adapter_config.json" in names:
@@ -67,8 +69,8 @@ def check_folder(folder: Path) -> None:
         raise UserError(message)
     if "config.json" not in names:
         quantized = [name for name in names if name.lower().endswith(GGUF)]
-        told = f"{quantized[0]}: {NO_GGUF}" if quantized else "give the folder that has one."
-        message = f"{folder} is no model, it has no config.json; {told}"
+        advice = f"{quantized[0]}: {NO_GGUF}" if quantized else "give the folder that has one."
+        message = f"{folder} is not a model, it has no config.json; {advice}"
         raise UserError(message)
     for name in names:
         path = folder / name
@@ -77,7 +79,7 @@ def check_folder(folder: Path) -> None:
 
 
 def _check_file(path: Path, limit: int | None) -> None:
-    """Raise UserError for what is no regular file of at most so many bytes."""
+    """Raise UserError unless this is a regular file of at most ``limit`` bytes."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
@@ -90,7 +92,7 @@ def _check_file(path: Path, limit: int | None) -> None:
 
 
 def named_weights(where: str, commit: str | None, config: Any, *, allow_pickle: bool) -> set[str]:
-    """Return the files of weights that a model's index, or its config, names.
+    """Return the weight files that a model's index, or its config, names.
 
     Raises UserError for a name outside the model's folder, and for one that is not safetensors
     unless pickles are allowed: the library would load it by its own suffix.
@@ -110,7 +112,7 @@ def named_weights(where: str, commit: str | None, config: Any, *, allow_pickle: 
 def _index(
     where: str, commit: str | None, explicit: str | None, *, allow_pickle: bool
 ) -> Path | None:
-    """Return the index that the library follows, by its own order of names."""
+    """Return the index that the library uses, by its own order of names."""
     if explicit is not None and not explicit.endswith(INDEX):
         return None
     name = explicit or SAFE_WEIGHTS_INDEX_NAME
@@ -127,11 +129,11 @@ def _index(
 
 
 def _weight_map(index: Path) -> set[Any]:
-    """Return the file names in an index; raise UserError where it has none."""
+    """Return the file names in an index; raise UserError if it has none."""
     try:
         return set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        message = f"{index} is no index of weights: {reason(error)}."
+        message = f"{index} is not an index of weights: {reason(error)}."
         raise UserError(message) from None
 
 
@@ -151,8 +153,8 @@ def _check_name(where: str, name: Any, *, allow_pickle: bool) -> None:
 def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
     """Hash config, tokenizer, code and weights, every byte: a changed model has other numbers.
 
-    That is what lies in the folder itself, and wherever they lie the ``named`` weights and, where
-    it may run, the ``code``.
+    It covers the files in the folder itself and, in any place, the ``named`` weights and the
+    ``code`` that may run.
     """
     inside = {path.name for path in folder.iterdir() if path.suffix in HASHED}
     elsewhere = {path.relative_to(folder).as_posix() for path in folder.rglob("*.py") if code}

@@ -1,4 +1,4 @@
-"""Which layers of a model rotate, which of them see far, and which of them a method scales."""
+"""Find which layers of a model rotate, what they see, and which of them a method scales."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from harness.model.meta import hollow
+from harness.model.meta import without_weights
 from harness.rope.config import rescaled
 from harness.rope.frequencies import rotary_name
 
@@ -20,13 +20,13 @@ Kind = Literal["full", "sliding"]
 
 @dataclass(frozen=True)
 class Layers:
-    """The attention layers of a model, counted.
+    """The numbers of attention layers of a model.
 
-    Other mixers are not (state space, convolution), nor are those that choose keys by an index.
+    Other mixers (state space, convolution) and layers that select keys by an index do not count.
 
     ``rotated`` and ``plain`` count those with and without a rotary embedding, by what they see:
-    ``full`` everything before, ``sliding`` the last ``window`` tokens. ``apart`` tells a model
-    whose sliding layers have a rotary embedding of their own, which no method touches.
+    ``full`` everything before, ``sliding`` the last ``window`` tokens. ``apart`` is true for a
+    model whose sliding layers have their own rotary embedding, which no method changes.
     """
 
     rotated: Counter[Kind]
@@ -38,13 +38,15 @@ class Layers:
 def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     """Find what each attention layer does from the config alone, without memory for weights.
 
-    The model is built hollow and its attention is asked: does the output depend on cos and sin?
-    Autograd answers without a number. Raises UserError for a rotary module that is not understood.
+    The model is built on the meta device, and autograd shows whether the output of each attention
+    depends on cos and sin. Raises UserError for a rotary module that is not supported.
     """
     bare = rescaled(
         config, {"rope_type": "default"}
-    )  # a dynamic type asks for values, and here there are none
-    model = hollow(bare, trust_remote_code=trust_remote_code).requires_grad_(requires_grad=False)
+    )  # a dynamic type reads values, and the meta device has none
+    model = without_weights(bare, trust_remote_code=trust_remote_code).requires_grad_(
+        requires_grad=False
+    )
     own: Any = model.get_submodule(rotary_name(model))
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
@@ -59,7 +61,7 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
 
 
 def _attention(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
-    """Yield each layer's attention: of the modules given cos and sin, the innermost."""
+    """Yield each layer's attention: the innermost of the modules that receive cos and sin."""
     found: dict[int, nn.Module] = {}
     for module in model.modules():  # a layer comes before the attention inside it
         index: Any = getattr(module, "layer_idx", None)
@@ -69,7 +71,7 @@ def _attention(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
 
 
 def _kind(text: Any, index: int) -> Kind | None:
-    """Return what a layer sees, None for one that is no softmax attention."""
+    """Return what a layer sees, None for a layer without softmax attention."""
     kinds = getattr(text, "layer_types", None)
     if kinds is None:
         return "sliding" if getattr(text, "sliding_window", None) else "full"
@@ -78,7 +80,7 @@ def _kind(text: Any, index: int) -> Kind | None:
 
 
 def _depends(attention: nn.Module, own: Any, text: Any, index: int) -> bool:
-    """Return whether an attention's output depends on the cos and sin it is given."""
+    """Return whether an attention's output depends on its inputs cos and sin."""
     hidden = torch.empty(1, 2, text.hidden_size, device="meta")
     layer = {"layer_type": text.layer_types[index]} if isinstance(own.rope_type, dict) else {}
     angles = own(hidden, torch.zeros(1, 2, dtype=torch.int64, device="meta"), **layer)

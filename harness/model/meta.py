@@ -1,4 +1,4 @@
-"""A model built from its config alone, without memory for its weights, and what is asked of it."""
+"""Build a model from its config alone, without memory for its weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from harness.errors import UserError
 MOST_MODULES = 150_000  # the largest mixtures of experts have 100,000
 
 
-def hollow(config: Any, *, trust_remote_code: bool) -> Any:
-    """Build a model without memory for its weights; raise UserError for a config of none."""
+def without_weights(config: Any, *, trust_remote_code: bool) -> Any:
+    """Build a model without memory for its weights; raise UserError for a bad config."""
     build, options = AutoModelForCausalLM.from_config, {"trust_remote_code": trust_remote_code}
     with torch.device("meta"), bounded(config.model_type):
         return attempt("config", f"this {config.model_type}", lambda: build(config, **options))
@@ -25,14 +25,14 @@ def hollow(config: Any, *, trust_remote_code: bool) -> Any:
 
 @contextmanager
 def bounded(kind: str) -> Iterator[None]:
-    """Raise UserError where a model is built of more modules than any has."""
+    """Raise UserError where a model has more modules than any real one."""
     count = 0
 
     def add(*_: Any) -> None:
         nonlocal count
         count += 1
         if count > MOST_MODULES:
-            message = f"the config of this {kind} asks for more than {MOST_MODULES:,} modules."
+            message = f"the config of this {kind} defines more than {MOST_MODULES:,} modules."
             raise UserError(message)
 
     hook = register_module_module_registration_hook(add)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM
 from harness.attempt import attempt
 from harness.errors import UserError
 from harness.model.checkpoint import DTYPES, Checkpoint
-from harness.model.device_map import seated, spread
+from harness.model.device_map import spread, with_input_device
 from harness.model.files import ONLY_SAFE, named_weights
 from harness.model.meta import bounded
 from harness.rope.frequencies import check_geometry
@@ -26,7 +26,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     model, info = loaded
     _check_fit(where, info)
     if checkpoint.device_map:
-        model = seated(model)
+        model = with_input_device(model)
     else:
         model = attempt("weights", where, lambda: model.to(checkpoint.device))
     model.eval()
@@ -35,7 +35,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
 
 
 def _load(checkpoint: Checkpoint) -> Any:
-    """Return the model and what the library says of its tensors."""
+    """Return the model and the library's report on its tensors."""
     where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
     named_weights(where, commit, checkpoint.config, allow_pickle=checkpoint.allow_pickle)
     try:
@@ -47,7 +47,7 @@ def _load(checkpoint: Checkpoint) -> Any:
                 dtype=DTYPES[checkpoint.dtype],
                 trust_remote_code=checkpoint.trust_remote_code,
                 use_safetensors=True if safe else None,
-                ignore_mismatched_sizes=True,  # _check_fit names them
+                ignore_mismatched_sizes=True,  # _check_fit reports them
                 output_loading_info=True,
                 **(spread() if checkpoint.device_map else {}),
             )

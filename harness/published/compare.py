@@ -1,4 +1,4 @@
-"""A run set beside a published table, value by value with a tolerance."""
+"""Compare a run with a published table, value by value with a tolerance."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ NOT_MEASURED = "not measured"
 def rows_of(
     table: pd.DataFrame, model: str | None, tuned: str | None, measured_model: str
 ) -> pd.DataFrame:
-    """Choose one model's rows of a table, and of those the ones of one training.
+    """Choose the rows of one model and one kind of training.
 
-    The model is the one named, the only one, or the one with the run's name. Without ``tuned`` the
-    rows are those of models without further training. Raises UserError with what there is.
+    The model is the given one, the only one, or the one with the run's name. Without ``tuned`` the
+    rows are those of models without further training. Raises UserError with the choices.
     """
     models = list(table["model"].unique())
     plain = {_plain(name): name for name in models}
@@ -41,13 +41,13 @@ def rows_of(
 
 
 def _plain(name: str) -> str:
-    """Return a model's name without its maker, its capitals, and what hubs add."""
+    """Return a model's name in lower case, without its owner and the suffixes of hubs."""
     short = name.rpartition("/")[2].lower()
     return "".join(sign for sign in short.removesuffix("-hf") if sign.isalnum())
 
 
 def unlike(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
-    """Return in words in what the run differs from the way the table was measured."""
+    """Return the differences between the settings of the run and of the table, in words."""
     first = rows.iloc[0]
     found = []
     metrics = {task["metric"] for task in record["tasks"].values()}
@@ -69,7 +69,7 @@ def unlike(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 
 
 def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
-    """Return the tasks of a run that measure as the table does."""
+    """Return the tasks of a run with the protocol of the table."""
     first = rows.iloc[0]
     return [
         label
@@ -80,11 +80,10 @@ def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 
 
 def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Return a row per published value with what was measured in its place.
+    """Return a row per published value with the measured one.
 
     A value matches the cell whose scaling is the table's ``method`` or its own name for it, at
-    the same length; ``difference`` is relative. One of which the paper only says that it is larger
-    is held by any larger one.
+    the same length; ``difference`` is relative. A published ">" agrees with any larger value.
     """
     made = []
     for value in rows.to_dict("records"):
@@ -94,13 +93,13 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
             & cells["score"].notna()
         ]
         score = float(known["score"].iloc[0]) if len(known) else None
-        told = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
+        rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
         over = value["relation"] == ">"
         published = float(value["value"])
         made.append({
             "scaling": value["scaling"], "method": value["method"] or None,
             "length": value["length"], "published": f"{'> ' * over}{published:g}",
-            "measured": score, **told,
+            "measured": score, **rest,
             "difference": None if score is None or over else score / published - 1,
             "verdict": _verdict(score, published, tolerance, over=over),
         })  # fmt: skip
@@ -125,7 +124,7 @@ def _verdict(score: float | None, published: float, tolerance: float, *, over: b
 
 
 def words(table: pd.DataFrame, rows: pd.DataFrame, tolerance: float) -> str:
-    """Say how many values agree and which one is furthest off."""
+    """Say how many values agree, and which one differs most."""
     counts = table["verdict"].value_counts()
     first = rows.iloc[0]
     text = (
@@ -144,7 +143,7 @@ def words(table: pd.DataFrame, rows: pd.DataFrame, tolerance: float) -> str:
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
-    """Return the comparison as people read it."""
+    """Return the comparison as texts for people."""
     return pd.DataFrame([_texts(row) for row in table.to_dict("records")])
 
 

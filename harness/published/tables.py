@@ -1,14 +1,14 @@
-"""Published tables, value by value with their sources: ``published.csv``, beside this file.
+"""Read published tables, value by value with their sources, from ``published.csv`` here.
 
 A row is one value of one table. Its columns:
 
 ==============  ==================================================================================
-table           the short name the table is asked for by
+table           the short name of the table
 source          the paper, and the table in it
 model, data     as the paper names them; a checkpoint that it publishes by the hub's name
 protocol        how it was measured: overlap, press, prefix (``tasks/perplexity.py``), or ruler
 scaling         the method as the paper names it
-method          what to give to ``--scaling`` for it; empty where nothing here is the same formula
+method          its name for ``--scaling``; empty where no method here has the same formula
 tuned           "no" for a method without training, else how the checkpoint was trained
 trained_length  tokens in a window of pretraining; empty where the checkpoint was made longer
 length          tokens
@@ -38,7 +38,7 @@ def read_tables() -> pd.DataFrame:
 
 
 def read_table(name: str) -> pd.DataFrame:
-    """Return one table; raise UserError where none has that name."""
+    """Return one table; raise UserError for an unknown name."""
     frame = read_tables()
     known = list(frame["table"].unique())
     if name not in known:

@@ -22,7 +22,7 @@ KEPT_SHAPES = 64  # the parts of so many shapes of calls are kept: decoding has 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one band asks of one call: rows, keys, the pieces, and ``own``, the band's rows."""
+    """What one band covers of one call: rows, keys, pieces, and ``own``, the band's rows."""
 
     band: Band
     own: slice
@@ -32,7 +32,7 @@ class Part:
 
 
 def parts(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> list[Part]:
-    """Return what is asked of a call whose rows are the last of this many keys.
+    """Return what each band covers of a call whose rows are the last of this many keys.
 
     ``window`` is that of a sliding layer in tokens: a query meets the last so many keys only.
     """
@@ -59,7 +59,7 @@ class BandedAttention:
     """The attention of transformers' interface, for keys that are cached unrotated."""
 
     def __init__(self, bands: Bands, layouts: Mapping[nn.Module, Layout | None]) -> None:
-        """Hold the bands, and how each layer rotates; None is a layer that does not."""
+        """Store the bands, and the layout of each layer; None is a layer that does not rotate."""
         self.bands, self.layouts = bands, layouts
         self._plain = by_distance(bands.length, bands.frequencies, 0)
         self._parts: dict[Any, list[Part]] = {}
@@ -81,7 +81,7 @@ class BandedAttention:
         """Return (batch, rows, heads, width); the rows are the last positions of the keys."""
         batch, heads, rows = query.shape[:3]
         if module not in self.layouts:
-            message = "the config is shared with another model; give each one of its own."
+            message = "the config is shared with another model; give each model its own."
             raise UserError(message)
         layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
         asked = self._asked(rows, key.shape[2], layout is not None, sliding_window)
@@ -102,7 +102,7 @@ class BandedAttention:
                 scale,
                 softcap,
             )
-        if s_aux is not None:  # a logit a head, whose value is zero
+        if s_aux is not None:  # one logit per head; its value is zero
             sinks = s_aux.reshape(-1, query.shape[1], 1).repeat(batch, 1, rows)
             merged.add(slice(None), torch.zeros_like(merged.values), sinks)
         found = merged.values.reshape(batch, heads, rows, -1).transpose(1, 2)
@@ -132,7 +132,7 @@ class BandedAttention:
     def _rotation(self, layout: Layout, part: Part, device: torch.device, *, query: bool) -> Tables:
         """Return the tables of a part's queries or keys.
 
-        Those of few bands are made once, for all layers and calls: what a call asks is a view.
+        Tables of few bands are computed once for all layers and calls; a call gets a view.
         """
         band, asked = part.band, part.own if query else part.keys
         positions = band.query if query else band.key

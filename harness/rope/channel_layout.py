@@ -1,4 +1,4 @@
-"""Find out which channels each layer rotates, and how they are paired: by asking the model."""
+"""Find which channels each layer rotates, and how they are paired, by running the model."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Attention = Callable[..., tuple[torch.Tensor, None]]
 class Layout:
     """How a layer rotates the channels of a head, all ``(head_dim,)``.
 
-    ``pair`` is the index of a channel's frequency, -1 for a channel at rest; ``partner`` the
-    channel it is rotated with, ``sign`` +1 or -1: x' = x cos + sign * x[partner] sin. ``halves``
-    tells the common case, in which the head is rotated whole, one half with the other.
+    ``pair`` is the index of a channel's frequency, -1 for a channel that is not rotated;
+    ``partner`` the channel it is rotated with, ``sign`` +1 or -1: x' = x cos + sign * x[partner]
+    sin. ``halves`` marks the common case: the whole head is rotated, one half with the other.
     """
 
     pair: torch.Tensor
@@ -37,7 +37,7 @@ class Layout:
     halves: bool
 
     def equals(self, other: Layout) -> bool:
-        """Tell whether both rotate every channel alike."""
+        """Return whether both rotate every channel in the same way."""
         return all(
             torch.equal(getattr(self, name), getattr(other, name))
             for name in ("pair", "partner", "sign")
@@ -48,7 +48,7 @@ class Layout:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
 
-        The angles are float64 products: a pair's two rotations then meet in its relative position
+        The angles are float64 products: a pair's two rotations then give its relative position
         to float32's rounding of cos and sin, however far both are from the beginning.
 
         Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
@@ -79,8 +79,8 @@ class Layout:
 def attending(model: Any, attention: Attention, mask: Any = None) -> Iterator[None]:
     """Run a model with this attention in every layer; restore its own on exit.
 
-    transformers asks a mask function of the same name for masks: unset, it gives none, and refuses
-    padding. Causality and windows are the attention's.
+    transformers calls a mask function of the same name: by default it returns no mask, and raises
+    for padding. The attention itself applies causality and windows.
     """
     before = model.config._attn_implementation
     AttentionInterface.register(NAME, attention)
@@ -96,7 +96,7 @@ def attending(model: Any, attention: Attention, mask: Any = None) -> Iterator[No
 
 @contextmanager
 def runs(kind: str) -> Iterator[None]:
-    """Turn what a model trips over where its attention is another one into a UserError."""
+    """Turn the errors of a model whose attention was replaced into a UserError."""
     try:
         yield
     except (TypeError, AttributeError, IndexError) as error:
@@ -112,16 +112,16 @@ def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> N
 
 
 def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: Any) -> torch.Tensor:
-    """Return the window a mask would have, in tokens, in place of the mask; 0 where it has none."""
+    """Return the window of a mask in tokens, in place of the mask; 0 for no window."""
     return torch.full((1, 1, 1, 1), float(local_size or 0), device=device)
 
 
 def layouts(model: Any) -> dict[nn.Module, Layout | None]:
-    """Return the layout of every layer's attention, None for a layer that this does not rotate.
+    """Return the layout of every layer's attention, None for a layer that is not rotated.
 
-    The model runs two tokens with an attention that gives zeros, so that every layer sees the same
-    in every run, at angles of zero and of a quarter turn, pair by pair in binary. Raises UserError
-    naming the model where what it does is no rotation of channel pairs before the attention.
+    The model runs two tokens with an attention that returns zeros, so that every layer has the
+    same input in every run, at angles of zero and of a quarter turn, pair by pair in binary. Raises
+    UserError naming the model where it does not rotate channel pairs before the attention.
     """
     name, kind = rotary_name(model), type(model).__name__
     pairs = len(as_is(model.get_submodule(name)).inv_freq)
@@ -143,13 +143,13 @@ def layouts(model: Any) -> dict[nn.Module, Layout | None]:
         }
     )
     if all(layout is None for layout in found.values()):
-        message = f"{kind}: no layer's queries depend on its rotary module; refused."
+        message = f"{kind}: no layer's queries depend on its rotary module; not supported."
         raise UserError(message)
     return found
 
 
 def _shared(found: dict[nn.Module, Layout | None]) -> dict[nn.Module, Layout | None]:
-    """Give layers that rotate alike one layout, so that they also share its tables."""
+    """Give layers that rotate in the same way one layout, so that they share its tables."""
     kinds: list[Layout] = []
     for layer, layout in found.items():
         if layout is not None:
@@ -175,15 +175,13 @@ def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, 
         sliding_window: int | None = None,
         **more: Any,
     ) -> tuple[torch.Tensor, None]:
-        told = [n for n, x in more.items() if isinstance(x, torch.Tensor) and n not in UNDERSTOOD]
-        if told or (attention_mask is not None and attention_mask.numel() != 1):
-            how = f" ({', '.join(told)})" if told else ""
+        extra = [n for n, x in more.items() if isinstance(x, torch.Tensor) and n not in UNDERSTOOD]
+        if extra or (attention_mask is not None and attention_mask.numel() != 1):
+            how = f" ({', '.join(extra)})" if extra else ""
             message = f"{kind} masks or biases its scores itself{how}; positions cannot be moved."
             raise UserError(message)
         if (0 if attention_mask is None else int(attention_mask)) != (sliding_window or 0):
-            message = (
-                f"{kind} does not tell its attention of its windows; positions cannot be moved."
-            )
+            message = f"{kind} does not pass its windows to attention; positions cannot be moved."
             raise UserError(message)
         seen[module] = torch.cat((query[0, :, 1], key[0, :, 1])).float().cpu()
         shape = (len(query), query.shape[2], query.shape[1], value.shape[-1])
@@ -198,7 +196,7 @@ def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, 
 def _layout(
     kind: str, plain: torch.Tensor, turned: torch.Tensor, bits: list[torch.Tensor], pairs: int
 ) -> Layout | None:
-    """Read a layout from a layer's channels at rest, all turned, and turned pair by pair."""
+    """Return a layout from a layer's channels: unrotated, all rotated, and pair by pair."""
     size = plain.shape[-1]
     near = float(plain.abs().max()) * TOLERANCE
     if float((turned - plain).abs().max()) <= near:
@@ -227,7 +225,9 @@ def _layout(
         and int(pair[moved].max()) < pairs
     )
     if not paired:
-        message = f"{kind} does not rotate pairs of channels just before its attention; refused."
+        message = (
+            f"{kind} does not rotate pairs of channels just before its attention; not supported."
+        )
         raise UserError(message)
     swapped = torch.arange(size).roll(size // 2)
     halves = bool(moved.all()) and torch.equal(partner, swapped)

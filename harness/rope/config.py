@@ -10,17 +10,18 @@ from typing import Any
 from harness.errors import UserError, reason
 from scaling._types import Rope
 
-MOST_LAYERS, LARGEST = 1_000, 2**63  # of a config; above them nothing is built of it
+MOST_LAYERS, LARGEST = 1_000, 2**63  # of a config; larger ones are rejected
 LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
-FULL = "full_attention"  # of a rotary embedding per layer type, the slot that sees far
+FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
 
 
 def rope_of(config: Any) -> Rope:
     """Read the rotary geometry from a model's config alone.
 
     Where a model has a rotary embedding per layer type (Gemma 3, OLMo 3), it is the one of the
-    full-attention layers: sliding layers never see far, so theirs is never scaled. Raises UserError
-    naming the field and the model type where something is missing; no physical quantity is guessed.
+    full-attention layers: sliding layers see short distances only, so theirs is never scaled.
+    Raises UserError naming the field and the model type where something is missing; no physical
+    quantity is guessed.
     """
     config = config.get_text_config()
     kind, slot = config.model_type, _slot(config)
@@ -44,7 +45,7 @@ def rope_of(config: Any) -> Rope:
 
 
 def check_numbers(where: str, given: object, name: str = "the config") -> None:
-    """Raise UserError for whole numbers that no model has, before a config is made of them."""
+    """Raise UserError for whole numbers that no model has, before a config is built."""
     if isinstance(given, dict):
         for key, value in given.items():
             check_numbers(where, value, str(key))
@@ -59,7 +60,7 @@ def check_numbers(where: str, given: object, name: str = "the config") -> None:
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
-    """Return a copy of a config with this in the place of the scaling that ``rope_of`` reads."""
+    """Return a copy of a config with this in place of the scaling that ``rope_of`` reads."""
     changed = deepcopy(config)
     text = changed.get_text_config()
     slot, given = _slot(text), text.rope_parameters
@@ -73,21 +74,23 @@ def _slot(config: Any) -> str:
     """Return which entry of rope_parameters is scaled: "" where it is one flat entry."""
     kind, shipped = config.model_type, getattr(config, "rope_parameters", None)
     if not shipped:
-        message = f"{kind} models tell of no rotary embedding (no rope_parameters in the config)."
+        message = f"{kind} models have no rotary embedding (no rope_parameters in the config)."
         raise UserError(message)
     if "rope_theta" in shipped:
         return ""
     if not shipped.get(FULL):
         slots = ", ".join(str(name) for name, given in shipped.items() if given)
-        message = f"{kind}: it has a rotary embedding for {slots}, but none for {FULL}; refused."
+        message = (
+            f"{kind}: it has a rotary embedding for {slots}, but none for {FULL}; not supported."
+        )
         raise UserError(message)
     return FULL
 
 
 def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
-    """Return the window of pretraining in tokens, not the one a shipped scaling stretches it to.
+    """Return the window of pretraining in tokens, before any shipped scaling.
 
-    transformers' ``dynamic`` type alone scales from max_position_embeddings.
+    Only transformers' ``dynamic`` type scales from max_position_embeddings.
     """
     original = shipped.get("original_max_position_embeddings")
     if original is None or shipped.get("rope_type") == "dynamic":
@@ -106,7 +109,7 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
 
 
 def _number(kind: str, name: str, given: object) -> float:
-    """Return a field of a config as a number; raise UserError for what is none."""
+    """Return a field of a config as a number; raise UserError if it is none."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
         message = f"{kind}: {name} must be a number, the config gives {given!r}."
         raise UserError(message)

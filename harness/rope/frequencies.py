@@ -1,4 +1,4 @@
-"""The one place that knows how Hugging Face models hold their rotary embedding, and patches it."""
+"""Patch the rotary embedding of a Hugging Face model with other frequencies."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class PatchedRotary(nn.Module):
     """
 
     def __init__(self, inner: nn.Module, frequencies: Frequencies) -> None:
-        """Hold the model's own module and the frequencies that replace its own."""
+        """Store the model's own module and the frequencies that replace its own."""
         super().__init__()
         self.inner = inner
         self.frequencies = frequencies
 
     def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Return what the model's own module makes of these frequencies."""
+        """Return cos and sin of these frequencies, computed by the model's own module."""
         own: Any = self.inner
         inv_freq, attention_scaling, _ = _names(own)
         setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
@@ -45,7 +45,7 @@ class PatchedRotary(nn.Module):
         return own(x, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Delegate whatever else the model reads from its rotary module."""
+        """Delegate all other attributes that the model reads from its rotary module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -53,13 +53,13 @@ class PatchedRotary(nn.Module):
 
 
 def _names(own: Any) -> tuple[str, str, str]:
-    """Return what a rotary module, of one slot or a slot per layer type, calls what is patched."""
+    """Return the attribute names that are patched, of a module with or without slots."""
     slot = f"{FULL}_" if isinstance(getattr(own, "rope_type", None), dict) else ""
     return f"{slot}inv_freq", f"{slot}attention_scaling", "rope_type"
 
 
 def as_is(own: Any) -> Frequencies:
-    """Return the frequencies a rotary module holds."""
+    """Return the frequencies in a rotary module."""
     inv_freq, attention_scaling, _ = _names(own)
     return Frequencies(getattr(own, inv_freq).float().cpu(), float(getattr(own, attention_scaling)))
 
@@ -67,7 +67,7 @@ def as_is(own: Any) -> Frequencies:
 def rotary_name(model: nn.Module) -> str:
     """Return the name of the model's one rotary module.
 
-    Raises UserError where there is none, several, one patched already, or one not understood.
+    Raises UserError where there is none or several, or one is patched already or has other fields.
     """
     if any(isinstance(module, PatchedRotary) for module in model.modules()):
         message = "the model is patched already; patches do not nest."
@@ -105,9 +105,9 @@ def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
 
 
 def once(model: Any, kind: str, prove: Callable[[], T]) -> T:
-    """Return what a proof of a kind returns; it runs once per model, and again after a refusal.
+    """Return what a proof of a kind returns; it runs once per model, and again after an error.
 
-    It runs anew where the rotary module, the attention, the dtype or the device is another.
+    It runs again where the rotary module, the attention, the dtype or the device has changed.
     """
     own = model.get_submodule(rotary_name(model))
     state = (own, model.config._attn_implementation, model.dtype, model.device)
@@ -120,7 +120,7 @@ def once(model: Any, kind: str, prove: Callable[[], T]) -> T:
 
 @contextmanager
 def placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
-    """Put frequencies into the rotary module, and on exit everything back as it was."""
+    """Put frequencies into the rotary module, and restore everything on exit."""
     own: Any = model.get_submodule(name)
     saved = {key: getattr(own, key) for key in _names(own)}
     try:
@@ -133,7 +133,7 @@ def placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
 
 
 def _verify(model: Any, name: str) -> None:
-    """Check on the model's own output that the patch is an identity, and that it has an effect."""
+    """Check on the model's output that the patch is exact and has an effect."""
     own: Any = model.get_submodule(name)
     kind = type(model).__name__
     try:
@@ -142,7 +142,7 @@ def _verify(model: Any, name: str) -> None:
         message = f"{kind} cannot run a short prompt: {type(error).__name__}: {reason(error)}"
         raise UserError(message) from error
     if not bool(torch.isfinite(before).all()):
-        message = f"{kind} gives no finite logits for a short prompt; refused."
+        message = f"{kind} gives no finite logits for a short prompt; not supported."
         raise UserError(message)
     shipped, held = as_is(own), getattr(own, _names(own)[0])
     outputs = []
@@ -150,10 +150,12 @@ def _verify(model: Any, name: str) -> None:
         with placed(model, name, frequencies):
             outputs.append(probe(model))
     if held.dtype == torch.float32 and not torch.equal(outputs[0], before):
-        message = f"{kind}: its own frequencies put through the patch change its output; refused."
+        message = (
+            f"{kind}: its own frequencies put through the patch change its output; not supported."
+        )
         raise UserError(message)
     if torch.equal(outputs[1], before):
-        message = f"{kind}: its output does not depend on its rotary module's frequencies; refused."
+        message = f"{kind}: its output does not depend on its rotary frequencies; not supported."
         raise UserError(message)
 
 
@@ -168,7 +170,7 @@ def probe(model: Any, length: int = PROBE_LENGTH) -> torch.Tensor:
 
 @torch.inference_mode()
 def check_angles(model: Any, name: str, frequencies: Frequencies) -> None:
-    """Check that the patched module returns cos and sin of exactly the angles asked for.
+    """Check that the patched module returns cos and sin of exactly the given angles.
 
     Layouts differ in how often and in which order a pair's angle appears, so the values are
     compared sorted.
@@ -185,7 +187,7 @@ def check_angles(model: Any, name: str, frequencies: Frequencies) -> None:
         found = values[0].real.float().cpu().sort(-1).values
         if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
             kind = type(model).__name__
-            message = f"{kind}: its rotary module does not give the angles asked for."
+            message = f"{kind}: its rotary module does not return the given angles."
             raise UserError(message)
 
 

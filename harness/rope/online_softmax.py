@@ -1,4 +1,4 @@
-"""One softmax over pairs that are rotated apart: fused pieces, merged by log-sum-exp."""
+"""Compute one softmax over differently rotated pairs: fused pieces, merged by log-sum-exp."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from harness.rope.tiles import Piece
 
 LEAST_ROWS = 16
-TILE = 1024  # rows and keys of the scores held at once where no fused kernel will do
+TILE = 1024  # rows and keys of the scores in memory at once, without a fused kernel
 FLASH = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
@@ -27,17 +27,17 @@ class Merged:
 
     @staticmethod
     def empty(query: torch.Tensor, width: int) -> Merged:
-        """Return the softmax over nothing of the rows of ``(batch, heads, rows, …)``."""
+        """Return the softmax over no keys, for the rows of ``(batch, heads, rows, …)``."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         values = query.new_zeros((*query.shape[:3], width), dtype=dtype)
         return Merged(values, query.new_full(query.shape[:3], -torch.inf, dtype=dtype))
 
     def of(self, rows: slice) -> Merged:
-        """Return a view of some rows; what is added to it is added here."""
+        """Return a view of some rows; additions to it change this softmax."""
         return Merged(self.values[:, :, rows], self.lse[:, :, rows])
 
     def add(self, rows: slice, values: torch.Tensor, lse: torch.Tensor) -> None:
-        """Take in the softmax of these rows over keys that were not in it before."""
+        """Merge the softmax of these rows over keys that were not in it before."""
         before, now = self.values[:, :, rows], self.lse[:, :, rows]
         both = torch.logaddexp(now, lse.to(now.dtype))
         before.mul_((now - both).exp()[..., None])
@@ -89,7 +89,7 @@ def _piece(
 
 
 def _widened(part: torch.Tensor, width: int) -> torch.Tensor:
-    """Fill channels up with zeros; what is wide enough stays a view, which padding would copy."""
+    """Fill channels up with zeros; a tensor that is wide enough stays a view."""
     missing = width - part.shape[-1]
     return nn.functional.pad(part, (0, missing)) if missing else part
 
@@ -97,9 +97,9 @@ def _widened(part: torch.Tensor, width: int) -> torch.Tensor:
 def _on_cpu(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fill up few rows: of less than 16 the kernel's bits depend on the number of threads.
+    """Fill up few rows: with less than 16, the kernel's bits depend on the number of threads.
 
-    In a square the keys are filled up too; the rows that count do not meet those behind them.
+    In a square the keys are filled up too; the real rows do not see those after them.
     """
     rows = query.shape[2]
     if rows < LEAST_ROWS:
@@ -131,7 +131,7 @@ def _tiled(
     scale: float,
     softcap: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute scores tile by tile: soft-capped ones have no fused kernel, nor have some devices."""
+    """Compute scores tile by tile: for soft-capping, and devices without a fused kernel."""
     merged = Merged.empty(query, value.shape[-1])
     for row in range(0, query.shape[2], TILE):
         rows = slice(row, row + TILE)

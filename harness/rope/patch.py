@@ -1,4 +1,4 @@
-"""Run a model with what a method returned, whatever kind it is."""
+"""Run a model with any rotation: frequencies, bands, or the library's own served state."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tasks._types import Question
 def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
     """Run a loaded causal language model with a rotation; restore it bit for bit on exit.
 
-    Raises UserError, naming the model, where it cannot be run so.
+    Raises UserError, naming the model, where this is not possible.
     """
     if isinstance(rotation, Served):
-        return nullcontext()  # its state begins anew with every question
+        return nullcontext()  # every question has a new state
     return banded(model, rotation) if isinstance(rotation, Bands) else patched(model, rotation)
 
 
@@ -31,7 +31,7 @@ def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
 def answering(
     model: Any, rotation: Rotation, sizes: Sizes
 ) -> Iterator[Callable[[Sequence[Question]], Answered]]:
-    """Yield what answers questions by a loaded model with a rotation, ``sizes`` at a time.
+    """Yield a function that answers questions by a model with a rotation, ``sizes`` at a time.
 
     The model is restored bit for bit on exit. Raises UserError as ``scaled`` does.
     """

@@ -1,4 +1,4 @@
-"""Run a model with its positions moved, band by band."""
+"""Run a model with moved relative positions, band by band."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from scaling._types import Frequencies
 def banded(model: Any, bands: Bands) -> Iterator[None]:
     """Run a loaded causal language model with these bands; restore it bit for bit on exit.
 
-    Its rotary module gives no rotation, so that keys are cached unrotated, and its attention
-    rotates them. Layers without a rotary embedding, and the sliding layers of a model with a rotary
-    embedding per layer type, attend as they always do. Raises UserError, naming the model, where
-    the model's own frequencies in bands do not give its own attention, layer by layer on a short
-    prompt: where it is not understood. That is proved once per model.
+    A band is a set of query-key pairs with the positions they are rotated to. The rotary module
+    does not rotate, so keys are cached unrotated; the attention rotates them. Layers without a
+    rotary embedding, and the sliding layers of a model with a rotary embedding per layer type, are
+    not changed. Raises UserError, naming the model, where the model's own frequencies in bands do
+    not give its own attention, layer by layer on a short prompt. That is proved once per model.
     """
     name = rotary_name(model)
     own = as_is(model.get_submodule(name)).inv_freq
     if any(len(band.frequencies.inv_freq) != len(own) for band in bands.bands):
-        message = f"{type(model).__name__} rotates {len(own)} channel pairs, the bands others."
+        message = (
+            f"{type(model).__name__} rotates {len(own)} channel pairs, the bands another number."
+        )
         raise UserError(message)
     found = once(model, "bands", lambda: _proved(model, name))
     at_rest = Frequencies(torch.zeros_like(own))
@@ -40,7 +42,7 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
 
 
 def _proved(model: Any, name: str) -> Layouts:
-    """Return how each layer rotates, held to the model's own attention."""
+    """Return the layout of each layer, checked against the model's own attention."""
     found = layouts(model)
     prove(model, name, found)
     return found

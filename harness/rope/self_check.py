@@ -1,4 +1,4 @@
-"""Prove, before a number is measured, that an attention in bands is the model's own."""
+"""Prove, before anything is measured, that an attention in bands equals the model's own."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from scaling._bands import Bands, by_distance
 from scaling._types import Frequencies
 
 CHECKED = 24  # tokens of the prompt
-EXACT = 1e-4  # of the largest number: what float32 may make of the same inputs
-ROUNDED = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # what a model's rotation in 16 bits may
+EXACT = 1e-4  # of the largest number: the rounding of float32
+ROUNDED = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # the rounding of 16 bits
 CUTS = ((0, 5, 70), (5, 11, 0), (11, None, 9))  # three bands: from, to, moved by, all in tokens
 Layouts = Mapping[nn.Module, Layout | None]
 
 
 @dataclass(frozen=True)
 class Call:
-    """What one layer's attention was given, and what it gave."""
+    """The inputs and the output of one call of a layer's attention."""
 
     module: nn.Module
     given: tuple[torch.Tensor, ...]  # query, key and value, (1, heads, tokens, width)
@@ -37,7 +37,7 @@ class Call:
     out: torch.Tensor
 
     def wide(self) -> Call:
-        """Return the call in float32 or wider: then rounding cannot hide what is wrong."""
+        """Return the call in float32 or wider: then rounding cannot hide an error."""
         options = {name: _wide(value) for name, value in self.options.items()}
         given = tuple(_wide(x) for x in self.given)
         return Call(self.module, given, _wide(self.mask), options, self.out)
@@ -45,13 +45,13 @@ class Call:
 
 @torch.inference_mode()
 def prove(model: Any, name: str, found: Layouts) -> None:
-    """Hold each layer's bands to the model's own attention, on the same queries, keys and values.
+    """Compare each layer's bands with the model's own attention, on the same inputs.
 
-    The model runs a prompt as it is, then with its rotary module at rest and the attention outputs
-    of before in every layer: so the layers see the same hidden states, in any dtype, and only
-    queries and keys differ. Rotated by the layout they must be those of before; and in float32
-    three bands at the true relative positions must give what the model's own attention function
-    gives of them, windows, soft-capping and sinks included. Raises UserError naming the model.
+    The model runs a prompt unchanged, then without rotation and with the attention outputs of the
+    first run in every layer: so the layers have the same hidden states, in any dtype, and only
+    queries and keys differ. Rotated by the layout they must equal those of the first run; and in
+    float32 three bands at the true relative positions must equal the model's own attention
+    function, windows, soft-capping and sinks included. Raises UserError naming the model.
     """
     kind, own = type(model).__name__, as_is(model.get_submodule(name))
     before, size = probe(model, CHECKED), min(CHECKED, model.config.get_text_config().vocab_size)
@@ -77,14 +77,14 @@ def prove(model: Any, name: str, found: Layouts) -> None:
         error = _within(kind, "attention", outputs[0], wanted, EXACT)
         effect |= float((outputs[1] - wanted).abs().max()) > error
     if not effect:
-        message = f"{kind}: its output does not depend on relative positions; refused."
+        message = f"{kind}: its output does not depend on relative positions; not supported."
         raise UserError(message)
 
 
 def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call], torch.Tensor]:
     """Run the prompt; return every call of an attention, and the logits.
 
-    Its own attention and masks go on, or the outputs of earlier calls take their place.
+    It uses its own attention and masks, or the outputs of earlier calls in their place.
     """
     usual, calls = model.config._attn_implementation, list[Call]()
 
@@ -104,7 +104,7 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
 
 
 def _turned(kind: str, call: Call, at_rest: Call, layout: Layout | None, own: Frequencies) -> Call:
-    """Return a call with queries and keys rotated by the layout; raise where they are others."""
+    """Return a call with queries and keys rotated by the layout; raise where they differ."""
     query, key, value = at_rest.wide().given
     if layout is not None:
         positions = torch.arange(query.shape[2], dtype=torch.float64)
@@ -118,9 +118,9 @@ def _turned(kind: str, call: Call, at_rest: Call, layout: Layout | None, own: Fr
 
 
 def _within(kind: str, what: str, found: torch.Tensor, wanted: torch.Tensor, share: float) -> float:
-    """Return how far numbers are from those wanted; raise UserError beyond a share of the largest.
+    """Return the error of numbers; raise UserError beyond a share of the largest.
 
-    In 16 bits the mean counts: a mixture may send a token elsewhere for a rounding.
+    In 16 bits the mean counts: in a mixture, rounding may send a token to another expert.
     """
     apart = (found - wanted).abs()
     error = float(apart.max() if share == EXACT else apart.mean())
@@ -135,7 +135,7 @@ def _within(kind: str, what: str, found: torch.Tensor, wanted: torch.Tensor, sha
 
 
 def _bands(size: int, own: Frequencies, by: int) -> Bands:
-    """Return three bands at the true relative positions, or all but the nearest moved on."""
+    """Return three bands at the true relative positions, or with all but the nearest moved."""
     here = torch.arange(size)
     return Bands(
         size,
@@ -156,9 +156,9 @@ def _function(module: nn.Module, implementation: str) -> Attention:
 
 
 def _reference(call: Call, implementation: str) -> torch.Tensor:
-    """Return what the model's own attention function gives in float32.
+    """Return the output of the model's own attention function in float32.
 
-    Of flash kernels, which take 16 bits and no mask, the eager function stands for them.
+    The eager function replaces flash kernels, which take 16 bits and no mask.
     """
     mask, size = call.mask, call.given[0].shape[2]
     if implementation not in ("sdpa", "eager"):
@@ -170,6 +170,6 @@ def _reference(call: Call, implementation: str) -> torch.Tensor:
 
 
 def _wide(value: Any) -> Any:
-    """Return a tensor of 16 bits in float32, and all else as it is."""
+    """Return a tensor of 16 bits in float32, and anything else unchanged."""
     half = isinstance(value, torch.Tensor) and value.dtype in ROUNDED
     return value.float() if half else value

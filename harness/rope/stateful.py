@@ -22,8 +22,8 @@ from tasks._types import Answer, Question
 def served_answers(served: Served, model: Any, questions: Sequence[Question]) -> Answered:
     """Yield (index, answer): the tokens before the first target at once, the targets one by one.
 
-    The rotary module is a new one for every question, built by the model's own class from its
-    config with the rope type in it.
+    Every question gets a new rotary module, built by the model's own class from its config with
+    this rope type.
     """
     for index, question in enumerate(questions):
         try:
@@ -38,7 +38,7 @@ def served_answers(served: Served, model: Any, questions: Sequence[Question]) ->
 
 @contextmanager
 def _fresh(model: Any, served: Served) -> Iterator[None]:
-    """Put a rotary module of the served type, without a past, in the place of the model's own."""
+    """Replace the model's rotary module by a new one of the served type."""
     name = rotary_name(model)
     own = model.get_submodule(name)
     try:

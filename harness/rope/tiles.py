@@ -1,7 +1,7 @@
 """Cut the pairs of a band into squares and rectangles that fused attention kernels can take.
 
-A kernel takes a rectangle whole, or a square in which row i meets columns 0..i. Nothing is masked,
-nothing is computed twice, and nothing of queries x keys is ever held.
+A kernel takes a whole rectangle, or a square in which row i sees columns 0..i. Nothing is masked,
+nothing is computed twice, and no tensor of queries x keys exists.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Piece:
 
 
 def pieces(first: torch.Tensor, end: torch.Tensor) -> list[Piece]:
-    """Return pieces that together are every pair ``first[r] <= key < end[r]`` exactly once.
+    """Return pieces that together cover every pair ``first[r] <= key < end[r]`` exactly once.
 
-    ``first`` and ``end`` are int64 ``(rows,)``. Where both bounds stand still or move on by one a
-    row, as in every published method, there are few pieces; elsewhere one a row.
+    ``first`` and ``end`` are int64 ``(rows,)``. Where both bounds are constant or grow by one per
+    row, as in every published method, there are few pieces; elsewhere one per row.
     """
     found: list[Piece] = []
     for rows, bounds, moves in _runs(first.tolist(), end.tolist()):
@@ -42,7 +42,7 @@ Run = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 
 
 def _runs(first: list[int], end: list[int]) -> Iterator[Run]:
-    """Yield runs of rows with pairs, in which each bound stands still or moves on by one."""
+    """Yield runs of rows with pairs, in which each bound is constant or grows by one."""
     met = [a < b for a, b in zip(first, end, strict=True)]
     steps = [
         (b[0] - a[0], b[1] - a[1]) if met[row] and met[row + 1] else None
@@ -78,7 +78,7 @@ def _cut(rows: tuple[int, int], bounds: tuple[int, int], moves: tuple[int, int])
 
 
 def _slide(row: int, stop: int, first: int, end: int) -> list[Piece]:
-    """Cut a window that moves on by one a row, block by block of its own width."""
+    """Cut a window that moves by one per row, in blocks of its own width."""
     found, width = [], max(1, end - first - 1)
     for at in range(row, stop, width):
         size, left, right = min(width, stop - at), first + at - row, end + at - row

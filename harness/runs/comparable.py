@@ -1,4 +1,4 @@
-"""What keeps runs from being joined: other weights, seeds, documents, tokens or protocols."""
+"""Find why runs cannot be joined: other weights, seeds, documents, tokens or protocols."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ Run = Mapping[str, Any]
 
 
 def reasons(runs: Mapping[Path, Run]) -> list[str]:
-    """Return in words what makes any two of these runs not comparable; nothing where all are.
+    """Return why any two of these runs are not comparable, in words; empty where all are.
 
     Machines, days and models may differ; models of one name must have the same weights. A run
-    without documents can stand beside any.
+    without documents is comparable with any.
     """
     return [
         f"{one} and {other} have different {aspect}"
@@ -26,12 +26,12 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
 def raw_text(runs: Iterable[Run]) -> list[str]:
     """Return a sentence on the models that have a chat template, which is not applied."""
     named = {run["model"]["name"]: None for run in runs if run.get("chat_template")}
-    asked = f"Raw text, without the model's chat template: {', '.join(named)}."
-    return [asked] if named else []
+    note = f"Raw text, without the model's chat template: {', '.join(named)}."
+    return [note] if named else []
 
 
 def differing(one: Run, other: Run, aspects: Iterable[str]) -> list[str]:
-    """Return in which of these aspects two runs differ."""
+    """Return the aspects in which two runs differ."""
     return [aspect for aspect in aspects if ASPECTS[aspect](one, other)]
 
 
@@ -40,7 +40,7 @@ def _same_name(one: Run, other: Run) -> bool:
 
 
 def _models(one: Run, other: Run) -> bool:
-    """Compare what both records have: a later version may tell more of a model."""
+    """Compare the fields of both records: a later version may record more of a model."""
     first, second = one["model"], other["model"]
     shared = first.keys() & second.keys()
     return _same_name(one, other) and any(first[key] != second[key] for key in shared)
@@ -56,7 +56,7 @@ def _documents(one: Run, other: Run) -> bool:
 
 
 def _tokenizers(one: Run, other: Run) -> bool:
-    """Tell whether perplexities are per token of another kind: the same text, other counts."""
+    """Return whether the tokenizers differ: the same text, other counts of tokens."""
     counts = [{d["sha256"]: d["tokens"] for d in run["documents"]["read"]} for run in (one, other)]
     per_token = all("perplexity" in _metrics(run) for run in (one, other))
     shared = counts[0].keys() & counts[1].keys()
@@ -64,7 +64,7 @@ def _tokenizers(one: Run, other: Run) -> bool:
 
 
 def _protocols(one: Run, other: Run) -> bool:
-    """Tell whether a task is in both runs, but nowhere with the same options."""
+    """Return whether a task is in both runs, but never with the same options."""
     asked = [dict(_options(run)) for run in (one, other)]
     return any(asked[0][name].isdisjoint(asked[1][name]) for name in asked[0].keys() & asked[1])
 
@@ -74,7 +74,7 @@ def _metrics(run: Run) -> set[str]:
 
 
 def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
-    """Yield each task's name with all settings it was asked with."""
+    """Yield each task's name with all settings it had."""
     found: dict[str, set[str]] = {}
     for label, task in run["tasks"].items():
         settings = sorted((name, str(value)) for name, value in task["options"].items())

@@ -1,4 +1,4 @@
-"""Where the runs of a sweep go: one folder a model, and never over another sweep."""
+"""Choose the run folders of a sweep: one per model, and never one of another sweep."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ Record = Mapping[str, Any]
 
 
 def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -> list[Path]:
-    """Return the run folder of each model's record: of several, one of its name in ``out``.
+    """Return the run folder of each model's record; of several models, inside ``out``.
 
     Raises UserError where several models have no ``out``, or would share a folder.
     """
     if not several:
         return [out or default_folder(records[0])]
     if out is None:
-        message = "several models are swept: say with --out where the folder of each goes."
+        message = "several models are measured: name the folder of their runs with --out."
         raise UserError(message)
     models = [str(record["model"]["name"]) for record in records]
     for model in models:
@@ -38,9 +38,9 @@ def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -
 
 
 def default_folder(record: Record) -> Path:
-    """Return results/run-MODEL; where that holds another sweep, the next free number of it.
+    """Return results/run-MODEL; where that is another sweep's, the next free number of it.
 
-    The same sweep, and one that asks for more than it, finds its folder again.
+    The same sweep, or one that contains it, uses the same folder again.
     """
     for number in count(1):
         name = f"run-{record['model']['name']}" + (f"-{number}" if number > 1 else "")
@@ -51,7 +51,7 @@ def default_folder(record: Record) -> Path:
 
 
 def asked(record: Record) -> set[tuple[str, str, str]]:
-    """Return what a record asks for: every question of every cell, under its method."""
+    """Return every question of every cell of a record, with its method."""
     return {
         (cell["scaling"], cell["key"], question)
         for cell in record["cells"]
@@ -60,18 +60,18 @@ def asked(record: Record) -> set[tuple[str, str, str]]:
 
 
 def check_same_question(folder: Path, old: Record, new: Record) -> None:
-    """Raise UserError where the record of a folder would be replaced by that of another sweep.
+    """Raise UserError where another sweep's record would be replaced.
 
-    The same one may ask for more than before, or for less.
+    The same sweep may have more cells than before, or fewer.
     """
     unlike = next(_other_question(old, new), None)
     if unlike:
-        message = f"{folder} holds another sweep, with other {unlike}; choose another --out."
+        message = f"{folder} has another sweep, with other {unlike}; choose another --out."
         raise UserError(message)
 
 
 def _other_question(old: Record, new: Record) -> Iterator[str]:
-    """Yield in what a sweep is another one, and not the same with more or less to measure."""
+    """Yield the settings that make a sweep another one, not the same with more or fewer cells."""
     yield from differing(old, new, (SEEDS, PROTOCOLS))
     texts = [{document["sha256"] for document in run["documents"]["read"]} for run in (old, new)]
     if not (texts[0] <= texts[1] or texts[1] <= texts[0]):
@@ -79,15 +79,15 @@ def _other_question(old: Record, new: Record) -> Iterator[str]:
 
 
 def reports_of(run: Path) -> Path:
-    """Return where the reports of a run go; raise UserError where that is a link."""
+    """Return the reports folder of a run; raise UserError where it is a link."""
     if (run / REPORTS).is_symlink():
-        message = f"{run / REPORTS} is a symbolic link; say with --out where the reports go."
+        message = f"{run / REPORTS} is a symbolic link; name a folder for the reports with --out."
         raise UserError(message)
     return run / REPORTS
 
 
 def runs_in(places: Sequence[Path]) -> list[Path]:
-    """Return the runs that are named or lie in a folder that is named.
+    """Return the run folders among the given ones and directly inside them.
 
     Files and reports, which ``FOLDER/*`` names too, are left out where there is a run; a place that
     does not exist is returned, to be refused.

@@ -1,4 +1,4 @@
-"""From run folders to one tidy frame: a row a sample, its cell's score beside it."""
+"""Make one tidy data frame of run folders: one row per sample, with its cell's score."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Key = tuple[str, str, str, int]  # model, task, scaling, length
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell as the runs together know it: every question asked, and the records there are.
+    """A cell of all runs together: every question, and the records of samples.
 
-    ``failed`` says why its method has nothing to measure.
+    ``failed`` is the reason why its method has nothing to measure.
     """
 
     run: str
@@ -46,8 +46,8 @@ def make_frame(
     a row of status not_measured. Cells that share their frequencies share their samples. A run
     measured with a user's task needs that task among ``tasks``: no record makes code run. Raises
     UserError where runs are not comparable: another model, other documents or other settings
-    under one name. ``mixed`` joins even those: each run then stands as a model of its own, named
-    with its folder, so that no curve and no difference is made of two of them.
+    under one name. ``mixed`` joins even those: each run is then a model of its own, named
+    with its folder, so that no curve and no difference mixes two of them.
     """
     cells: dict[Key, Cell] = {}
     runs = {folder: checked_run(folder) for folder in folders}
@@ -58,7 +58,9 @@ def make_frame(
     own = [task for task in (load("task", given) for given in tasks) if task.digest is not None]
     for folder, run in runs.items():
         for place, cell in _cells(folder, run, own):
-            if unlike and place[0] != _called(folder, runs):  # a sweep of several has it so
+            if unlike and place[0] != _called(
+                folder, runs
+            ):  # a sweep of several models is named so
                 place = (f"{place[0]} ({_called(folder, runs)})", *place[1:])
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
@@ -79,14 +81,14 @@ def make_frame(
 def _framed(cells: Mapping[Key, Cell], runs: Iterable[Path]) -> pd.DataFrame:
     frame = pd.DataFrame([row for place, cell in cells.items() for row in _rows(place, cell)])
     if frame.empty:
-        message = f"{', '.join(map(str, runs))}: the record asks for nothing."
+        message = f"{', '.join(map(str, runs))}: the record has no questions."
         raise UserError(message)
-    # A column of nothing but None, as the intervals of one document, would be objects.
+    # A column of None alone, such as intervals of one document, would have dtype object.
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
 def _called(folder: Path, folders: Iterable[Path]) -> str:
-    """Return a folder's name, with that of the folder above where two share it."""
+    """Return a folder's name, with that of its parent where two have the same name."""
     place = folder.resolve()
     alike = [other for other in folders if other.resolve().name == place.name]
     return place.name if len(alike) == 1 else f"{place.parent.name}/{place.name}"
@@ -101,7 +103,7 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
     for (model, task, _, length), cell in cells.items():
         records = [record for record in cell.records.values() if record is not None]
         if len(records) < len(cell.records):
-            continue  # half measured, and shown as such
+            continue  # partly measured, and shown so
         units = {(str(r["unit"]), str(r["facts"].get("window", 0))) for r in records}
         first, other, before = known.setdefault((model, task), (length, cell, units))
         if units != before and cell.run != other.run:
@@ -154,18 +156,18 @@ def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
         "facts": {},
     }
     for record in cell.records.values():
-        told = record or lost
-        if told["status"] == "ok":
-            told = {**told, **unscored}
-        # Facts first: a task's fact must not stand in the place of a column of ours.
-        yield {**told["facts"], **head, **{name: told.get(name) for name in SAMPLE}}
+        sample = record or lost
+        if sample["status"] == "ok":
+            sample = {**sample, **unscored}
+        # Facts first: a task's fact must not replace a column of ours.
+        yield {**sample["facts"], **head, **{name: sample.get(name) for name in SAMPLE}}
 
 
 def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any:
-    """Find the task that a run was measured with: the same version, the same file.
+    """Return the task that a run was measured with: the same version, the same file.
 
-    A record may come from anywhere, so the code it names is not executed: only tasks of the
-    package are loaded by name, and a user's must be among ``own``, by the hash of its file.
+    A record may come from anyone, so the code it names is not executed: only built-in tasks are
+    loaded by name, and a user's must be among ``own``, by the hash of its file.
     """
     given = str(record["given"])
     built_in = record["file"] is None and given.partition(":")[0] in names("task")
@@ -187,7 +189,7 @@ def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any
 
 
 def _score(task: Any, records: list[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return what a task makes of a cell's samples, and where it raises the status they get."""
+    """Return the score of a cell's samples; where the task raises, the status they get."""
     none = {"score": None, "low": None, "high": None, "n": 0}
     if not records:
         return none, {}
@@ -200,10 +202,10 @@ def _score(task: Any, records: list[Mapping[str, Any]]) -> tuple[dict[str, Any],
 
 
 def _held(score: Any) -> Score:
-    """Return a score as it is; raise ValueError for what is none, or no number."""
+    """Return a score; raise ValueError for another type, or a value that is not a number."""
     if not isinstance(score, Score):
         message = f"it scored with {type(score).__name__}, not Score"
-        raise ValueError(message)  # a sentence, as every other of a task's
+        raise ValueError(message)  # shown as one sentence, as every error of a task
     ends = [end for end in (score.low, score.high) if end is not None]
     if not all(math.isfinite(number) for number in (score.value, *ends)):
         message = f"its score is {score.value} [{score.low}, {score.high}]"

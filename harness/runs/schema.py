@@ -1,4 +1,4 @@
-"""What a record must hold to be read: it may come from anyone, and be damaged by anything."""
+"""Validate the fields of a record, which may be damaged or come from anyone."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _is_fact(value: Any) -> Any:
 
 def _is_number(value: Any) -> bool:
     if isinstance(value, int):
-        return abs(value) < 2**63  # what a column of a table holds
+        return abs(value) < 2**63  # the range of a column of a table
     return isinstance(value, float) and math.isfinite(value)
 
 
@@ -41,7 +41,7 @@ Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
 Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 Fact = Annotated[Any, AfterValidator(_is_fact)]
-COLUMNS = {  # of the frame, which a fact of the same name would not reach
+COLUMNS = {  # of the frame; a fact may not have the same name
     "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
     "score", "low", "high", "n", "unit", "status", "reason", "value", "weight", "seconds",
     "peak_mib",
@@ -92,7 +92,7 @@ class _Cell(BaseModel):
 
 
 class _Asked(BaseModel):
-    scaling: list[str]  # as it was typed: a path may hold anything
+    scaling: list[str]  # as it was typed: a path may have any character
     task: list[str]
 
 
@@ -151,20 +151,20 @@ def checked_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def check_question(question: Any) -> None:
-    """Raise ValueError for what a task asks and no record can hold."""
+    """Raise ValueError for a question that no record can store."""
     if not isinstance(question, Question):
-        message = f"it asks with {type(question).__name__}, not Question"
+        message = f"it yields {type(question).__name__}, not Question"
         raise ValueError(message)
     _hold(_Question, {"unit": question.unit, "facts": question.facts}, "of a question ")
     least = int(kept(question.tokens).numbers().min())
     if least < 0:
-        message = f"{question.unit}: token {least} is none of a vocabulary"
+        message = f"{question.unit}: token {least} is not in a vocabulary"
         raise ValueError(message)
-    question.digest  # noqa: B018  # an error of what is no whole number
+    question.digest  # noqa: B018  # raises for a token that is not a whole number
 
 
 def check_graded(outcome: Mapping[str, Any]) -> None:
-    """Raise ValueError for a value, a weight or facts that no record can hold."""
+    """Raise ValueError for a value, a weight or facts that no record can store."""
     _hold(_Graded, outcome, "of a sample ")
 
 

@@ -1,4 +1,4 @@
-"""The run folder: ``run.json`` says what was asked, ``samples.jsonl`` holds what was measured."""
+"""Read and write a run folder: ``run.json`` is its record, ``samples.jsonl`` its samples."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEPT = ("ok", "not_finite")  # a sample of another status is measured again
 
 @dataclass
 class Samples:
-    """The samples file of a run, held by its only writer; ``lines`` are those of this session."""
+    """The samples file of a run, locked by its only writer; ``lines`` are of this session."""
 
     path: Path
     file: BinaryIO
@@ -34,10 +34,10 @@ class Samples:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Samples]:
-    """Hold the samples file of a folder as its only writer and yield it, open at the end.
+    """Lock the samples file of a folder and yield it, open at the end.
 
-    A torn last line, left by a kill, is cut off. Raises UserError while another process writes,
-    and where the file cannot be written or may be someone else's: a link, a pipe, a device.
+    An incomplete last line, left by a kill, is cut off. Raises UserError while another process
+    writes, and where the file cannot be written or is a link, a pipe or a device.
     """
     make_folder(folder, "run folder")
     path = folder / SAMPLES
@@ -57,17 +57,17 @@ def writing(folder: Path) -> Iterator[Samples]:
 
 
 def _lock(file: BinaryIO) -> None:
-    """Lock a samples file; the system drops the lock with the process, whatever ends it."""
+    """Lock a samples file; the system releases the lock when the process ends, in any way."""
     if os.fstat(file.fileno()).st_nlink > 1:
         raise OSError(errno.EMLINK, "it has a second name (a hard link)")
     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def append(samples: Samples, record: Mapping[str, Any]) -> None:
-    """Write one sample and see it on the disk before going on.
+    """Write one sample and sync it to the disk.
 
-    Raises UserError where it cannot be written (a full disk), and takes back what was; and where
-    the file is no longer what this process wrote, as ``check_held`` does.
+    Raises UserError where it cannot be written (a full disk), and removes the part that was; and
+    where the file is no longer what this process wrote, as ``check_held`` does.
     """
     line = (json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n").encode()
     samples.lines.append(line)
@@ -75,23 +75,23 @@ def append(samples: Samples, record: Mapping[str, Any]) -> None:
     file = samples.file
     end = file.tell()
     try:
-        while line:  # a disk that fills up takes a part
+        while line:  # a disk that fills up writes a part
             line = line[file.write(line) :]
         os.fsync(file.fileno())
     except OSError as error:
         with suppress(OSError):
             file.truncate(end)
         message = (
-            f"{samples.path} cannot be written: {why(error)}; what was measured before is kept, "
-            "and the same command goes on."
+            f"{samples.path} cannot be written: {why(error)}; everything measured before is kept, "
+            "and the same command continues."
         )
         raise UserError(message) from None
 
 
 def check_held(samples: Samples) -> None:
-    """Raise UserError where someone removed, emptied or replaced the file, or wrote to it too.
+    """Raise UserError where someone removed, emptied, replaced or changed the file.
 
-    What this process has of it is written there again first.
+    The lines of this process are first written there again.
     """
     held = os.fstat(samples.file.fileno())
     whole = held.st_size == samples.file.tell()
@@ -103,23 +103,23 @@ def check_held(samples: Samples) -> None:
         return
     samples.file.seek(0)
     kept = [*(samples.file.read().splitlines(keepends=True) if whole else ()), *samples.lines]
-    samples.file.close()  # which lets go of the lock
+    samples.file.close()  # which releases the lock
     place = samples.path
     try:
         try:
             _put_back(place, kept)
-        except OSError:  # another process holds it by now, or it is no file
+        except OSError:  # another process has locked it, or it is not a file
             place = place.with_name(f"samples-{secrets.token_hex(4)}.jsonl")
             _put_back(place, kept)
-        told = f"what this run has is in {place}, and the same command goes on"
+        rest = f"the samples of this run are in {place}, and the same command continues"
     except OSError as error:
-        told = f"and {place} cannot be written: {why(error)}"
-    message = f"{samples.path} was removed, emptied or replaced while this run wrote it; {told}."
+        rest = f"and {place} cannot be written: {why(error)}"
+    message = f"{samples.path} was removed, emptied or replaced while this run wrote it; {rest}."
     raise UserError(message)
 
 
 def _put_back(path: Path, lines: Iterable[bytes]) -> None:
-    """Append those lines that a samples file lacks; make it where there is none."""
+    """Append the missing lines to a samples file; create it where there is none."""
     make_folder(path.parent, "run folder")
     with open_regular(path, "ab+", follow=False, buffering=0) as file:
         _lock(file)
@@ -131,7 +131,7 @@ def _put_back(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the last record of every (cell key, question digest); a torn last line is left out.
+    """Return the last record of every (cell key, question digest), without an incomplete line.
 
     Raises UserError for a line that is broken in the middle of the file.
     """
@@ -155,23 +155,23 @@ def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def measured(samples: Mapping[tuple[str, str], Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """Return the keys of the samples that need no second measurement."""
+    """Return the keys of the samples that need not be measured again."""
     return {key for key, record in samples.items() if record.get("status") in KEPT}
 
 
 def read_run(folder: Path) -> dict[str, Any]:
-    """Return the record of a run. Raises UserError where the folder holds none."""
+    """Return the record of a run; raise UserError where the folder has none."""
     path = folder / RUN
     try:
         record = json.loads(read_regular(path, limit=LARGEST // 4, follow=False).decode())
     except (FileNotFoundError, NotADirectoryError):
-        message = f"{folder} is no run folder: it holds no {RUN}."
+        message = f"{folder} is not a run folder: it has no {RUN}."
         raise UserError(message) from None
     except OSError as error:
         message = f"{path} cannot be read: {why(error)}."
         raise UserError(message) from None
     except (ValueError, RecursionError) as error:
-        message = f"{path} is no JSON: {reason(error)}."
+        message = f"{path} is not JSON: {reason(error)}."
         raise UserError(message) from None
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != SCHEMA:
@@ -188,10 +188,10 @@ def write_run(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _whole(content: bytes) -> bytes:
-    """Return the whole lines: those before a last one that a kill or a power cut left torn.
+    """Return the complete lines: without a last one that a kill or a power cut left incomplete.
 
-    Each line was on the disk before the next was begun, so no other can be; a power cut may leave
-    the length of a line and not its letters.
+    Each line was on the disk before the next was written, so no other can be incomplete; a power
+    cut may leave the length of a line without its characters.
     """
     end = content.rfind(b"\n") + 1
     last = content.rfind(b"\n", 0, max(end - 1, 0)) + 1

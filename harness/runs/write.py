@@ -37,7 +37,7 @@ MOST_NAME = 24  # letters in a line of a name in a narrow terminal
 
 @dataclass
 class Written:
-    """What became of the reports: files, what each table says in words, why others do not apply."""
+    """The written files, the sentences of each table, and why other reports do not apply."""
 
     files: list[Path] = field(default_factory=list)
     words: dict[str, list[str]] = field(default_factory=dict)
@@ -49,7 +49,7 @@ def write_reports(
 ) -> Written:
     """Make the chosen reports (all, when None) from one frame.
 
-    ``note`` is put under every table and figure, as for runs joined that are not comparable.
+    ``note`` is put under every table and figure, as for joined runs that are not comparable.
     """
     make_folder(folder)
     written = Written()
@@ -59,7 +59,7 @@ def write_reports(
         made = call(f"report {report.label}", partial(_made, report, frame))
         if isinstance(made, str):
             written.skipped[report.label] = made
-            for suffix in (*TABLES, *FIGURES):  # what an earlier sweep of this folder had to show
+            for suffix in (*TABLES, *FIGURES):  # of an earlier sweep of this folder
                 (folder / f"{name}{suffix}").unlink(missing_ok=True)
         elif isinstance(made, pd.DataFrame):
             written.words[report.label] = _words(report, made)
@@ -71,16 +71,16 @@ def write_reports(
 
 
 def _words(report: Plugin, table: pd.DataFrame) -> list[str]:
-    """Return what a table says; a backtick of a name would end the `name` it stands in."""
+    """Return a table's sentences; a backtick in a name would end its `name`."""
     if not hasattr(report.module, "words"):
         return []
     plain = table.map(lambda value: value.replace("`", "'") if isinstance(value, str) else value)
-    told: list[str] = report.module.words(plain)
-    return told
+    sentences: list[str] = report.module.words(plain)
+    return sentences
 
 
 def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
-    """Return each model's tables for people, with what they say of it."""
+    """Return each model's tables for people, with their sentences."""
     if not hasattr(report.module, "readable"):
         return [({report.label.partition(":")[0]: table}, [*_words(report, table), *note])]
     models = [rows for _, rows in table.groupby("model", sort=False)] if "model" in table else []
@@ -91,7 +91,7 @@ def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
 
 
 def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
-    """Return the table or figure, or in words why the report does not apply to this frame."""
+    """Return the table or figure, or the reason why the report does not apply to this frame."""
     try:
         with drawing():
             made: pd.DataFrame | Figure = report.module.make(frame, **report.arguments)
@@ -101,7 +101,7 @@ def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
 
 
 def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:
-    """Write a table whole for programs, and as it is shown, with its words, for people."""
+    """Write a table whole for programs, and in its readable form, with sentences, for people."""
     whole = table.reset_index() if table.index.name is not None else table
     csv, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
     save_csv(whole, csv)
@@ -124,7 +124,7 @@ def _latex(part: Part) -> str:
 
 
 def save_csv(table: pd.DataFrame, file: Path) -> None:
-    """Write a table for programs and spreadsheets; a name is none of their formulas."""
+    """Write a table for programs and spreadsheets; no name becomes a formula."""
     texts = [name for name in table if not is_numeric_dtype(table[name])]
     plain = table.assign(**{str(name): table[name].map(csv_text) for name in texts})
     with replacing(file) as new:
@@ -132,7 +132,7 @@ def save_csv(table: pd.DataFrame, file: Path) -> None:
 
 
 def _noted(figure: Figure, note: str) -> Figure:
-    """Put a note on top of a figure, which no reader misses."""
+    """Put a note on top of a figure."""
     if note:
         figure.suptitle(note, fontsize=7)
     return figure
@@ -163,7 +163,7 @@ def show(frame: pd.DataFrame, console: Console) -> None:
 def grids(table: pd.DataFrame, width: int) -> list[Table]:
     """Return a table of texts for a terminal of this width, in parts where it is too wide.
 
-    No number is broken: an interval stands under its score where both do not fit in one line.
+    No number is broken: an interval is below its score where both do not fit in one line.
     """
     texts = [[*map(str, row)] for row in (list(table.columns), *table.to_numpy().tolist())]
     for row in texts:
@@ -190,7 +190,7 @@ def _grid(texts: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
 
 
 def tell(words: Mapping[str, Sequence[str]], console: Console) -> None:
-    """Print what tables say in words."""
+    """Print the sentences of tables."""
     for name, sentences in words.items():
         if sentences:
             console.print(f"\n{name}", style="bold", highlight=False)
