@@ -1,1 +1,1 @@
-"""What ropewalk is told to do: one file a command, and nothing heavy imported before it runs."""
+"""The command line: one file per command, without heavy imports before a command runs."""

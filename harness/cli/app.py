@@ -1,4 +1,4 @@
-"""The command line. Heavy modules load inside the commands, so that help and list are instant."""
+"""Define the command line. Commands import heavy modules themselves, so that help is instant."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _version() -> str:
 
 
 def _mistaken(error: CycloptsError) -> str:
-    """Return what is wrong with a command line; of an option of another command, whose it is."""
+    """Return what is wrong with a command line; for another command's option, name the command."""
     told = str(error)
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
@@ -56,7 +56,7 @@ app = App(
     help="Measure how far a rotary language model reads past its trained window, and which "
     "scaling method carries it furthest.",
     help_format="plaintext",  # markdown would take twice the time to start
-    suppress_keyboard_interrupt=False,  # main says what an interrupt keeps
+    suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
 )
 beginnings = App(name="new", help="Write a file to begin a plug-in of your own with.")
 for beginning in (new.method, new.bands, new.task, new.report):
@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; a user's error is one sentence on stderr and exit status 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # what a terminal has no letter for is a ?
+            stream.reconfigure(errors="replace")  # a character that the terminal lacks becomes ?
     try:
         with terminable():
             status = app(
@@ -86,8 +86,8 @@ def main(arguments: list[str] | None = None) -> Any:
         status = _refused(_mistaken(error))
     except UserError as error:
         status = _refused(str(error))
-    except OSError as error:  # of stdout or stderr: a log on a full disk, a terminal that is gone
-        # Else what is left in it is tried again at the end.
+    except OSError as error:  # of stdout or stderr: a log on a full disk, a closed terminal
+        # Else Python would write the rest of the buffer again at the end.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         with suppress(OSError):
             _refused(f"{reason(error)}{_kept(arguments)}")
@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> Any:
 
 
 def _kept(arguments: list[str] | None) -> str:
-    """Return how a sentence ends: of a command that measures, with what becomes of that."""
+    """Return the end of a sentence: what is kept, for a command that measures."""
     words = sys.argv[1:] if arguments is None else arguments
     measures = words[:1] in (["run"], ["rerun"])
     return "; everything measured is kept. The same command goes on." if measures else "."

@@ -8,7 +8,7 @@ MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
 
 def check(method: str, /) -> int:
-    """Hold a method to its contract at many geometries, and say what it does.
+    """Test the contract of a method at many geometries, and say what it does.
 
     Args:
         method: A path to your own .py file or a NAME, with options as in --scaling.

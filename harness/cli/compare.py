@@ -1,4 +1,4 @@
-"""``ropewalk compare``: a run beside a published table."""
+"""``ropewalk compare``: compare a run with a published table."""
 
 from __future__ import annotations
 

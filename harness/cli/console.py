@@ -1,4 +1,4 @@
-"""Where a command speaks: results on stdout, everything else on stderr."""
+"""Define the consoles of the commands: results on stdout, everything else on stderr."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ PIPED = 120  # columns where no terminal tells
 
 
 class _Console(Console):
-    """Ends a command whose reader is gone as interrupted: rich would say complete with failures."""
+    """Ends a command with the interrupt status when its reader closes the pipe."""
 
     def on_broken_pipe(self) -> None:
-        """Write nothing more, and stop without a word: ``ropewalk list | head`` is no mishap."""
+        """Write nothing more, and stop silently: ``ropewalk list | head`` is not an error."""
         with suppress(SystemExit):
             super().on_broken_pipe()
         raise SystemExit(INTERRUPTED)
 
 
-# Names come from files and data sets: nothing in them is markup, an emoji or a number to colour.
+# Names come from files and data sets: do not read markup, emojis or numbers in them.
 console = partial(_Console, markup=False, emoji=False, highlight=False)
 screen = console(width=None if sys.stdout.isatty() else PIPED)
 err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
@@ -43,10 +43,10 @@ Switch = Annotated[bool | None, Parameter(negative="")]
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Let SIGTERM, with which batch systems end a job, and a lost terminal do what Ctrl-C does."""
+    """Handle SIGTERM, which batch systems send, and a closed terminal like Ctrl-C."""
     before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGHUP)}
     for name, handler in before.items():
-        if name == signal.SIGTERM or handler == signal.SIG_DFL:  # nohup is to go on
+        if name == signal.SIGTERM or handler == signal.SIG_DFL:  # nohup continues
             signal.signal(name, signal.default_int_handler)
     try:
         yield

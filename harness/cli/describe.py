@@ -1,4 +1,4 @@
-"""One plug-in or carried sweep in full: its options with types, defaults and ranges, an example."""
+"""Describe one plug-in or included sweep: options with types, defaults, ranges, an example."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EXAMPLES = {
 
 @dataclass(frozen=True)
 class Option:
-    """An option as a user meets it; ``range`` is the sentence that refuses a negative number."""
+    """An option for a user; ``range`` is the error sentence for a negative number."""
 
     name: str
     type: str
@@ -50,10 +50,10 @@ class Description:
 
 
 def describe(given: str) -> Description:
-    """Describe a built-in plug-in, a user's .py file or module, or a carried sweep.
+    """Describe a built-in plug-in, a user's .py file or module, or an included sweep.
 
     A user's file is executed, and methods and tasks are called to learn the ranges of their
-    options. Raises UserError for a name that nothing has.
+    options. Raises UserError for an unknown name.
     """
     name = given.partition(":")[0]
     if name in carried():
@@ -78,7 +78,7 @@ def describe(given: str) -> Description:
 
 
 def _found(name: str) -> tuple[str, ModuleType]:
-    """Return the kind of a name and its module; of a user's, by the contract that it has."""
+    """Return the kind of a name and its module; a user's kind is that of its contract."""
     for kind in FOLDERS:
         if name in names(kind):
             return kind, module_of(kind, name)[0]
@@ -129,21 +129,21 @@ def _example(name: str, known: Mapping[str, inspect.Parameter]) -> str:
 
 
 def _range(module: ModuleType, kind: str, option: str, hint: Any) -> str:
-    """Return what the code itself says of a number that is out of range; empty where nothing."""
+    """Return the code's own error for a number out of range; empty where there is none."""
     if kind == "report" or not any(part in (int, float) for part in (hint, *typing.get_args(hint))):
         return ""
     for value in (-1, 0):
         try:
             call(option, partial(_call, module, kind, {option: value}))
         except UserError as error:
-            told = str(error).removeprefix(f"{option}: ").partition(", got")[0].rstrip(".")
-            if RANGE.search(told) and re.search(rf"\b{option}\b", told):
-                return " ".join(told.split())
+            text = str(error).removeprefix(f"{option}: ").partition(", got")[0].rstrip(".")
+            if RANGE.search(text) and re.search(rf"\b{option}\b", text):
+                return " ".join(text.split())
     return ""
 
 
 def _call(module: ModuleType, kind: str, options: Mapping[str, Any]) -> None:
-    """Call a method or begin to ask a task at an ordinary geometry."""
+    """Call a method, or request the first question of a task, at an ordinary geometry."""
     if kind == "task":
         from tasks import Passage, Source
 

@@ -1,4 +1,4 @@
-"""``ropewalk list``: the catalogue of plug-ins and of carried sweeps, and each of them in full."""
+"""``ropewalk list``: the catalogue of plug-ins and included sweeps, or one of them in full."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ropewalk new``: a file to begin a plug-in of one's own with."""
+"""``ropewalk new``: write the first file of a user's plug-in."""
 
 from __future__ import annotations
 

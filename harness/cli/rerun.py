@@ -1,4 +1,4 @@
-"""``ropewalk rerun``: hold a run's record to what is there, and measure it again."""
+"""``ropewalk rerun``: check a run's record against today's inputs, and measure it again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a person sees in the terminal of a plan, and of what has no number."""
+"""Print a plan, and the samples without a number, in the terminal."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.sweep.pace import Pace, known_rates
 from harness.sweep.plan import Plan
 from scaling._rotation import frequencies_of
 
-TOLD = 20  # lines about failures; a sweep can have thousands
+MOST = 20  # lines about failures; a sweep can have thousands
 
 
 def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
-    """Print the cells of a plan, what each has left to measure, and the whole cost."""
+    """Print the cells of a plan, the samples left to measure, and the whole cost."""
     done = measured(checked_samples(folder))
     table = Table(box=box.SIMPLE, padding=0, title=f"Plan for {folder}", title_justify="left")
     for name in ("task", "scaling"):
@@ -68,11 +68,11 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
 
 
 def left_out(plan: Plan, console: Console) -> None:
-    """Say what is left out, what the checkpoint ships and which layers are scaled."""
-    for told in dict.fromkeys(cell.failed for cell in plan.cells if cell.failed):
-        console.print(f"Its cells fail: {told}", highlight=False, markup=False, soft_wrap=True)
+    """Print what is left out, what the checkpoint ships and which layers are scaled."""
+    for reason in dict.fromkeys(cell.failed for cell in plan.cells if cell.failed):
+        console.print(f"Its cells fail: {reason}", highlight=False, markup=False, soft_wrap=True)
     questions = [question for cell in plan.cells for question in cell.questions]
-    # Of a stream of documents all are read, though no window may begin in the last of them.
+    # All documents of a stream are read, though no window may begin in the last of them.
     units = {q.unit for q in questions if q.facts.get("protocol") != "overlap"}
     # Documents that no question is named after are filler, not too short.
     named = {d.get("docs") for d in plan.documents if d["name"] in units}
@@ -97,7 +97,7 @@ def left_out(plan: Plan, console: Console) -> None:
 
 
 def failures(failed: Sequence[Failure], console: Console) -> None:
-    """Say in words what has no number and why, a line a cell and a reason."""
+    """Print what has no number and why, one line per cell and reason."""
     samples: dict[tuple[str, str], list[str | None]] = {}
     for failure in failed:
         status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
@@ -105,12 +105,12 @@ def failures(failed: Sequence[Failure], console: Console) -> None:
         samples.setdefault((_named(failure.cell), told), []).append(failure.unit)
     if failed:
         console.print("Without a number:", highlight=False)
-    for (cell, told), units in list(samples.items())[:TOLD]:
+    for (cell, told), units in list(samples.items())[:MOST]:
         named = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
         text = f"  {cell}{f' ({named})' if named else ''}: {told}"
         console.print(text, highlight=False, markup=False, soft_wrap=True)
-    if len(samples) > TOLD:
-        console.print(f"  … and {len(samples) - TOLD} more; samples.jsonl has every reason.")
+    if len(samples) > MOST:
+        console.print(f"  … and {len(samples) - MOST} more; samples.jsonl has every reason.")
 
 
 def _named(cell: Cell) -> str:

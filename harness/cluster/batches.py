@@ -32,7 +32,7 @@ def split(work: Sequence[Batch], workers: int) -> list[Batch]:
 
 
 def _families(items: Sequence[Item]) -> list[list[Item]]:
-    """Put together what shares half of its tokens or more: the engine computes that once."""
+    """Group questions that share half of their tokens or more: the engine computes those once."""
     families: list[list[Item]] = []
     for item in sorted(items, key=lambda item: in_order(item.question.tokens)):
         if families:

@@ -1,4 +1,4 @@
-"""Many processes or machines: Ray, on this machine or at an address (``ropewalk[cluster]``)."""
+"""Connect to Ray, on this machine or at an address (``ropewalk[cluster]``)."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ QUIET = {
 
 @contextmanager
 def connected(spec: Spec, tell: Callable[[str], None]) -> Iterator[Cluster | None]:
-    """Connect to the cluster a spec names, or make one of this machine; None if it asks for none.
+    """Connect to the cluster of a spec, or start one on this machine; None where it has neither.
 
-    Raises UserError where Ray is not installed, or nothing answers at the address.
+    Raises UserError where Ray is not installed, or no cluster answers at the address.
     """
     if spec.workers is None and spec.cluster is None:
         yield None
@@ -73,7 +73,7 @@ def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
         given = reason(repr(address))
         message = f"--cluster {given} is no address; give HOST:PORT, or auto on a node of it."
         raise UserError(message)
-    if address != "auto":  # Ray itself would try for two minutes, aloud
+    if address != "auto":  # Ray itself would try for two minutes, with many messages
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, ValueError) as error:  # a ValueError of a host that cannot be
@@ -112,7 +112,7 @@ def _start(ray: Any, **where: Any) -> None:
 
 
 def _device(ray: Any, spec: Spec) -> str:
-    """Return what the workers compute on; Ray says which GPU is whose."""
+    """Return the device of the workers; Ray assigns the GPUs."""
     if spec.device == "auto":
         return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
     if spec.device not in ("cpu", "cuda"):
@@ -123,7 +123,7 @@ def _device(ray: Any, spec: Spec) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Ray from printing the log of a lost node over our output: it is told in a sentence."""
+    """Keep Ray from printing the log of a lost node into our output: one sentence reports it."""
     from ray._private import worker
 
     own = worker.print_to_stdstream

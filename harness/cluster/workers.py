@@ -28,9 +28,9 @@ SILENT = 5  # of them in a row without a reply of a busy worker, before a messag
 
 @dataclass
 class Cluster:
-    """The backend of many processes: a cluster that Ray is connected to, and who joined so far.
+    """The backend of many processes: a connected Ray cluster, and the workers so far.
 
-    ``device`` is what each worker has, ``threads`` how many processor cores.
+    ``device`` is that of each worker, ``threads`` its number of processor cores.
     """
 
     count: int
@@ -156,7 +156,7 @@ class Dispatch:
         )
 
     def _room(self) -> bool:
-        """Return whether a node that is alive could hold a worker, if nothing else ran on it."""
+        """Return whether a live node has the resources of a worker, if nothing else ran on it."""
         needs = {"CPU": self.cluster.threads, "GPU": int(self.cluster.device == "cuda")}
         alive = [n["Resources"] for n in self.ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
         return any(all(has.get(key, 0) >= n for key, n in needs.items()) for has in alive)
@@ -237,6 +237,6 @@ class Dispatch:
 
 
 def _why(error: Exception) -> str:
-    """Return the last line of what Ray says, which is the cause."""
+    """Return the last line of Ray's message, which is the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return reason(Exception(lines[-1] if lines else type(error).__name__))
