@@ -214,14 +214,13 @@ def _fastest(trials: Sequence[Trial]) -> Finding:
 
 
 def _slowest(trials: Sequence[Trial]) -> Finding:
-    texts = []
+    slow = []
     for windows in SLOWEST:
         there = [t.channels[-1].ratio for t in trials if math.isclose(t.windows, windows)]
         if there:
             slower = _span([1 / ratio if ratio else math.inf for ratio in there])
-            texts.append(f"{slower} at {windows:g} windows")
-    text = f"slowed by {', '.join(texts)}" if texts else "not known"
-    return Finding("slowest pair", "note", text)
+            slow.append(f"{slower} at {windows:g} windows")
+    return Finding("slowest pair", "note", f"slowed by {', '.join(slow)}" if slow else "not known")
 
 
 def _unseen(trials: Sequence[Trial]) -> Finding:
