@@ -1,4 +1,4 @@
-"""What a pass needs beside the weights, in bytes, from shapes alone."""
+"""Compute the bytes that a pass needs beside the weights, from shapes alone."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Sizes:
 
     @property
     def least(self) -> Sizes:
-        """What is tried where memory is too little with these."""
+        """The smallest sizes, for a question that ran out of memory with these."""
         return self.smaller[-1]
 
     def head_rows(self, vocabulary: int) -> int:

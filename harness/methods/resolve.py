@@ -55,7 +55,7 @@ def over_lengths(
 
 
 def wider_of(found: Mapping[tuple[str, int], Rotation | UserError]) -> dict[str, Rotation]:
-    """Return, by fingerprint, of bands with which a method's bands at a longer length begin, those.
+    """Return, by fingerprint of shorter bands, the method's longer bands that begin with them.
 
     Both can then be measured under one attention, of the method's longest length.
     """
