@@ -243,9 +243,9 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (("2fast",), "'2fast' is no name for a method; write letters, digits and _, as in "
+            (("2fast",), "'2fast' is not a name for a method; write letters, digits and _, as in "
              "my_method."),
-            (("lambda",), "'lambda' is no name for a method; write letters, digits and _, as in "
+            (("lambda",), "'lambda' is not a name for a method; write letters, digits and _, as in "
              "my_method."),
             (("yarn",), "a method of Ropewalk is called 'yarn'; choose another name."),
             (("here",), "here.py exists already; choose another name, or another folder with "

@@ -130,7 +130,7 @@ def _matching(pattern: str) -> list[Path]:
 
 
 def _read(chosen: Selection) -> Iterator[Document]:
-    """Yield the documents of a selection; raise UserError where there is none at all."""
+    """Yield the documents of a selection; raise UserError where there is none."""
     if chosen.name == "embedded":
         found: Iterator[Document] = _drawn(list(embedded.held_out()), chosen.seed)
     elif files := _files(place(chosen.name), chosen):
@@ -142,12 +142,12 @@ def _read(chosen: Selection) -> Iterator[Document]:
         empty = empty and not (text and text.strip())
         yield label, text and text[: chosen.max_chars]
     if empty:
-        message = f"--docs {chosen.name} holds no text at all."
+        message = f"--docs {chosen.name} has no text."
         raise UserError(message)
 
 
 def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[Document]:
-    """Yield the documents of files; where a seed draws them, rows too, through a buffer."""
+    """Yield the documents of files; with a seed in a drawn order, rows through a buffer."""
     seed, field = chosen.seed, _field(chosen)
     whole = all(kind(path) not in MANY for path, _ in files)  # drawing files draws documents
     ordered = _drawn(files, seed)
@@ -181,7 +181,7 @@ def _field(chosen: Selection) -> str:
 
 
 def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
-    """Return the files of a name, each with what its documents are called; none for a data set."""
+    """Return the files of a name, each with the name of its documents; none for a data set."""
     name, of_a_set = chosen.name, chosen.of_a_set
     if path.is_file() or has_magic(name):
         for key in ("split", "config", "revision"):

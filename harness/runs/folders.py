@@ -89,8 +89,8 @@ def reports_of(run: Path) -> Path:
 def runs_in(places: Sequence[Path]) -> list[Path]:
     """Return the run folders among the given ones and directly inside them.
 
-    Files and reports, which ``FOLDER/*`` names too, are left out where there is a run; a place that
-    does not exist is returned, to be refused.
+    Files and reports folders, which ``FOLDER/*`` includes, are ignored where there is a run; a
+    place that does not exist is returned, for its error.
     """
     found = [
         sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
