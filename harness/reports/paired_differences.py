@@ -7,7 +7,15 @@ from matplotlib.figure import Figure
 
 from harness.reports.drawing.forest_plot import forest
 from harness.reports.drawing.methods import methods
-from harness.reports.drawing.style import SIZE, foot, length_label, readable_part, sheet, tidy
+from harness.reports.drawing.style import (
+    SIZE,
+    folded,
+    foot,
+    length_label,
+    readable_part,
+    sheet,
+    tidy,
+)
 from harness.reports.stats.against import against
 
 MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
@@ -40,7 +48,8 @@ def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
             spare.remove()
         for axes, rows in zip(here, kin, strict=False):
             forest(axes, rows, known.look, order)
-            axes.set_yticks(range(len(order)), order if axes is here[0] else [""] * len(order))
+            labels = [folded(name, 2, SIZE - 1) if axes is here[0] else "" for name in order]
+            axes.set_yticks(range(len(order)), labels)
             first = rows.iloc[0]
             where = f"{length_label(int(first['length']))} ({first['stretch']:.3g}×)"
             over = f"{first['model']}, {first['task']}" if axes is here[0] else ""
