@@ -6,17 +6,17 @@ import math
 import traceback
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Any
 
 from harness.errors import UserError
 from harness.methods.channels import ROUNDING, Channel, channels
+from harness.methods.findings import Finding, Trial, holds, repeats, runs, where
 from harness.plugins import call
 from scaling._types import Frequencies, Rope
 
 Method = Callable[[Rope, int], Frequencies]
-Verdict = Literal["passed", "failed", "note"]
+Tried = Trial[Frequencies]
 
 ROPES = tuple(
     Rope(*geometry)
@@ -31,43 +31,6 @@ RESULTS = {
 }
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One line of the result. A ``note`` is information: many good methods differ in it."""
-
-    about: str
-    verdict: Verdict
-    text: str
-
-
-@dataclass(frozen=True)
-class Trial:
-    """The result of a method at one rope and length: frequencies, or an error in words.
-
-    ``refused`` is the method's own ValueError; ``raised``, any other error; ``unfit`` is the kind
-    and the description of a wrong result.
-    """
-
-    rope: Rope
-    length: int
-    found: Frequencies | None = None
-    refused: str | None = None
-    raised: str | None = None
-    unfit: tuple[str, str] | None = None
-    repeats: bool = True
-    pure: bool = True
-
-    @property
-    def windows(self) -> float:
-        """Return the length in trained windows."""
-        return self.length / self.rope.trained_length
-
-    @property
-    def channels(self) -> tuple[Channel, ...]:
-        """Return every channel pair after scaling; none where there are no frequencies."""
-        return channels(self.rope, self.found, self.length) if self.found else ()
-
-
 def check(
     method: Method, ropes: Sequence[Rope] = ROPES, windows: Sequence[float] = WINDOWS
 ) -> tuple[Finding, ...]:
@@ -78,41 +41,41 @@ def check(
         for share in windows
     ]
     good = [trial for trial in trials if trial.found]
-    findings = [_runs(trials), *_results(trials)]
+    findings = [runs(trials, _tried(trials)), *_results(trials)]
     if good:
-        findings += [_repeats(good), _pure(good), _order(good)]
+        findings += [repeats(good), _pure(good), _order(good)]
         findings += [_inside(good), _fastest(good), _slowest(good), _unseen(good)]
         findings.append(Finding("attention factor", "note", _span(_factors(good))))
     return tuple(findings)
 
 
-def attempt(method: Method, rope: Rope, length: int) -> Trial:
+def attempt(method: Method, rope: Rope, length: int) -> Tried:
     """Call a method at one length, then at another, then at the first again."""
     given = deepcopy(rope)
-    where = f"at {_where(rope, length)}"
+    place = f"at {where(rope, length)}"
     try:
-        found: Any = call(where, lambda: method(given, length))
+        found: Any = call(place, lambda: method(given, length))
         unfit = _unfit(found, rope)
         if unfit:
-            return Trial(rope, length, unfit=(unfit[0], f"{where}: {unfit[1]}"))
+            return Tried(rope, length, unfit=(unfit[0], f"{place}: {unfit[1]}"))
         prints = [found.fingerprint]
-        call(f"at {_where(rope, 16 * length)}", lambda: method(given, 16 * length))
+        call(f"at {where(rope, 16 * length)}", lambda: method(given, 16 * length))
         prints.append(found.fingerprint)  # a different one where a buffer is shared
-        prints.append(call(where, lambda: method(given, length).fingerprint))
+        prints.append(call(place, lambda: method(given, length).fingerprint))
     except UserError as error:
         return _trouble(rope, length, error)
-    return Trial(rope, length, found, repeats=len(set(prints)) == 1, pure=given == rope)
+    return Tried(rope, length, found, repeats=len(set(prints)) == 1, pure=given == rope)
 
 
-def _trouble(rope: Rope, length: int, error: UserError) -> Trial:
+def _trouble(rope: Rope, length: int, error: UserError) -> Tried:
     """Sort an error: the method's own ValueError, invalid frequencies, or any other error."""
     text, cause = str(error).rstrip("."), error.__cause__
     if not isinstance(cause, ValueError):
-        return Trial(rope, length, raised=text)
+        return Tried(rope, length, raised=text)
     # Frequencies raises for bad numbers in its constructor, a method in its own functions.
     if traceback.extract_tb(cause.__traceback__)[-1].name == "__post_init__":
-        return Trial(rope, length, unfit=("numbers", text))
-    return Trial(rope, length, refused=text)
+        return Tried(rope, length, unfit=("numbers", text))
+    return Tried(rope, length, refused=text)
 
 
 def _unfit(found: Any, rope: Rope) -> tuple[str, str] | None:
@@ -125,34 +88,18 @@ def _unfit(found: Any, rope: Rope) -> tuple[str, str] | None:
     return None
 
 
-def _where(rope: Rope, length: int) -> str:
-    return (
-        f"rotary_dim {rope.rotary_dim}, base {rope.base:g}, window {rope.trained_length}, "
-        f"length {length}"
-    )
-
-
-def _runs(trials: Sequence[Trial]) -> Finding:
-    raised = [trial.raised for trial in trials if trial.raised]
-    refused = [trial.refused for trial in trials if trial.refused]
-    count = len(trials)
-    if raised:
-        return Finding("runs", "failed", f"an error in {len(raised)} of {count} calls: {raised[0]}")
-    if len(refused) == count:
-        return Finding("runs", "failed", f"it raises ValueError at every geometry: {refused[0]}")
-    if refused:
-        text = f"ValueError in {len(refused)} of {count} calls: {refused[0]}"
-        return Finding("runs", "note", text)
+def _tried(trials: Sequence[Tried]) -> str:
+    """Return in words at how many geometries a method was tried, and which."""
     sizes = zip(
         *((t.rope.rotary_dim, t.rope.base, t.rope.trained_length, t.windows) for t in trials),
         strict=True,
     )
     names = ("rotary_dim", "base", "window", "length in windows")
     spans = [f"{name} {_span(values)}" for name, values in zip(names, sizes, strict=True)]
-    return Finding("runs", "passed", f"at all {count} geometries tried: {', '.join(spans)}")
+    return f"at all {len(trials)} geometries tried: {', '.join(spans)}"
 
 
-def _results(trials: Sequence[Trial]) -> list[Finding]:
+def _results(trials: Sequence[Tried]) -> list[Finding]:
     """Return a finding for each property of results; none where no call returned a result."""
     findings = []
     for kind, right in RESULTS.items():
@@ -165,39 +112,26 @@ def _results(trials: Sequence[Trial]) -> list[Finding]:
     return findings
 
 
-def _holds(about: str, wrong: Sequence[Trial], right: str, text: str, verdict: Verdict) -> Finding:
-    """Return ``right`` where nothing is wrong, else ``text`` and the first wrong place."""
-    if not wrong:
-        return Finding(about, "passed", right)
-    return Finding(about, verdict, f"{text}, first at {_where(wrong[0].rope, wrong[0].length)}")
-
-
-def _repeats(trials: Sequence[Trial]) -> Finding:
-    wrong = [trial for trial in trials if not trial.repeats]
-    text = "the same call gives other numbers the second time"
-    return _holds("repeats", wrong, "the same call gives the same bits", text, "failed")
-
-
-def _pure(trials: Sequence[Trial]) -> Finding:
+def _pure(trials: Sequence[Tried]) -> Finding:
     wrong = [trial for trial in trials if not trial.pure]
-    return _holds("pure", wrong, "the rope is left as it was", "the rope is changed", "failed")
+    return holds("pure", wrong, "the rope is left as it was", "the rope is changed", "failed")
 
 
-def _order(trials: Sequence[Trial]) -> Finding:
-    wrong = [t for t in trials if t.found and bool((t.found.inv_freq.diff() > 0).any())]
+def _order(trials: Sequence[Tried]) -> Finding:
+    wrong = [t for t in trials if bool((t.result.inv_freq.diff() > 0).any())]
     text = "a pair is faster than the one before it"
-    return _holds("order", wrong, "fastest channel pair first", text, "note")
+    return holds("order", wrong, "fastest channel pair first", text, "note")
 
 
-def _inside(trials: Sequence[Trial]) -> Finding:
+def _inside(trials: Sequence[Tried]) -> Finding:
     """Return whether the trained window is read as in training, and the changes if not."""
     inside = [trial for trial in trials if trial.windows <= 1]
     if not inside:
         return Finding("inside the window", "note", "not known")
     plain = [Frequencies(trial.rope.inv_freq()).fingerprint for trial in inside]
-    if [trial.found.fingerprint for trial in inside if trial.found] == plain:
+    if [trial.result.fingerprint for trial in inside] == plain:
         return Finding("inside the window", "passed", "equal to none, bit for bit")
-    moved = max(_moved(channel) for trial in inside for channel in trial.channels)
+    moved = max(_moved(channel) for trial in inside for channel in _channels(trial))
     text = (
         f"not equal to none: frequencies move by up to {moved:.3g} %, attention factor "
         f"{_span(_factors(inside))}; the model reads its own window differently from training"
@@ -205,36 +139,40 @@ def _inside(trials: Sequence[Trial]) -> Finding:
     return Finding("inside the window", "note", text)
 
 
-def _fastest(trials: Sequence[Trial]) -> Finding:
-    worst = max(trials, key=lambda trial: _moved(trial.channels[0]))
-    moved = _moved(worst.channels[0])
-    where = f"moves by up to {moved:.3g} %, {_where(worst.rope, worst.length)}"
-    text = where if moved > 100 * ROUNDING else "never moves"
+def _fastest(trials: Sequence[Tried]) -> Finding:
+    worst = max(trials, key=lambda trial: _moved(_channels(trial)[0]))
+    moved = _moved(_channels(worst)[0])
+    told = f"moves by up to {moved:.3g} %, {where(worst.rope, worst.length)}"
+    text = told if moved > 100 * ROUNDING else "never moves"
     return Finding("fastest pair", "note", text)
 
 
-def _slowest(trials: Sequence[Trial]) -> Finding:
+def _slowest(trials: Sequence[Tried]) -> Finding:
     slow = []
     for windows in SLOWEST:
-        there = [t.channels[-1].ratio for t in trials if math.isclose(t.windows, windows)]
+        there = [_channels(t)[-1].ratio for t in trials if math.isclose(t.windows, windows)]
         if there:
             slower = _span([1 / ratio if ratio else math.inf for ratio in there])
             slow.append(f"{slower} at {windows:g} windows")
     return Finding("slowest pair", "note", f"slowed by {', '.join(slow)}" if slow else "not known")
 
 
-def _unseen(trials: Sequence[Trial]) -> Finding:
-    counts = [sum(channel.unseen for channel in trial.channels) for trial in trials]
+def _unseen(trials: Sequence[Tried]) -> Finding:
+    counts = [sum(channel.unseen for channel in _channels(trial)) for trial in trials]
     most = max(counts)
     worst = trials[counts.index(most)]
-    where = (
-        f"met by up to {most} of {len(worst.channels)} pairs, {_where(worst.rope, worst.length)}"
-    )
-    return Finding("unseen angles", "note", where if most else "met by no pair at any length")
+    pairs = f"{most} of {len(_channels(worst))} pairs"
+    told = f"met by up to {pairs}, {where(worst.rope, worst.length)}"
+    return Finding("unseen angles", "note", told if most else "met by no pair at any length")
 
 
-def _factors(trials: Sequence[Trial]) -> list[float]:
-    return [float(trial.found.attention_factor) for trial in trials if trial.found]
+def _factors(trials: Sequence[Tried]) -> list[float]:
+    return [float(trial.result.attention_factor) for trial in trials]
+
+
+def _channels(trial: Tried) -> tuple[Channel, ...]:
+    """Return every channel pair after scaling."""
+    return channels(trial.rope, trial.result, trial.length)
 
 
 def _moved(channel: Channel) -> float:
