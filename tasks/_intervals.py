@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +13,7 @@ Array = Any  # of numpy, which is imported only where it is needed
 LEVEL = 0.95
 LEAST = 3  # documents; of fewer no interval is given
 RESAMPLES = 1999
+CHUNK = 500  # columns resampled at a time, which bounds the memory
 MOST_RESAMPLED = 2000  # documents; the mean of more is close to normal
 # The bootstrap of few documents covers less than its level says: its tail probabilities count
 # 1.5 times, which simulated lognormal losses of unequal lengths call for.
@@ -65,7 +66,7 @@ def proportion(hits: int, n: int) -> tuple[float, float]:
 
 
 def ratio(sums: Sequence[float], counts: Sequence[float]) -> Ratio:
-    """Return sum(sums) / sum(counts) and how well the units, documents, tell it: see ``ratios``.
+    """Return sum(sums) / sum(counts) and how well the units, documents, tell it: see ``jackknife``.
 
     Fewer than 3 documents, or one that outweighs all others, tell no error.
     """
@@ -76,38 +77,63 @@ def ratio(sums: Sequence[float], counts: Sequence[float]) -> Ratio:
 def _ratio(sums: tuple[float, ...], counts: tuple[float, ...]) -> Ratio:
     import numpy as np
 
-    total = math.fsum(counts)
-    value = math.fsum(sums) / total
-    effective = 1 / math.fsum((count / total) ** 2 for count in counts)
-    if len(sums) < LEAST or effective < 2:
-        return Ratio(value, None, 0)
-    columns = (np.array(numbers, dtype=float)[:, None] for numbers in (sums, counts))
-    error, degrees, below, above = (float(found[0]) for found in ratios(*columns))
+    (found,) = ratios(np.array(sums, dtype=float)[:, None], np.array(counts, dtype=float)[:, None])
+    return replace(found, value=math.fsum(sums) / math.fsum(counts))
+
+
+def ratios(sums: Array, counts: Array) -> list[Ratio]:
+    """Return the ratio of every column of ``sums`` to that of ``counts``, or to their only one.
+
+    Student's t misses the truth of skewed losses on one side: where the studentised bootstrap
+    (Efron and Tibshirani 1993, chapter 12) reaches further, so does the interval.
+    """
+    made: list[Ratio] = []
+    for first in range(0, sums.shape[1], CHUNK):
+        part = slice(first, first + CHUNK)
+        made += _ratios(sums[:, part], counts[:, part] if counts.shape[1] > 1 else counts)
+    return made
+
+
+def _ratios(sums: Array, counts: Array) -> list[Ratio]:
+    import numpy as np
+
+    value, error, degrees = jackknife(sums, counts)
+    if len(sums) < LEAST or degrees.min() < 1:
+        return [Ratio(float(one), None, 0) for one in value]
     # Equal rates differ by their rounding, which is no spread.
-    if error <= 1e-12 * abs(value):
-        return Ratio(value, 0.0, degrees)
-    return Ratio(value, error, degrees, below, above)
+    error[error <= 1e-12 * np.abs(value)] = 0
+    columns = np.broadcast_arrays(value, error, degrees, *_widths(sums, counts))
+    return [Ratio(*row) for row in np.stack(columns, axis=1).tolist()]
 
 
-def ratios(sums: Array, counts: Array) -> tuple[Array, ...]:
-    """Return error, degrees, below and above of the ratio of every column (documents, columns).
+def jackknife(sums: Array, counts: Array) -> tuple[Array, Array, Array]:
+    """Return value, error and degrees of freedom of the ratio of every column.
 
     Tokens of one document are not independent: the error is that of the documents' deviations,
     each raised for its own pull on the ratio (HC3, the jackknife), and the degrees of freedom are
-    those of the effective number of documents (sum w)^2 / sum w^2 (Kish 1965), less one. Student's
-    t misses the truth of skewed losses on one side: where the studentised bootstrap (Efron and
-    Tibshirani 1993, chapter 12) reaches further, so does the interval.
+    those of the effective number of documents (sum w)^2 / sum w^2 (Kish 1965), less one.
     """
     import numpy as np
-    from scipy.special import stdtrit
 
     total = counts.sum(axis=0)
     shares = counts / total
-    deviations = (sums - (sums.sum(axis=0) / total) * counts) / total
-    error = np.sqrt(((deviations / (1 - shares)) ** 2).sum(axis=0))
-    degrees = 1 / (shares**2).sum(axis=0) - 1
+    value = sums.sum(axis=0) / total
+    deviations = (sums - value * counts) / total
+    with np.errstate(divide="ignore", invalid="ignore"):  # one document alone: 0 / 0
+        error = np.sqrt(((deviations / (1 - shares)) ** 2).sum(axis=0))
+    return value, error, 1 / (shares**2).sum(axis=0) - 1
+
+
+def _widths(sums: Array, counts: Array) -> tuple[Array, Array]:
+    """Return how many times Student's t the intervals reach below and above."""
+    import numpy as np
+    from scipy.special import stdtrit
+
+    value, _, degrees = jackknife(sums, counts)
     if len(sums) > MOST_RESAMPLED:
-        return error, degrees, np.ones_like(error), np.ones_like(error)
+        return np.ones_like(value), np.ones_like(value)
+    shares = counts / counts.sum(axis=0)
+    deviations = (sums - value * counts) / counts.sum(axis=0)
     drawn = _resamples(len(sums))
     weight = drawn @ shares
     shift = drawn @ deviations / weight
@@ -121,7 +147,7 @@ def ratios(sums: Array, counts: Array) -> tuple[Array, ...]:
     ordered = np.partition(studentised, (place, -place - 1), axis=0)
     half = stdtrit(degrees, (1 + LEVEL) / 2)
     below, above = ordered[-place - 1] / half, -ordered[place] / half
-    return error, degrees, below.clip(1, WIDEST), above.clip(1, WIDEST)
+    return below.clip(1, WIDEST), above.clip(1, WIDEST)
 
 
 @lru_cache(maxsize=4)

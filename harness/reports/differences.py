@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.reports.stats.against import against, beside, key
+from harness.reports.writing import sentences
 
 
 def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
@@ -32,12 +33,15 @@ def words(table: pd.DataFrame) -> list[str]:
     """Say how many comparisons there are and which came out sure at every length beyond."""
     told = []
     for (model, _), rows in table.groupby(["model", "task"], sort=False):
-        first = rows.iloc[0]
-        start = f"{model}, {first['measure']}" if table["model"].nunique() > 1 else first["measure"]
-        real = rows[~rows["same"] & rows["difference"].notna()]
+        first = sentences.records(rows)[0]
+        measured = sentences.named(first, table)
+        start = f"{model}, {measured}" if table["model"].nunique() > 1 else measured
+        real = rows[~rows["same"]]
         verdicts = real["verdict"].value_counts()
         counted = ", ".join(
-            f"{verdicts.get(name, 0)} {name}" for name in ("better", "worse", "not told apart")
+            f"{verdicts.get(name, 0)} {name}"
+            for name in ("better", "worse", "not told apart", "not compared")
+            if name in verdicts or name != "not compared"
         )
         told.append(
             f"{start} against `{first['baseline']}`: of {len(real)} comparisons {counted}. "

@@ -34,7 +34,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         texts = [
             {
                 "scaling": row["scaling"],
-                "effective length": _told(row, "effective_length"),
+                "effective length": f"{_told(row, 'effective_length')}{_lacking(row)}",
                 "surely": _told(row, "low"),
                 "possibly": _told(row, "high"),
             }
@@ -52,6 +52,11 @@ def _told(row: dict[str, Any], end: str) -> str:
     return f"≥ {text}" if row[end] == row["longest"] else text
 
 
+def _lacking(row: dict[str, Any]) -> str:
+    """Return "(20 of 23)" where units of a length up to there lack."""
+    return f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
+
+
 def words(table: pd.DataFrame) -> list[str]:
     """Say which methods reach furthest, by each measure."""
     told = []
@@ -60,16 +65,17 @@ def words(table: pd.DataFrame) -> list[str]:
         first = facts[0]
         furthest_length = max((row["effective_length"] or 0 for row in facts), default=0)
         furthest = [row for row in facts if row["effective_length"] == furthest_length]
+        measured = sentences.named(first, table)
         model = f"{first['model']}, " if table["model"].nunique() > 1 else ""
         if not furthest:
-            told.append(f"{model}{first['measure']}: no method holds even inside the window.")
+            told.append(f"{model}{measured}: no method holds even inside the window.")
             continue
         verb = "holds" if len(furthest) == 1 else "hold"
         names = sentences.listed([row["scaling"] for row in furthest])
         told.append(
-            f"{model}{first['measure']}: {names} {verb} furthest, to "
+            f"{model}{measured}: {names} {verb} furthest, to "
             f"{'at least ' if furthest_length == first['longest'] else ''}{furthest_length} tokens "
-            f"({_sure(furthest)}); {_rule(first)}."
+            f"({_sure(furthest)}); {_rule(min(furthest, key=lambda row: int(row['n'])))}."
         )
     return told
 
@@ -86,7 +92,8 @@ def _sure(furthest: list[dict[str, Any]]) -> str:
 def _rule(row: dict[str, Any]) -> str:
     """Return what holding means here."""
     own = f"`{row['own_scaling']}` inside the window"
+    same = f"{row['n']} of {row['asked']}" if row["n"] < row["asked"] else row["n"]
     if row["least_score"] is None:
-        return f"to hold is to be no higher than {own}, on the same {row['n']} {row['units']}"
+        return f"to hold is to be no higher than {own}, on the same {same} {row['units']}"
     kept = row["least_score"] / row["own_score"]
     return f"to hold is to keep {100 * kept:.3g} % of the score of {own}"

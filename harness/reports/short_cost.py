@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.drawing.methods import fixed_factors
-from harness.reports.stats.against import against, beside, signed
+from harness.reports.stats.against import against, beside, key, signed
 from harness.reports.writing import sentences
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
@@ -39,15 +39,14 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 def words(table: pd.DataFrame) -> list[str]:
     """Say what costs nothing by construction, what costs surely, and what may."""
-    told = []
+    told: list[str] = []
     for (model, _), rows in table.groupby(["model", "task"], sort=False):
         facts = sentences.records(rows)
-        start = (
-            f"{model}, {facts[0]['measure']}"
-            if table["model"].nunique() > 1
-            else facts[0]["measure"]
-        )
+        measured = sentences.named(facts[0], table)
+        start = f"{model}, {measured}" if table["model"].nunique() > 1 else measured
         told.append(f"{start} inside the window: {'; '.join(_clauses(facts))}.")
+        if not rows["same"].all():
+            told.append(key(rows))
     if not table["fixed"].any():
         told.append(NO_FIXED)
     return told
@@ -84,4 +83,5 @@ GROUPS = {
     "worse": "surely worse than {own}",
     "better": "surely better than {own}",
     "not told apart": "not told apart from {own}",
+    "not compared": "not compared with {own}, for too few have the same samples",
 }

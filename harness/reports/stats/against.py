@@ -42,8 +42,8 @@ def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[
     """Compare one cell with the baseline's."""
     one, other = of.first(cell["scaling"]), of.first(baseline)
     same, score = one == other, of.score(one)
-    level = 1 - SURE / max(1, len(of.pairs))
-    found, wide = (None, None) if same else (of.between(one, other), of.between(one, other, level))
+    found = None if same else of.between(one, other)
+    wide = found.interval(1 - SURE / max(1, of.count)) if found else (None, None)
     values = {name: getattr(found, name, None) for name in FOUND}
     value = 0.0 if same else values.pop("value")
     return {
@@ -51,11 +51,11 @@ def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[
         "baseline": baseline, "better": "lower" if how.lower else "higher",
         "relative": how.relative, "units": how.units, "n": found.n if found else of.own[one],
         "asked": of.asked, "status": of.status(one), "difference": value, **values,
-        "needed": of.needed(one, other), "low_all": getattr(wide, "low", None),
-        "high_all": getattr(wide, "high", None), "same": same, "p_all": of.p(one, other),
+        "needed": of.needed(one, other), "low_all": wide[0], "high_all": wide[1],
+        "same": same, "p_all": of.p(one, other),
         "better_on": (found.lower if how.lower else found.higher) if found else None,
         "enough": getattr(found, "enough", None), "carrier": getattr(found, "carrier", None),
-        "verdict": of.verdict(one, other),
+        "failed": len(of.lost[one] - of.lost[other]), "verdict": of.verdict(one, other),
     }  # fmt: skip
 
 
@@ -69,19 +69,21 @@ def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def signed(row: dict[str, Any]) -> str:
     """Return "−26.8% [−33, −20]", with "?" where it is not told apart, "=" for the same.
 
-    "*" marks what one unit carries; units that are lacking are told: "(20 of 23)".
+    "*" marks what one unit carries, "†" what leaves out units on which the method failed; units
+    that are lacking are told: "(20 of 23)".
     """
     if row["same"]:
         return "="
     lacking = f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
     if row["difference"] is None:
-        return f"not compared{lacking}"
+        return f"not compared{lacking}{' †' if row['failed'] else ''}"
     percent = row["relative"] or row["metric"] == "accuracy"
     ends = [row["difference"], row["low"], row["high"]]
     texts = ["" if end is None else _signed(end, percent=percent) for end in ends]
     unit = "%" if row["relative"] else " pt" if percent else ""
     around = f" [{texts[1]}, {texts[2]}]" if all(texts) else ""
     marks = f"{' ?' if row['verdict'] == 'not told apart' else ''}{' *' if row['carrier'] else ''}"
+    marks += " †" if row["failed"] else ""
     return f"{texts[0]}{unit}{around}{lacking}{marks}"
 
 
@@ -102,6 +104,11 @@ def key(rows: pd.DataFrame) -> str:
         )
     if (real["n"] < real["asked"]).any():
         told.append(f"(… of …): on the {first['units']} that all methods compared have.")
+    if real["failed"].any():
+        told.append(
+            f"†: it failed on {first['units']} that are left out, so that the difference flatters "
+            "it and it is not called better."
+        )
     carried = real[real["carrier"].notna()]
     if len(carried):
         names = sentences.listed(list(dict.fromkeys(carried["carrier"])))

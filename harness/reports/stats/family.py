@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations
 
 import pandas as pd
 
-from harness.reports.stats.measure import Measure, Score, Units, difference, distinct, scored, units
+from harness.reports.stats.measure import (
+    Measure,
+    Score,
+    Units,
+    differences,
+    distinct,
+    scored,
+    units,
+)
 from harness.reports.stats.needed import needed
 from harness.reports.stats.paired import SURE, Difference, holm
 from harness.reports.writing import sentences
 
+MOST_PAIRED = 40  # of more methods every one is compared with the best and the baseline alone
+FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
 KEPT = 0.75  # of the units that the fullest method has; who shrinks all to less is set apart
 
 
@@ -24,7 +33,8 @@ class Family:
 
     ``groups`` are the methods that are compared, with those that are the same measurement;
     ``of`` their units, the same for all; ``own`` how many each method has by itself; ``asked``
-    how many there are; ``apart`` the methods that have too few in common with the others.
+    how many there are; ``apart`` the methods that have too few in common with the others;
+    ``lost`` the units on which a method itself failed, which the others may have.
     """
 
     how: Measure
@@ -33,27 +43,42 @@ class Family:
     own: dict[str, int]
     asked: int
     apart: list[str]
+    lost: dict[str, set[str]]
     score: Callable[[str], Score] = field(repr=False)
+    made: dict[str, dict[str, Difference]] = field(default_factory=dict, repr=False)
 
     @property
     def n(self) -> int:
         """Return how many units are compared."""
         return len(next(iter(self.of.values()), {}))
 
-    @cached_property
-    def pairs(self) -> dict[frozenset[str], float | None]:
-        """Return the corrected probability of every pair (Holm over all of them)."""
-        pairs = list(combinations(self.of, 2))
-        found = [self.between(one, other) for one, other in pairs]
-        corrected = holm([made.p if made else None for made in found])
-        return {frozenset(pair): p for pair, p in zip(pairs, corrected, strict=True)}
+    @property
+    def count(self) -> int:
+        """Return how many pairs there are."""
+        return math.comb(len(self.of), 2)
 
-    def between(self, one: str, other: str, level: float | None = None) -> Difference | None:
+    def between(self, one: str, other: str) -> Difference | None:
         """Return one method less another, None where they are not compared."""
         if one not in self.of or other not in self.of:
             return None
-        wide = {} if level is None else {"level": level}
-        return difference(self.of[one], self.of[other], self.how, **wide)
+        if other not in self.made:
+            self.made[other] = self._less(other, [name for name in self.of if name != other])
+        return self.made[other].get(one)
+
+    def _less(self, other: str, names: Sequence[str]) -> dict[str, Difference]:
+        found = differences([self.of[name] for name in names], self.of[other], self.how)
+        return dict(zip(names, found, strict=False))
+
+    @cached_property
+    def pairs(self) -> dict[frozenset[str], float | None]:
+        """Return the corrected probability of every pair (Holm over all of them)."""
+        names = list(self.of)
+        found = {
+            frozenset((one, other)): apart.p
+            for place, other in enumerate(names)
+            for one, apart in self._less(other, names[:place]).items()
+        }
+        return dict(zip(found, holm(list(found.values())), strict=True))
 
     def first(self, name: str) -> str:
         """Return the method under whose name this one is compared."""
@@ -65,14 +90,17 @@ class Family:
         return "ok" if n == self.asked else f"{n} of {self.asked} ok"
 
     def p(self, one: str, other: str) -> float | None:
-        """Return the corrected probability of a pair."""
-        return self.pairs.get(frozenset((one, other)))
+        """Return the probability of a pair, corrected for all pairs (Holm, of many Bonferroni)."""
+        if len(self.of) <= MOST_PAIRED:
+            return self.pairs.get(frozenset((one, other)))
+        found = self.between(one, other)
+        return None if found is None or found.p is None else min(1.0, found.p * self.count)
 
     def verdict(self, one: str, other: str) -> str:
         """Return same, better, worse, not told apart, or not compared: one verdict for all reports.
 
         Better or worse is said where the mean and the exact sign test agree, corrected, and there
-        are enough units.
+        are enough units. A method that failed on a unit that the other has is not called better.
         """
         if one == other:
             return "same"
@@ -81,13 +109,18 @@ class Family:
             return "not compared"
         if p is None or p >= SURE or not found.enough:
             return "not told apart"
-        return "better" if (found.value < 0) == self.how.lower else "worse"
+        first = (found.value < 0) == self.how.lower
+        if self.lost[one if first else other] - self.lost[other if first else one]:
+            return "not told apart"
+        return "better" if first else "worse"
 
     def needed(self, one: str, other: str) -> int | None:
         """Return how many units would tell a pair under this family's correction."""
-        found = self.between(one, other)
-        if found is None or self.verdict(one, other) != "not told apart":
+        found, p = self.between(one, other), self.p(one, other)
+        if found is None or p is None or (p < SURE and found.enough):
             return None
+        if len(self.of) > MOST_PAIRED:
+            return needed(found, self.count)
         return needed(found, sum(p is not None and p >= SURE for p in self.pairs.values()))
 
 
@@ -108,10 +141,19 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
 
     apart = [name for name in every if name not in of]
     own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
-    return Family(how, groups, of, own, max(_asked(samples), *own.values()), apart, score)
+    every_unit = max(asked(samples), *own.values())
+    return Family(how, groups, of, own, every_unit, apart, failures(samples), score)
 
 
-def _asked(samples: pd.DataFrame) -> int:
+def failures(samples: pd.DataFrame) -> dict[str, set[str]]:
+    """Return the units on which every method itself failed; what was not measured is none."""
+    failed = samples[samples["status"].isin(FAILED)]
+    names = dict.fromkeys(samples["scaling"].astype(str))
+    by_name = {str(name): set(rows.astype(str)) for name, rows in failed.groupby("scaling")["unit"]}
+    return {name: by_name.get(name, set()) for name in names}
+
+
+def asked(samples: pd.DataFrame) -> int:
     """Return how many units there are; a question that was never measured does not name its own."""
     named = samples[samples["unit"].fillna("") != ""]
     if named.empty:
@@ -120,8 +162,7 @@ def _asked(samples: pd.DataFrame) -> int:
     cell = named[named["scaling"] == fullest]
     every, windows = cell["unit"].nunique(), len(cell)
     rows = int((samples["scaling"] == fullest).sum())
-    asked: int = max(named["unit"].nunique(), math.ceil(rows * every / windows))
-    return asked
+    return int(max(named["unit"].nunique(), math.ceil(rows * every / windows)))
 
 
 def _shared(every: dict[str, Units], least: float) -> dict[str, Units]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from harness.reports.stats.paired import Difference, of_means, of_shares
-from tasks._intervals import LEVEL, proportion, ratio
+from tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
@@ -104,29 +105,26 @@ def scored(of: Units, how: Measure) -> Score:
     return Score(ends[0] or 0.0, ends[1], ends[2])
 
 
-def difference(
-    one: Units, other: Units, how: Measure, *, level: float = LEVEL
-) -> Difference | None:
-    """Compare the units of one cell with another's, on those that both have with all targets.
+def difference(one: Units, other: Units, how: Measure) -> Difference | None:
+    """Compare the units of one cell with another's, on those that both have with all targets."""
+    both = {name: one[name] for name in one if name in other and one[name][1] == other[name][1]}
+    made = differences([both], {name: other[name] for name in both}, how)
+    return made[0] if made else None
 
-    Relative for perplexity (-0.1 is 10 % lower), else in the score's own unit. None where samples
+
+def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Difference]:
+    """Return every one less the other; all have the same units with the same weights.
+
+    Relative for perplexity (-0.1 is 10 % lower), else in the score's own unit. Empty where samples
     do not show how scores are made.
     """
-    both = [name for name in one if name in other and one[name][1] == other[name][1]]
-    if how.made == "unknown" or not both:
-        return None
-    values, others = ([units[name][0] for name in both] for units in (one, other))
+    if how.made == "unknown" or not other or not ones:
+        return []
+    values, weights = np.array(list(other.values())).T
+    every = np.array([[one[name][0] for name in other] for one in ones])
     if how.made == "share":
-        return of_shares(values, others, level=level)
-    weights = [one[name][1] for name in both]
-    found = of_means(values, others, weights, level=level, names=both)
-    if not how.relative:
-        return found
-    value, low, high = (
-        None if end is None else math.expm1(min(end, 700.0))
-        for end in (found.value, found.low, found.high)
-    )
-    return replace(found, value=value or 0.0, low=low, high=high)
+        return [of_shares(row, values.tolist()) for row in every.tolist()]
+    return of_means((every - values).T, weights[:, None], list(other), relative=how.relative)
 
 
 def distinct(samples: pd.DataFrame) -> dict[str, list[str]]:

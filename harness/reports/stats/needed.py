@@ -70,5 +70,6 @@ def _mean(found: Difference, units: int, level: float) -> float:
     # The bootstrap's skew wears off with the root of the number.
     toward = 1 + ((mean.below if mean.value > 0 else mean.above) - 1) * math.sqrt(found.n / units)
     shift = abs(mean.value) / mean.error * math.sqrt(units / found.n)
+    shift *= 1 - (1 - found.kept) * found.n / units  # one unit more has less weight among many
     least = toward * float(special.stdtrit(degrees, 1 - level / 2))
     return float(stats.nct.sf(least, degrees, shift))

@@ -4,32 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
-from tasks._intervals import LEVEL, Ratio, ratio
+from tasks._intervals import LEVEL, Ratio, jackknife, ratios
 
 SURE = 1 - LEVEL  # below it a corrected probability is called sure
-# A method that fails on one document in five is on none of 15 in 3.5 % of samples, on none of 10
-# in 11 %: of fewer documents no test can tell the mean of such methods.
-ENOUGH = 16
+# A method that fails on one document in seven is on none of 20 in 5 % of samples: of fewer
+# documents no test can tell the mean of such methods.
+ENOUGH = 20
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One method less another over ``n`` units: value, interval, probability by chance alone.
+    """One method less another over ``n`` units: value, and probability by chance alone.
 
-    ``p`` is the larger of two: that of the mean, and of the exact sign test of how many units are
-    ``lower`` and ``higher``. ``enough`` says whether ``n`` units allow to call anything sure.
-    ``carrier`` is the one unit without which the difference changes by more than half. What n is
-    too small to tell is None.
+    ``p`` is the largest of three: that of the mean, that of the mean if the unit that speaks most
+    against it were met once more, and that of the exact sign test of how many units are ``lower``
+    and ``higher``. ``enough`` says whether ``n`` units allow to call anything sure. ``carrier`` is
+    the one unit without which the difference changes by more than half. ``mean`` is what the mean
+    says, None of shares; ``kept`` how much of its distance from 0, in standard errors, is left
+    with the unit met once more. ``relative``: 0.1 is 10 % higher. What n is too small to tell is
+    None.
     """
 
     value: float
-    low: float | None
-    high: float | None
     p: float | None
     n: int
     lower: int = 0
@@ -37,44 +40,82 @@ class Difference:
     enough: bool = True
     carrier: str | None = None
     mean: Ratio | None = None
+    kept: float = 1.0
+    relative: bool = False
+
+    @property
+    def low(self) -> float | None:
+        """Return the lower end of the 95 % interval."""
+        return self.interval()[0]
+
+    @property
+    def high(self) -> float | None:
+        """Return the upper end of the 95 % interval."""
+        return self.interval()[1]
+
+    def interval(self, level: float = LEVEL) -> tuple[float | None, float | None]:
+        """Return the interval of this one comparison."""
+        if self.mean is None:
+            return _shares(self.lower, self.higher, self.n, level)
+        low, high = self.mean.interval(level)
+        if self.relative and low is not None and high is not None:
+            return math.expm1(min(low, 700.0)), math.expm1(min(high, 700.0))
+        return low, high
 
 
 def of_means(
-    one: Sequence[float], other: Sequence[float], weights: Sequence[float], *,
-    level: float = LEVEL, names: Sequence[str] = (),
-) -> Difference:  # fmt: skip
-    """Compare sums over units of equal ``weights``: the difference of the weighted means."""
-    apart = [a - b for a, b in zip(one, other, strict=True)]
-    found = ratio(apart, weights)
-    low, high = found.interval(level)
-    lower, higher = sum(d < 0 for d in apart), sum(d > 0 for d in apart)
-    p = found.p()
-    if p is not None:
-        p = max(p, signs(lower, higher)) if (lower > higher) == (found.value < 0) else 1.0
-    return Difference(
-        found.value, low, high, p, len(apart), lower, higher, len(apart) >= ENOUGH,
-        _carrier(apart, weights, names), found,
-    )  # fmt: skip
+    apart: Array, weights: Array, names: Sequence[str] = (), *, relative: bool = False
+) -> list[Difference]:
+    """Return of every column (units, columns) the mean of differences of sums, by their weights.
+
+    ``relative``: the sums are of logarithms, and differences are told as shares.
+    """
+    value, wide = apart.sum(axis=0), np.broadcast_to(weights, apart.shape)
+    # Met once more: the unit that speaks most against the mean.
+    against = np.where(value > 0, apart, -apart).argmin(axis=0)[None]
+    met = [np.take_along_axis(part, against, axis=0) for part in (apart, wide)]
+    again = jackknife(np.vstack([apart, met[0]]), np.vstack([wide, met[1]]))
+    carriers = _carriers(apart, weights, names)
+    made = []
+    for place, found in enumerate(ratios(apart, weights)):
+        column = apart[:, place]
+        lower, higher = int((column < 0).sum()), int((column > 0).sum())
+        worse, spread, degrees = (float(part[place]) for part in again)
+        p, kept = found.p(), 1.0
+        if p is not None and found.error:
+            kept = worse / spread / (found.value / found.error)
+            p = replace(found, value=worse, error=spread, degrees=degrees).p() or 0.0
+            p = max(p, found.p() or 0.0, signs(lower, higher))
+        if p is not None and (kept <= 0 or (lower > higher) != (found.value < 0)):
+            p = 1.0
+        made.append(Difference(
+            math.expm1(min(found.value, 700.0)) if relative else found.value, p, len(apart), lower,
+            higher, len(apart) >= ENOUGH, carriers[place], found, kept, relative,
+        ))  # fmt: skip
+    return made
 
 
-def of_shares(one: Sequence[float], other: Sequence[float], *, level: float = LEVEL) -> Difference:
+def of_shares(one: Sequence[float], other: Sequence[float]) -> Difference:
     """Compare hits (0 or 1) in the same trials: the difference of their shares.
 
-    Interval by Bonett and Price (2012), recommended by Fagerland, Lydersen and Laake (Statistics
-    in Medicine 33, 2014); probability by the exact sign test, McNemar's. It needs no least
-    number of trials: of fewer than 6 no outcome is significant.
+    Probability by the exact sign test, McNemar's. It needs no least number of trials: of fewer
+    than 6 no outcome is significant.
     """
     gained = sum(a > b for a, b in zip(one, other, strict=True))
     lost = sum(a < b for a, b in zip(one, other, strict=True))
-    n = len(one)
-    if not n:
-        return Difference(math.nan, None, None, None, 0)
-    up, down = (gained + 1) / (n + 2), (lost + 1) / (n + 2)
+    return Difference((gained - lost) / len(one), signs(gained, lost), len(one), lost, gained)
+
+
+def _shares(lower: int, higher: int, n: int, level: float) -> tuple[float, float]:
+    """Return the interval of a difference of shares by Bonett and Price (2012).
+
+    Recommended by Fagerland, Lydersen and Laake (Statistics in Medicine 33, 2014).
+    """
+    up, down = (higher + 1) / (n + 2), (lower + 1) / (n + 2)
     half = float(special.ndtri((1 + level) / 2)) * math.sqrt(
         (up + down - (up - down) ** 2) / (n + 2)
     )
-    low, high = max(-1.0, up - down - half), min(1.0, up - down + half)
-    return Difference((gained - lost) / n, low, high, signs(gained, lost), n, lost, gained)
+    return max(-1.0, up - down - half), min(1.0, up - down + half)
 
 
 def signs(lower: int, higher: int) -> float:
@@ -96,11 +137,16 @@ def holm(probabilities: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def _carrier(apart: Sequence[float], weights: Sequence[float], names: Sequence[str]) -> str | None:
-    """Return the unit without which the difference changes most, if by more than half."""
-    total, weight = math.fsum(apart), math.fsum(weights)
-    if len(names) < 2 or total == 0:
-        return None
-    left = (total - np.array(apart)) / (weight - np.array(weights)) * weight / total
-    place = int(np.abs(left - 1).argmax())
-    return names[place] if abs(left[place] - 1) > 0.5 else None
+def _carriers(apart: Array, weights: Array, names: Sequence[str]) -> list[str | None]:
+    """Return of every column the unit without which it changes most, if by more than half."""
+    total = apart.sum(axis=0)
+    if len(names) < 2:
+        return [None] * len(total)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        left = (total - apart) / total * (weights.sum(axis=0) / (weights.sum(axis=0) - weights))
+    changes = np.abs(left - 1)
+    places = np.nan_to_num(changes).argmax(axis=0)
+    return [
+        names[place] if total[column] and changes[place, column] > 0.5 else None
+        for column, place in enumerate(places)
+    ]

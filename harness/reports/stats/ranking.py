@@ -59,6 +59,10 @@ def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
         "lacking": ", ".join(f"{name} {of.own[name]}" for name in of.of if of.own[name] < of.asked)
         or None,
         "apart": ", ".join(f"{name} {of.own[name]}" for name in of.apart) or None,
+        "failed": ", ".join(
+            f"{name} {len(units) if name in of.own else of.asked}"
+            for name, units in of.lost.items() if units
+        ) or None,
     }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells
+from harness.reports.stats.family import FAILED, asked
 from harness.reports.stats.measure import Measure, difference, measure, units
 from harness.reports.writing.sentences import records
 
@@ -55,12 +56,15 @@ def _row(
     """
     least = None if how.lower else kept * float(own["score"])
     found: dict[str, int | None] = dict.fromkeys(ENDS)
-    open_ends = set(ENDS)
+    open_ends, counts = set(ENDS), [int(own["n"])]
     longer = lengths[lengths["length"] >= own["length"]]
     for cell in records(longer):
-        held = {end for end, holds in _holds(cell, samples, own, how, least).items() if holds}
+        holds, n = _holds(cell, samples, own, how, least)
+        held = {end for end in ENDS if holds[end]}
         if cell["length"] > own["length"]:
             held = open_ends = open_ends & held
+        if "length" in held:
+            counts.append(n)
         found |= dict.fromkeys(held, int(cell["length"]))
     told = ("model", "task", "metric", "trained_length")
     return {
@@ -68,7 +72,8 @@ def _row(
         "scaling": lengths["scaling"].iloc[0],
         "effective_length": found["length"], "low": found["low"], "high": found["high"],
         "longest": int(longer["length"].max()), "least_score": least, "own_score": own["score"],
-        "own_scaling": own["scaling"], "n": own["n"], "units": how.units,
+        "own_scaling": own["scaling"], "n": min(counts), "asked": asked(samples),
+        "units": how.units,
     }  # fmt: skip
 
 
@@ -78,12 +83,16 @@ def _holds(
     own: pd.Series[Any],
     how: Measure,
     least: float | None,
-) -> dict[str, bool]:
-    """Tell whether a length holds: by its score, surely, and possibly."""
+) -> tuple[dict[str, bool], int]:
+    """Tell whether a length holds, by its score, surely and possibly, and of how many units.
+
+    Where the method failed on some, it does not surely.
+    """
     if cell["score"] is None:
-        return dict.fromkeys(ENDS, False)
+        return dict.fromkeys(ENDS, False), 0
     if (cell["length"], cell["frequencies"]) == (own["length"], own["frequencies"]):
-        return dict.fromkeys(ENDS, True)
+        return dict.fromkeys(ENDS, True), int(own["n"])
+    value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
     if least is None:
         at_length = samples[samples["length"] == cell["length"]]
         in_window = samples[samples["length"] == own["length"]]
@@ -92,9 +101,13 @@ def _holds(
             units(in_window[in_window["scaling"] == own["scaling"]]),
             how,
         )
-        value, low, high = (found.value, found.low, found.high) if found else (1.0, None, None)
-        return _within(-value, None if high is None else -high, None if low is None else -low, 0)
-    return _within(cell["score"], cell["low"], cell["high"], least)
+        value, low, high, n = -1.0, None, None, 0
+        if found is not None:
+            ends = (None if end is None else -end for end in (found.high, found.low))
+            value, (low, high), n = -found.value, ends, found.n
+    held = _within(value, low, high, least or 0)
+    failed = any(status in str(cell["status"]) for status in FAILED)
+    return {**held, "low": held["low"] and not failed}, n
 
 
 def _within(value: float, low: float | None, high: float | None, least: float) -> dict[str, bool]:

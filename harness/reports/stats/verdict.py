@@ -24,7 +24,8 @@ def _found(row: Mapping[str, Any], measured: str) -> str:
         if row["same"]
         else ""
     )
-    first = f"`{row['best']}`{same} has the {extreme} {measured}, {sentences.score(row)}"
+    first = f"`{row['best']}`{same}{_failed(row)} has the {extreme} {measured}"
+    first += f", {sentences.score(row)}"
     if row["runner_up"] is None:
         return f"{first} ({'all methods are the same here' if row['same'] else 'it stands alone'})"
     second = f"`{row['runner_up']}` {sentences.score(row, 'runner_up_')}"
@@ -82,4 +83,22 @@ def _units(row: Mapping[str, Any]) -> str:
             pairs = [pair.rpartition(" ") for pair in row[name].split(", ")]
             listed = ", ".join(f"`{one}` has {n} of {row['asked']}" for one, _, n in pairs)
             told += f" ({text}: {listed})" if name == "lacking" else f"; {text}: {listed}"
-    return told
+    return told + _others(row)
+
+
+def failed(row: Mapping[str, Any]) -> dict[str, str]:
+    """Return on how many units methods failed: "3 of 23"; these are left out of the scores."""
+    pairs = [pair.rpartition(" ") for pair in (row["failed"] or "").split(", ") if pair]
+    return {name: f"{n} of {row['asked']}" for name, _, n in pairs}
+
+
+def _failed(row: Mapping[str, Any]) -> str:
+    """Say that the best failed on units that its score leaves out."""
+    own = failed(row).get(row["best"])
+    return f" (which failed on {own} {row['units']}, left out here)" if own else ""
+
+
+def _others(row: Mapping[str, Any]) -> str:
+    """Say which others failed on units: their scores leave out what they could not do."""
+    others = [f"`{name}` on {n}" for name, n in failed(row).items() if name != row["best"]]
+    return f"; failed on {row['units']} left out here: {', '.join(others)}" if others else ""
