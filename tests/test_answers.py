@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from harness.reports import best, differences, effective_length, short_cost, summary
+from harness.reports.stats.family import family
+from harness.reports.stats.measure import measure
 from tasks._intervals import proportion, ratio
 from tests.frames import Row
 
@@ -197,7 +199,7 @@ def test_short_cost_tells_by_construction_from_by_measurement() -> None:
         "tail perplexity inside the window: `near` cost nothing, with the frequencies of `none` "
         "there; `far` surely worse than `none`."
     )
-    assert "what is served is one fixed factor" in short_cost.words(table)[-1]
+    assert "what is served is one fixed factor" in short_cost.words(table)[-2]
     near.loc[near["scaling"] == "far", "frequencies"] = "fixed"
     served = short_cost.make(near)
     assert set(served["scaling"][served["fixed"]]) == {"far"}
@@ -280,6 +282,55 @@ def test_the_winner_and_its_lead_are_of_the_documents_that_all_have() -> None:
     )
 
 
+def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
+    """Lower on the 34 of 40 documents that it could do, which is said wherever it stands first."""
+    better = documents("rerope", 1024, -0.1)
+    for status, verdict in (("not_finite", "not told apart"), ("not_measured", "better")):
+        cells = [documents("none", 1024, 0), lost(better, HARDEST, status)]
+        twice = [{**row, "unit": f"{row['unit']}b"} for rows in cells for row in rows]
+        made = frame(*cells, twice)
+        [against] = differences.make(made).to_dict("records")
+        assert against["verdict"] == verdict
+        flattered = "(which failed on 6 of 40 documents, left out here)"
+        assert (flattered in best.words(best.make(made))[0]) == (status == "not_finite")
+        shown = differences.readable(differences.make(made)).popitem()[1].to_csv()
+        assert ("†" in shown) == (status == "not_finite")
+
+
+def test_a_method_without_any_score_is_named_beside_the_best() -> None:
+    """It failed on every document: it has no rank, and is not passed over in silence."""
+    gone = [{**row, "status": "failed", "value": math.nan, "score": math.nan}
+            for row in documents("gone", 1024, 0)]  # fmt: skip
+    said = best.words(best.make(frame(documents("none", 1024, 0), gone)))[0]
+    assert "`gone` on 20 of 20" in said
+
+
+def test_a_reach_says_on_how_many_documents() -> None:
+    """Three documents lost at 4x: "17 of 20", not surely; with three of twenty it does not hold."""
+    inside = documents("none", 256, 0)
+    for units, reach, low in ((HARDEST, 1024, 256), ([f"d{i}" for i in range(3, 20)], 256, 256)):
+        far = [documents("far", 256, 0), lost(documents("far", 1024, -0.2), units)]
+        [row] = rows(effective_length.make(frame(inside, *far)), scaling="far").to_dict("records")
+        assert (row["effective_length"], row["low"], row["high"]) == (reach, low, 1024)
+        if reach == 1024:
+            said = effective_length.words(effective_length.make(frame(inside, *far)))[0]
+            assert "on 20 documents, but `far` (17 of 20)" in said
+
+
+def test_of_many_methods_each_is_compared_with_the_best_and_the_baseline() -> None:
+    """The correction counts all pairs; only those that are shown are computed."""
+    cells = [documents(f"m{i}", 1024, 0.01 * i, noise=0.002 * i) for i in range(45)]
+    samples = frame(*cells)
+    of = family(samples, measure(samples))
+    found = of.between("m40", "m0")
+    assert found is not None
+    assert found.p is not None
+    assert of.p("m40", "m0") == pytest.approx(min(1, found.p * 45 * 44 / 2))
+    assert set(of.made) == {"m0"}
+    assert of.verdict("m40", "m0") == "worse"
+    assert "pairs" not in vars(of)
+
+
 def test_a_method_with_few_documents_is_set_apart() -> None:
     """It does not shrink what the others are compared on, and its count is told."""
     few = lost(documents("slow", 1024, -1), [f"d{i}" for i in range(3, 20)], "not_measured")
@@ -346,7 +397,7 @@ def test_every_tied_method_has_its_number() -> None:
     assert needs["c"] == "negligible"
     assert needs["b"] == "?"  # half of the documents are lower, half are higher
     said = best.words(best.make(frame(*cells)))[0]
-    assert "no difference worth measuring from `c`" in said
+    assert "no difference worth measuring is seen from `c`" in said
     assert "how many would tell `b` cannot be told" in said
 
 

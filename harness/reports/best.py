@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.family import MOST_PAIRED
 from harness.reports.stats.needed import MARGIN
 from harness.reports.stats.paired import ENOUGH
 from harness.reports.stats.ranking import choice, ranking
@@ -16,13 +17,14 @@ from harness.reports.writing.tables import heading
 
 RULE = (
     "A method is told from another where the mean of the paired differences and the exact sign "
-    "test agree, corrected for all pairs of methods at a length of a task (Holm, 5 %), not for the "
-    f"rows of this table together; {ENOUGH} documents are the least, and a method that failed on "
-    "one that another has is told better than no method. A failure on fewer documents than one in "
-    "n / 3 may be on none of these n. In brackets: the number that "
-    "would tell the two in four of five sweeps, if they differ as seen; none: they differ by less "
-    f"than {100 * MARGIN[True]:.2g} % (accuracy: {100 * MARGIN[False]:.0f} point), no difference "
-    "worth measuring; ?: it cannot be told, as where the mean and most documents disagree."
+    "test agree, corrected for all pairs of methods at a length of a task (Holm, of more than "
+    f"{MOST_PAIRED} methods Bonferroni; 5 %), not for the rows of this table together; {ENOUGH} "
+    "documents are the least, and a method that failed on one that another has is not called "
+    "better. Failures rarer than one document in n / 3 may be on none of the n. In brackets: the "
+    "number that would tell the two in four of five sweeps, if they differ as seen; none: no "
+    f"difference worth measuring is seen, it is less than {100 * MARGIN[True]:.2g} % (accuracy: "
+    f"{100 * MARGIN[False]:.0f} point); ?: it cannot be told, as where the mean and most documents "
+    "disagree."
 )
 
 

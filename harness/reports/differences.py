@@ -43,8 +43,5 @@ def words(table: pd.DataFrame) -> list[str]:
             for name in ("better", "worse", "not told apart", "not compared")
             if name in verdicts or name != "not compared"
         )
-        told.append(
-            f"{start} against `{first['baseline']}`: of {len(real)} comparisons {counted}. "
-            f"{key(rows)}"
-        )
-    return told
+        told.append(f"{start} against `{first['baseline']}`: of {len(real)} comparisons {counted}.")
+    return [*told, key(table)]

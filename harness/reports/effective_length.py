@@ -75,9 +75,17 @@ def words(table: pd.DataFrame) -> list[str]:
         told.append(
             f"{model}{measured}: {names} {verb} furthest, to "
             f"{'at least ' if furthest_length == first['longest'] else ''}{furthest_length} tokens "
-            f"({_sure(furthest)}); {_rule(min(furthest, key=lambda row: int(row['n'])))}."
+            f"({_sure(furthest)}){_on(furthest)}; {_rule(first)}."
         )
     return told
+
+
+def _on(furthest: list[dict[str, Any]]) -> str:
+    """Return on how many units, and which methods lack some of them."""
+    first = furthest[0]
+    few = [f"`{row['scaling']}`{_lacking(row)}" for row in furthest if row["n"] < row["asked"]]
+    lacking = f", but {', '.join(few)}" if few else ""
+    return f", on {first['asked']} {first['units']}{lacking}"
 
 
 def _sure(furthest: list[dict[str, Any]]) -> str:
@@ -92,8 +100,7 @@ def _sure(furthest: list[dict[str, Any]]) -> str:
 def _rule(row: dict[str, Any]) -> str:
     """Return what holding means here."""
     own = f"`{row['own_scaling']}` inside the window"
-    same = f"{row['n']} of {row['asked']}" if row["n"] < row["asked"] else row["n"]
     if row["least_score"] is None:
-        return f"to hold is to be no higher than {own}, on the same {same} {row['units']}"
+        return f"to hold is to be no higher than {own}, on the same {row['units']}"
     kept = row["least_score"] / row["own_score"]
     return f"to hold is to keep {100 * kept:.3g} % of the score of {own}"

@@ -45,11 +45,9 @@ def words(table: pd.DataFrame) -> list[str]:
         measured = sentences.named(facts[0], table)
         start = f"{model}, {measured}" if table["model"].nunique() > 1 else measured
         told.append(f"{start} inside the window: {'; '.join(_clauses(facts))}.")
-        if not rows["same"].all():
-            told.append(key(rows))
     if not table["fixed"].any():
         told.append(NO_FIXED)
-    return told
+    return told if table["same"].all() else [*told, key(table)]
 
 
 def _clauses(facts: list[dict[str, Any]]) -> list[str]:

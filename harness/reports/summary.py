@@ -12,6 +12,7 @@ from harness.reports.stats.reach import REACH, reach, uneven
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import text
 
+Key = tuple[str, str]  # a model and a task, or a scaling
 MOST = 4  # methods whose uneven reach is told in words
 
 
@@ -33,39 +34,43 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         reached = reach(frame)
     except ValueError:  # nothing inside the window, or no task whose lengths compare
         reached = pd.DataFrame(columns=["model", "task", "scaling", "effective_length"])
-    rows = [
-        _row(kin, places, reached) for _, kin in table.groupby(["model", "scaling"], sort=False)
-    ]
+    led: dict[Key, list[tuple[int, list[str]]]] = {}
+    for place in sentences.records(places[places["length"] > places["trained_length"]]):
+        led.setdefault((place["model"], place["task"]), []).append(
+            (place["length"], choice([place]))
+        )
+    known = reached[["model", "task", "scaling", "effective_length"]]
+    far = {(model, task, name): length for model, task, name, length in known.to_numpy()}
+    kin: dict[Key, list[dict[str, Any]]] = {}
+    for cell in sentences.records(table):
+        kin.setdefault((cell["model"], cell["scaling"]), []).append(cell)
+    rows = [_row(own, led, far) for own in kin.values()]
     made = pd.DataFrame(rows)
     made = made.astype({name: "Int64" for name in made if str(name).endswith(REACH)})
     made = made.sort_values(["model", "places"], ascending=[True, False], kind="stable")
     return made.reset_index(drop=True)
 
 
-def _row(kin: pd.DataFrame, places: pd.DataFrame, reached: pd.DataFrame) -> dict[str, Any]:
+def _row(
+    kin: list[dict[str, Any]],
+    led: dict[Key, list[tuple[int, list[str]]]],
+    far: dict[tuple[str, str, str], Any],
+) -> dict[str, Any]:
     """Sum up one method on every task."""
-    first = kin.iloc[0]
-    name = str(first["scaling"]).split(" = ")[0]
-    row: dict[str, Any] = {
-        "model": first["model"],
-        "scaling": first["scaling"],
-        "places": 0,
-        "out_of": 0,
-    }
-    for task, lengths in kin.groupby("task", sort=False):
-        known = sentences.records(lengths.sort_values("length"))
+    model, scaling = kin[0]["model"], kin[0]["scaling"]
+    name = str(scaling).split(" = ")[0]
+    row: dict[str, Any] = {"model": model, "scaling": scaling, "places": 0, "out_of": 0}
+    for task in dict.fromkeys(cell["task"] for cell in kin):
+        known = [cell for cell in kin if cell["task"] == task]
         inside = [cell for cell in known if cell["length"] <= cell["trained_length"]]
-        here = places[(places["model"] == first["model"]) & (places["task"] == task)]
-        beyond = sentences.records(here[here["length"] > here["trained_length"]])
-        at = [place["length"] for place in beyond if name in choice([place])]
-        own = reached["scaling"].eq(name) & reached["task"].eq(task)
-        far = reached.loc[own & reached["model"].eq(first["model"]), "effective_length"]
+        beyond = led.get((model, task), [])
+        at = [length for length, names in beyond if name in names]
         row["places"] += len(at)
         row["out_of"] += len(beyond)
         row |= {
             f"{task} in window": text(inside[-1]) if inside else None,
             f"{task} at longest": text(known[-1]),
-            **({f"{task}{REACH}": far.iloc[0]} if len(far) else {}),
+            **({f"{task}{REACH}": far[model, task, name]} if (model, task, name) in far else {}),
             f"{task} best at": ", ".join(map(str, at)) or None,
         }
     return row

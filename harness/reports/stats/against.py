@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells
-from harness.reports.stats.family import Family, family
+from harness.reports.stats.family import MOST_PAIRED, Family, family
 from harness.reports.stats.measure import Measure, measure
 from harness.reports.stats.paired import ENOUGH, SURE
 from harness.reports.writing import sentences
@@ -87,34 +87,34 @@ def signed(row: dict[str, Any]) -> str:
     return f"{texts[0]}{unit}{around}{lacking}{marks}"
 
 
-def key(rows: pd.DataFrame) -> str:
+def key(table: pd.DataFrame) -> str:
     """Say what the verdicts and the signs of such a table mean, and what must be known of them."""
-    first, real = rows.iloc[0], rows[~rows["same"]]
+    real = table[~table["same"]]
+    units = " and ".join(dict.fromkeys(table["units"]))
     told = [
-        f"Paired by {first['units']}; sure is what the mean and the sign test agree on, corrected "
-        "for all pairs of methods at a length (Holm, 5 %), not for the lengths and tasks together.",
+        f"Paired by {units}; sure is what the mean and the sign test agree on, corrected for all "
+        f"pairs of methods at a length (Holm, of more than {MOST_PAIRED} methods Bonferroni; 5 %), "
+        "not for the lengths and tasks together.",
         "Brackets: 95 % intervals of each comparison alone; ?: not told apart; =: the same "
         "measurement.",
     ]
-    few = real["enough"].eq(False)
-    if few.any():
+    few = real[real["enough"].eq(False)]
+    if len(few):
         told.append(
-            f"Of {real[few]['n'].min()} {first['units']} nothing is called sure; {ENOUGH} are the "
+            f"Of {few['n'].min()} {few['units'].iloc[0]} nothing is called sure; {ENOUGH} are the "
             "least."
         )
     if (real["n"] < real["asked"]).any():
-        told.append(f"(… of …): on the {first['units']} that all methods compared have.")
+        told.append(f"(… of …): on the {units} that all methods compared have.")
     if real["failed"].any():
         told.append(
-            f"†: it failed on {first['units']} that are left out, so that the difference flatters "
-            "it and it is not called better."
+            f"†: it failed on {units} that are left out, so that the difference flatters it and it "
+            "is not called better."
         )
     carried = real[real["carrier"].notna()]
     if len(carried):
         names = sentences.listed(list(dict.fromkeys(carried["carrier"])))
-        told.append(
-            f"*: without one of the {first['units']} it changes by more than half: {names}."
-        )
+        told.append(f"*: without one document it changes by more than half: {names}.")
     return " ".join(told)
 
 

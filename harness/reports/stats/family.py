@@ -58,7 +58,10 @@ class Family:
         return math.comb(len(self.of), 2)
 
     def between(self, one: str, other: str) -> Difference | None:
-        """Return one method less another, None where they are not compared."""
+        """Return one method less another, None where they are not compared.
+
+        All that are compared with the other are, at once.
+        """
         if one not in self.of or other not in self.of:
             return None
         if other not in self.made:

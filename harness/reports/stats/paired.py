@@ -53,6 +53,14 @@ class Difference:
         """Return the upper end of the 95 % interval."""
         return self.interval()[1]
 
+    def turned(self) -> Difference:
+        """Return the other method less the one."""
+        mean, value = self.mean, -self.value
+        if mean is not None:
+            mean = replace(mean, value=-mean.value, below=mean.above, above=mean.below)
+            value = math.expm1(min(mean.value, 700.0)) if self.relative else value
+        return replace(self, value=value, mean=mean, lower=self.higher, higher=self.lower)
+
     def interval(self, level: float = LEVEL) -> tuple[float | None, float | None]:
         """Return the interval of this one comparison."""
         if self.mean is None:

@@ -41,7 +41,7 @@ def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
     sign = 1 if how.lower else -1
     order = sorted(of.of, key=lambda name: sign * of.score(name).score)
     best, runner = order[0], order[1] if len(order) > 1 else None
-    level = [other for other in order[1:] if of.verdict(best, other) != "better"]
+    level = [other for other in order[1:] if of.verdict(other, best) != "worse"]
     first, second = of.score(best), of.score(runner) if runner else None
     return {
         **{name: facts[name] for name in TOLD},
@@ -67,12 +67,13 @@ def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
 
 
 def _gap(of: Family, best: str, runner: str | None) -> Row:
-    found = of.between(best, runner) if runner else None
+    less = of.between(runner, best) if runner else None
+    found = less.turned() if less else None
     return {
         "difference": found.value if found else None,
         "difference_low": found.low if found else None,
         "difference_high": found.high if found else None,
-        "p": of.p(best, str(runner)),
+        "p": of.p(str(runner), best),
         "better_on": (found.lower if of.how.lower else found.higher) if found else None,
         "enough": found.enough if found else None,
         "carrier": found.carrier if found else None,
@@ -81,10 +82,10 @@ def _gap(of: Family, best: str, runner: str | None) -> Row:
 
 def _needed(of: Family, best: str, other: str) -> str:
     """Return how many units would tell the two, "negligible", or "?" where none can be told."""
-    found = of.between(best, other)
+    found = of.between(other, best)
     if found is not None and negligible(found.value, relative=of.how.relative):
         return "negligible"
-    return str(of.needed(best, other) or "?")
+    return str(of.needed(other, best) or "?")
 
 
 def choice(facts: list[Row]) -> list[str]:

@@ -8,11 +8,13 @@ import pandas as pd
 
 from harness.reports.stats.cells import cells
 from harness.reports.stats.family import FAILED, asked
-from harness.reports.stats.measure import Measure, difference, measure, units
+from harness.reports.stats.family import KEPT as KEPT_UNITS
+from harness.reports.stats.measure import Measure, Units, difference, measure, units
 from harness.reports.writing.sentences import records
 
 KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
 REACH = " reach"  # how the summary's columns of it end
+Cells = dict[Any, Units]  # by scaling and length
 ENDS = ("length", "low", "high")
 NONE = (
     "no length can be judged: it needs scores above 0 inside the trained window, of retrieval or "
@@ -29,8 +31,12 @@ def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
         here = table[(table["model"] == model) & (table["task"] == task)]
         own = _own(here)
         if own is not None and how.across and how.made != "unknown" and own["score"] > 0:
-            for _, lengths in here.groupby("scaling", sort=False):
-                rows.append(_row(lengths, samples, own, how, kept))
+            of = {key: units(rows) for key, rows in samples.groupby(["scaling", "length"])}
+            every = asked(samples)
+            rows += [
+                {**_row(lengths, of, own, how, kept), "asked": every}
+                for lengths in _by_method(here)
+            ]
     if not rows:
         raise ValueError(NONE)
     whole = ("effective_length", "low", "high")
@@ -47,8 +53,16 @@ def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
     return None
 
 
+def _by_method(here: pd.DataFrame) -> list[list[dict[str, Any]]]:
+    """Return the cells of every method, lengths rising."""
+    made: dict[str, list[dict[str, Any]]] = {}
+    for cell in records(here):
+        made.setdefault(cell["scaling"], []).append(cell)
+    return list(made.values())
+
+
 def _row(
-    lengths: pd.DataFrame, samples: pd.DataFrame, own: pd.Series[Any], how: Measure, kept: float
+    lengths: list[dict[str, Any]], of: Cells, own: pd.Series[Any], how: Measure, kept: float
 ) -> dict[str, Any]:
     """Walk up the lengths of one method beyond that of the model's own score.
 
@@ -57,9 +71,9 @@ def _row(
     least = None if how.lower else kept * float(own["score"])
     found: dict[str, int | None] = dict.fromkeys(ENDS)
     open_ends, counts = set(ENDS), [int(own["n"])]
-    longer = lengths[lengths["length"] >= own["length"]]
-    for cell in records(longer):
-        holds, n = _holds(cell, samples, own, how, least)
+    longer = [cell for cell in lengths if cell["length"] >= own["length"]]
+    for cell in longer:
+        holds, n = _holds(cell, of, own, how, least)
         held = {end for end in ENDS if holds[end]}
         if cell["length"] > own["length"]:
             held = open_ends = open_ends & held
@@ -69,24 +83,24 @@ def _row(
     told = ("model", "task", "metric", "trained_length")
     return {
         **{name: own[name] for name in told}, "measure": how.name,
-        "scaling": lengths["scaling"].iloc[0],
+        "scaling": lengths[0]["scaling"],
         "effective_length": found["length"], "low": found["low"], "high": found["high"],
-        "longest": int(longer["length"].max()), "least_score": least, "own_score": own["score"],
-        "own_scaling": own["scaling"], "n": min(counts), "asked": asked(samples),
-        "units": how.units,
+        "longest": max(int(cell["length"]) for cell in longer), "least_score": least,
+        "own_score": own["score"], "own_scaling": own["scaling"],
+        "n": min(counts), "units": how.units,
     }  # fmt: skip
 
 
 def _holds(
     cell: dict[str, Any],
-    samples: pd.DataFrame,
+    of: Cells,
     own: pd.Series[Any],
     how: Measure,
     least: float | None,
 ) -> tuple[dict[str, bool], int]:
     """Tell whether a length holds, by its score, surely and possibly, and of how many units.
 
-    Where the method failed on some, it does not surely.
+    Where the method failed on some, it does not surely; of too few it possibly does.
     """
     if cell["score"] is None:
         return dict.fromkeys(ENDS, False), 0
@@ -94,18 +108,15 @@ def _holds(
         return dict.fromkeys(ENDS, True), int(own["n"])
     value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
     if least is None:
-        at_length = samples[samples["length"] == cell["length"]]
-        in_window = samples[samples["length"] == own["length"]]
-        found = difference(
-            units(at_length[at_length["scaling"] == cell["scaling"]]),
-            units(in_window[in_window["scaling"] == own["scaling"]]),
-            how,
-        )
+        there, inside = ((one["scaling"], one["length"]) for one in (cell, own))
+        found = difference(of[there], of[inside], how)
         value, low, high, n = -1.0, None, None, 0
         if found is not None:
             ends = (None if end is None else -end for end in (found.high, found.low))
             value, (low, high), n = -found.value, ends, found.n
     held = _within(value, low, high, least or 0)
+    if n < KEPT_UNITS * int(own["n"]):
+        return {"length": False, "low": False, "high": True}, n
     failed = any(status in str(cell["status"]) for status in FAILED)
     return {**held, "low": held["low"] and not failed}, n
 

@@ -60,7 +60,7 @@ def _level(row: Mapping[str, Any], first: str) -> str:
         about = " to ".join(f"{n:,}" for n in some)
         notes.append(f"about {about} would tell {sentences.listed(list(counts))}, if as seen")
     if small:
-        notes.append(f"as seen, no difference worth measuring from {sentences.listed(small)}")
+        notes.append(f"no difference worth measuring is seen from {sentences.listed(small)}")
     if unknown:
         notes.append(f"how many would tell {sentences.listed(unknown)} cannot be told")
     return f"{told} ({'; '.join(notes)})"
