@@ -16,6 +16,10 @@ from tasks._types import Answer, Fact, Question, Sample, Score, Source
 
 VERSION = 1
 METRIC = "accuracy"
+FACTS = {
+    "depth": float, "trial": int, "key": str, "needle": int,
+    "found": str, "logprob": float, "argmax": str,
+}  # fmt: skip
 MOST = 10_000  # trials of one length: a 95 % interval is then 2 points wide at the widest
 
 

@@ -19,6 +19,10 @@ from tasks._types import Answer, Fact, Question, Sample, Score, Source
 
 VERSION = 1
 METRIC = "perplexity"
+FACTS = {
+    "protocol": str, "first": int, "window": int, "bytes": int,
+    "tokens": int, "start": int, "bucket": int, "losses": list,
+}  # fmt: skip
 
 
 def ask(

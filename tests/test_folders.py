@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from harness.cli.show import another_place
 from harness.errors import UserError
 from harness.runs.folders import asked, check_same_question, default_folder, reports_of, runs_in
 from harness.runs.store import RUN
@@ -49,6 +52,15 @@ def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
     put(second, other)
     assert default_folder(other) == second
     assert default_folder(less(record)) == first
+
+
+def test_another_folder_than_the_first_is_said(tmp_path: Path) -> None:
+    """Whoever looks into results/run-MODEL is not left to find another sweep there."""
+    told = StringIO()
+    for name in ("run-tiny", "run-tiny-2"):
+        another_place(tmp_path / name, "tiny", Console(file=told, width=200))
+    assert told.getvalue().count("holds another sweep") == 1
+    assert "run-tiny-2" in told.getvalue()
 
 
 def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from harness.cli.app import main
 from harness.errors import UserError
 from harness.reports.stats.cells import cells
 from harness.runs.frame import make_frame
@@ -29,6 +30,40 @@ def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
     table = cells(make_frame([run]))
     assert table["status"].tolist() == ["2 of 3 ok, 1 not_measured"]
     assert table["n"].tolist() == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("bytes", "x"), ("tokens", [1.0]), ("losses", 3), ("bucket", None), ("start", True)],
+)
+def test_a_fact_of_another_kind_costs_its_sample_alone(
+    run: Path, name: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is marked, with the reason, and every report is made of the rest."""
+    first, *others = (run / SAMPLES).read_text().splitlines()
+    record = json.loads(first)
+    record["facts"][name] = value
+    (run / SAMPLES).write_text("\n".join([json.dumps(record), *others, ""]))
+    frame = make_frame([run])
+    assert frame["status"].tolist() == ["failed", "ok", "ok"]
+    assert f"the fact {name} is" in frame["reason"][0]
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(run), "--report", "scores", "bits_per_byte", "loss_by_position"])
+    assert not ended.value.code
+    assert "bits_per_byte" in capsys.readouterr().out
+
+
+def test_a_report_that_fails_ends_no_other(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says why, the exit status says so too, and the tables that follow are written."""
+    mine = tmp_path / "mine.py"
+    mine.write_text('"""Fails."""\ndef make(frame): return frame["absent"]\n')
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(run), "--report", str(mine), "scores", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 1
+    assert "No mine: report mine failed: KeyError" in capsys.readouterr().out
+    assert (tmp_path / "out" / "scores.csv").exists()
 
 
 def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) -> None:

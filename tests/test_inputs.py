@@ -26,6 +26,7 @@ from harness.data.corpus import make_corpora, open_all
 from harness.data.tokenize import make_reader, tokenize
 from harness.errors import UserError
 from harness.plugins import load
+from harness.replacing import UNFINISHED
 from tests.reading import read, refused
 from tests.tiny import tiny_tokenizer
 
@@ -351,6 +352,15 @@ class TestCache:
                 file.write_bytes(damaged)
                 assert make_reader(tiny_tokenizer())(text) == right
         assert [path.suffix for path in file.parent.iterdir()] == [".tokens"]
+
+    def test_what_a_kill_left_is_removed(self, text: str, tmp_path: Path) -> None:
+        """A file that was never finished is gone once the next text is kept."""
+        make_reader(tiny_tokenizer())(text)
+        (file,) = tmp_path.rglob("*.tokens")
+        left = file.with_name(UNFINISHED.replace("*", "0" * 16))
+        left.write_bytes(b"half")
+        make_reader(tiny_tokenizer())(text + "more")
+        assert sorted({path.suffix for path in file.parent.iterdir()}) == [".tokens"]
 
     def test_writers_at_once_leave_one_whole_file(self, text: str, tmp_path: Path) -> None:
         """Many writers of one text get the same tokens, and the file that stays is whole."""

@@ -12,6 +12,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from harness.cli.app import main
 from harness.data import arrow, corpus, embedded
 from harness.data.corpus import Corpora, make_corpora, open_all
 from harness.data.documents import open_documents
@@ -56,9 +57,21 @@ def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
     (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
     (entry,) = read(tmp_path / "page.txt").entries()
     assert entry["markup"] == "html"
-    assert "page.txt look like HTML" in warnings([entry])[0]
+    assert "page.txt looks like HTML" in warnings([entry])[0]
     assert not is_html(f"{PROSE} A <p> begins a paragraph, and a < b.")
     assert [name for name, text in embedded.held_out() if is_html(text)] == []
+
+
+def test_a_warning_stands_below_the_tables(
+    tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """What makes the scores doubtful is said again where the scores are seen."""
+    page = tmp_path / "page.html"
+    page.write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")
+    words = ["--docs", page, "--scaling", "none", "--task", "perplexity:tail=16", "--length", "64"]
+    with pytest.raises(SystemExit):
+        main(list(map(str, ["run", "--model", tiny, *words, "--out", tmp_path / "run"])))
+    assert capfd.readouterr().err.rstrip().endswith("Extract the text first.")
 
 
 def test_a_text_of_unknown_tokens_is_a_warning() -> None:

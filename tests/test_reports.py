@@ -22,6 +22,7 @@ import harness.reports
 from harness.reports import curves, passkey_map, scores
 from harness.reports.drawing import style
 from harness.reports.drawing.style import SIZE, folded, letter
+from harness.reports.stats.cells import cells
 from harness.reports.writing.tables import markdown, wide
 from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
@@ -128,8 +129,8 @@ def test_equal_frames_make_equal_files() -> None:
 # Tables.
 
 GOLDEN = """\
-model,task,scaling,length,stretch,metric,score,low,high,n,status,trained_length,frequencies
-m,perplexity,none,128,1.0,perplexity,20.0,18.0,22.5,2,ok,256,aa
+model,task,scaling,length,relative_length,metric,score,low,high,n,status,trained_length,frequencies
+m,perplexity,none,128,0.5,perplexity,20.0,18.0,22.5,2,ok,256,aa
 m,perplexity,none,512,2.0,perplexity,40.5,,,1,"1 of 2 ok, 1 not_finite",256,ab
 m,perplexity,mine,512,2.0,perplexity,,,,,out_of_memory,256,ac
 m,passkey,none,512,2.0,accuracy,0.5,0.095,0.905,2,ok,256,ab
@@ -174,7 +175,7 @@ def test_wide_puts_score_and_interval_in_one_text() -> None:
     """People read scalings down and lengths across, and see why a cell is empty."""
     perplexity, passkey = (wide(scores.make(small()))[title] for title in TITLES)
     assert markdown(perplexity) == (
-        "| scaling   | 128 (1×)          | 512 (2×)      |\n"
+        "| scaling   | 128 (0.5×)        | 512 (2×)      |\n"
         "|:----------|:------------------|:--------------|\n"
         "| none      | 20.0 [18.0, 22.5] | 40.5 (1 of 2) |\n"
         "| mine      |                   | out of memory |"
@@ -375,3 +376,10 @@ def test_titles_break_where_options_begin() -> None:
     lines = folded(text, 24 * letter(SIZE)).split("\n")
     assert lines == ["reference, perplexity:", "protocol=prefix,", "stride=256"]
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+
+
+def test_a_length_inside_the_window_is_a_part_of_it() -> None:
+    """Tables and axes say 0.5×, not 1×, for half of the window."""
+    table = cells(small())
+    assert "128 (0.5×)" in next(iter(wide(table).values()))
+    assert style.tick_label(128, 256) == "128\n0.5×"

@@ -184,6 +184,28 @@ def test_a_batch_systems_end_is_an_interrupt(
     assert len(samples(tmp_path)) == 1
 
 
+@pytest.mark.parametrize(
+    ("place", "told"),
+    [("sweep.plan.make_plan", ""), ("sweep.answer.load_weights", "; nothing was measured yet")],
+)
+def test_an_interrupt_promises_what_there_is(
+    place: str,
+    told: str,
+    tiny: Path,
+    docs: Path,
+    tmp_path: Path,
+    ropewalk: Ropewalk,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where nothing was measured, none is said to be kept."""
+
+    def ended(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"harness.{place}", ended)
+    assert ropewalk(*sweep(tiny, docs, tmp_path)).err.endswith(f"Interrupted{told}.\n")
+
+
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
 def test_an_end_before_anything_is_measured_is_an_interrupt(
     name: str,

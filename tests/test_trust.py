@@ -208,18 +208,20 @@ class TestNames:
         own = tmp_path / f"{HOSTILE.replace('/', '').replace(':', '')}.py"
         shutil.copy(ROOT / "scaling" / "pi.py", own)
         words = ["--model", model, "--docs", texts, "--task", "perplexity:tail=16"]
-        words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", tmp_path / "run"]
+        run = tmp_path / "\x1b[2Jrun"
+        words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", run]
         assert call("run", *words, "--dry-run") == 0
         assert call("run", *words) == 0
+        assert call("report", run) == 0
         shown = "".join(capsys.readouterr())
         assert "[red]*x*" in shown
         assert "\x1b" not in shown
-        table = (tmp_path / "run" / "reports" / "scores.md").read_text()
+        table = (run / "reports" / "scores.md").read_text()
         rows = [line for line in table.splitlines() if line.startswith("|")]
         assert {line.replace("\\|", "").count("|") for line in rows} == {4}
         assert "<b>" not in table.replace("\\<b>", "")
         assert "](http" not in table.replace("\\](http", "")
-        assert (tmp_path / "run" / "reports" / "curves.png").exists()
+        assert (run / "reports" / "curves.png").exists()
 
     def test_names_are_no_places(self, tiny: Path, docs: Path, tmp_path: Path) -> None:
         """A model called .. or . is swept into a folder of its own name below --out."""
@@ -428,6 +430,14 @@ class TestFuzz:
         told = capsys.readouterr().err
         assert "\x1b" not in told
         assert "\\x1b[2J" in told
+
+    def test_a_name_has_a_bound(self, measured: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A model called by 100,000 characters is refused before anything is drawn of it."""
+        record = json.loads((measured / "run.json").read_text())
+        record["model"]["name"] = "x" * 100_000
+        (measured / "run.json").write_text(json.dumps(record))
+        assert call("report", measured) == 2
+        assert "model.name: has 100,000 characters" in capsys.readouterr().err
 
     def test_a_damaged_record_stops_a_sweep_in_a_sentence(
         self, measured: Path, tiny: Path, docs: Path, capsys: pytest.CaptureFixture[str]

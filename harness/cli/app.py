@@ -90,19 +90,17 @@ def main(arguments: list[str] | None = None) -> Any:
         # Else Python would write the rest of the buffer again at the end.
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
         with suppress(OSError):
-            _refused(f"{reason(error)}{_kept(arguments)}")
+            _refused(f"{reason(error)}{_kept(error)}")
         status = REFUSED
-    except KeyboardInterrupt:
-        err.print(f"Interrupted{_kept(arguments)}")
+    except KeyboardInterrupt as error:
+        err.print(f"Interrupted{_kept(error)}")
         status = INTERRUPTED
     sys.exit(status)
 
 
-def _kept(arguments: list[str] | None) -> str:
-    """Return the end of a sentence: what is kept, for a command that measures."""
-    words = sys.argv[1:] if arguments is None else arguments
-    measures = words[:1] in (["run"], ["rerun"])
-    return "; everything measured is kept. The same command goes on." if measures else "."
+def _kept(error: BaseException) -> str:
+    """Return how a sentence ends: of a command that measured, with what becomes of that."""
+    return "".join(f"; {note}" for note in getattr(error, "__notes__", ())) + "."
 
 
 def _refused(told: str) -> int:

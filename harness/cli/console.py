@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
+
+from harness.names import printable
+from harness.runs.store import SAMPLES
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
@@ -34,11 +38,25 @@ err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
 
 def say(sentence: str) -> None:
     """Print a sentence on stderr as it is."""
-    err.print(sentence, highlight=False, markup=False)
+    err.print(printable(sentence), highlight=False, markup=False)
 
 
 Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 Switch = Annotated[bool | None, Parameter(negative="")]
+
+
+@contextmanager
+def keeping(folders: Sequence[Path]) -> Iterator[None]:
+    """Have what ends a measurement in its midst say whether anything in its folders is kept."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError) as error:
+        files = [folder / SAMPLES for folder in folders]
+        if any(file.is_file() and file.stat().st_size for file in files):
+            error.add_note("everything measured is kept. The same command goes on")
+        else:
+            error.add_note("nothing was measured yet")
+        raise
 
 
 @contextmanager

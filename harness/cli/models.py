@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.cli import show
-from harness.cli.console import err, say
+from harness.cli.console import err, keeping, say
 from harness.cli.progress import Measuring
 from harness.cluster.workers import Cluster
 from harness.errors import UserError
@@ -38,6 +38,8 @@ def planned(
         plans = _each([spec.model for spec in specs], specs, make)
     records = [describe(plan, None, measuring=False) for plan in plans]
     folders = run_folders(specs[0].out, records, several=len(specs) > 1)
+    if specs[0].out is None:
+        show.another_place(folders[0], plans[0].checkpoint.label, err)
     return list(zip(plans, folders, strict=True))
 
 
@@ -56,7 +58,8 @@ def measured(
         here = ThisProcess(plan.checkpoint.device, watching.passing)
         return folder, measure(plan, folder, watching, ray.anew() if ray else here)
 
-    return _each([plan.checkpoint.label for plan, _ in pairs], pairs, one)
+    with keeping([folder for _, folder in pairs]):
+        return _each([plan.checkpoint.label for plan, _ in pairs], pairs, one)
 
 
 def machine_of(plan: Plan, ray: Cluster | None) -> str:

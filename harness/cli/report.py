@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
+from harness.names import printable
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words stand first
 
@@ -60,7 +61,7 @@ def write(
     """Write the reports of these runs, and show the table and where the files are.
 
     ``tasks`` are those whose code may run beside the built-in ones: a record alone runs none.
-    Returns whether every task could score what was measured; where one could not, it says why.
+    Returns whether every task and report could do its part; where one could not, it says why.
     """
     with err.status("Making tables and figures"):
         from harness.runs.comparable import raw_text, reasons
@@ -87,5 +88,6 @@ def write(
     screen.print("\nTables and figures:", highlight=False)
     for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
         first, *others = (file.suffix for file in files)
-        screen.print(f"  {' '.join([f'{stem}{first}', *others])}", highlight=False, soft_wrap=True)
-    return not len(unscored)
+        told = " ".join([f"{printable(str(stem))}{first}", *others])
+        screen.print(f"  {told}", highlight=False, soft_wrap=True)
+    return not (len(unscored) or written.failed)

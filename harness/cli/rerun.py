@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, screen
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -57,7 +57,8 @@ def rerun(
         return COMPLETE
     device = plan.checkpoint.device
     watching = Measuring(err, plan, this_machine(device))
-    measure(plan, folder, watching, ThisProcess(device, watching.passing))
+    with keeping([folder]):
+        measure(plan, folder, watching, ThisProcess(device, watching.passing))
     found = compare(run, folder)
     for difference in surroundings(run, folder):
         screen.print(f"Differs: {difference}", highlight=False, markup=False, soft_wrap=True)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, err, say, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say, screen
 from harness.cli.report import write
 from harness.cli.settings import with_settings
 from harness.offline import go_offline
@@ -52,6 +52,9 @@ def run(
     folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
     reports = folders[0] if len(specs) == 1 else folders[0].parent
     # Models of one sweep may have different tokenizers: then they stand apart, under a note.
-    whole = write(folders, reports_of(reports), None, specs[0].task, mixed=len(folders) > 1)
+    with keeping(folders):
+        whole = write(folders, reports_of(reports), None, specs[0].task, mixed=len(folders) > 1)
+    for plan, _ in pairs:
+        show.warnings(plan, err)
     show.failures(failed, err)
     return WITH_FAILURES if failed or not whole or len(done) < len(specs) else COMPLETE

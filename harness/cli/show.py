@@ -12,9 +12,10 @@ from rich.table import Table
 from harness.cli.progress import duration
 from harness.data import oddities
 from harness.inspection.notes import notes
+from harness.names import printable
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
-from harness.sweep.cells import Cell, Item
+from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
 from harness.sweep.pace import Pace, known_rates
@@ -27,13 +28,15 @@ MOST = 20  # lines about failures; a sweep can have thousands
 def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
     """Print the cells of a plan, the samples left to measure, and the whole cost."""
     done = measured(checked_samples(folder))
-    table = Table(box=box.SIMPLE, padding=0, title=f"Plan for {folder}", title_justify="left")
+    title = f"Plan for {printable(str(folder))}"
+    table = Table(box=box.SIMPLE, padding=0, title=title, title_justify="left")
     for name in ("task", "scaling"):
         table.add_column(name, no_wrap=True)
-    for name in ("length", "stretch", "att.\nfactor", "samples", "left"):
+    for name in ("length", "window", "att.\nfactor", "samples", "left"):
         table.add_column(name, justify="right")
     table.add_column("frequencies", no_wrap=True)
-    seen = set(done)
+    seen, checkpoint = set(done), plan.checkpoint
+    trained = checkpoint.rope.trained_length
     for cell in plan.cells:
         left = {Item(cell, question).key for question in cell.questions} - seen
         seen |= left
@@ -42,7 +45,7 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
             cell.task,
             cell.scaling,
             str(cell.length),
-            f"{plan.checkpoint.rope.stretch(cell.length):.3g}x",
+            f"{cell.length / trained:.3g}x",
             f"{found.attention_factor:.4g}" if found else "",
             str(len(cell.questions)),
             str(len(left)) if found else "",
@@ -54,17 +57,20 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
     if not work:
         console.print("Complete: nothing to measure.")
         return
-    seconds = Pace.of(plan, work, known_rates(plan, machine)).seconds_left()
-    took = "unknown on this machine yet" if seconds is None else f"about {duration(seconds)} here"
-    cost, checkpoint = estimate(plan, done), plan.checkpoint
+    cost = estimate(plan, done)
     console.print(
         f"{checkpoint.label}: {cost.parameters:,} parameters, {checkpoint.dtype} on "
-        f"{checkpoint.device}, trained window {checkpoint.rope.trained_length:,} tokens, base "
+        f"{checkpoint.device}, trained window {trained:,} tokens, base "
         f"{checkpoint.rope.base:g}.\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
         f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself; "
-        f"time {took}.",
+        f"time {_time(plan, work, machine)}.",
         highlight=False,
     )
+
+
+def _time(plan: Plan, work: Sequence[Batch], machine: str) -> str:
+    seconds = Pace.of(plan, work, known_rates(plan, machine)).seconds_left()
+    return "unknown on this machine yet" if seconds is None else f"about {duration(seconds)} here"
 
 
 def left_out(plan: Plan, console: Console) -> None:
@@ -85,8 +91,7 @@ def left_out(plan: Plan, console: Console) -> None:
         console.print(told + some, highlight=False, markup=False)
     for note in oddities.notes(plan.documents, plan.left_out):
         console.print(note, highlight=False, markup=False)
-    for warning in oddities.warnings(plan.documents):
-        console.print(f"Warning: {warning}", style="bold yellow", highlight=False, markup=False)
+    warnings(plan, console)
     model = plan.checkpoint
     if getattr(model.tokenizer, "chat_template", None):
         console.print(f"{model.label} has a chat template, which is not applied: the text is raw.")
@@ -94,6 +99,19 @@ def left_out(plan: Plan, console: Console) -> None:
     found = notes(model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted)
     for note in found:
         console.print(note, highlight=False, markup=False)
+
+
+def warnings(plan: Plan, console: Console) -> None:
+    """Say what makes scores of the documents mean something else than they seem."""
+    for warning in oddities.warnings(plan.documents):
+        console.print(f"Warning: {warning}", style="bold yellow", highlight=False, markup=False)
+
+
+def another_place(folder: Path, model: str, console: Console) -> None:
+    """Say that the default folder of a model holds another sweep, where this one goes elsewhere."""
+    first = folder.with_name(f"run-{model}")
+    if folder != first:
+        console.print(f"{first} holds another sweep; this one goes to {folder}.", soft_wrap=True)
 
 
 def failures(failed: Sequence[Failure], console: Console) -> None:

@@ -51,8 +51,10 @@ def warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     strange = [d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]]
     lines = []
     if pages:
+        look = "looks" if len(pages) == 1 else "look"
         lines.append(
-            f"{_listed(pages)} look like HTML: the tags are scored as text. Extract the text first."
+            f"{_listed(pages)} {look} like HTML: the tags are scored as text. "
+            "Extract the text first."
         )
     if strange:
         lines.append(

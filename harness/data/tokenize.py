@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,6 +14,8 @@ import numpy as np
 from huggingface_hub import cached_assets_path, constants
 
 from harness.attempt import attempt
+from harness.errors import UserError
+from harness.replacing import replacing
 from tasks._tokens import Tokens
 
 CACHE = 1  # raised when the format of a cached file changes
@@ -114,11 +114,5 @@ def _save(file: Path, found: Read) -> None:
     if ends is None:
         return
     body = np.array([list(tokens), ends[1:]], dtype="<i4").tobytes()
-    with suppress(OSError):  # a full disk costs time, not the sweep
-        handle, name = tempfile.mkstemp(dir=file.parent, suffix=".new")
-        try:
-            with os.fdopen(handle, "wb") as opened:
-                opened.write(hashlib.sha256(body).digest() + body)
-            Path(name).replace(file)
-        finally:
-            Path(name).unlink(missing_ok=True)
+    with suppress(UserError), replacing(file) as new:  # a full disk costs time, not the sweep
+        new.write(hashlib.sha256(body).digest() + body)

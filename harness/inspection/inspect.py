@@ -223,7 +223,7 @@ def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
     waves = [channel.wavelength or math.inf for channel in reading.channels]  # an unrotated pair: ∞
     return [
         reading.scaling,
-        f"{reading.length} ({rope.stretch(reading.length):.3g}x)",
+        f"{reading.length} ({reading.length / rope.trained_length:.3g}x)",
         f"{reading.attention_factor:.4g}",
         *(str(changes.count(kind)) for kind in kinds),
         _unseen([channel.pair for channel in reading.channels if channel.unseen]),

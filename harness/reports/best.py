@@ -46,7 +46,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         texts = [
             {
-                "length": f"{row['length']} ({row['stretch']:.3g}×)",
+                "length": f"{row['length']} ({row['relative_length']:.3g}×)",
                 "best": row["best"],
                 "the same measurement": row["same"],
                 "score [95 %]": sentences.score(row),

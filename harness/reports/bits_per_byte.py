@@ -11,7 +11,7 @@ from harness.reports.writing.tables import across, text
 
 SCORES = ["perplexity", "bits_per_byte", "low", "high"]
 DIGITS = 3  # a hundredth would hide what methods differ by
-COLUMNS = [*CELL, "stretch", *SCORES, "n", "tokens", "bytes", "status"]
+COLUMNS = [*CELL, "relative_length", *SCORES, "n", "tokens", "bytes", "status"]
 
 
 def make(frame: pd.DataFrame) -> pd.DataFrame:

@@ -43,7 +43,8 @@ def make(frame: pd.DataFrame) -> Figure:
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         narrow = columns > 2
-        axes.set_xlabel(f"Context length (tokens){'' if narrow else ' and stretch'}", fontsize=SIZE)
+        unit = "tokens" if narrow else "tokens, trained windows"
+        axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
         if named:
             label_ends(axes, look, tall=1.7)
     drawn = pd.concat([rows for _, rows in groups])

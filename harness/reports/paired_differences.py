@@ -51,7 +51,7 @@ def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
             labels = [folded(name, 2, SIZE - 1) if axes is here[0] else "" for name in order]
             axes.set_yticks(range(len(order)), labels)
             first = rows.iloc[0]
-            where = f"{length_label(int(first['length']))} ({first['stretch']:.3g}×)"
+            where = f"{length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
             over = f"{first['model']}, {first['task']}" if axes is here[0] else ""
             tidy(axes, over, room=2 * room)
             lines = [line for line in (axes.get_title(loc="left"), where) if line]

@@ -16,7 +16,7 @@ from harness.reports.drawing.style import GREY, SIZE, Look, columns_for, foot, s
 from harness.reports.stats.cells import cells
 from harness.reports.stats.measure import LOWER
 
-ENDS = ("score", "low", "high", "length", "stretch")
+ENDS = ("score", "low", "high", "length", "relative_length")
 ROW = 0.19  # inches
 LOG_FROM = 3
 NOTE = (
@@ -53,7 +53,7 @@ def _length(table: pd.DataFrame, words: str, end: str = "") -> str:
     if table[f"length{end}"].nunique() > 1:
         return f"at the {words}"
     row = table.iloc[0]
-    return f"at {row[f'length{end}']} tokens ({row[f'stretch{end}']:.3g}×)"
+    return f"at {row[f'length{end}']} tokens ({row[f'relative_length{end}']:.3g}×)"
 
 
 def _ends(table: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ import pandas as pd
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names
 from harness.runs.comparable import reasons
+from harness.runs.fields import with_sound_facts
 from harness.runs.schema import checked_run, checked_samples
 from tasks._types import Sample, Score
 
@@ -129,8 +130,12 @@ def _cells(
             "metric": task["metric"],
             "asked": len(wanted),
         }
+        kinds = getattr(tasks[cell["task"]].module, "FACTS", {})
         records: dict[str, Mapping[str, Any] | None] = {
-            question: samples.get((cell["key"], question)) for question in wanted
+            question: with_sound_facts(samples[cell["key"], question], kinds)
+            if (cell["key"], question) in samples
+            else None
+            for question in wanted
         }
         place = (run["model"]["name"], cell["task"], cell["scaling"], cell["length"])
         name, failed = folder.resolve().name, cell.get("failed")

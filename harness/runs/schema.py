@@ -2,61 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
+from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from harness.errors import UserError
 from harness.names import printable
+from harness.runs.fields import Count, Facts, Given, Name, Text, Tokens
 from harness.runs.store import RUN, SAMPLES, read_run, read_samples
 from tasks._tokens import kept
 from tasks._types import Question
-
-
-def _is_name(text: str) -> str:
-    if not text.isprintable():
-        message = "should be printable"
-        raise ValueError(message)
-    return text
-
-
-def _is_fact(value: Any) -> Any:
-    numbers = value if isinstance(value, list) else [value]
-    if value is not None and not isinstance(value, str) and not all(map(_is_number, numbers)):
-        message = "should be a text, a finite number, a list of numbers or None"
-        raise ValueError(message)
-    return value
-
-
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int):
-        return abs(value) < 2**63  # the range of a column of a table
-    return isinstance(value, float) and math.isfinite(value)
-
-
-Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
-Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-Fact = Annotated[Any, AfterValidator(_is_fact)]
-COLUMNS = {  # of the frame; a fact may not have the same name
-    "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
-    "score", "low", "high", "n", "unit", "status", "reason", "value", "weight", "seconds",
-    "peak_mib",
-}  # fmt: skip
-
-
-def _is_no_column(name: str) -> str:
-    if name in COLUMNS:
-        message = f"a fact may not be called {name}, which is a column of the frame"
-        raise ValueError(message)
-    return name
-
-
-Facts = dict[Name, Fact]
-Given = dict[Annotated[Name, AfterValidator(_is_no_column)], Fact]  # by a task
 
 
 class _Model(BaseModel):
@@ -88,7 +45,7 @@ class _Cell(BaseModel):
     length: Tokens
     frequencies: Name | None
     key: Name
-    failed: Name | None = None
+    failed: Text | None = None
 
 
 class _Asked(BaseModel):
@@ -125,7 +82,7 @@ class _Sample(BaseModel):
     question: Name
     task: Name
     status: Name
-    reason: Name | None = None
+    reason: Text | None = None
     unit: Name
     value: Annotated[FiniteFloat, Field(strict=True)] | None
     weight: Count

@@ -17,6 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
+from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names
 from harness.replacing import make_folder, replacing
 from harness.reports.drawing.style import drawing, wrapped
@@ -37,11 +38,12 @@ MOST_NAME = 24  # letters in a line of a name in a narrow terminal
 
 @dataclass
 class Written:
-    """The written files, the sentences of each table, and why other reports do not apply."""
+    """What became of the reports: files, what tables say in words, why others are not made."""
 
     files: list[Path] = field(default_factory=list)
     words: dict[str, list[str]] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    failed: bool = False
 
 
 def write_reports(
@@ -56,7 +58,10 @@ def write_reports(
     for given in chosen or names("report"):
         report = load("report", given)
         name = report.label.partition(":")[0]
-        made = call(f"report {report.label}", partial(_made, report, frame))
+        try:
+            made = call(f"report {report.label}", partial(_made, report, frame))
+        except UserError as error:  # the other reports are made all the same
+            made, written.failed = str(error), True
         if isinstance(made, str):
             written.skipped[report.label] = made
             for suffix in (*TABLES, *FIGURES):  # of an earlier sweep of this folder

@@ -20,7 +20,7 @@ def where_changed(table: pd.DataFrame, changed: pd.Series[bool]) -> pd.DataFrame
 def by_length(
     table: pd.DataFrame, panel: Callable[[Axes, pd.DataFrame], None]
 ) -> tuple[Figure, list[Axes]]:
-    """Draw a panel of every length's rows, titled with model, length and stretch."""
+    """Draw a panel of every length's rows, titled with model, length and relative length."""
     groups = list(table.groupby("length"))
     columns = columns_for(len(groups), 1)
     figure, panels = sheet(len(groups), columns, panel_height=2.6)
@@ -29,5 +29,5 @@ def by_length(
         panel(axes, rows)
         first = rows.iloc[0]
         name = f"{first['model']}, {length_label(int(str(length)))} tokens"
-        tidy(axes, f"{name} ({first['stretch']:.3g}×)", room=room)
+        tidy(axes, f"{name} ({first['relative_length']:.3g}×)", room=room)
     return figure, panels

@@ -184,8 +184,8 @@ def length_label(length: int) -> str:
 
 
 def tick_label(length: int, trained_length: int) -> str:
-    """Return a length over its stretch, as in "512" over "2×"."""
-    return f"{length_label(length)}\n{max(1.0, length / trained_length):.3g}×"
+    """Return a length over what it is of the window, as in "512" over "2×"."""
+    return f"{length_label(length)}\n{length / trained_length:.3g}×"
 
 
 def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:

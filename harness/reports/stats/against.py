@@ -13,7 +13,7 @@ from harness.reports.stats.paired import ENOUGH, SURE
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
 
-TOLD = ("model", "task", "metric", "trained_length", "length", "stretch", "scaling")
+TOLD = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
 FOUND = ("value", "low", "high", "p")
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]
 MEASURED = ["model", "task", "length", "frequencies", "score"]
-COLUMNS = [*CELL, "stretch", "metric", *SCORE, "status", "trained_length", "frequencies"]
+COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status", "trained_length", "frequencies"]
 
 
 def cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -52,9 +52,9 @@ def _cell(samples: pd.DataFrame) -> dict[str, object]:
         runs = ", ".join(measured["run"].unique())
         message = f"{cell} has several scores ({scores}) in {runs}; report these runs apart"
         raise ValueError(message)
-    stretch = max(1.0, facts["length"] / facts["trained_length"])
+    relative = facts["length"] / facts["trained_length"]
     status = _summary(samples["status"])
-    return {**facts.reindex(COLUMNS), "stretch": stretch, "status": status}
+    return {**facts.reindex(COLUMNS), "relative_length": relative, "status": status}
 
 
 def _summary(statuses: pd.Series[str]) -> str:

@@ -12,7 +12,7 @@ from harness.reports.stats.measure import Measure, measure
 from harness.reports.stats.needed import negligible
 
 Row = dict[str, Any]
-TOLD = ("model", "task", "metric", "trained_length", "length", "stretch")
+TOLD = ("model", "task", "metric", "trained_length", "length", "relative_length")
 
 
 def ranking(frame: pd.DataFrame) -> pd.DataFrame:

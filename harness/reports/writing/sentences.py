@@ -50,7 +50,7 @@ def at(row: Mapping[Any, Any]) -> str:
     tokens = f"({int(row['length'])} tokens)"
     if row["length"] <= row["trained_length"]:
         return f"Inside the window {tokens}"
-    return f"At {row['stretch']:.3g}x the window {tokens}"
+    return f"At {row['relative_length']:.3g}x the window {tokens}"
 
 
 def chance(p: float) -> str:

@@ -22,7 +22,9 @@ def across(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     tables = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         facts = rows.to_dict("records")
-        heads = {cell["length"]: f"{cell['length']} ({cell['stretch']:.3g}×)" for cell in facts}
+        heads = {
+            cell["length"]: f"{cell['length']} ({cell['relative_length']:.3g}×)" for cell in facts
+        }
         lengths = sorted(heads)
         texts = rows.pivot(index="scaling", columns="length", values="text")
         texts = texts.reindex(index=rows["scaling"].unique(), columns=lengths).fillna("")

@@ -1,0 +1,103 @@
+"""The names, numbers and facts that a record may hold."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field
+
+from harness.errors import reason
+from harness.reading import MIB
+from harness.runs.store import LINE
+
+LONGEST = 4096  # characters of a name, which tables and figures show whole
+LETTER, NUMBER = 6, 26  # bytes that one may take in a line of JSON
+
+
+def _is_text(text: str) -> str:
+    if not text.isprintable():
+        message = "should be printable"
+        raise ValueError(message)
+    return text
+
+
+def _is_name(text: str) -> str:
+    if len(text) > LONGEST:
+        message = f"has {len(text):,} characters, at most {LONGEST:,} are allowed"
+        raise ValueError(message)
+    return text
+
+
+def _is_fact(value: Any) -> Any:
+    if isinstance(value, str):
+        value.encode()  # a ValueError of half a letter, which no file holds
+        return value
+    numbers = value if isinstance(value, list) else [value]
+    if value is not None and not all(map(_is_number, numbers)):
+        message = "should be a text, a finite number, a list of numbers or None"
+        raise ValueError(message)
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**63  # what a column of a table holds
+    return isinstance(value, float) and math.isfinite(value)
+
+
+Text = Annotated[str, AfterValidator(_is_text), Field(strict=True)]
+Name = Annotated[Text, AfterValidator(_is_name)]
+Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
+Fact = Annotated[Any, AfterValidator(_is_fact)]
+COLUMNS = {  # of the frame, which a fact of the same name would not reach
+    "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
+    "score", "low", "high", "n", "unit", "status", "reason", "value", "weight", "seconds",
+    "peak_mib",
+}  # fmt: skip
+
+
+def _is_no_column(name: str) -> str:
+    if name in COLUMNS:
+        message = f"a fact may not be called {name}, which is a column of the frame"
+        raise ValueError(message)
+    return name
+
+
+def _fit(facts: dict[str, Any]) -> dict[str, Any]:
+    sizes = (LETTER if isinstance(fact, str) else NUMBER for fact in facts.values())
+    lengths = (len(fact) if isinstance(fact, str | list) else 1 for fact in facts.values())
+    size = sum(map(operator.mul, sizes, lengths)) + sum(LETTER * len(name) for name in facts)
+    if size > LINE // 2:
+        message = f"up to {size / MIB:,.0f} MiB in a record, at most {LINE // 2 // MIB} are written"
+        raise ValueError(message)
+    return facts
+
+
+Facts = dict[Name, Fact]
+Given = Annotated[  # by a task
+    dict[Annotated[Name, AfterValidator(_is_no_column)], Fact], AfterValidator(_fit)
+]
+
+
+def with_sound_facts(record: Mapping[str, Any], kinds: Mapping[str, type]) -> Mapping[str, Any]:
+    """Return a sample as it is, or as failed where a fact is not of the kind its task has it of.
+
+    ``kinds`` are a task's FACTS; the facts of another kind are left out, for no table holds both.
+    """
+    facts = record["facts"]
+    wrong = [name for name in kinds if name in facts and not _is_of(kinds[name], facts[name])]
+    if record["status"] != "ok" or not wrong:
+        return record
+    kept = {name: fact for name, fact in facts.items() if name not in wrong}
+    told = f"the record is damaged: the fact {wrong[0]} is {reason(repr(facts[wrong[0]]))}"
+    return {**record, "status": "failed", "reason": told, "value": None, "facts": kept}
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    if kind is int:
+        return type(value) is int and value >= 0
+    return type(value) in ((int, float) if kind is float else (kind,))
