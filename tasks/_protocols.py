@@ -11,6 +11,7 @@ from typing import Literal
 from tasks._tokens import Tokens
 from tasks._types import Passage
 
+MOST = 300_000  # windows of a task; a plan has no room for more questions
 Protocol = Literal["tail", "prefix", "press", "disjoint", "overlap"]
 
 
@@ -180,6 +181,33 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
     if protocol in ("press", "overlap") and not 0 < layout.stride <= most:
         message = f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"
         raise ValueError(message)
+
+
+def check_count(
+    protocol: Protocol, passages: Sequence[Passage], lengths: Sequence[int], layout: Layout
+) -> None:
+    """Raise ValueError for more windows than a sweep may have, before one is made."""
+    many = sum(count(protocol, passages, length, layout) for length in lengths)
+    if many > MOST:
+        message = (
+            f"the documents have {many:,} windows of this protocol and these lengths, at most"
+            f" {MOST:,} are measured: ask for a larger stride, or for fewer documents or lengths"
+        )
+        raise ValueError(message)
+
+
+def count(protocol: Protocol, passages: Sequence[Passage], length: int, layout: Layout) -> int:
+    """Return how many windows a protocol has at one length."""
+    if protocol == "overlap":
+        total = sum(len(layout.opening) + len(passage.tokens) for passage in passages)
+        return len(overlap_starts(total, length, layout.stride))
+    if protocol == "tail":
+        return sum(len(tail_ends(passage, layout)) for passage in passages)
+    if protocol == "prefix":
+        return len(passages)
+    stride = layout.stride if protocol == "press" else layout.room(length)
+    unseen = (len(p.tokens) + len(layout.opening) - length for p in passages)
+    return sum(1 - -tokens // stride for tokens in unseen)
 
 
 def fitting(passages: list[Passage], protocol: Protocol, layout: Layout) -> list[Passage]:

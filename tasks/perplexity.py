@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from tasks._intervals import ratio
 from tasks._positions import by_position
-from tasks._protocols import PROTOCOLS, Layout, Protocol, check, fitting
+from tasks._protocols import PROTOCOLS, Layout, Protocol, check, check_count, fitting
 from tasks._types import Answer, Fact, Question, Sample, Score, Source
 
 VERSION = 1
@@ -49,6 +49,7 @@ def ask(
     layout = Layout(source.opening, tail, stride, windows, max(lengths))
     check(protocol, layout, min(lengths))
     passages = fitting(list(source.passages()), protocol, layout)
+    check_count(protocol, passages, lengths, layout)
     for length in lengths:
         for window in PROTOCOLS[protocol](passages, length, layout):
             facts: dict[str, Fact] = {"protocol": protocol, "first": window.first}

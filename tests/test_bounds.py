@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from harness.errors import UserError
 from harness.sweep import bounds
 from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
-from tasks._types import Passage, Question
+from tasks import perplexity
+from tasks._protocols import PROTOCOLS, Layout, Protocol, count, fitting
+from tasks._types import Passage, Question, Source
 from tests.tiny import save_tiny
 
 
@@ -55,6 +58,25 @@ def test_questions_have_a_bound(tiny: Path, docs: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(bounds, "QUESTIONS", 50)
     task = ("perplexity:protocol=overlap,stride=1",)
     assert "more than 50 questions" in refused(model=str(tiny), docs=str(docs), task=task)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_windows_are_counted_before_they_are_made(protocol: Protocol) -> None:
+    """The count is that of the windows there are, of any protocol, with and without a begin."""
+    texts = [Passage(str(size), range(size)) for size in (200, 256, 321)]
+    for opening, length, stride in product(((), (0,)), (64, 199), (1, 7, 64)):
+        layout = Layout(opening, 16, stride, 3, 199)
+        found = fitting(texts, protocol, layout) if protocol != "tail" else texts[2:]
+        many = list(PROTOCOLS[protocol](found, length, layout))
+        assert count(protocol, found, length, layout) == len(many)
+
+
+def test_windows_a_token_apart_are_refused_at_once() -> None:
+    """Of a million tokens none is made; the sentence has their number."""
+    book = Passage("book", range(1_000_000))
+    source = Source(lambda _: [], lambda _: "", 0, 512, lambda: [book])
+    with pytest.raises(ValueError, match="999,488 windows .* at most 300,000"):
+        next(perplexity.ask(source, [512], protocol="overlap", stride=1))
 
 
 def test_tokens_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:

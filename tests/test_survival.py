@@ -186,7 +186,7 @@ def test_a_batch_systems_end_is_an_interrupt(
 
 @pytest.mark.parametrize(
     ("place", "told"),
-    [("sweep.plan.make_plan", ""), ("sweep.answer.load_weights", "; nothing was measured yet")],
+    [("cli.models.make_plan", ""), ("sweep.answer.load_weights", "; nothing was measured yet")],
 )
 def test_an_interrupt_promises_what_there_is(
     place: str,
@@ -222,7 +222,7 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
         signal.raise_signal(getattr(signal, name))
         return planned(*words, **more)
 
-    monkeypatch.setattr("harness.sweep.plan.make_plan", ended)
+    monkeypatch.setattr("harness.cli.models.make_plan", ended)
     words = [*sweep(tiny, docs, tmp_path), "--dry-run"]
     before = signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import tracemalloc
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from harness.data.source import make_source
 from harness.engine.gather import Gather
 from harness.engine.prefix_tree import build_tree, in_order
-from tasks import perplexity
+from tasks import passkey, perplexity
 from tasks._tokens import Tokens
 from tasks._types import Passage, Question
 from tests.tiny import tiny_tokenizer
@@ -105,3 +106,24 @@ def test_a_book_is_kept_in_twelve_bytes_a_token() -> None:
     assert now < 1.3e6
     assert book.ends is not None
     assert book.ends[100_000] == 100_000
+
+
+def test_a_text_is_encoded_once() -> None:
+    """Prompts of the same sentences ask the tokenizer for each of them once."""
+    asked: list[str] = []
+    tokenizer = tiny_tokenizer()
+
+    class Counting:
+        is_fast, bos_token_id = True, 0
+
+        def __call__(self, text: str, **options: Any) -> Any:
+            asked.append(text)
+            return tokenizer(text, **options)
+
+        def decode(self, tokens: list[int], **options: Any) -> Any:
+            return tokenizer.decode(tokens, **options)
+
+    source = make_source(Counting(), list, 64)
+    prompts = list(passkey.ask(source, [512], depths=2, trials=4))
+    assert len(prompts) == 8
+    assert len(asked) < 10 + 3 * 8

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from harness.data.tokenize import tokenize
+from tasks._tokens import Tokens
 from tasks._types import Passage, Source
 
 
@@ -26,8 +27,12 @@ def source_of(
 ) -> Source:
     """Return the Source of a tokenizer and of documents in its tokens, read on the first use."""
 
+    @lru_cache(maxsize=64)  # a prompt is mostly made of the same few texts
+    def encoded(text: str) -> Tokens:
+        return tokenize(tokenizer, text)[0]
+
     def encode(text: str) -> list[int]:
-        return list(tokenize(tokenizer, text)[0])
+        return list(encoded(text))
 
     def decode(tokens: Sequence[int]) -> str:
         text: str = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)
