@@ -1,4 +1,4 @@
-"""The mathematics. A public module here is a scaling method; the file is its registration.
+"""The scaling methods: every public module is one, and the file is its registration.
 
 A method is a function ``frequencies(rope, length, *, options) -> Frequencies``, or where it also
 moves relative positions ``bands(rope, length, *, options) -> Bands``. The types are exported here.

@@ -1,4 +1,4 @@
-"""What a method that moves positions returns: bands of query-key pairs, and their positions."""
+"""Define bands: sets of query-key pairs, with the positions that they are rotated to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from scaling._types import Frequencies
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Some of the pairs of a causal attention, and the positions their rotation sees.
+    """Some of the pairs of a causal attention, and the positions of their rotation.
 
-    Row r stands for the query at position ``start + r``. It meets the keys ``first[r]`` up to, not
+    Row r is the query at position ``start + r``. It meets the keys ``first[r]`` up to, not
     including, ``end[r]`` (int64 ``(rows,)``; none where they are equal). Its query is rotated to
     position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed) and the key at position n
     to ``key[n]`` (float64, as many as ``end`` reaches), both at ``frequencies``; so the relative
@@ -29,7 +29,7 @@ class Band:
     start: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what would give a silent wrong number later."""
+        """Raise ValueError for values that would give wrong numbers later."""
         shapes = {tuple(row.shape) for row in (self.first, self.end, self.query)}
         if len(shapes) != 1 or self.key.dim() != 1 or len(next(iter(shapes))) != 1:
             message = f"first, end and query must be rows of one length, got {sorted(shapes)}"
@@ -57,7 +57,7 @@ class Band:
         return int((self.end - self.first).sum())
 
     def upto(self, length: int) -> Band:
-        """Return what is left of the band in a context of this many tokens."""
+        """Return the band in a context of only this many tokens."""
         rows = slice(0, max(0, length - self.start))
         first, end, query = self.first[rows], self.end[rows], self.query[rows]
         reached = int(end.max()) if len(end) else 0
@@ -81,7 +81,7 @@ class Bands:
     query_scale: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Drop what is empty; refuse pairs that would count twice, and rows without a pair."""
+        """Drop empty bands; raise ValueError for double pairs and for rows without a pair."""
         kept = tuple(b for b in (band.upto(self.length) for band in self.bands) if b.pairs)
         object.__setattr__(self, "bands", kept)
         rows = torch.cat([band.start + torch.arange(len(band.first)) for band in kept])
@@ -113,7 +113,7 @@ class Bands:
 
     @property
     def frequencies(self) -> Frequencies:
-        """Return those with which the last query meets the last key it meets."""
+        """Return the frequencies of the last query and its last key."""
         last = [band for band in self.bands if band.start + len(band.first) == self.length]
         met = [band for band in last if int(band.end[-1]) > int(band.first[-1])]
         return max(met, key=lambda band: int(band.end[-1])).frequencies
@@ -129,7 +129,7 @@ class Bands:
         return max(_reach(band) for band in self.bands)
 
     def relative(self, query: int) -> torch.Tensor:
-        """Return what a query's relative position to every key up to itself is rotated as.
+        """Return the relative positions that a query and every key up to it are rotated to.
 
         float64 ``(query + 1,)``, tokens; NaN for a key that it does not meet.
         """
@@ -148,10 +148,10 @@ class Bands:
 
 
 def plainest(found: Bands) -> Bands | Frequencies:
-    """Return bare frequencies where the bands are no more than those.
+    """Return only frequencies where the bands are equivalent to them.
 
-    They are where all pairs are met, at one method's frequencies and at the true positions, as most
-    methods have it inside the trained window.
+    They are where all pairs are met, at the same frequencies and at the true positions, as in most
+    methods inside the trained window.
     """
     scale = found.query_scale
     if scale is not None and bool((scale == 1).all()):
@@ -163,12 +163,12 @@ def plainest(found: Bands) -> Bands | Frequencies:
 
 
 def _unmoved(band: Band) -> bool:
-    """Tell whether a band's queries and keys are rotated to their true positions."""
+    """Return whether a band's queries and keys are rotated to their true positions."""
     return _counted(band.query, band.start) and _counted(band.key)
 
 
 def _counted(row: torch.Tensor, start: int = 0) -> bool:
-    """Tell whether a row counts up by one from its start."""
+    """Return whether a row counts up by one from its start."""
     return torch.equal(row, torch.arange(start, start + len(row), dtype=row.dtype))
 
 

@@ -1,4 +1,4 @@
-"""What ``on=`` takes: the method that another one builds on."""
+"""Resolve ``on=``: the method that another one builds on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Method = Callable[[Rope, int], Frequencies | Bands | Served]
 
 
 def found_on(on: Method, rope: Rope, length: int) -> Frequencies | Bands:
-    """Return what a method makes of a length; raise ValueError for one that is run as served."""
+    """Return a method's result at a length; raise ValueError for one that is run as served."""
     found = on(rope, length)
     if isinstance(found, Served):
         message = f"on={_name(on)} only runs as it is served; nothing can build on it"

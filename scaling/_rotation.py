@@ -1,4 +1,4 @@
-"""What a method may return."""
+"""Define the types that a method may return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A scaling that only transformers' own stateful rotary embedding gives, run as it is served."""
+"""Define a scaling that runs transformers' own stateful rotary embedding, as it is served."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from scaling._types import Frequencies
 class Served:
     """The library's own rope type, whose frequencies follow the tokens it has seen.
 
-    ``rope_parameters`` are what is added to the config's own (``rope_type`` and what goes with
-    it), ``trained_length`` its window in tokens; ``frequencies`` those it would have if all tokens
+    ``rope_parameters`` are added to the config's own (``rope_type`` and its parameters),
+    ``trained_length`` is its window in tokens; ``frequencies`` those it would have if all tokens
     of the context were known at once. The prompt up to the first target is read in one forward,
     the targets one token at a time: keys cached early keep the frequencies of their time.
     """
@@ -27,5 +27,5 @@ class Served:
     @property
     def fingerprint(self) -> str:
         """Return a hash of the parameters; the numbers that follow depend on nothing else."""
-        told = json.dumps([self.trained_length, sorted(self.rope_parameters.items())])
-        return hashlib.sha256(f"served {told}".encode()).hexdigest()[:16]
+        numbers = json.dumps([self.trained_length, sorted(self.rope_parameters.items())])
+        return hashlib.sha256(f"served {numbers}".encode()).hexdigest()[:16]

@@ -1,4 +1,4 @@
-"""What a method is given and what it returns: a rotary geometry in, frequencies out."""
+"""Define the input and output of a method: a rotary geometry in, frequencies out."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Rope:
     shipped: Mapping[str, object] = field(default_factory=dict)
 
     def stretch(self, length: int) -> float:
-        """Return max(1, length / trained_length)."""
+        """Return the stretch of a length, max(1, length / trained_length)."""
         return max(1.0, length / self.trained_length)
 
     def tokens_per_radian(self, base: float | None = None) -> torch.Tensor:
@@ -51,7 +51,7 @@ class Rope:
 
 @dataclass(frozen=True, eq=False)
 class Frequencies:
-    """What a method decides: one angular frequency per channel pair, and a factor.
+    """The result of a method: one angular frequency per channel pair, and a factor.
 
     ``inv_freq`` is float32 ``(rotary_dim // 2,)``, radians per token, fastest first;
     ``attention_factor`` multiplies cos and sin, so attention logits by its square. Raises
@@ -62,7 +62,7 @@ class Frequencies:
     attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what would give a silent wrong number later."""
+        """Raise ValueError for values that would give wrong numbers later."""
         if self.inv_freq.dtype != torch.float32 or self.inv_freq.dim() != 1:
             kind = f"{self.inv_freq.dtype} {tuple(self.inv_freq.shape)}"
             message = f"inv_freq must be one row of float32, got {kind}"

@@ -21,13 +21,13 @@ def bands(
     mode: Literal["frozen", "per_query", "transformers"] = "frozen",
     block: int = 32,
 ) -> Bands | Frequencies | Served:
-    """Return the frequencies of the cell's length, or what stands for a length that grows.
+    """Return the frequencies of the cell's length, or the bands of a growing length.
 
     ``frozen`` (see ``frequencies``) has those of the whole context for every query and key.
     ``per_query`` has those of its own length m + 1 for query m and all the keys it meets, in steps
-    of ``block`` tokens rounded up: what decoding step by step means if done right, under any
-    chunking; to the letter with ``block`` 1. Rotating the cached keys anew is not enough for that
-    beyond one layer: what is cached in deeper layers was computed from hidden states that saw an
+    of ``block`` tokens rounded up: correct decoding step by step, under any chunking; exact
+    with ``block`` 1. To rotate the cached keys again is not enough for that
+    beyond one layer: keys cached in deeper layers were computed from hidden states with an
     older base. So every query is rotated with its own, at a cost: reading eight windows takes twice
     the time of one base for all with ``block`` 32, and 28 times with 1. ``transformers`` is the
     library's own stateful type, run as it is served: the prompt in one forward, then token by
@@ -40,8 +40,8 @@ def bands(
         return frequencies(rope, length, factor=factor)
     whole = frequencies(rope, length, factor=factor)
     if mode == "transformers":
-        told = {"rope_type": "dynamic", "factor": float(factor)}
-        return Served(told, rope.trained_length, whole)
+        parameters = {"rope_type": "dynamic", "factor": float(factor)}
+        return Served(parameters, rope.trained_length, whole)
     here, positions = torch.arange(length), torch.arange(length, dtype=torch.float64)
     edges = [0, rope.trained_length]
     edges += [*range((rope.trained_length // block + 1) * block, length, block), length]

@@ -22,7 +22,7 @@ def bands(
 
     A query meets keys at a distance below ``window`` (tokens, by default the trained window), and
     the first ``sinks`` tokens of the context (the paper has 10 to 100), as if they were ``window``
-    away. Everything between is not attended to at all, so nothing can be found there. ``on`` is a
+    away. Keys between are not attended to, so nothing there can be retrieved. ``on`` is a
     method whose frequencies are used. The re-introduction of the top-k keys (section 4.3) is not
     done here.
     """

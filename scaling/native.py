@@ -37,7 +37,7 @@ def frequencies(rope: Rope, length: int) -> Frequencies:
 
 
 def shipped_type(rope: Rope) -> str:
-    """Return the shipped rope_type, "default" for none; refuse one that is not known."""
+    """Return the shipped rope_type, "default" for none; raise ValueError for an unknown one."""
     kind = rope.shipped.get("rope_type", rope.shipped.get("type", "default"))
     if isinstance(kind, str) and kind in TYPES:
         return kind
@@ -50,7 +50,7 @@ def shipped_type(rope: Rope) -> str:
 
 
 def shipped_options(rope: Rope) -> dict[str, float | bool | None]:
-    """Return the options with which the method of the shipped type is what is shipped."""
+    """Return the options with which the method of the shipped type equals the shipped scaling."""
     match shipped_type(rope):
         case "linear" | "dynamic":
             return {"factor": _required(rope, "factor")}

@@ -28,7 +28,7 @@ def frequencies(
 
 
 def _checked(base: float, factor: float | None) -> float:
-    """Return the base, or refuse one that means nothing."""
+    """Return the base; raise ValueError for one that is not valid."""
     if factor is not None:
         message = f"give factor or base, not both, got factor={factor} and base={base}"
         raise ValueError(message)

@@ -1,4 +1,4 @@
-"""The measurements. A public module here is a task; the file is its registration.
+"""The tasks: every public module is one, and the file is its registration.
 
 A task defines ``ask(source, lengths, *, seed, options)``, ``grade(question, answer, source)``,
 ``score(samples)``, ``VERSION`` and ``METRIC``. The types are exported here.

@@ -1,4 +1,4 @@
-"""95 % intervals that hold for skewed losses: Student's t, widened by a studentised bootstrap."""
+"""Compute 95 % intervals of skewed losses: Student's t, widened by a studentised bootstrap."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WIDEST = 3.0
 class Ratio:
     """A ratio of sums over units, its standard error, and the degrees of freedom of that error.
 
-    ``error`` is None where the units are too few to tell one. ``below`` and ``above``, 1 to 3,
+    ``error`` is None where the units are too few for one. ``below`` and ``above``, 1 to 3,
     are how many times Student's t the interval reaches to each side.
     """
 
@@ -68,7 +68,7 @@ def proportion(hits: int, n: int) -> tuple[float, float]:
 def ratio(sums: Sequence[float], counts: Sequence[float]) -> Ratio:
     """Return sum(sums) / sum(counts) and how well the units, documents, tell it: see ``jackknife``.
 
-    Fewer than 3 documents, or one that outweighs all others, tell no error.
+    Fewer than 3 documents, or one that outweighs all others, give no error.
     """
     return _ratio(tuple(sums), tuple(counts))
 
@@ -154,7 +154,7 @@ def _widths(sums: Array, counts: Array) -> tuple[Array, Array]:
 def _resamples(n: int) -> Array:
     """Return how often every document is drawn in every resample, the same in every process.
 
-    A resample of one document alone has no spread, and is left out.
+    A resample of only one document has no spread, and is left out.
     """
     import numpy as np
 

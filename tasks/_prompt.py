@@ -1,4 +1,4 @@
-"""The pass key prompt, built token by token to an exact length."""
+"""Build the pass key prompt, token by token, to an exact length."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Filler = Literal["standard", "documents"]
 
 @dataclass(frozen=True)
 class Prompt:
-    """The tokens of a prompt, answer included; where in them needle and answer start."""
+    """The tokens of a prompt, answer included, and the positions of needle and answer."""
 
     tokens: tuple[int, ...]
     needle: int
@@ -55,7 +55,7 @@ def prompt(
 
 
 def frame(source: Source, key: int) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return the tokens of introduction, needle, question and answer, which stand in any prompt."""
+    """Return the tokens of introduction, needle, question and answer, which every prompt has."""
     question = continued(source, QUESTION)
     whole = continued(source, f"{QUESTION} {key}")
     if whole[: len(question)] != question:
@@ -70,11 +70,11 @@ def frame(source: Source, key: int) -> tuple[list[int], list[int], list[int], li
 
 
 def continued(source: Source, text: str) -> list[int]:
-    """Return the tokens of a text that goes on after other text.
+    """Return the tokens of a text that continues other text.
 
-    A SentencePiece tokenizer puts a space before whatever it is given, so the text is read behind
-    an anchor that ends a word or a line, and the anchor's tokens are taken off. Where a tokenizer
-    merges the two, the text is read alone.
+    A SentencePiece tokenizer puts a space before any text, so the text is tokenized after an
+    anchor that ends a word or a line, and the anchor's tokens are removed. Where a tokenizer
+    merges the two, the text is tokenized alone.
     """
     anchor = "x" if text.startswith("\n") else "\n"
     head, whole = source.encode(anchor), source.encode(anchor + text)
@@ -84,7 +84,7 @@ def continued(source: Source, text: str) -> list[int]:
 def _filler(
     source: Source, room: int, depth: float, kind: Filler, draw: Random
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """Return ``room`` tokens of filler, cut in two where the needle goes."""
+    """Return ``room`` tokens of filler in two parts, before and after the needle."""
     if kind == "documents":
         text = _excerpt(source.passages(), room, draw)
         cut = round(depth * room)
@@ -100,7 +100,7 @@ def _filler(
 
 
 def _excerpt(passages: Sequence[Passage], room: int, draw: Random) -> Sequence[int]:
-    """Draw ``room`` consecutive tokens from one of the passages that hold as many."""
+    """Draw ``room`` consecutive tokens from one of the passages that have so many."""
     fitting = [passage for passage in passages if len(passage.tokens) >= room]
     if not fitting:
         longest = max((len(passage.tokens) for passage in passages), default=0)

@@ -1,4 +1,4 @@
-"""Which windows of the documents are read, and which of their tokens are scored, by protocol."""
+"""Choose the windows of the documents, and the scored tokens of each, by protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Protocol = Literal["tail", "prefix", "press", "disjoint", "overlap"]
 
 @dataclass(frozen=True)
 class Layout:
-    """What all protocols are given: the begin tokens, and the options.
+    """The input of all protocols: the begin tokens, and the options.
 
     ``tail``, ``stride`` and ``longest``, the longest length of the sweep, are in tokens;
     ``windows`` are those of one document.
@@ -30,7 +30,7 @@ class Layout:
     longest: int = 0
 
     def room(self, length: int) -> int:
-        """Return how many tokens a window can score: all but what opens it, one at the least."""
+        """Return how many tokens a window can score: all but its begin tokens, or but one."""
         return length - max(1, len(self.opening))
 
 
@@ -39,7 +39,7 @@ class Window:
     """One window: ``tokens`` from ``start`` on are scored.
 
     ``first`` is the first scored token's place in the document, or in the stream of all documents;
-    ``bytes`` are those of the scored text in UTF-8, None where the tokenizer does not tell;
+    ``bytes`` are those of the scored text in UTF-8, None for a tokenizer without offsets;
     ``number`` names the window of a document in the tail protocol.
     """
 
@@ -66,8 +66,8 @@ def tail(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[W
 def tail_ends(passage: Passage, layout: Layout) -> list[int]:
     """Return where the windows of a document end, in tokens, spread evenly over its third quarter.
 
-    The first ends at three quarters, each further one earlier. There are fewer than asked for where
-    their targets would overlap, or where one would not hold the longest length.
+    The first ends at three quarters, each further one earlier. There are fewer than ``windows``
+    where targets would overlap, or where a window would not have room for the longest length.
     """
     last, quarter = tail_end(passage), len(passage.tokens) // 4
     count = max(1, min(layout.windows, quarter // layout.tail))
@@ -87,7 +87,7 @@ def prefix(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator
 
 
 def press(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield windows that move on by the stride and score what they have not seen.
+    """Yield windows that move by the stride and score only their new tokens.
 
     The first scores all of its tokens, so every token of a document counts once. Differs from the
     published loops: the last window is moved back to be as long as the others, so that its new
@@ -138,7 +138,7 @@ def overlap_starts(total: int, length: int, stride: int) -> range:
 
 
 def stream(passages: Sequence[Passage], opening: tuple[int, ...]) -> Passage:
-    """Join documents, each behind its begin tokens, which have no bytes."""
+    """Join documents, each after its begin tokens, which have no bytes."""
     tokens = Tokens(chain.from_iterable((*opening, *p.tokens) for p in passages))
     if any(passage.ends is None for passage in passages):
         return Passage("", tokens)
@@ -153,7 +153,7 @@ def stream(passages: Sequence[Passage], opening: tuple[int, ...]) -> Passage:
 def _window(passage: Passage, begin: int, first: int, end: int, layout: Layout) -> Window:
     """Return the document's tokens from ``begin`` to ``end``, scored from ``first`` on."""
     tokens = Tokens(passage.tokens[begin:end], layout.opening)
-    # Where no begin token is known, nothing comes before the first token of all.
+    # Without a begin token, nothing precedes the first token.
     start = max(1, len(layout.opening) + first - begin)
     first = begin + start - len(layout.opening)
     scored = None if passage.ends is None else passage.ends[end] - passage.ends[first]
@@ -211,9 +211,9 @@ def count(protocol: Protocol, passages: Sequence[Passage], length: int, layout: 
 
 
 def fitting(passages: list[Passage], protocol: Protocol, layout: Layout) -> list[Passage]:
-    """Return the documents that hold a window of the longest length; of overlap, all or none.
+    """Return the documents with room for the longest length; of overlap, all or none.
 
-    Raises ValueError where none does, saying what would fit.
+    Raises ValueError where none has, with the length that would fit.
     """
     opening, length = len(layout.opening), layout.longest
     if protocol == "overlap":

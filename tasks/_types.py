@@ -1,4 +1,4 @@
-"""What a task is made of: documents in, questions to a language model, answers, a score."""
+"""Define the types of a task: documents, questions to a language model, answers, a score."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Passage:
     """One document in the model's own tokens, without any special token.
 
     ``ends[i]`` are the bytes of the document's text, in UTF-8, before token i: n + 1 numbers for n
-    tokens, None where the tokenizer does not tell where its tokens stand.
+    tokens, None for a tokenizer without offsets.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Passage:
 
 @dataclass(frozen=True)
 class Source:
-    """All that a task may know of the model and the documents before any weight is read.
+    """The model's tokenizer and window and the documents, before any weight is read.
 
     ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
     every window begins with, None where the tokenizer has none; ``passages`` are tokenized on
@@ -70,7 +70,7 @@ class Question:
     turn: int = 0
 
     def __post_init__(self) -> None:
-        """Hold what every task promises: the exact length, and a context for every target."""
+        """Check what every task promises: the exact length, and a context for every target."""
         object.__setattr__(self, "tokens", kept(self.tokens))
         if len(self.tokens) != self.length:
             message = f"{self.unit}: {len(self.tokens)} tokens where length is {self.length}"
@@ -90,7 +90,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """What the model said to one question with n targets.
+    """The model's output for one question with n targets.
 
     ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
     likely token at every target and at the place that would follow the last one, (n + 1,).
@@ -112,7 +112,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Score:
-    """A task's number for one cell, with its 95 % interval (None where n tells none)."""
+    """A task's number for one cell, with its 95 % interval (None where n is too small)."""
 
     value: float
     low: float | None

@@ -1,8 +1,8 @@
 """Retrieval of a five-digit pass key hidden in filler text (arXiv:2305.16300, Mohtashami & Jaggi).
 
-A prompt has the exact token length asked for, answer included. Greedy decoding gives the answer
-if and only if every answer token is the argmax given the ones before it and the next argmax does
-not go on with the number, so one forward decides a trial and nothing is generated.
+A prompt has exactly the token length of its cell, answer included. Greedy decoding gives the
+answer if and only if every answer token is the argmax given the ones before it and the next argmax
+does not continue the number, so one forward decides a trial and nothing is generated.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def ask(
             f" (depths x trials), got {depths} and {trials}"
         )
         raise ValueError(message)
-    digits = max(2, len(str(depths)))  # so that every depth has a name of its own
+    digits = max(2, len(str(depths)))  # so that every depth has its own name
     for length in lengths:
         for index in range(depths):
             depth = index / (depths - 1) if depths > 1 else 0.5
@@ -80,10 +80,10 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
 
 
 def _says(source: Source, said: Sequence[int], key: Sequence[int]) -> bool:
-    """Tell whether every digit of the key is the most likely one, given the key before it.
+    """Return whether every digit of the key is the most likely one, given the key before it.
 
-    What differs is then white space or a sign beside the number, as a lone space token before it;
-    the answer is that to the tokens of the prompt's own format, for nothing is decoded.
+    Only white space or a sign beside the number may differ, such as a single space token before
+    it; the answer follows the tokens of the prompt's own format, because nothing is decoded.
     """
     digits = [
         ["".join(filter(str.isdigit, source.decode([token]))) for token in tokens]
@@ -95,7 +95,7 @@ def _says(source: Source, said: Sequence[int], key: Sequence[int]) -> bool:
 
 
 def _extends(source: Source, key: tuple[int, ...], following: int) -> bool:
-    """Tell whether the token after the key goes on with the number."""
+    """Return whether the token after the key continues the number."""
     said = source.decode(key)
     more = source.decode((*key, following))[len(said) :]
     return more[:1].isdigit()

@@ -35,15 +35,15 @@ def ask(
     windows: int = 1,
     stride: int = 256,
 ) -> Iterator[Question]:
-    """Yield the windows of a protocol, of the documents that hold the longest length.
+    """Yield the windows of a protocol, of the documents with room for the longest length.
 
     ``tail`` is the number of targets of a window of the tail protocol, in tokens, ``windows`` how
     many windows a document has: they end evenly over its third quarter, clear of title pages and
     licences, at the same targets when a length is added. A document has fewer where their targets
     would overlap, or the longest length would begin before the document. ``stride`` is how far the
     windows of press and overlap move, in tokens; overlap with a stride of the length has windows
-    side by side. Raises ValueError when no document is long enough, saying what would fit, or when
-    no context is left.
+    side by side. Raises ValueError when no document is long enough, with the length that would
+    fit, or when no context is left.
     """
     del seed  # nothing is drawn
     layout = Layout(source.opening, tail, stride, windows, max(lengths))
@@ -86,5 +86,5 @@ def score(samples: Sequence[Sample]) -> Score:
 
 
 def _exp(nats: float) -> float:
-    """Return e^nats; a loss past 700 nats has no perplexity in a float and is held there."""
+    """Return e^nats; a loss above 700 nats has no perplexity in a float and counts as 700."""
     return math.exp(min(nats, 700.0))

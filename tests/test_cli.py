@@ -307,7 +307,7 @@ main(sys.argv[2:])
             done = ropewalk(*sweep(tiny, docs, tmp_path))
         assert done.status == 130
         assert done.err.endswith(
-            "Interrupted; everything measured is kept. The same command goes on.\n"
+            "Interrupted; everything measured is kept. The same command continues.\n"
         )
         assert len(samples(tmp_path)) == 3
         assert ropewalk(*sweep(tiny, docs, tmp_path)).status == 0

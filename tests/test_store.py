@@ -224,7 +224,7 @@ def test_samples_that_are_lost_while_a_run_writes_are_written_again(
         append(held, sample(0))
         append(held, sample(1))
         DAMAGES[damage](folder)
-        with pytest.raises(UserError, match="the same command goes on"):
+        with pytest.raises(UserError, match="the same command continues"):
             check_held(held) if last else append(held, sample(2))
     assert len(read_samples(folder)) == 2 + (not last)
     store(folder, sample(3))

@@ -117,8 +117,8 @@ class TestDisk:
             done = ropewalk(*words)
         assert done.status == 2
         assert done.err.splitlines()[-1] == (
-            f"ropewalk: {tmp_path / SAMPLES} cannot be written: File too large; what was measured "
-            "before is kept, and the same command goes on."
+            f"ropewalk: {tmp_path / SAMPLES} cannot be written: File too large; everything "
+            "measured before is kept, and the same command continues."
         )
         left = (tmp_path / SAMPLES).read_bytes()
         assert left.endswith(b"\n")
@@ -180,7 +180,7 @@ def test_a_batch_systems_end_is_an_interrupt(
     finally:
         signal.signal(signal.SIGTERM, before)
     assert done.status == 130
-    assert done.err.endswith("everything measured is kept. The same command goes on.\n")
+    assert done.err.endswith("everything measured is kept. The same command continues.\n")
     assert len(samples(tmp_path)) == 1
 
 
