@@ -53,7 +53,7 @@ def keeping(folders: Sequence[Path]) -> Iterator[None]:
     except (KeyboardInterrupt, OSError) as error:
         files = [folder / SAMPLES for folder in folders]
         if any(file.is_file() and file.stat().st_size for file in files):
-            error.add_note("everything measured is kept. The same command goes on")
+            error.add_note("everything measured is kept. The same command continues")
         else:
             error.add_note("nothing was measured yet")
         raise
