@@ -96,4 +96,4 @@ def _show_figures() -> None:
     if shell is not None:
         from IPython.core.pylabtools import select_figure_formats
 
-        select_figure_formats(shell, {"png"})  # type: ignore[no-untyped-call]
+        select_figure_formats(shell, {"png"})
