@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests import ROOT
 
 
@@ -22,6 +24,7 @@ def bench(out: Path, *words: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_counts_of_the_benchmark_are_met(tmp_path: Path) -> None:
     """A curve forwards its longest length's tokens and operations; rows of other names stay."""
     first = bench(tmp_path, "--only", "a3")

@@ -223,6 +223,7 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
     patch.setattr("harness.sweep.measure.append", losing)
 
 
+@pytest.mark.slow
 def test_a_lost_node_costs_nothing(
     many: Path,
     tiny: Path,
@@ -247,6 +248,7 @@ def test_a_lost_node_costs_nothing(
     assert run == alone
 
 
+@pytest.mark.slow
 def test_a_lost_worker_costs_nothing(
     many: Path,
     tiny: Path,

@@ -59,6 +59,7 @@ def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
     assert {len(questions) - 1 - i: answer for i, answer in backwards.items()} == wanted
 
 
+@pytest.mark.slow
 def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
     """The same of a trained model over 2000 tokens, on one thread and on two."""
     questions = asked(2000)

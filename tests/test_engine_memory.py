@@ -62,6 +62,7 @@ def asked(length: int, forks: int) -> list[tuple[int, ...]]:
     return many
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 @pytest.mark.parametrize(
     ("width", "layers", "vocabulary", "pack", "length", "forks", "chunk", "dtype"),

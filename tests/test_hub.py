@@ -35,6 +35,7 @@ def run(*words: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.slow
 def test_a_hub_model_is_recorded_by_its_commit(hub_name: str, docs: Path, tmp_path: Path) -> None:
     """A branch may move; the record and the keys hold the commit it stood for."""
     words = ["--model", hub_name, "--docs", str(docs), "--task", "perplexity:tail=32"]

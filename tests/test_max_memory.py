@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from harness.runs.store import read_samples
 from tests.command_line import Ropewalk
 
 
+@pytest.mark.slow
 def test_less_memory_gives_the_same_numbers(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:

@@ -42,6 +42,7 @@ def spread(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return loaded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gpt_neox"])
 def test_layers_on_disk_change_no_bit(
     family: str,

@@ -58,6 +58,7 @@ def test_the_python_of_the_readme_runs(place: Path) -> None:
     assert "my_rope" in (place / "results" / "python" / "run.json").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_every_ropewalk_command_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a folder with the files the README names, each command ends with status 0."""
     (place / "mine.py").write_text(blocks("python")[0], encoding="utf-8")

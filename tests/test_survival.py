@@ -70,6 +70,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_kills_at_random_moments_change_no_bit(
     many: Path, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
@@ -263,6 +264,7 @@ class TestScreen:
         assert self.ended(words, PYTHONIOENCODING="ascii") == (0, "")
 
 
+@pytest.mark.slow
 class TestMemory:
     """Too little memory, made with a limit on the process: tried again, then told, never wrong."""
 

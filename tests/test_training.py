@@ -39,6 +39,7 @@ def recipe(scripts: Any) -> Any:
     return scripts.Recipe(steps=4, window=400, rows=8, vocabulary=300, width=128, layers=1, mlp=64)
 
 
+@pytest.mark.slow
 def test_a_killed_training_goes_on_to_the_same_weights(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_killed_training_goes_on_to_the_same_weights(
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_path: Path) -> None:
     """Other settings in the same folder are refused."""
     short = scripts.Recipe(**{**vars(recipe(scripts)), "steps": 1})
