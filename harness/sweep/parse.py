@@ -14,7 +14,6 @@ from harness.data.documents import open_documents
 from harness.errors import UserError
 from harness.names import nearest
 from harness.plugins import load
-from harness.published.tables import read_table
 from harness.sweep.option_grid import expand
 from harness.sweep.spec import Spec
 from harness.sweep.sweep_file import Sheet, read_sheet
@@ -64,6 +63,8 @@ def _check_names(sheet: Sheet) -> None:
     for task, name in docs.items() if isinstance(docs, dict) else [("", docs)]:
         _at(sheet, ("docs", task), partial(open_documents, name))
     if "published" in sheet.settings:
+        from harness.published.tables import read_table  # with pandas, which --help must not load
+
         _at(sheet, ("published",), partial(read_table, sheet.settings["published"]))
 
 
