@@ -184,6 +184,18 @@ def test_a_baseline_that_is_not_there_is_named() -> None:
         differences.make(SWEEP, baseline="pi")
 
 
+@pytest.mark.parametrize(
+    ("without", "words"),
+    [("none", "with 'none': it has no score"), ("far", "no other method has a score where")],
+)
+def test_the_method_that_has_no_score_is_named(without: str, words: str) -> None:
+    """The sentence tells a baseline without a score from other methods without one."""
+    two = SWEEP[SWEEP["scaling"].isin(["none", "far"])].copy()
+    two.loc[two["scaling"] == without, "score"] = float("nan")
+    with pytest.raises(ValueError, match=words):
+        differences.make(two)
+
+
 def test_short_cost_tells_by_construction_from_by_measurement() -> None:
     """Equal frequencies cost nothing; 0.05 nats more on every document are a sure 5.1 %."""
     near = SWEEP.copy()

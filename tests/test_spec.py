@@ -72,6 +72,11 @@ def test_flags_win_over_the_sweep_file(sweep: Path) -> None:
     assert (spec.scaling, spec.seed) == (("yarn",), 7)
 
 
+def test_an_empty_name_is_no_run_folder() -> None:
+    """A variable that is not set is refused when the sweep is planned, not when it is written."""
+    assert refused(None, {"out": Path()}).startswith("out: name a folder; ")
+
+
 def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
     """Only settings that were given count as asked, for the record."""
     sweep.write_text("seed: 0\n")

@@ -19,7 +19,10 @@ def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
         raise ValueError(message)
     table = against(frame, baseline)
     if table.empty:
-        message = f"{baseline} has no score to compare with"
+        scored = set(frame.dropna(subset="score")["scaling"])
+        lacks = "no other method has a score where it has one"
+        told = lacks if baseline in scored else "it has no score"
+        message = f"nothing to compare with {baseline!r}: {told}"
         raise ValueError(message)
     return table
 

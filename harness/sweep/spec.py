@@ -162,6 +162,15 @@ class Spec(BaseModel):
             raise ValueError(message)
         return value
 
+    @field_validator("out", mode="after")
+    @classmethod
+    def _a_folder(cls, value: Path | None) -> Path | None:
+        """Refuse an empty name, as of a variable that is not set."""
+        if value == Path():
+            message = "name a folder; for the working folder, write its path in full"
+            raise ValueError(message)
+        return value
+
     @field_validator("max_memory", mode="before")
     @classmethod
     def _a_size(cls, value: Any) -> Any:
