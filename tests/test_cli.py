@@ -458,7 +458,7 @@ class TestRefused:
         """A folder without a config is named."""
         empty = Path("empty")
         empty.mkdir()
-        assert refused(model=empty).startswith("empty is no model, it has no config.json; ")
+        assert refused(model=empty).startswith("empty is not a model, it has no config.json; ")
 
     def test_a_model_without_rotary_embedding_is_refused(self, refused: Callable[..., str]) -> None:
         """GPT-2 adds its positions, so nothing can be scaled."""
