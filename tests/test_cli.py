@@ -476,7 +476,7 @@ class TestRefused:
         tiny_tokenizer().save_pretrained("beam")
         assert refused(model=Path("beam")) == (
             "beam: it has a rotary embedding for sliding_attention, but none for full_attention;"
-            " refused."
+            " not supported."
         )
 
     def test_the_folder_of_another_model_is_refused(
