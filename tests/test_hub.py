@@ -58,6 +58,17 @@ def test_a_model_that_is_not_there_is_refused_in_a_sentence(
     assert "Traceback" not in message
 
 
+def test_an_adapter_is_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    """A repository with adapter_config.json in place of config.json is to be merged first."""
+    repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--adapter"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    (repository / "snapshots" / COMMIT).mkdir(parents=True)
+    (repository / "snapshots" / COMMIT / "adapter_config.json").write_text("{}")
+    assert run("--model", "ropewalk-tests/adapter", "--dry-run") == 2
+    assert "holds an adapter (adapter_config.json): merge it" in capsys.readouterr().err
+
+
 @pytest.fixture
 def hub_set() -> Iterator[tuple[str, Path]]:
     """Put a data set of two files into the hub's cache, as ``hf download`` leaves it."""

@@ -127,6 +127,10 @@ def _gguf(folder: Path) -> None:
     (folder / "config.json").rename(folder / "model.Q4.gguf")
 
 
+def _awq(folder: Path) -> None:
+    changed(folder, quantization_config={"quant_method": "awq", "bits": 4})
+
+
 def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
     return lambda folder: changed(folder, "tokenizer.json", **{part: given})
 
@@ -139,6 +143,7 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
         (lambda folder: os.truncate(folder / "config.json", 2**40), "at most 256 MiB are read"),
         (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
         (_adapter, "holds an adapter .* merge_and_unload"),
+        (_awq, "cannot be read without a package: .*pip install gptqmodel"),
         (_gguf, "model.Q4.gguf: GGUF is not supported"),
         (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
         (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),
@@ -157,7 +162,7 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
 def test_what_is_no_model_is_refused_in_a_sentence(
     folder: Path, hurt: Callable[[Path], Any], words: str
 ) -> None:
-    """Pipes, devices, giants, adapters, GGUF, numbers of no model, tokenizers that panic."""
+    """Also adapters, GGUF, a missing package, numbers of no model, tokenizers that panic."""
     hurt(folder)
     with pytest.raises(UserError, match=words) as refused:
         opened(folder)
@@ -197,7 +202,7 @@ def test_an_expression_without_end_is_a_sentence(folder: Path) -> None:
 
 
 def test_each_error_of_weights_has_its_own_sentence(folder: Path) -> None:
-    """A wrong shape, half a file, a missing package, no weights: the last is about pickles."""
+    """A wrong shape, half a file, no weights: the last is about pickles."""
     whole = (folder / "model.safetensors").read_bytes()
     weights = load_file(folder / "model.safetensors")
     safe({**weights, "model.norm.weight": torch.ones(7)}, folder / "model.safetensors")
@@ -205,11 +210,7 @@ def test_each_error_of_weights_has_its_own_sentence(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     _refused(folder, "the file is damaged, or not whole")
     (folder / "model.safetensors").write_bytes(whole)
-    changed(folder, quantization_config={"quant_method": "awq", "bits": 4})
-    _refused(folder, "cannot be read without a package: .*pip install gptqmodel")
     (folder / "model.safetensors").unlink()
-    del (told := json.loads((folder / "config.json").read_text()))["quantization_config"]
-    (folder / "config.json").write_text(json.dumps(told))
     _refused(folder, "has no weights in safetensors; .*--allow-pickle")
 
 

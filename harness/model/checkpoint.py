@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,14 @@ from typing import Any
 import torch
 from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers.quantizers.auto import get_hf_quantizer
 from transformers.utils import cached_file, logging
 from transformers.utils.hub import extract_commit_hash
 
 from harness.attempt import attempt
 from harness.errors import UserError, reason
 from harness.model.device_map import check_whole
-from harness.model.files import check_folder, check_place, folder_hash, named_weights
+from harness.model.files import MERGE, check_folder, check_place, folder_hash, named_weights
 from harness.model.meta import without_weights
 from harness.names import place, printable
 from harness.rope.config import check_numbers, rescaled, rope_of
@@ -78,6 +80,8 @@ def open_checkpoint(
     tokenizer = attempt("tokenizer", where, lambda: _tokenizer(where, options))
     check_whole(device_map, device)
     where_to = elsewhere or _device(device)
+    if elsewhere is None:
+        attempt("weights", where, lambda: _check_quantization(config, device_map))
     return Checkpoint(
         name=where,
         label=_label(name),
@@ -155,6 +159,11 @@ def _open_config(
     return where, commit, _own_attention(config)
 
 
+def _check_quantization(config: Any, device_map: str | None) -> None:
+    """Raise what the library raises where a package for quantised weights is missing."""
+    get_hf_quantizer(deepcopy(config), None, device_map, weights_only=True, user_agent={})
+
+
 def _raw(where: str, commit: str | None) -> dict[str, Any]:
     """Return the content of config.json, before a config is built from it."""
     found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
@@ -195,6 +204,9 @@ def _commit(name: str, revision: str | None) -> str:
     try:
         found = cached_file(name, "config.json", revision=revision)
     except OSError as error:
+        if _is_adapter(name, revision):
+            message = f"{name} holds an adapter (adapter_config.json): {MERGE}"
+            raise UserError(message) from None
         message = f"{reason(error)} There is no folder of this name either."
         raise OSError(message) from error
     commit: str | None = extract_commit_hash(found, None)
@@ -202,6 +214,13 @@ def _commit(name: str, revision: str | None) -> str:
         message = f"the commit of {name} is not known"
         raise OSError(message)
     return commit
+
+
+def _is_adapter(name: str, revision: str | None) -> bool:
+    try:
+        return cached_file(name, "adapter_config.json", revision=revision) is not None
+    except OSError:
+        return False
 
 
 def _device(device: str) -> str:
