@@ -14,8 +14,9 @@ from rich.console import Console
 from harness.cli.show import another_place
 from harness.errors import UserError
 from harness.runs.folders import asked, check_same_question, default_folder, reports_of, runs_in
-from harness.runs.store import RUN
+from harness.runs.store import RUN, SAMPLES
 from tests import ROOT
+from tests.command_line import MANY, Ropewalk, sweep
 
 Record = dict[str, Any]
 
@@ -72,6 +73,18 @@ def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Pat
         with pytest.raises(UserError, match=f"another sweep, with other {told}; choose another"):
             check_same_question(tmp_path, record, {**record, **changes})
     assert asked(less(record)) < asked(record)
+
+
+def test_another_question_for_the_same_folder_is_refused(
+    many: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """The first run's record and samples stay as they are."""
+    run = Path(shutil.copytree(many, tmp_path / "run"))
+    before = [(run / name).read_bytes() for name in (RUN, SAMPLES)]
+    done = ropewalk(*sweep(tiny, docs, run, **MANY, seed=["5"]))
+    assert done.status == 2
+    assert "has another sweep, with other seeds; choose another --out" in done.err
+    assert [(run / name).read_bytes() for name in (RUN, SAMPLES)] == before
 
 
 def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:

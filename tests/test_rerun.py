@@ -12,6 +12,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
+from harness.sweep import reproduce
 from harness.sweep.reproduce import compare, differences
 from tests.runs import changed, sweep
 from tests.tiny import save_tiny
@@ -91,6 +92,19 @@ def test_the_run_itself_is_not_written_over(run: Path, rerun: Rerun) -> None:
     """A second measurement needs a second folder."""
     status, _, told = rerun(run, "--out", run)
     assert (status, "is the run itself; choose another --out" in told) == (2, True)
+
+
+def test_a_run_that_was_measured_offline_is_measured_again_offline(
+    run: Path, rerun: Rerun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record's own setting decides, before anything could be asked for."""
+    asked: list[str] = []
+    monkeypatch.setattr(reproduce, "go_offline", lambda: asked.append("offline"))
+    assert rerun(run, "--dry-run")[0] == 0
+    assert asked == []
+    offline = changed(run, tmp_path / "offline", lambda r: r["asked"].update(offline=True))
+    assert rerun(offline, "--dry-run")[0] == 0
+    assert asked == ["offline"]
 
 
 def test_samples_that_differ_are_counted_and_the_furthest_named(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 from pathlib import Path
 
@@ -11,6 +13,17 @@ import pytest
 
 from harness.__main__ import start
 from tests import ROOT
+
+NOTED = """
+from pathlib import Path
+from tasks import passkey
+from tasks.passkey import *
+
+def ask(source, lengths, *, seed: int):
+    for question in passkey.ask(source, lengths, seed=seed, trials=1000, depths=5):
+        Path("planning").touch()
+        yield question
+"""
 
 
 def test_the_version_is_that_of_the_project() -> None:
@@ -32,6 +45,36 @@ def test_the_current_directory_is_no_source_of_code_or_settings(many: Path, tmp_
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow
+def test_a_matplotlibrc_of_the_current_directory_changes_no_figure(
+    many: Path, tmp_path: Path
+) -> None:
+    """A valid one is not read either: the figure is that of the run, byte for byte."""
+    (tmp_path / "matplotlibrc").write_text("axes.facecolor: red\nlines.linewidth: 9\n")
+    words = ["report", str(many), "--report", "curves", "--out", "out"]
+    subprocess.run([sys.executable, "-m", "harness", *words], check=True, cwd=tmp_path)
+    figures = [folder / "curves.png" for folder in (many / "reports", tmp_path / "out")]
+    assert figures[0].read_bytes() == figures[1].read_bytes()
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path: Path) -> None:
+    """Ctrl-C ends it within seconds, with status 130 and no traceback."""
+    (tmp_path / "mine.py").write_text(NOTED)
+    words = ["run", "--task", "mine.py", "--length", *map(str, range(99, 3000, 60))]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "harness", *words, "--dry-run"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+    )  # fmt: skip
+    while not (tmp_path / "planning").exists():
+        assert child.poll() is None
+        time.sleep(0.1)
+    child.send_signal(signal.SIGINT)
+    out, told = child.communicate(timeout=20)
+    assert (child.returncode, out, told.splitlines()[-1]) == (130, "", "Interrupted.")
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
