@@ -208,7 +208,7 @@ def test_short_cost_tells_by_construction_from_by_measurement() -> None:
     [cost] = rows(table, task="perplexity", scaling="far").to_dict("records")
     assert cost["difference"] == pytest.approx(math.exp(0.05) - 1)
     assert short_cost.words(table)[0] == (
-        "tail perplexity inside the window: `near` cost nothing, with the frequencies of `none` "
+        "tail perplexity inside the window: `near` costs nothing, with the frequencies of `none` "
         "there; `far` surely worse than `none`."
     )
     assert "what is served is one fixed factor" in short_cost.words(table)[-2]
@@ -236,6 +236,14 @@ def test_summary_is_one_row_a_method_and_warns_of_flat_perplexity() -> None:
         "`flat` holds to 1024 tokens in perplexity, to 256 in passkey" in text
         for text in summary.words(table)
     )
+
+
+def test_a_summary_of_methods_that_are_alike_names_no_leader() -> None:
+    """Five trials tell nobody apart: the method that found no key is not called the best."""
+    few = [trials(name, at, 5 if at == 256 else hits, 5)
+           for name, hits in (("none", 0), ("near", 5)) for at in (256, 512)]  # fmt: skip
+    told = summary.words(summary.make(frame(*few)))
+    assert told[0] == "Beyond the window no method is told from the best of any cell."
 
 
 def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:

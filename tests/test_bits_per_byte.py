@@ -58,6 +58,9 @@ def test_samples_without_bytes_are_said_to_have_none() -> None:
     """Runs of before, and tasks without text, have no such table and say why."""
     with pytest.raises(ValueError, match="no sample tells the bytes of its text"):
         bits_per_byte.make(sweep())
+    keys = sweep()[lambda rows: rows["metric"] != "perplexity"]
+    with pytest.raises(ValueError, match="no perplexity was measured"):
+        bits_per_byte.make(keys)
 
 
 def test_a_run_tells_bits_per_byte(tiny: Path, docs: Path, tmp_path: Path) -> None:

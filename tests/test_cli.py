@@ -386,8 +386,7 @@ class TestRefused:
             ),
             (
                 {"length": "long"},
-                "length: 'long' is no length; write 512, 4k (4096), or 2x or 1.5x (of the window) "
-                "(given: 'long').",
+                "length: 'long' is no length; write 512, 4k (4096), or 2x or 1.5x (of the window).",
             ),
             (
                 {"dtype": "float8"},

@@ -297,7 +297,7 @@ class TestCommand:
             (("./gone",), "model folder ./gone does not exist; give a folder or a hub name "
              "(owner/name)."),
             (("--length", "2y"), "length: '2y' is no length; write 512, 4k (4096), or 2x or 1.5x "
-             "(of the window) (given: '2y')."),
+             "(of the window)."),
             (("--scaling", "pi", "pi"), "--scaling names 'pi' twice; leave one out, or rename a "
              "file."),
             (("--scaling", "pi:factor=0.5"), "scaling pi:factor=0.5 at length 256: factor must be "

@@ -88,7 +88,7 @@ def test_losses_of_a_tail_alone_are_no_window() -> None:
     """The last 16 tokens of 128 say nothing of the window; the message names what to add."""
     frame = pd.DataFrame(losses("none", 128, 3.0)).assign(tokens=16)
     for without in (frame, frame.drop(columns="losses")):
-        with pytest.raises(ValueError, match="no losses by position over a whole window: tail"):
+        with pytest.raises(ValueError, match="no task scored whole windows .tail"):
             loss_by_position.make(without)
 
 

@@ -24,7 +24,7 @@ from harness.sweep.parse import parse, parse_all
 from harness.sweep.sweep_file import carried
 from tests.tiny import save_tiny
 
-SWEEPS = Path(__file__).parent.parent / "harness" / "sweeps"
+SWEEPS = Path(__file__).parent.parent / "harness" / "published" / "sweeps"
 
 
 @pytest.fixture
@@ -319,6 +319,9 @@ def test_an_unknown_sweep_is_answered_with_those_carried(
     """A name that is no file is met with the nearest sweep that is carried."""
     assert run("pi_papper") == 2
     told = capsys.readouterr().err
-    assert "sweep file pi_papper does not exist; of those carried, did you mean 'pi_paper'?" in told
+    assert (
+        "sweep file pi_papper does not exist; of the included sweeps, did you mean 'pi_paper'?"
+        in told
+    )
     assert all(name in told for name in carried())
     assert len(carried()) == len(list(SWEEPS.iterdir())) >= 4

@@ -23,6 +23,9 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     Raises ValueError for a frame without bytes.
     """
     asked = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
+    if asked.empty:
+        message = "no perplexity was measured"
+        raise ValueError(message)
     if "bytes" not in asked or asked["bytes"].isna().all():
         message = "no sample tells the bytes of its text; measure perplexity again to have them"
         raise ValueError(message)

@@ -46,5 +46,6 @@ def words(table: pd.DataFrame) -> list[str]:
             for name in ("better", "worse", "not told apart", "not compared")
             if name in verdicts or name != "not compared"
         )
-        told.append(f"{start} against `{first['baseline']}`: of {len(real)} comparisons {counted}.")
+        of = f"{len(real)} comparison{'' if len(real) == 1 else 's'}"
+        told.append(f"{start} against `{first['baseline']}`, {of}: {counted}.")
     return [*told, key(table)]

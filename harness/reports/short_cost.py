@@ -63,7 +63,8 @@ def _clauses(facts: list[dict[str, Any]]) -> list[str]:
         n for n in groups.get("same", []) if all(n not in groups.get(v, []) for v in GROUPS)
     ]:
         clauses.append(
-            f"{sentences.listed(free)} cost nothing, with the frequencies of {own} there"
+            f"{sentences.listed(free)} cost{'s' if len(free) == 1 else ''} nothing, "
+            f"with the frequencies of {own} there"
         )
     if told := [f"`{name}` {signed(row)}" for name, row in last.items() if row["fixed"]]:
         clauses.append(f"with one fixed factor for all lengths, as it is served: {', '.join(told)}")

@@ -93,12 +93,13 @@ def words(table: pd.DataFrame) -> list[str]:
         start = f"{model}: " if table["model"].nunique() > 1 else ""
         top = int(rows["places"].max())
         first = rows[rows["places"] == top]["scaling"].tolist()
-        if top and len(rows) > 1:
+        if top and top == rows["out_of"].max() and len(first) == len(rows) > 1:
+            told.append(f"{start}Beyond the window no method is told from the best of any cell.")
+        elif top and len(rows) > 1:
             told.append(
                 f"{start}Most often the best, or not told from it, beyond the window: "
                 f"{sentences.listed(first)}, in {top} of {rows['out_of'].max()} (task, length)."
             )
-        apart = [text for row in sentences.records(rows) if (text := uneven(row))]
-        if apart:
+        if apart := [text for row in sentences.records(rows) if (text := uneven(row))]:
             told.append(f"{start}Reach differs by task: {'; '.join(apart[:MOST])}.")
     return told

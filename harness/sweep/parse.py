@@ -106,6 +106,13 @@ def _split(name: Any) -> dict[str, Any]:
     return {"model": name} if local else {"model": hub, "revision": revision}
 
 
+def _given(value: Any, reason: str) -> str:
+    """Return what was given, where the reason does not quote it."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    quoted = any(repr(part) in reason for part in parts)
+    return "" if quoted else f" (given: {SHORT.repr(value)})"
+
+
 def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Spec:
     try:
         return Spec.model_validate(given)
@@ -118,5 +125,5 @@ def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Sp
             known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
             reason = nearest(first["input"], known)
         where = "" if key in flags else sheet.where(place)
-        message = f"{where}{key}: {reason} (given: {SHORT.repr(first['input'])})."
+        message = f"{where}{key}: {reason}{_given(first['input'], reason)}."
         raise UserError(message) from None

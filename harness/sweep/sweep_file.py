@@ -69,8 +69,8 @@ def _place(given: Path) -> Path:
 
 
 def _meant(given: Path) -> str:
-    """Return which carried sweeps there are, where a name was given rather than a file."""
-    return "" if given.suffix else f"; of those carried, {nearest(str(given), carried())}"
+    """Return which included sweeps there are, where a name was given rather than a file."""
+    return "" if given.suffix else f"; of the included sweeps, {nearest(str(given), carried())}"
 
 
 def _parsed(file: Path, content: bytes) -> Sheet:

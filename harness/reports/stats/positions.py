@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tasks._intervals import ratio
 
 NONE = (
-    "no losses by position over a whole window: tail scores only its last tokens; add "
+    "no task scored whole windows (tail scores only their last tokens, passkey its answer); add "
     '"perplexity:protocol=prefix" to the sweep (runs of version 0.1 or older have no such facts)'
 )
 
