@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from harness.runs.store import read_samples
+from harness.sweep.memory import estimate
+from harness.sweep.parse import parse
+from harness.sweep.plan import make_plan
 from tests.command_line import Ropewalk
 
 
@@ -60,3 +63,19 @@ def test_a_size_has_a_unit(tiny: Path, ropewalk: Ropewalk) -> None:
     done = ropewalk("run", "--model", tiny, "--max-memory", "much")
     assert done.status == 2
     assert "max_memory: 'much' is no size; write 800MiB" in done.err
+
+
+def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs: Path) -> None:
+    """Of a bfloat16 file read as float32 both are in memory; of equal dtypes only the weights."""
+    at_peak = {}
+    for dtype in ("float32", "bfloat16"):
+        flags = {
+            "docs": str(docs),
+            "length": ["64"],
+            "scaling": ["none"],
+            "task": ["perplexity:tail=16"],
+        }
+        at_peak[dtype] = estimate(make_plan(parse(None, {**flags, "dtype": dtype})), set())
+    parameters = at_peak["float32"].parameters
+    assert at_peak["float32"].bytes == 6 * parameters
+    assert 2 * parameters < at_peak["bfloat16"].bytes < 4 * parameters

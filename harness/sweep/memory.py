@@ -33,7 +33,7 @@ def estimate(plan: Plan, done: set[Key]) -> Cost:
         samples=sum(len(batch.items) for batch in work),
         tokens=sum(load.tokens for load in demand.loads),
         parameters=demand.parameters,
-        bytes=demand.bytes(sizes),
+        bytes=max(demand.bytes(sizes), _loading(plan, demand.parameters)),
     )
 
 
@@ -46,7 +46,8 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
     if limit is None or not work:
         return DEFAULT
     demand = _demand(plan, work)
-    needs = {sizes: demand.bytes(sizes) for sizes in DEFAULT.smaller}
+    loading = _loading(plan, demand.parameters)
+    needs = {sizes: max(demand.bytes(sizes), loading) for sizes in DEFAULT.smaller}
     for sizes, needed in needs.items():
         if needed <= limit:
             return sizes
@@ -55,6 +56,20 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
         f" need about {min(needs.values()) / 2**20:,.0f} MiB; ask for shorter lengths or more."
     )
     raise UserError(message)
+
+
+def _loading(plan: Plan, parameters: int) -> int:
+    """Return the bytes at the peak of loading: of another dtype, the files beside the weights.
+
+    On a CPU weights of the asked dtype are read in place; others are converted one by one, and
+    the mapped files count until all are.
+    """
+    checkpoint = plan.checkpoint
+    shipped = DTYPES.get(str(checkpoint.config.dtype or "float32").removeprefix("torch."))
+    asked = DTYPES[checkpoint.dtype]
+    if checkpoint.loaded is not None or shipped in (None, asked) or checkpoint.device != "cpu":
+        return 0
+    return parameters * (asked.itemsize + shipped.itemsize)
 
 
 def needed(plan: Plan, item: Item) -> int:
