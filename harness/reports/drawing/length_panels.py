@@ -29,5 +29,5 @@ def by_length(
         panel(axes, rows)
         first = rows.iloc[0]
         name = f"{first['model']}, {length_label(int(str(length)))} tokens"
-        tidy(axes, f"{name} ({first['relative_length']:.3g}×)", room=room)
+        tidy(axes, f"{name} ({first['length'] / first['trained_length']:.3g}×)", room=room)
     return figure, panels
