@@ -107,7 +107,7 @@ def test_no_words_of_bands_where_there_are_none() -> None:
 
 def test_tail_has_no_losses_of_a_whole_window() -> None:
     """Only the last tokens were scored: no figure, but a sentence that says so."""
-    with pytest.raises(ValueError, match="tail scores only its last tokens"):
+    with pytest.raises(ValueError, match="tail scores only their last tokens"):
         loss_by_position.make(whole(FRAME).assign(protocol="tail"))
 
 

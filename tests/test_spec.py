@@ -94,8 +94,7 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
         ("7: 1\n", f"no setting is called '7'; known: {SETTINGS}."),
         (
             "length: [64, 4q]\n",
-            "length: '4q' is no length; write 512, 4k (4096), or 2x or 1.5x (of the window) "
-            "(given: '4q').",
+            "length: '4q' is no length; write 512, 4k (4096), or 2x or 1.5x (of the window).",
         ),
         ("scaling: [{}]\n", "scaling: Input should be a valid string (given: {})."),
         ("scaling: []\n", "scaling: name at least one (given: [])."),

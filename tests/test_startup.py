@@ -67,6 +67,8 @@ def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path: Path) -> None:
     child = subprocess.Popen(
         [sys.executable, "-m", "harness", *words, "--dry-run"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
+        # A test run in the background ignores SIGINT, and its children would too.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     while not (tmp_path / "planning").exists():
         assert child.poll() is None
