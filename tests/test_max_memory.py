@@ -13,23 +13,17 @@ from harness.sweep.plan import make_plan
 from tests.command_line import Ropewalk
 
 
+def sweep(model: Path, docs: Path) -> tuple[str, ...]:
+    """Return the words of a sweep over one length beyond the window."""
+    return ("run", "--model", str(model), "--docs", str(docs), "--length", "8x")
+
+
 @pytest.mark.slow
 def test_less_memory_gives_the_same_numbers(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     """A sweep held to little memory records the values of one without a limit, bit for bit."""
-    words = (
-        "run",
-        "--model",
-        str(tiny),
-        "--docs",
-        str(docs),
-        "--length",
-        "8x",
-        "--scaling",
-        "none",
-        "pi",
-    )
+    words = (*sweep(tiny, docs), "--scaling", "none", "pi")
     values = []
     for name, limit in (("free", ()), ("little", ("--max-memory", "4MiB"))):
         assert ropewalk(*words, *limit, "--out", tmp_path / name).status == 0
@@ -42,18 +36,8 @@ def test_too_little_memory_is_refused_before_weights_are_read(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     """One sentence says what was given, what is needed, and what to do."""
-    words = (
-        "run",
-        "--model",
-        str(tiny),
-        "--docs",
-        str(docs),
-        "--length",
-        "8x",
-        "--max-memory",
-        "100KB",
-    )
-    done = ropewalk(*words, "--out", tmp_path, "--dry-run")
+    words = ("--max-memory", "100KB", "--out", tmp_path, "--dry-run")
+    done = ropewalk(*sweep(tiny, docs), *words)
     assert done.status == 2
     assert "--max-memory 100KB is too little: the weights and the longest question need" in done.err
 
@@ -69,13 +53,8 @@ def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs: Path
     """Of a bfloat16 file read as float32 both are in memory; of equal dtypes only the weights."""
     at_peak = {}
     for dtype in ("float32", "bfloat16"):
-        flags = {
-            "docs": str(docs),
-            "length": ["64"],
-            "scaling": ["none"],
-            "task": ["perplexity:tail=16"],
-        }
-        at_peak[dtype] = estimate(make_plan(parse(None, {**flags, "dtype": dtype})), set())
+        tail = {"length": "64", "scaling": "none", "task": "perplexity:tail=16", "dtype": dtype}
+        at_peak[dtype] = estimate(make_plan(parse(None, {"docs": str(docs), **tail})), set())
     parameters = at_peak["float32"].parameters
     assert at_peak["float32"].bytes == 6 * parameters
     assert 2 * parameters < at_peak["bfloat16"].bytes < 4 * parameters

@@ -10,7 +10,7 @@ from typing import TypeVar
 from harness.cli import show
 from harness.cli.console import err, keeping, say
 from harness.cli.progress import Measuring
-from harness.cluster.workers import Cluster
+from harness.cluster.workers import Cluster, Workers
 from harness.errors import UserError
 from harness.model.checkpoint import Checkpoint
 from harness.runs.folders import run_folders
@@ -54,12 +54,17 @@ def measured(
     def one(pair: tuple[Plan, Path]) -> tuple[Path, list[Failure]]:
         plan, folder = pair
         show.left_out(plan, err)
-        watching = Measuring(err, plan, machine_of(plan, ray))
-        here = ThisProcess(plan.checkpoint.device, watching.passing)
-        return folder, measure(plan, folder, watching, ray.anew() if ray else here)
+        return folder, measured_one(plan, folder, ray)
 
     with keeping([folder for _, folder in pairs]):
         return _each([plan.checkpoint.label for plan, _ in pairs], pairs, one)
+
+
+def measured_one(plan: Plan, folder: Path, ray: Cluster | None = None) -> list[Failure]:
+    """Measure a plan into its folder, with progress on stderr; return what has no number."""
+    watching = Measuring(err, plan, machine_of(plan, ray))
+    here = ThisProcess(plan.checkpoint.device, watching.passing)
+    return measure(plan, folder, watching, Workers(ray) if ray else here)
 
 
 def machine_of(plan: Plan, ray: Cluster | None) -> str:

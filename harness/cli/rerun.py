@@ -39,10 +39,7 @@ def rerun(
     if tolerance < 0:
         message = f"--tolerance must be 0 or more, got {tolerance:g}."
         raise UserError(message)
-    from harness.cli.progress import Measuring
-    from harness.sweep.backend import ThisProcess
-    from harness.sweep.measure import measure
-    from harness.sweep.pace import this_machine
+    from harness.cli.models import measured_one
     from harness.sweep.reproduce import compare, plan_again, surroundings
 
     folder = out or Path("results") / f"rerun-{run.resolve().name}"
@@ -55,10 +52,8 @@ def rerun(
     )  # fmt: skip
     if dry_run:
         return COMPLETE
-    device = plan.checkpoint.device
-    watching = Measuring(err, plan, this_machine(device))
     with keeping([folder]):
-        measure(plan, folder, watching, ThisProcess(device, watching.passing))
+        measured_one(plan, folder)
     found = compare(run, folder)
     for difference in surroundings(run, folder):
         screen.print(f"Differs: {difference}", highlight=False, markup=False, soft_wrap=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,35 +26,36 @@ WAITS = 10  # of them in a row without a node that could hold a worker, before i
 SILENT = 5  # of them in a row without a reply of a busy worker, before a message says so
 
 
-@dataclass
+@dataclass(frozen=True)
 class Cluster:
-    """The backend of many processes: a connected Ray cluster, and the workers so far.
-
-    ``device`` is that of each worker, ``threads`` its number of processor cores.
-    """
+    """A connected Ray cluster; ``device`` is that of each worker, ``threads`` its cores."""
 
     count: int
     device: str
     threads: int
     tell: Callable[[str], None]
-    joined: list[dict[str, Any]] = field(default_factory=list)
 
-    def anew(self) -> Cluster:
-        """Return the same cluster before any worker joined, for another model."""
-        return replace(self, joined=[])
+
+class Workers:
+    """The backend of many processes: the workers of a cluster, each with the weights."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Begin without a worker."""
+        self.cluster = cluster
+        self.dispatch: Dispatch | None = None
 
     @property
     def machines(self) -> dict[str, Any]:
         """What a session records: each worker that has joined."""
-        return {"workers": list(self.joined)}
+        return {"workers": list(self.dispatch.joined) if self.dispatch else []}
 
     def answers(
         self, plan: Plan, work: Sequence[Batch], sizes: Sizes
     ) -> Iterator[tuple[Item, Reply]]:
         """Return the replies to all questions, once the first worker holds the weights."""
-        dispatch = Dispatch(self, plan, split(work, self.count), sizes)
-        dispatch.start()
-        return dispatch.replies()
+        self.dispatch = Dispatch(self.cluster, plan, split(work, self.cluster.count), sizes)
+        self.dispatch.start()
+        return self.dispatch.replies()
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ class Dispatch:
         self.loading: dict[Any, Any] = {}  # the reply to prepare: its worker
         self.busy: dict[Any, Assignment] = {}  # by the stream of its replies
         self.free: list[Loaded] = []
+        self.joined: list[dict[str, Any]] = []  # what a session records of each worker
         self.lost = 0  # workers in a row that were lost while they loaded
 
     def start(self) -> None:
@@ -173,9 +175,9 @@ class Dispatch:
         if not refused:
             self.lost = 0
             place = f"the worker on {facts['host']} (process {facts.pop('process')})"
-            self.cluster.joined.append(facts)
+            self.joined.append(facts)
             self.free.append(Loaded(worker, place))
-        elif self.cluster.joined:
+        elif self.joined:
             self.cluster.tell(f"Going on without one: {refused}")
         else:
             raise UserError(refused)
