@@ -16,7 +16,7 @@ from harness.engine.forward import shareable
 from harness.engine.packed_attention import NAME
 from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import causal, room, tile_mask
-from harness.model.checkpoint import REFERENCE
+from harness.model.opening import REFERENCE
 from tasks._types import Answer, Question
 from tests.asking import asked, together
 from tests.families import SUPPORTED, build, tiny

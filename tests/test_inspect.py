@@ -294,7 +294,7 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (("./gone",), "model folder ./gone does not exist; give a folder or a hub name "
+            (("./gone",), "./gone does not exist; give a model's folder, a GGUF file or a hub name "
              "(owner/name)."),
             (("--length", "2y"), "length: '2y' is no length; write 512, 4k (4096), or 2x or 1.5x "
              "(of the window)."),

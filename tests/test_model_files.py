@@ -123,10 +123,6 @@ def _adapter(folder: Path) -> None:
     (folder / "adapter_config.json").write_text("{}")
 
 
-def _gguf(folder: Path) -> None:
-    (folder / "config.json").rename(folder / "model.Q4.gguf")
-
-
 def _awq(folder: Path) -> None:
     changed(folder, quantization_config={"quant_method": "awq", "bits": 4})
 
@@ -144,7 +140,6 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
         (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
         (_adapter, "holds an adapter .* merge_and_unload"),
         (_awq, "cannot be read without a package: .*pip install gptqmodel"),
-        (_gguf, "model.Q4.gguf: GGUF is not supported"),
         (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
         (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),
         (lambda folder: changed(folder, max_position_embeddings=10**12), "trained length must be"),
@@ -162,7 +157,7 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
 def test_what_is_no_model_is_refused_in_a_sentence(
     folder: Path, hurt: Callable[[Path], Any], words: str
 ) -> None:
-    """Also adapters, GGUF, a missing package, numbers of no model, tokenizers that panic."""
+    """Also adapters, a missing package, numbers of no model, tokenizers that panic."""
     hurt(folder)
     with pytest.raises(UserError, match=words) as refused:
         opened(folder)
@@ -170,11 +165,9 @@ def test_what_is_no_model_is_refused_in_a_sentence(
 
 
 def test_names_that_are_no_folder_are_refused_in_a_short_sentence(tmp_path: Path) -> None:
-    """A GGUF file, another file, and names that no system has."""
-    (tmp_path / "m.gguf").touch()
+    """A file that is no GGUF, and names that no system has."""
     (tmp_path / "model.safetensors").touch()
     for name, words in {
-        str(tmp_path / "m.gguf"): "is a file; GGUF is not supported",
         str(tmp_path / "model.safetensors"): "is a file; give the folder",
         "x" * 100_000: "has 100,000 characters",
         f"/tmp/{'x' * 300}": "is not a path: File name too long",

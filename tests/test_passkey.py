@@ -242,7 +242,8 @@ def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
 
 def test_the_reference_checkpoint_says_what_it_is_scored_for() -> None:
     """On the trained model hits and misses, in the window and past it, are those of generate."""
-    from harness.model.checkpoint import REFERENCE, open_checkpoint
+    from harness.model.checkpoint import open_checkpoint
+    from harness.model.opening import REFERENCE
     from harness.model.weights import load_weights
 
     checkpoint = open_checkpoint(

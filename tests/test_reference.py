@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.engine import answers
-from harness.model.checkpoint import REFERENCE
+from harness.model.opening import REFERENCE
 from harness.model.weights import load_weights
 from harness.rope.frequencies import patched
 from harness.runs.frame import make_frame

@@ -18,7 +18,7 @@ from harness.inspection import channel_figure, decay_figure
 from harness.inspection.notes import notes
 from harness.methods.channels import Change, Channel, channels, decay
 from harness.methods.resolve import resolve
-from harness.model.checkpoint import read_config
+from harness.model.opening import read_config
 from harness.plugins import load
 from harness.replacing import make_folder
 from harness.reports.drawing.style import drawing

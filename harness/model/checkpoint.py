@@ -1,32 +1,27 @@
-"""Open a model by hub name or folder: config and tokenizer first, weights later."""
+"""Open a model: config and tokenizer first, weights later."""
 
 from __future__ import annotations
 
-import os
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub.utils import logging as hub_logging
-from transformers import AutoConfig, AutoTokenizer, PreTrainedConfig
+from transformers import AutoTokenizer
 from transformers.quantizers.auto import get_hf_quantizer
-from transformers.utils import cached_file, logging
-from transformers.utils.hub import extract_commit_hash
 
 from harness.attempt import attempt
 from harness.errors import UserError, reason
 from harness.model.device_map import check_whole
-from harness.model.files import MERGE, check_folder, check_place, folder_hash, named_weights
+from harness.model.files import file_hash, folder_hash, named_weights
+from harness.model.gguf import is_gguf, pretrained, quantization
 from harness.model.meta import without_weights
-from harness.names import place, printable
-from harness.rope.config import check_numbers, rescaled, rope_of
+from harness.model.opening import label, open_config
+from harness.rope.config import rescaled, rope_of
 from scaling._types import Rope
 
-REFERENCE = Path(__file__).resolve().parent / "reference"
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
-ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -35,7 +30,7 @@ class Checkpoint:
     """What is known of a model before its weights are read.
 
     ``fingerprint`` identifies the weights in the key of every sample: the hub's commit, or for a
-    folder a hash of its files. ``dtype`` is resolved.
+    folder or a GGUF file a hash. ``dtype`` is resolved.
     """
 
     name: str
@@ -50,6 +45,7 @@ class Checkpoint:
     trust_remote_code: bool
     allow_pickle: bool
     device_map: str | None = None
+    quantized: str | None = None  # the kind of a GGUF file's weights
     loaded: Any = None  # the model itself, where Python holds it already
 
     @property
@@ -75,7 +71,8 @@ def open_checkpoint(
 
     ``elsewhere`` is the device of other processes, which this one need not have.
     """
-    where, commit, config = _open_config(name, revision, trust_remote_code)
+    where, commit, config = open_config(name, revision, trust_remote_code)
+    quantized = quantization(where)
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     tokenizer = attempt("tokenizer", where, lambda: _tokenizer(where, options))
     check_whole(device_map, device)
@@ -84,7 +81,7 @@ def open_checkpoint(
         attempt("weights", where, lambda: _check_quantization(config, device_map))
     return Checkpoint(
         name=where,
-        label=_label(name),
+        label=label(name, where),
         revision=commit,
         fingerprint=commit or _fingerprint(where, config, trust_remote_code, allow_pickle),
         config=config,
@@ -95,12 +92,8 @@ def open_checkpoint(
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
         device_map=device_map,
+        quantized=quantized,
     )
-
-
-def read_config(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Any]:
-    """Return a model's label and config, without its tokenizer or weights."""
-    return _label(name), _open_config(name, revision, trust_remote_code)[2]
 
 
 def parameter_count(checkpoint: Checkpoint) -> int:
@@ -134,47 +127,9 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
         raise UserError(message)
 
 
-def _open_config(
-    name: str, revision: str | None, trust_remote_code: bool
-) -> tuple[str, str | None, Any]:
-    """Return where a model is (folder or hub name), its commit on the hub, and its config."""
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()  # else five lines of retries precede our message
-    folder = REFERENCE if name == "reference" else check_place(name)
-    local = folder.is_dir()
-    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
-        message = f"model folder {name} does not exist; give a folder or a hub name (owner/name)."
-        raise UserError(message)
-    if local and revision:
-        message = f"--revision {revision} is for hub models; {name} is a folder."
-        raise UserError(message)
-    where = str(folder) if local else name
-    if local:
-        check_folder(folder)
-    commit = None if local else attempt("config", where, lambda: _commit(where, revision))
-    options = {"revision": commit, "trust_remote_code": trust_remote_code}
-    check_numbers(where, attempt("config", where, lambda: _raw(where, commit)))
-    config = attempt("config", where, lambda: AutoConfig.from_pretrained(where, **options))
-    return where, commit, _own_attention(config)
-
-
 def _check_quantization(config: Any, device_map: str | None) -> None:
     """Raise what the library raises where a package for quantised weights is missing."""
     get_hf_quantizer(deepcopy(config), None, device_map, weights_only=True, user_agent={})
-
-
-def _raw(where: str, commit: str | None) -> dict[str, Any]:
-    """Return the content of config.json, before a config is built from it."""
-    found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
-    return found
-
-
-def _label(name: str) -> str:
-    """Return a model's name in tables and folders: its last part, and never ``..``."""
-    if name == "reference":
-        return name
-    return printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
 
 
 def _scales(model: Any) -> dict[str, float]:
@@ -185,42 +140,10 @@ def _scales(model: Any) -> dict[str, float]:
 
 def _tokenizer(where: str, options: dict[str, Any]) -> Any:
     """Return a tokenizer that has encoded and decoded a short text."""
-    found = AutoTokenizer.from_pretrained(where, **options)
+    with pretrained(where) as (place, file):
+        found = AutoTokenizer.from_pretrained(place, **options, **file)
     found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
     return found
-
-
-def _own_attention(config: Any) -> Any:
-    """Return a config with which the library loads no attention or experts from the hub."""
-    text = config.get_text_config()
-    attention, experts = text._attn_implementation, text._experts_implementation
-    config._attn_implementation = attention if attention in ATTENTION else None
-    config._experts_implementation = experts if experts in EXPERTS else None
-    return config
-
-
-def _commit(name: str, revision: str | None) -> str:
-    """Return the commit of a hub model's branch or tag; everything else is read at it."""
-    try:
-        found = cached_file(name, "config.json", revision=revision)
-    except OSError as error:
-        if _is_adapter(name, revision):
-            message = f"{name} holds an adapter (adapter_config.json): {MERGE}"
-            raise UserError(message) from None
-        message = f"{reason(error)} There is no folder of this name either."
-        raise OSError(message) from error
-    commit: str | None = extract_commit_hash(found, None)
-    if commit is None:
-        message = f"the commit of {name} is not known"
-        raise OSError(message)
-    return commit
-
-
-def _is_adapter(name: str, revision: str | None) -> bool:
-    try:
-        return cached_file(name, "adapter_config.json", revision=revision) is not None
-    except OSError:
-        return False
 
 
 def _device(device: str) -> str:
@@ -235,7 +158,10 @@ def _device(device: str) -> str:
 
 
 def _dtype(dtype: str, device: str, config: Any) -> str:
-    """Resolve auto: float32 on a CPU, where it is exact; elsewhere the checkpoint's dtype."""
+    """Resolve auto: float32 on a CPU, where it is exact; elsewhere the checkpoint's dtype.
+
+    The weights of a GGUF file, scales times whole numbers, are exact in float32 alone.
+    """
     if dtype != "auto":
         return dtype
     shipped = str(config.dtype or torch.float32).removeprefix("torch.")
@@ -243,5 +169,7 @@ def _dtype(dtype: str, device: str, config: Any) -> str:
 
 
 def _fingerprint(where: str, config: Any, trusted: bool, allow_pickle: bool) -> str:
+    if is_gguf(where):
+        return file_hash(Path(where))[:16]
     named = named_weights(where, None, config, allow_pickle=allow_pickle)
     return folder_hash(Path(where), named, code=trusted)

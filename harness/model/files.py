@@ -28,9 +28,6 @@ SAFE = ".safetensors"
 HASHED = (".json", ".model", ".py", SAFE, ".bin")
 INDEX = ".index.json"
 GGUF = ".gguf"
-NO_GGUF = (
-    "GGUF is not supported: give the folder or hub name (config.json, safetensors) it is from."
-)
 ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them."
 MERGE = (
     "merge it into its base model first (PEFT: merge_and_unload, then save_pretrained of model and"
@@ -39,7 +36,7 @@ MERGE = (
 
 
 def check_place(name: str) -> Path:
-    """Return the path that a model's name may be; raise UserError for a file or a bad path."""
+    """Return the path that a model's name may be; raise UserError for another file, a bad path."""
     if len(name) > LONGEST_NAME:
         message = f"the model's name has {len(name):,} characters, at most {LONGEST_NAME:,} are"
         message += f" read: {printable(name[:40])}…"
@@ -50,9 +47,8 @@ def check_place(name: str) -> Path:
     except OSError as error:  # a part of the name is too long
         message = f"--model {printable(reason(name))} is not a path: {error.strerror}."
         raise UserError(message) from None
-    if found and not folder:
-        advice = NO_GGUF if path.suffix.lower() == GGUF else "give the folder with its config.json."
-        message = f"model {name} is a file; {advice}"
+    if found and not folder and path.suffix.lower() != GGUF:
+        message = f"model {name} is a file; give the folder with its config.json, or a GGUF file."
         raise UserError(message)
     return path
 
@@ -60,25 +56,23 @@ def check_place(name: str) -> Path:
 def check_folder(folder: Path) -> None:
     """Raise UserError for a folder that is not a model's, before a file is read.
 
-    That is a folder of an adapter or of GGUF files, a pipe or a device instead of a file, and a
-    file too large to be read whole.
+    That is a folder of an adapter, a pipe or a device instead of a file, and a file too large to
+    be read whole.
     """
     names = sorted(entry.name for entry in os.scandir(folder))
     if "adapter_config.json" in names:
         message = f"{folder} holds an adapter (adapter_config.json): {MERGE}"
         raise UserError(message)
     if "config.json" not in names:
-        quantized = [name for name in names if name.lower().endswith(GGUF)]
-        advice = f"{quantized[0]}: {NO_GGUF}" if quantized else "give the folder that has one."
-        message = f"{folder} is not a model, it has no config.json; {advice}"
+        message = f"{folder} is not a model, it has no config.json; give the folder that has one."
         raise UserError(message)
     for name in names:
         path = folder / name
         if path.suffix in (*WHOLE, *HASHED) and not path.is_dir():
-            _check_file(path, LARGEST if path.suffix in WHOLE else None)
+            check_file(path, LARGEST if path.suffix in WHOLE else None)
 
 
-def _check_file(path: Path, limit: int | None) -> None:
+def check_file(path: Path, limit: int | None = None) -> None:
     """Raise UserError unless this is a regular file of at most ``limit`` bytes."""
     try:
         with open_regular(path) as file:
@@ -162,11 +156,12 @@ def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
     for name in sorted(inside | elsewhere | set(named)):
         path = folder / name
         if not path.is_dir():
-            digest.update(f"{name} {_hashed(path)}".encode())
+            digest.update(f"{name} {file_hash(path)}".encode())
     return digest.hexdigest()[:16]
 
 
-def _hashed(path: Path) -> str:
+def file_hash(path: Path) -> str:
+    """Return the SHA-256 of a regular file's content; raise UserError where it cannot be read."""
     try:
         opened: Any = open_regular(path)
         with opened as file:

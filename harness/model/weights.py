@@ -12,6 +12,7 @@ from harness.errors import UserError
 from harness.model.checkpoint import DTYPES, Checkpoint
 from harness.model.device_map import spread, with_input_device
 from harness.model.files import ONLY_SAFE, named_weights
+from harness.model.gguf import is_gguf, pretrained
 from harness.model.meta import bounded
 from harness.rope.frequencies import check_geometry
 
@@ -37,11 +38,12 @@ def load_weights(checkpoint: Checkpoint) -> Any:
 def _load(checkpoint: Checkpoint) -> Any:
     """Return the model and the library's report on its tensors."""
     where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
-    named_weights(where, commit, checkpoint.config, allow_pickle=checkpoint.allow_pickle)
+    if checkpoint.quantized is None:
+        named_weights(where, commit, checkpoint.config, allow_pickle=checkpoint.allow_pickle)
     try:
-        with bounded(checkpoint.config.model_type):
+        with bounded(checkpoint.config.model_type), pretrained(where) as (place, file):
             return AutoModelForCausalLM.from_pretrained(
-                where,
+                place,
                 config=deepcopy(checkpoint.config),
                 revision=commit,
                 dtype=DTYPES[checkpoint.dtype],
@@ -49,6 +51,7 @@ def _load(checkpoint: Checkpoint) -> Any:
                 use_safetensors=True if safe else None,
                 ignore_mismatched_sizes=True,  # _check_fit reports them
                 output_loading_info=True,
+                **file,
                 **(spread() if checkpoint.device_map else {}),
             )
     except OSError as error:
@@ -69,4 +72,8 @@ def _check_fit(where: str, info: dict[str, Any]) -> None:
     missing = sorted(info["missing_keys"])
     if missing:
         message = f"the weights of {where} lack {len(missing)} tensors, {missing[0]} among them."
+        raise UserError(message)
+    extra = sorted(info["unexpected_keys"]) if is_gguf(where) else ()
+    if extra:
+        message = f"transformers does not read the tensor {extra[0]} of {where}."
         raise UserError(message)

@@ -98,7 +98,8 @@ def _model(plan: Plan) -> dict[str, Any]:
         "rotary_dim": rope.rotary_dim,
         "shipped": dict(rope.shipped),
         "bos": checkpoint.tokenizer.bos_token_id,
-        "sliding_window": plan.checkpoint.sliding_window,
+        "sliding_window": checkpoint.sliding_window,
+        **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
     }
 
 

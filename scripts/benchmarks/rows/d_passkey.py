@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.data.source import make_source
 from harness.engine import OutOfMemory, answers
-from harness.model.checkpoint import REFERENCE
+from harness.model.opening import REFERENCE
 from harness.rope.config import rope_of
 from harness.rope.frequencies import patched
 from scaling import yarn

@@ -1,0 +1,113 @@
+"""Find a model, by hub name, folder or GGUF file, and read its config."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub.utils import logging as hub_logging
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import cached_file, logging
+from transformers.utils.hub import extract_commit_hash
+
+from harness.attempt import attempt
+from harness.errors import UserError, reason
+from harness.model.files import MERGE, check_folder, check_place
+from harness.model.gguf import check_gguf, gguf_config, is_gguf, only_gguf, quantization
+from harness.names import place, printable
+from harness.rope.config import check_numbers
+
+REFERENCE = Path(__file__).resolve().parent / "reference"
+ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
+
+
+def read_config(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Any]:
+    """Return a model's label and config, without its tokenizer or weights."""
+    where, _, config = open_config(name, revision, trust_remote_code)
+    return label(name, where), config
+
+
+def open_config(
+    name: str, revision: str | None, trust_remote_code: bool
+) -> tuple[str, str | None, Any]:
+    """Return where a model is (file, folder or hub name), its commit on the hub, and its config."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    hub_logging.set_verbosity_error()  # else five lines of retries precede our message
+    path = REFERENCE if name == "reference" else check_place(name)
+    path = only_gguf(path) or path
+    local = path.exists()
+    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+        message = (
+            f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name)."
+        )
+        raise UserError(message)
+    if local and revision:
+        message = f"--revision {revision} is for hub models; {name} is a place on this machine."
+        raise UserError(message)
+    where = str(path) if local else name
+    if is_gguf(where):
+        check_gguf(path)
+        return where, None, attempt("config", where, lambda: _own_attention(gguf_config(where)))
+    if local:
+        check_folder(path)
+    commit = None if local else attempt("config", where, lambda: _commit(where, revision))
+    options = {"revision": commit, "trust_remote_code": trust_remote_code}
+    check_numbers(where, attempt("config", where, lambda: _raw(where, commit)))
+    config = attempt("config", where, lambda: AutoConfig.from_pretrained(where, **options))
+    return where, commit, _own_attention(config)
+
+
+def _raw(where: str, commit: str | None) -> dict[str, Any]:
+    """Return the content of config.json, before a config is built from it."""
+    found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
+    return found
+
+
+def label(name: str, where: str) -> str:
+    """Return a model's name in tables and folders: its last part, and never ``..``.
+
+    That of a GGUF file says the kind of its weights, so that every table and figure does.
+    """
+    if name == "reference":
+        return name
+    if is_gguf(where):
+        name = where.removesuffix(Path(where).suffix)
+    last = printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
+    quantized = quantization(where)
+    known = quantized is None or quantized.lower() in last.lower()
+    return last if known else f"{last}-{quantized}"
+
+
+def _own_attention(config: Any) -> Any:
+    """Return a config with which the library loads no attention or experts from the hub."""
+    text = config.get_text_config()
+    attention, experts = text._attn_implementation, text._experts_implementation
+    config._attn_implementation = attention if attention in ATTENTION else None
+    config._experts_implementation = experts if experts in EXPERTS else None
+    return config
+
+
+def _commit(name: str, revision: str | None) -> str:
+    """Return the commit of a hub model's branch or tag; everything else is read at it."""
+    try:
+        found = cached_file(name, "config.json", revision=revision)
+    except OSError as error:
+        if _is_adapter(name, revision):
+            message = f"{name} holds an adapter (adapter_config.json): {MERGE}"
+            raise UserError(message) from None
+        message = f"{reason(error)} There is no folder of this name either."
+        raise OSError(message) from error
+    commit: str | None = extract_commit_hash(found, None)
+    if commit is None:
+        message = f"the commit of {name} is not known"
+        raise OSError(message)
+    return commit
+
+
+def _is_adapter(name: str, revision: str | None) -> bool:
+    try:
+        return cached_file(name, "adapter_config.json", revision=revision) is not None
+    except OSError:
+        return False

