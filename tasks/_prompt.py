@@ -22,7 +22,8 @@ FILLER = (
     " There and back again.\n",
 )
 NEEDLE = "\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
-QUESTION = "\nWhat is the pass key? The pass key is"
+QUESTION = "\nWhat is the pass key?"
+REPLY = " The pass key is"  # after the question; in a chat the beginning of the reply, as in RULER
 
 Filler = Literal["standard", "documents"]
 
@@ -37,14 +38,21 @@ class Prompt:
 
 
 def prompt(
-    source: Source, length: int, key: int, depth: float, *, filler: Filler, draw: Random
+    source: Source,
+    length: int,
+    key: int,
+    depth: float,
+    *,
+    filler: Filler,
+    draw: Random,
+    chat: bool = False,
 ) -> Prompt:
     """Build one prompt of exactly ``length`` tokens.
 
     ``depth`` 0 puts the needle before all filler, 1 after it. The needle stands between whole
     sentences of the standard filler, so only the last sentence before the question may be cut.
     """
-    head, needle, question, answer = frame(source, key)
+    head, needle, question, answer = frame(source, key, chat=chat)
     least = len(head) + len(needle) + len(question) + len(answer)
     if length < least:
         message = f"a passkey prompt needs at least {least} tokens, length is {length}"
@@ -54,10 +62,22 @@ def prompt(
     return Prompt(tokens, len(head) + len(before), length - len(answer))
 
 
-def frame(source: Source, key: int) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return the tokens of introduction, needle, question and answer, which every prompt has."""
-    question = continued(source, QUESTION)
-    whole = continued(source, f"{QUESTION} {key}")
+def frame(
+    source: Source, key: int, *, chat: bool = False
+) -> tuple[list[int], list[int], list[int], list[int]]:
+    """Return the tokens of introduction, needle, question and answer, which every prompt has.
+
+    In a chat the user's message ends with the question, and REPLY begins the assistant's.
+    """
+    asked: list[int] = []
+    if chat:
+        opening, generation = source.chat()
+        head = [*opening, *continued(source, INTRODUCTION)]
+        asked, stem = [*continued(source, QUESTION), *generation], REPLY.lstrip()
+    else:
+        head, stem = [*source.opening, *source.encode(INTRODUCTION)], QUESTION + REPLY
+    question = continued(source, stem)
+    whole = continued(source, f"{stem} {key}")
     if whole[: len(question)] != question:
         message = "the tokenizer merges the question with the answer; passkey cannot separate them"
         raise ValueError(message)
@@ -65,8 +85,7 @@ def frame(source: Source, key: int) -> tuple[list[int], list[int], list[int], li
     if source.decode(answer).strip() != str(key):
         message = f"the tokenizer cannot write {key}: it reads back as {source.decode(answer)!r}"
         raise ValueError(message)
-    head = [*source.opening, *source.encode(INTRODUCTION)]
-    return head, continued(source, NEEDLE.format(key=key)), question, answer
+    return head, continued(source, NEEDLE.format(key=key)), [*asked, *question], answer
 
 
 def continued(source: Source, text: str) -> list[int]:

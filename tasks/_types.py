@@ -32,13 +32,21 @@ class Passage:
             object.__setattr__(self, "ends", array("q", self.ends))
 
 
+def no_template() -> tuple[list[int], list[int]]:
+    """Raise ValueError: the tokenizer has no chat template."""
+    message = "the tokenizer has no chat template; leave out chat=true"
+    raise ValueError(message)
+
+
 @dataclass(frozen=True)
 class Source:
     """The model's tokenizer and window and the documents, before any weight is read.
 
     ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
     every window begins with, None where the tokenizer has none; ``passages`` are tokenized on
-    the first call. Lengths are in tokens.
+    the first call. ``chat`` returns the tokens of the chat template before a user's message, begin
+    token included, and after it up to the assistant's reply; it raises ValueError where there is no
+    template. Lengths are in tokens.
     """
 
     encode: Callable[[str], list[int]]
@@ -46,6 +54,7 @@ class Source:
     bos: int | None
     trained_length: int
     passages: Callable[[], Sequence[Passage]]
+    chat: Callable[[], tuple[list[int], list[int]]] = no_template
 
     @property
     def opening(self) -> tuple[int, ...]:

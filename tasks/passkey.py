@@ -31,11 +31,14 @@ def ask(
     depths: int = 5,
     trials: int = 5,
     filler: Filler = "standard",
+    chat: bool = False,
 ) -> Iterator[Question]:
     """Yield a grid of ``depths`` evenly spaced depths x ``trials`` keys at every length.
 
     The keys depend on seed, depth and trial alone, so every method and every length is asked
-    for the same ones. Raises ValueError when a prompt cannot fit, naming the least length.
+    for the same ones. With ``chat`` the prompt is a user's message in the tokenizer's chat
+    template, and "The pass key is" begins the reply. Raises ValueError when a prompt cannot fit,
+    naming the least length.
     """
     if depths < 1 or trials < 1 or depths * trials > MOST:
         message = (
@@ -50,7 +53,7 @@ def ask(
             for trial in range(trials):
                 draw = Random(f"{seed}/{index}/{trial}")
                 key = draw.randrange(10_000, 100_000)
-                made = prompt(source, length, key, depth, filler=filler, draw=draw)
+                made = prompt(source, length, key, depth, filler=filler, draw=draw, chat=chat)
                 facts: dict[str, Fact] = {
                     "depth": depth,
                     "trial": trial,

@@ -20,7 +20,7 @@ from harness.data.source import make_source
 from harness.engine import answers
 from harness.reports import scores
 from tasks import passkey
-from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, prompt
+from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
 from tasks._types import Answer, Question, Source
 from tests.tiny import tiny_config, tiny_tokenizer
 
@@ -68,7 +68,7 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
     before = text.index(needle) - text.index(INTRODUCTION) - len(INTRODUCTION)
     after = text.index(QUESTION) - text.index(needle) - len(needle)
     assert abs(before - depth * (before + after)) <= 30  # half of the filler's longest sentence
-    assert text.endswith(f"{QUESTION} {key}")
+    assert text.endswith(f"{QUESTION}{REPLY} {key}")
 
 
 def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Source) -> None:

@@ -94,7 +94,13 @@ def left_out(plan: Plan, console: Console) -> None:
     warnings(plan, console)
     model = plan.checkpoint
     if getattr(model.tokenizer, "chat_template", None):
-        console.print(f"{model.label} has a chat template, which is not applied: the text is raw.")
+        raw = [task.label for task in plan.tasks if not task.options.get("chat")]
+        where = f" in {', '.join(raw)}" if len(raw) < len(plan.tasks) else ""
+        if raw:
+            told = (
+                f"{model.label} has a chat template, which is not applied{where}: the text is raw."
+            )
+            console.print(told, highlight=False, markup=False)
     trusted = model.trust_remote_code
     found = notes(model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted)
     for note in found:

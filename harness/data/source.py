@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
+from harness.data.chat import template_frame
 from harness.data.tokenize import tokenize
 from tasks._tokens import Tokens
 from tasks._types import Passage, Source
@@ -42,4 +43,8 @@ def source_of(
     def read() -> tuple[Passage, ...]:
         return tuple(passages())
 
-    return Source(encode, decode, tokenizer.bos_token_id, trained_length, read)
+    @cache
+    def chat() -> tuple[list[int], list[int]]:
+        return template_frame(tokenizer)
+
+    return Source(encode, decode, tokenizer.bos_token_id, trained_length, read, chat)

@@ -24,10 +24,14 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
 
 
 def raw_text(runs: Iterable[Run]) -> list[str]:
-    """Return a sentence on the models that have a chat template, which is not applied."""
-    named = {run["model"]["name"]: None for run in runs if run.get("chat_template")}
-    note = f"Raw text, without the model's chat template: {', '.join(named)}."
-    return [note] if named else []
+    """Return a sentence on the models with a chat template, and the tasks that do not use it."""
+    named: dict[str, None] = {}
+    for run in runs:
+        raw = [label for label, task in run["tasks"].items() if not task["options"].get("chat")]
+        if run.get("chat_template") and raw:
+            some = f" ({', '.join(raw)})" if len(raw) < len(run["tasks"]) else ""
+            named[run["model"]["name"] + some] = None
+    return [f"Raw text, without the model's chat template: {', '.join(named)}."] if named else []
 
 
 def differing(one: Run, other: Run, aspects: Iterable[str]) -> list[str]:

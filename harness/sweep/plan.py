@@ -184,7 +184,10 @@ def _cell(
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
-    """Hash all a sample's number depends on but its question."""
+    """Hash all a sample's number depends on but its question.
+
+    A switch that is off is left out: a task that gains one keeps its samples.
+    """
     parts = [
         checkpoint.fingerprint,
         checkpoint.dtype,
@@ -192,7 +195,7 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         task.module.__name__.rpartition(".")[2],
         task.digest,
         task.module.VERSION,
-        sorted(task.options.items()),
+        sorted((name, value) for name, value in task.options.items() if value is not False),
         length,
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

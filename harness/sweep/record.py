@@ -67,8 +67,11 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
 
 
 def _template(plan: Plan) -> str | None:
-    """Say that the tokenizer's chat template is not applied; None where it has none."""
-    return "not applied" if getattr(plan.checkpoint.tokenizer, "chat_template", None) else None
+    """Say in which tasks the tokenizer's chat template is applied; None where it has none."""
+    if not getattr(plan.checkpoint.tokenizer, "chat_template", None):
+        return None
+    chats = [task.label for task in plan.tasks if task.options.get("chat")]
+    return f"applied in {', '.join(chats)}" if chats else "not applied"
 
 
 def _numbers(found: Rotation) -> dict[str, Any]:

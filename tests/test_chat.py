@@ -1,0 +1,107 @@
+"""A chat template around a pass key prompt: the template's own tokens, the exact length."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cli.app import main
+from harness.data.source import make_source
+from tasks import passkey
+from tasks._types import Question, Source
+from tests.tiny import save_tiny, tiny_tokenizer
+
+TEMPLATE = (
+    "{% for m in messages %}{{ '<s>' + m['role'] + ' ' + strftime_now('%d %b %Y') + '\n' "
+    "+ m['content'] + '</s>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}"
+)
+
+
+def chatting(template: str = TEMPLATE) -> Any:
+    """Return the tiny tokenizer with a chat template."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def status(words: list[str]) -> object:
+    """Return the exit status of a command."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    return ended.value.code
+
+
+def asked(source: Source, lengths: Sequence[int] = (600,), **options: Any) -> list[Question]:
+    return list(passkey.ask(source, lengths, depths=2, trials=1, **options))
+
+
+def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> None:
+    """Its tokens are those of the template around the same message, and the reply is begun."""
+    tokenizer = chatting()
+    for question in asked(make_source(tokenizer, list, 512), (600, 700), chat=True):
+        assert len(question.tokens) == question.length
+        text = tokenizer.decode(question.tokens[: question.start])
+        message = text.partition("\n")[2].partition("</s>")[0]
+        fixed = TEMPLATE.replace("strftime_now('%d %b %Y')", "'26 Jul 2024'")
+        whole = tokenizer.apply_chat_template(
+            [{"role": "user", "content": message}],
+            chat_template=fixed, add_generation_prompt=True, return_dict=False,
+        )  # fmt: skip
+        reply = tokenizer("The pass key is", add_special_tokens=False)["input_ids"]
+        assert list(question.tokens[: question.start]) == [*whole, *reply]
+        assert tokenizer.decode(question.tokens[question.start :]) == f" {question.facts['key']}"
+
+
+def test_a_chat_and_raw_text_have_the_same_keys() -> None:
+    """Both forms ask for the same keys at the same depths, as different questions."""
+    source = make_source(chatting(), list, 512)
+    raw, chat = asked(source), asked(source, chat=True)
+    assert [q.facts["key"] for q in raw] == [q.facts["key"] for q in chat]
+    assert not {q.digest for q in raw} & {q.digest for q in chat}
+
+
+@pytest.mark.parametrize(
+    ("template", "words"),
+    [
+        (None, "no chat template"),
+        ("{{ raise_exception('system first') }}", "system first"),
+        ("{% for m in messages %}{{ m['content'] | upper }}{% endfor %}", "as it is"),
+        ("{{ messages[0].content }}{{ messages[0].content }}", "once"),
+        ("{% for", "fails"),
+        ("{{ messages.__class__.__mro__ }}", "fails"),
+    ],
+)
+def test_a_template_that_cannot_hold_the_message_is_an_error(
+    template: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence at planning, and no sample."""
+    model = save_tiny(tmp_path / "model")
+    tokenizer = tiny_tokenizer() if template is None else chatting(template)
+    tokenizer.save_pretrained(model)
+    words_of = ["run", "--model", str(model), "--task", "passkey:chat=true", "--length", "600"]
+    assert status([*words_of, "--out", str(tmp_path / "run")]) == 2
+    assert words in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_record_and_the_terminal_say_where_the_template_is_applied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The task with the template is named in the record; the one without it in the captions."""
+    model = save_tiny(tmp_path / "model")
+    chatting().save_pretrained(model)
+    tasks = ["passkey:depths=1,trials=1,chat=true", "passkey:depths=1,trials=1"]
+    words = ["run", "--model", str(model), "--scaling", "none", "--length", "600"]
+    words += [w for task in tasks for w in ("--task", task)]
+    assert status([*words, "--out", str(tmp_path / "run")]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "not applied in passkey:depths=1,trials=1: the text is raw" in told
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    assert record["chat_template"] == f"applied in {tasks[0]}"
+    summary = (tmp_path / "run" / "reports" / "scores.md").read_text()
+    assert "without the model's chat template: model (passkey:depths=1,trials=1)" in summary
