@@ -64,11 +64,14 @@ class Source:
 
 @dataclass(frozen=True)
 class Question:
-    """The smallest thing measured: the tokens from ``start`` on are the targets.
+    """The smallest thing measured: the loss of tokens, or a text that continues them.
 
-    ``tokens`` is the whole input, ``len(tokens) == length``; ``unit`` names the document or the
-    trial for a reader and is the unit of resampling; ``facts`` go into the record as they are.
-    ``turn`` counts the questions before it that are equal in all but their names.
+    Of a loss, ``tokens`` is the whole input, and those from ``start`` on are the targets. Of a
+    text, ``tokens`` is the prompt, ``start`` its end, ``new`` the largest number of tokens that
+    follow; it ends earlier where the model ends it or one of ``stop`` occurs. ``length`` counts
+    input and new tokens. ``unit`` names the document or the trial for a reader and is the unit of
+    resampling; ``facts`` go into the record as they are. ``turn`` counts the questions before it
+    that are equal in all but their names.
     """
 
     unit: str
@@ -77,12 +80,18 @@ class Question:
     start: int
     facts: Mapping[str, Fact] = field(default_factory=dict)
     turn: int = 0
+    new: int = 0
+    stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Check what every task promises: the exact length, and a context for every target."""
         object.__setattr__(self, "tokens", kept(self.tokens))
-        if len(self.tokens) != self.length:
-            message = f"{self.unit}: {len(self.tokens)} tokens where length is {self.length}"
+        if len(self.tokens) + self.new != self.length:
+            room = f" and room for {self.new}" if self.new else ""
+            message = f"{self.unit}: {len(self.tokens)} tokens{room} where length is {self.length}"
+            raise ValueError(message)
+        if self.new and (self.start != len(self.tokens) or not all(self.stop)):
+            message = f"{self.unit}: a text starts after the prompt, and no stop string is empty"
             raise ValueError(message)
         if not 0 < self.start < self.length:
             message = f"{self.unit}: the first target {self.start} is outside 1..{self.length - 1}"
@@ -90,23 +99,28 @@ class Question:
 
     @cached_property
     def digest(self) -> str:
-        """Return a hash of the tokens and the first target: what is asked, whatever its name."""
+        """Return a hash of what is asked, whatever its name: tokens, targets, the end of a text."""
         asked = sha256(array("q", [self.start]).tobytes())
         asked.update(kept(self.tokens).numbers().tobytes())
         asked.update(b"again" * self.turn)  # equal windows of a text that repeats itself all count
+        if self.new:
+            asked.update(repr((self.new, self.stop)).encode())
         return asked.hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The model's output for one question with n targets.
+    """The model's output for one question with n targets, or a text of n tokens.
 
     ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
     likely token at every target and at the place that would follow the last one, (n + 1,).
+    Of a text, ``argmax`` has its tokens, (n,), the one that ended it included, ``nll`` their
+    losses, and ``text`` what they say before the stop string.
     """
 
     nll: tuple[float, ...]
     argmax: tuple[int, ...]
+    text: str = ""
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from harness.engine import Sizes, answers
 from tasks._types import Question
 torch.set_num_threads(1)
-width, layers, vocabulary, size, length, forks, chunk, dtype = sys.argv[1:]
-width, length, forks = int(width), int(length), int(forks)
+width, layers, vocabulary, size, length, forks, chunk, new, dtype = sys.argv[1:]
+width, length, forks, new = int(width), int(length), int(forks), int(new)
 config = LlamaConfig(
     hidden_size=width, intermediate_size=3 * width, num_hidden_layers=int(layers),
     num_attention_heads=width // 64, num_key_value_heads=width // 128,
@@ -35,10 +35,12 @@ def ask(length):
     for fork in range(forks):
         rest = [(fork + 3 * i) % 1000 for i in range(length // 2)]
         many.append(Question("q", length, (*text[: length - len(rest)], *rest), length - 9))
+    if new:
+        many = [Question("t", q.length + new, q.tokens, q.length, new=new) for q in many]
     return many
 
 sizes = Sizes(pack=int(size), chunk=int(chunk))
-list(answers(model, ask(96), sizes))
+list(answers(model, ask(96), sizes, str))
 
 def status(field):
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -47,7 +49,7 @@ def status(field):
 
 before = status("VmRSS")
 Path("/proc/self/clear_refs").write_text("5")
-list(answers(model, ask(length), sizes))
+list(answers(model, ask(length), sizes, str))
 print(status("VmHWM") - before)
 """
 
@@ -65,27 +67,30 @@ def asked(length: int, forks: int) -> list[tuple[int, ...]]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="needs Linux")
 @pytest.mark.parametrize(
-    ("width", "layers", "vocabulary", "pack", "length", "forks", "chunk", "dtype"),
+    ("width", "layers", "vocabulary", "pack", "length", "forks", "chunk", "new", "dtype"),
     [
-        (256, 2, 32_000, 8192, 2048, 0, 2048, "float32"),
-        (256, 2, 4096, 8192, 8192, 0, 1024, "bfloat16"),
-        (512, 2, 4096, 8192, 4096, 0, 2048, "float32"),
-        (256, 2, 4096, 2048, 4096, 2, 2048, "float32"),
+        (256, 2, 32_000, 8192, 2048, 0, 2048, 0, "float32"),
+        (256, 2, 4096, 8192, 8192, 0, 1024, 0, "bfloat16"),
+        (512, 2, 4096, 8192, 4096, 0, 2048, 0, "float32"),
+        (256, 2, 4096, 2048, 4096, 2, 2048, 0, "float32"),
+        (256, 8, 4096, 4096, 4096, 1, 2048, 5, "float32"),
     ],
 )
 def test_the_estimate_is_what_is_measured(
     width: int, layers: int, vocabulary: int, pack: int, length: int, forks: int, chunk: int,
-    dtype: str,
+    new: int, dtype: str,
 ) -> None:  # fmt: skip
     """The peak of a process, above the loaded model, is within a quarter of what was told."""
-    given = (width, layers, vocabulary, pack, length, forks, chunk, dtype)
+    given = (width, layers, vocabulary, pack, length, forks, chunk, new, dtype)
     words = [sys.executable, "-c", CHILD, *map(str, given)]
     config = LlamaConfig(
         hidden_size=width, intermediate_size=3 * width, num_hidden_layers=layers,
         num_attention_heads=width // 64, num_key_value_heads=width // 128, vocab_size=vocabulary,
     )  # fmt: skip
     shape = memory.Shape.of(config, 4 if dtype == "float32" else 2)
-    told = memory.shared(shape, build_tree(asked(length, forks)), length, Sizes(pack, chunk))
+    tree = build_tree(asked(length, forks))
+    texts = [(path, length + new) for path in tree.paths] if new else []
+    told = memory.shared(shape, tree, 1 if new else length, Sizes(pack, chunk), texts)
     # A system takes idle pages and gives them back in the midst: the nearest of some runs counts.
     for _ in range(6):
         measured = int(subprocess.run(words, capture_output=True, text=True, check=True).stdout)

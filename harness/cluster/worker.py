@@ -38,7 +38,7 @@ class Worker:
             if checkpoint.fingerprint != fingerprint:
                 message = f"its files of the model differ ({checkpoint.fingerprint})."
                 raise UserError(message)
-            self.model, self.device = ready(checkpoint), checkpoint.device
+            self.model, self.checkpoint = ready(checkpoint), checkpoint
         except UserError as error:
             return {"refused": f"worker on {where}: {error}"}
         return {"host": where, "process": os.getpid(), **machine(checkpoint.device)}
@@ -49,7 +49,7 @@ class Worker:
         """Yield the replies as they are measured."""
         from harness.sweep.answer import replies
 
-        yield from replies(self.model, self.device, rotation, questions, sizes)
+        yield from replies(self.model, self.checkpoint, rotation, questions, sizes)
 
 
 def unlike(facts: dict[str, Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Answer questions about token sequences: the loss of every target, and the argmax at each.
+"""Answer questions: the loss of every target of a sequence and the argmax at each, or a text.
 
 The model's own code computes everything; only the order differs. Shared beginnings are computed
 once, layers and head process rows in chunks, and neither a ``length x vocabulary`` nor a
@@ -7,24 +7,28 @@ once, layers and head process rows in chunks, and neither a ``length x vocabular
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 
-from harness.engine.forward import Forward, Results, shareable
+from harness.engine.decode import Text, together, write
+from harness.engine.forward import Forward, shareable
 from harness.engine.gather import Gather
+from harness.engine.generate import Decode, Draft, alone
 from harness.engine.prefix_tree import build_tree
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import trunk_name
 from tasks._types import Answer, Question
 
 __all__ = [
-    "DEFAULT", "Answered", "OutOfMemory", "Sizes", "answers", "out_of_memory", "shareable",
-    "trunk_name",
+    "DEFAULT", "Answered", "Decode", "OutOfMemory", "Sizes", "alone", "answers",
+    "no_tokenizer", "out_of_memory", "shareable", "trunk_name",
 ]  # fmt: skip
 
+T = TypeVar("T")
 DEFAULT = Sizes()
 Indexed = Sequence[tuple[int, Question]]
 
@@ -37,26 +41,40 @@ class OutOfMemory:
 Answered = Iterator[tuple[int, Answer | OutOfMemory]]  # by the question's index in what was asked
 
 
+def no_tokenizer(_: Sequence[int]) -> str:
+    """Stand for a tokenizer where no text is asked for."""
+    message = "a text needs the tokenizer's decode"
+    raise ValueError(message)
+
+
 @torch.inference_mode()
-def answers(model: Any, questions: Sequence[Question], sizes: Sizes = DEFAULT) -> Answered:
+def answers(
+    model: Any,
+    questions: Sequence[Question],
+    sizes: Sizes = DEFAULT,
+    decode: Decode = no_tokenizer,
+) -> Answered:
     """Yield (index, answer) of every question, each once, in an order of the engine's choice.
 
-    Equal to ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
-    position, nothing padded or masked. A question that runs out of memory is computed again, alone
-    and in small chunks, before it is OutOfMemory; other errors are raised. The model is in eval
-    mode and on one device. Where a model's layers do more than causal attention (sliding windows,
-    soft-capping, convolutions), every different sequence is one plain forward.
+    Losses equal ``model(input_ids, labels=…)`` to rounding: logits in float32, one target per
+    position, nothing padded or masked. Texts are greedy, and a text's every token is the argmax of
+    a whole forward of what precedes it. ``decode`` is the tokenizer's. A question that runs out of
+    memory is computed again, alone and in small chunks, before it is OutOfMemory; other errors are
+    raised. The model is in eval mode and on one device. Where a model's layers do more than causal
+    attention (sliding windows, soft-capping, convolutions), every different sequence is one plain
+    forward, and a text is written by the model's own cache.
     """
     asked = list(enumerate(questions))
     sharing = bool(asked) and shareable(model)
     for group in [asked] if sharing else _equal(asked):
         answered = set()
-        for index, answer in _solved(model, group, sizes, sharing):
+        solve = _solved if sharing else _plain
+        for index, answer in solve(model, group, sizes, decode):
             answered.add(index)
             yield index, answer
         for index, question in group:
             if index not in answered:
-                again = _solved(model, [(index, question)], sizes.least, sharing)
+                again = solve(model, [(index, question)], sizes.least, decode)
                 yield next(again, (index, OutOfMemory()))
 
 
@@ -68,30 +86,65 @@ def _equal(asked: Indexed) -> list[Indexed]:
     return list(groups.values())
 
 
+def _plain(
+    model: Any, asked: Indexed, sizes: Sizes, decode: Decode
+) -> Iterator[tuple[int, Answer]]:
+    """Yield the answers to questions of equal tokens: one forward of losses, and texts alone."""
+    scored = [(index, question) for index, question in asked if not question.new]
+    if scored:
+        yield from _solved(model, scored, sizes, decode, sharing=False)
+    for index, question in asked:
+        if question.new:
+            text = _within_memory(partial(alone, model, question, decode))
+            if text is not None:
+                yield index, text
+
+
 def _solved(
-    model: Any, asked: Indexed, sizes: Sizes, sharing: bool
+    model: Any, asked: Indexed, sizes: Sizes, decode: Decode, *, sharing: bool = True
 ) -> Iterator[tuple[int, Answer]]:
     """Yield the answers pack by pack, without those that ran out of memory."""
-    tree = build_tree([question.tokens for _, question in asked])
-    gather = Gather(tree, [question for _, question in asked])
-    forward = Forward(model, tree, sizes, sharing)
+    questions = [question for _, question in asked]
+    tree = build_tree([question.tokens for question in questions])
+    gather = Gather(tree, questions)
+    paths = [path for path, question in zip(tree.paths, questions, strict=True) if question.new]
+    forward = Forward(model, tree, sizes, sharing, paths)
     lost: set[int] = set()
     for number, pack in enumerate(forward.packs):
         results = None
         if lost.isdisjoint(above for node in pack for above in tree.nodes[node].above):
-            results = _within_memory(forward, number, gather)
+            results = _within_memory(partial(forward.measure, number, gather))
         if results is None:
             lost.update(pack)
             continue
+        texts: dict[int, Text] = {}
         for node, nll, argmax in results:
             for place in gather.enter(node, nll, argmax):
-                yield asked[place][0], gather.answer(place)
+                answer = gather.answer(place)
+                if questions[place].new:
+                    path = [(index, tree.nodes[index]) for index in tree.paths[place]]
+                    texts[place] = Text(Draft.of(model, questions[place], decode), path)
+                else:
+                    yield asked[place][0], answer
+        yield from ((asked[place][0], answer) for place, answer in _written(forward, texts))
+        forward.free(2 * number + 1)
 
 
-def _within_memory(forward: Forward, number: int, gather: Gather) -> Results | None:
-    """Measure a pack; return None where memory is too small."""
+def _written(forward: Forward, texts: dict[int, Text]) -> Iterator[tuple[int, Answer]]:
+    """Yield the texts that begin after a pack, without those that ran out of memory."""
+    model, sizes = forward.model, forward.sizes
+    for group in together(model, texts, sizes.pack):
+        chosen = [texts[place] for place in group]
+        found = _within_memory(partial(write, model, chosen, forward.held, sizes))
+        yield from zip(group, found or (), strict=found is not None)
+        for text in chosen:
+            text.keys.clear()
+
+
+def _within_memory(compute: Callable[[], T]) -> T | None:
+    """Return what is computed; None where memory is too small."""
     try:
-        return forward.measure(number, gather)
+        return compute()
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise

@@ -72,23 +72,37 @@ def _row(tokens: Sequence[int], model: Any) -> torch.Tensor:
 
 @dataclass
 class Forward:
-    """The forwards of one prefix tree, pack by pack, and the keys stored between them."""
+    """The forwards of one prefix tree, pack by pack, and the keys stored between them.
+
+    ``texts`` are the paths of questions that ask for a text: it needs the keys of its prompt after
+    the pack that completes this.
+    """
 
     model: Any
     tree: PrefixTree
     sizes: Sizes
     sharing: bool
+    texts: Sequence[NodePath] = ()
 
     def __post_init__(self) -> None:
-        """Cut the tree into packs, and record the last pack that reads each node's keys."""
+        """Cut the tree into packs, and record when each node's keys are read for the last time.
+
+        That is 2 n where pack n reads them, 2 n + 1 where the texts after it do.
+        """
         self.packs = packs(self.tree, self.sizes.pack)
         self.held: Held = {}
-        self.last = {
-            above: number
-            for number, pack in enumerate(self.packs)
-            for node in pack
-            for above in (*self.tree.nodes[node].above, node)
-        }
+        place = {node: number for number, pack in enumerate(self.packs) for node in pack}
+        self.last: dict[int, int] = {}
+        for node, number in place.items():
+            for above in (*self.tree.nodes[node].above, node):
+                self.last[above] = 2 * number
+        for path in self.texts:
+            for node in path:
+                self.last[node] = max(self.last[node], 2 * place[path[-1]] + 1)
+
+    def free(self, read: int) -> None:
+        """Drop the keys that nothing needs after a read."""
+        self.held = {key: pair for key, pair in self.held.items() if self.last[key[0]] > read}
 
     def measure(self, number: int, gather: Gather) -> Results:
         """Return loss and argmax of every requested row of a pack's nodes."""
@@ -112,15 +126,14 @@ class Forward:
             tokens = _row(nodes[node].tokens, self.model)
             whole: torch.Tensor = trunk(input_ids=tokens, use_cache=False)[0]
             return whole
-        keep = frozenset(node for node in pack if self.last[node] > number)
+        keep = frozenset(node for node in pack if self.last[node] > 2 * number)
         needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
         needed[rows] = True
         hidden, _, kept = _packed(
             self.model, self.tree, pack, needed, self.sizes.chunk, self.held, keep
         )
-        self.held = {
-            key: pair for key, pair in (self.held | kept).items() if self.last[key[0]] > number
-        }
+        self.held |= kept
+        self.free(2 * number)
         return hidden
 
 

@@ -19,9 +19,9 @@ NOBODY = 0  # target of a row that needs the argmax only
 class Gather:
     """The requested rows of every node, and their results.
 
-    A question needs the rows from the one before its first target to its last token. The target of
-    a row is the next token: the node's own, or at its end the first one of the node that follows
-    on the question's path.
+    A question needs the rows from the one before its first target to its last token; a text needs
+    none, but the keys of its prompt. The target of a row is the next token: the node's own, or at
+    its end the first one of the node that follows on the question's path.
     """
 
     def __init__(self, tree: PrefixTree, questions: Sequence[Question]) -> None:
@@ -43,7 +43,7 @@ class Gather:
         self, question: Question, path: NodePath
     ) -> Iterator[tuple[int, int, int, int | None]]:
         """Yield (node, first row, end row, target of the node's last row) along a path."""
-        for node in path:
+        for node in path if not question.new else ():
             run = self.tree.nodes[node]
             first = max(question.start - 1 - run.first, 0)
             end = min(question.length, run.end) - run.first

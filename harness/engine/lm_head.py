@@ -16,6 +16,7 @@ from harness.engine.sdpa import LEAST_ROWS
 from harness.engine.trunk import trunk_name
 
 BLOCK = 64  # logits whose maximum is computed first
+LIKELIEST = -1  # a target: whatever token is the most likely
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
@@ -52,9 +53,9 @@ def read(
 ) -> tuple[Floats, Ints]:
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
-    ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``. Losses are
-    computed in float32, ``chunk`` rows at a time, in place of the logits; at least 16 rows, because
-    fewer have other bits.
+    ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``, LIKELIEST
+    being the argmax itself. Losses are computed in float32, ``chunk`` rows at a time, in place of
+    the logits; at least 16 rows, because fewer have other bits.
 
     Differs from ``log_softmax`` in float32 on a CPU, whose sum over the vocabulary is too low: by
     8e-6 nats a token at 49k tokens, 2e-5 at 262k.
@@ -71,10 +72,11 @@ def read(
             stub.hidden = hidden.index_select(1, asked)
             logits = model(input_ids=asked[None], use_cache=False).logits[0]
             exact = _in_float32(logits, buffer)[:count]
-            best = _argmax(exact)
+            best = most_likely(exact)
             argmax[first : first + count] = best.cpu().numpy()
             wanted = torch.from_numpy(targets[first : first + count]).to(hidden.device)
-            nll[first : first + count] = _losses(exact, best, wanted).cpu().numpy()
+            wanted = torch.where(wanted == LIKELIEST, best, wanted)
+            nll[first : first + count] = losses(exact, best, wanted).cpu().numpy()
             del logits, exact  # else they use memory while those of the next chunk are computed
     return nll, argmax
 
@@ -88,14 +90,14 @@ def _in_float32(logits: torch.Tensor, buffer: list[torch.Tensor]) -> torch.Tenso
     return buffer[0][: len(logits)].copy_(logits)
 
 
-def _losses(logits: torch.Tensor, best: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def losses(logits: torch.Tensor, best: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return -log softmax at the targets, (rows,), and write over the logits."""
     largest = logits.gather(1, best[:, None])
     below = largest - logits.gather(1, targets[:, None])
     return logits.sub_(largest).exp_().sum(-1).log() + below[:, 0]
 
 
-def _argmax(logits: torch.Tensor) -> torch.Tensor:
+def most_likely(logits: torch.Tensor) -> torch.Tensor:
     """Return the first largest entry of each row, (rows,).
 
     It takes the maximum of each block first, which is vectorized on a CPU where argmax is not:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from harness.engine.sdpa import KEY_BLOCK, TILE
 from harness.engine.sizes import Sizes
 
 FLOAT32 = 4
+Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new tokens
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,14 @@ class Shape:
         return 2 * self.groups * self.head_dim * self.itemsize
 
 
-def shared(shape: Shape, tree: PrefixTree, targets: int, sizes: Sizes) -> int:
-    """Return the peak of a tree computed in packs, the head's included, in bytes."""
+def shared(
+    shape: Shape, tree: PrefixTree, targets: int, sizes: Sizes, texts: Sequence[Text] = ()
+) -> int:
+    """Return the peak of a tree computed in packs, head and texts included, in bytes."""
     cut = packs(tree, sizes.pack)
     peak = max((_pack(shape, tree, pack, sizes.chunk) for pack in cut), default=0)
-    return peak + held(shape, tree, cut) + head(shape, targets, sizes)
+    beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack)
+    return peak + beside + head(shape, targets, sizes)
 
 
 def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int) -> int:
@@ -74,13 +79,19 @@ def _layer(shape: Shape, rows: int) -> int:
     return rows * max(norm, attention, mlp)
 
 
-def held(shape: Shape, tree: PrefixTree, cut: list[NodePath]) -> int:
-    """Return the largest memory of keys and values of all layers between packs."""
+def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Text] = ()) -> int:
+    """Return the largest memory of keys and values of all layers between packs.
+
+    Those of the prompt of a text are read after its pack.
+    """
     place = {node: number for number, pack in enumerate(cut) for node in pack}
     until: dict[int, int] = {}
     for node, number in place.items():
         for above in tree.nodes[node].above:
             until[above] = max(until.get(above, 0), number)
+    for path, _ in texts:
+        for node in path:
+            until[node] = max(until.get(node, 0), place[path[-1]] + 1)
     change = [0] * (len(cut) + 1)
     for node, last in until.items():
         if last > place[node]:
@@ -92,6 +103,13 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath]) -> int:
         now += tokens
         most = max(most, now)
     return most * shape.layers * shape.keys
+
+
+def written(shape: Shape, texts: Sequence[Text], pack: int) -> int:
+    """Return the keys and values of texts that are continued together: ``pack`` tokens, or one."""
+    lengths = [length for _, length in texts]
+    together = min(sum(lengths), max(pack, *lengths)) if lengths else 0
+    return together * shape.layers * shape.keys
 
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -56,16 +56,36 @@ class Run:
     joined: list[torch.Tensor] = field(default_factory=list)
     joined_of: tuple[int, NodePath] = (-1, ())
 
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Store the rows' keys, and return their attention; KeysHeldError if that is not needed."""
+        _hold(self, layer, key, value)
+        if self.keys_only:
+            raise KeysHeldError
+        return _rows(self, layer, query, scale)
 
-_running: list[Run] = []
+
+class Attending(Protocol):
+    """What computes the attention of a forward."""
+
+    def attend(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the attention of the current rows, (1, rows, heads, head_dim)."""
+
+
+_running: list[Attending] = []
 
 
 @contextmanager
-def running(run: Run) -> Iterator[Run]:
+def running(run: Attending) -> Iterator[None]:
     """Make the registered attention use this pack."""
     _running.append(run)
     try:
-        yield run
+        yield
     finally:
         _running.pop()
 
@@ -114,10 +134,7 @@ def _attend(
     beyond += [n for n, x in options.items() if isinstance(x, torch.Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
-    _hold(run, module.layer_idx, key, value)
-    if run.keys_only:
-        raise KeysHeldError
-    return _rows(run, module.layer_idx, query, options.get("scaling")), None
+    return run.attend(module.layer_idx, query, key, value, options.get("scaling")), None
 
 
 AttentionInterface.register(NAME, _attend)

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from harness.errors import UserError
-from harness.rope.channel_layout import Layout
+from harness.rope.channel_layout import Layout, no_mask
 from harness.rope.online_softmax import Merged, attend
 from harness.rope.tiles import Piece, pieces
 from scaling._bands import Band, Bands, by_distance
@@ -64,6 +64,13 @@ class BandedAttention:
         self._plain = by_distance(bands.length, bands.frequencies, 0)
         self._parts: dict[Any, list[Part]] = {}
         self._tables: dict[Any, Tables] = {}
+        self._dropped = 0  # keys that the caches of sliding layers no longer have
+
+    def mask(self, *given: Any, kv_offset: int = 0, **named: Any) -> None:
+        """Return no mask; note the position of the first key of sliding layers."""
+        no_mask(*given, **named)
+        if named.get("local_size") is not None:
+            self._dropped = int(kv_offset)
 
     def __call__(
         self,
@@ -84,12 +91,15 @@ class BandedAttention:
             message = "the config is shared with another model; give each model its own."
             raise UserError(message)
         layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
-        asked = self._asked(rows, key.shape[2], layout is not None, sliding_window)
-        query = self._scaled(query, key.shape[2], sliding_window)
+        dropped = 0 if sliding_window is None else self._dropped
+        length = key.shape[2] + dropped
+        asked = self._asked(rows, length, layout is not None, sliding_window)
+        query = self._scaled(query, length, sliding_window)
         query, key, value = _grouped(query, key, value)
         merged = Merged.empty(query, value.shape[-1])
         for part in asked:
-            q, k, v = query[:, :, part.rows], key[:, :1, part.keys], value[:, :, part.keys]
+            held = slice(part.keys.start - dropped, part.keys.stop - dropped)
+            q, k, v = query[:, :, part.rows], key[:, :1, held], value[:, :, held]
             if layout is not None:
                 q = layout.rotate(q, *self._rotation(layout, part, q.device, query=True))
                 k = layout.rotate(k, *self._rotation(layout, part, k.device, query=False))

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from harness.engine import Answered, Sizes, answers
+from harness.engine import Answered, Decode, Sizes, answers, no_tokenizer
 from harness.rope.frequencies import patched
 from harness.rope.positions import banded
 from harness.rope.stateful import served_answers
@@ -29,14 +29,15 @@ def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
 
 @contextmanager
 def answering(
-    model: Any, rotation: Rotation, sizes: Sizes
+    model: Any, rotation: Rotation, sizes: Sizes, decode: Decode = no_tokenizer
 ) -> Iterator[Callable[[Sequence[Question]], Answered]]:
     """Yield a function that answers questions by a model with a rotation, ``sizes`` at a time.
 
+    ``decode`` is the tokenizer's, for questions that ask for a text.
     The model is restored bit for bit on exit. Raises UserError as ``scaled`` does.
     """
     with scaled(model, rotation):
         if isinstance(rotation, Served):
-            yield partial(served_answers, rotation, model)
+            yield partial(served_answers, rotation, model, decode=decode)
         else:
-            yield partial(answers, model, sizes=sizes)
+            yield partial(answers, model, sizes=sizes, decode=decode)

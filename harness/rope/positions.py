@@ -36,7 +36,8 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
         raise UserError(message)
     found = once(model, "bands", lambda: _proved(model, name))
     at_rest = Frequencies(torch.zeros_like(own))
-    with placed(model, name, at_rest), attending(model, BandedAttention(bands, found)):
+    attention = BandedAttention(bands, found)
+    with placed(model, name, at_rest), attending(model, attention, attention.mask):
         check_angles(model, name, at_rest)
         yield
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from transformers import DynamicCache
 
-from harness.engine import Answered, OutOfMemory, out_of_memory
+from harness.engine import Answered, Decode, OutOfMemory, alone, no_tokenizer, out_of_memory
 from harness.errors import UserError
 from harness.rope.config import rescaled
 from harness.rope.frequencies import rotary_name
@@ -19,8 +19,10 @@ from tasks._types import Answer, Question
 
 
 @torch.inference_mode()
-def served_answers(served: Served, model: Any, questions: Sequence[Question]) -> Answered:
-    """Yield (index, answer): the tokens before the first target at once, the targets one by one.
+def served_answers(
+    served: Served, model: Any, questions: Sequence[Question], decode: Decode = no_tokenizer
+) -> Answered:
+    """Yield (index, answer): the tokens before the first target at once, the rest one by one.
 
     Every question gets a new rotary module, built by the model's own class from its config with
     this rope type.
@@ -28,7 +30,9 @@ def served_answers(served: Served, model: Any, questions: Sequence[Question]) ->
     for index, question in enumerate(questions):
         try:
             with _fresh(model, served):
-                answer: Answer | OutOfMemory = _answer(model, question)
+                answer: Answer | OutOfMemory = (
+                    alone(model, question, decode) if question.new else _answer(model, question)
+                )
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise

@@ -7,11 +7,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from harness.engine import Answered, OutOfMemory, Sizes, out_of_memory, shareable
+from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
 from harness.errors import UserError, reason
 from harness.model.checkpoint import Checkpoint
 from harness.model.weights import load_weights
@@ -58,19 +59,31 @@ def ready(checkpoint: Checkpoint) -> Any:
 
 
 def replies(
-    model: Any, device: str, rotation: Rotation, questions: Mapping[Key, Question], sizes: Sizes
+    model: Any,
+    checkpoint: Checkpoint,
+    rotation: Rotation,
+    questions: Mapping[Key, Question],
+    sizes: Sizes,
 ) -> Iterator[tuple[Key, Reply]]:
     """Yield a reply to every question, each once; the failure of one costs no other."""
+    device = checkpoint.device
+    decode = partial(
+        checkpoint.tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
     _start_peak(device)
     began = time.perf_counter()
-    for key, outcome, shared in _outcomes(model, rotation, questions, sizes):
+    for key, outcome, shared in _outcomes(model, rotation, questions, sizes, decode):
         yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
         _start_peak(device)
         began = time.perf_counter()
 
 
 def _outcomes(
-    model: Any, rotation: Rotation, questions: Mapping[Key, Question], sizes: Sizes
+    model: Any,
+    rotation: Rotation,
+    questions: Mapping[Key, Question],
+    sizes: Sizes,
+    decode: Decode,
 ) -> Iterator[tuple[Key, Outcome, bool]]:
     """Yield (key, outcome, shared) of every question.
 
@@ -79,7 +92,7 @@ def _outcomes(
     """
     keys, left = list(questions), dict(questions)
     try:
-        with answering(model, rotation, sizes) as answer:
+        with answering(model, rotation, sizes, decode) as answer:
             shared = not isinstance(rotation, Served) and shareable(model)
             with suppress(*OF_AN_INPUT):
                 for index, outcome in answer(list(questions.values())):

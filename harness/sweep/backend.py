@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Sizes
+from harness.engine.trunk import ROWS
 from harness.sweep.answer import Reply, ready, replies
 from harness.sweep.cells import Batch, Item
 from harness.sweep.plan import Plan
@@ -50,12 +51,13 @@ class ThisProcess:
         model = ready(plan.checkpoint)
         if self.passing:
             _follow(model, self.passing)
-        return (reply for batch in work for reply in self._batch(model, batch, sizes))
+        return (reply for batch in work for reply in _replies(model, plan, batch, sizes))
 
-    def _batch(self, model: Any, batch: Batch, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
-        items = {item.key: item for item in batch.items}
-        for key, reply in replies(model, self.device, batch.rotation, batch.questions, sizes):
-            yield items[key], reply
+
+def _replies(model: Any, plan: Plan, batch: Batch, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
+    items = {item.key: item for item in batch.items}
+    for key, reply in replies(model, plan.checkpoint, batch.rotation, batch.questions, sizes):
+        yield items[key], reply
 
 
 def _follow(model: Any, passing: Passing) -> None:
@@ -64,7 +66,8 @@ def _follow(model: Any, passing: Passing) -> None:
 
     def told(_: Any, __: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
-        passing(hidden.shape[-2] / len(layers))
+        if hidden.shape[-2] > ROWS:  # else it is a token of a text, which is seen by its answer
+            passing(hidden.shape[-2] / len(layers))
 
     passing(0.0)  # the weights are loaded
     for layer in layers:

@@ -42,20 +42,26 @@ def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
     questions = [question for _, question in batch.items]
     spans, paths = _spans(shared_tree(checkpoint, batch), questions)
     costs = [(end - first) * (per_token + per_pair * (first + end) / 2) for first, end in spans]
-    for question, path in zip(questions, paths, strict=True):
-        costs[path[-1]] += per_target * (question.length - question.start + 1)
+    for place, question in enumerate(questions):
+        costs[paths[place][-1]] += per_target * (question.length - question.start + 1)
+        if question.new:  # its tokens are a run of their own
+            paths[place] += (len(spans),)
+            spans.append((question.start, question.length))
+            costs.append(question.new * (per_token + per_pair * question.length))
     made = zip(spans, costs, strict=True)
-    return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), paths)
+    return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), tuple(paths))
 
 
 def _spans(
     tree: PrefixTree | None, questions: Sequence[Question]
-) -> tuple[list[tuple[int, int]], tuple[tuple[int, ...], ...]]:
-    """Return the first and end position of every run that is forwarded, and each question's."""
+) -> tuple[list[tuple[int, int]], list[tuple[int, ...]]]:
+    """Return the first and end position of every run of input, and each question's runs."""
     if tree is not None:
-        return [(node.first, node.end) for node in tree.nodes], tree.paths
+        return [(node.first, node.end) for node in tree.nodes], list(tree.paths)
     turn: dict[Sequence[int], int] = {}
-    paths = tuple((turn.setdefault(question.tokens, len(turn)),) for question in questions)
+    paths: list[tuple[int, ...]] = [
+        (turn.setdefault(question.tokens, len(turn)),) for question in questions
+    ]
     return [(0, len(tokens)) for tokens in turn], paths
 
 

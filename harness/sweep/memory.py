@@ -88,11 +88,13 @@ class _Load:
     longest: int
     targets: int
     beside: int
+    texts: tuple[memory.Text, ...]
 
     def bytes(self, shape: memory.Shape, sizes: Sizes) -> int:
         if self.tree is not None:
-            return memory.shared(shape, self.tree, self.targets, sizes)
-        return memory.whole(shape, self.longest, self.beside, self.targets, sizes)
+            return memory.shared(shape, self.tree, self.targets, sizes, self.texts)
+        cache = memory.written(shape, self.texts, 1)
+        return cache + memory.whole(shape, self.longest, self.beside, self.targets, sizes)
 
 
 @dataclass(frozen=True)
@@ -119,9 +121,13 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         longest = max(question.length for question in questions)
         alone = sum(map(len, {question.tokens for question in questions}))
         together = sum(len(node.tokens) for node in tree.nodes) if tree else alone
+        together += sum(question.new for question in questions)
+        paths = tree.paths if tree else [()] * len(questions)
+        found = zip(paths, questions, strict=True)
+        texts = tuple((path, question.length) for path, question in found if question.new)
         targets = sum(question.length - question.start + 1 for question in questions)
         beside = _attention_bytes(config, sliding, longest, size)
-        loads.append(_Load(tree, together, longest, targets, beside))
+        loads.append(_Load(tree, together, longest, targets, beside, texts))
     return _Demand(memory.Shape.of(config, size), parameter_count(checkpoint), tuple(loads))
 
 

@@ -1,0 +1,207 @@
+"""Texts of the engine against the library's own generation, and against whole forwards."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
+from harness.engine.decode import Text, together
+from harness.engine.generate import Draft
+from harness.rope.config import rope_of
+from harness.rope.patch import scaled
+from scaling import self_extend, yarn
+from scaling._types import Frequencies, Rope
+from tasks._types import Answer, Question
+from tests.families import build, tiny
+from tests.tiny import tiny_tokenizer
+
+NEW = 8
+LENGTH = 140
+FAMILIES = (
+    "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "gpt_neox", "cohere", "granite",
+    "phi3", "smollm3", "gpt_oss",
+)  # fmt: skip
+TOKENIZER = tiny_tokenizer()
+
+
+def decode(tokens: Any) -> str:
+    text: str = TOKENIZER.decode(list(tokens), skip_special_tokens=True)
+    return text
+
+
+@cache
+def model_of(family: str) -> Any:
+    return build(tiny(family))
+
+
+def question(prompt: list[int], new: int = NEW, **more: Any) -> Question:
+    return Question("text", len(prompt) + new, prompt, len(prompt), new=new, **more)
+
+
+def asked() -> list[Question]:
+    """Return texts after one haystack, after other beginnings, and after a single token."""
+    draw = Random("texts")
+    hay = draw.choices(range(1, 257), k=100)
+    prompts = [[*hay, *draw.choices(range(1, 257), k=n)] for n in (0, 3, 28)]
+    prompts += [[*hay[:70], *draw.choices(range(1, 257), k=40)], [7]]
+    return [question(prompt) for prompt in prompts]
+
+
+def generated(model: Any, prompt: list[int], new: int = NEW) -> list[int]:
+    """Return the tokens of the library's greedy generation."""
+    tokens = torch.tensor([prompt])
+    with torch.inference_mode():
+        out = model.generate(
+            tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=new, do_sample=False,
+            pad_token_id=0,
+        )  # fmt: skip
+    return out[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
+
+
+def whole(model: Any, prompt: list[int], said: list[int]) -> list[int]:
+    """Return the argmax after the prompt and every said token but the last, in one forward."""
+    tokens = torch.tensor([[*prompt, *said[:-1]]])
+    with torch.inference_mode():
+        logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 :]
+    return logits.argmax(-1).tolist()  # type: ignore[no-any-return]
+
+
+def texts(model: Any, questions: list[Question], sizes: Sizes = DEFAULT) -> list[Answer]:
+    found = dict(answers(model, questions, sizes, decode))
+    return [found[index] for index in range(len(questions))]  # type: ignore[misc]
+
+
+def stretched(rope: Rope) -> Frequencies:
+    found = yarn.frequencies(rope, LENGTH, factor=4)
+    assert isinstance(found, Frequencies)
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("method", ["yarn", "self_extend"])
+def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: str) -> None:
+    """Token by token, under frequencies and under moved positions, sliding layers included."""
+    model = model_of(family)
+    rope = rope_of(model.config)
+    rotation = stretched(rope) if method == "yarn" else self_extend.bands(rope, LENGTH)
+    questions = asked()[1:4]
+    with scaled(model, rotation):
+        for one, answer in zip(questions, texts(model, questions), strict=True):
+            prompt, said = list(one.tokens), list(answer.argmax)
+            assert said == generated(model, prompt)
+            assert said == whole(model, prompt, said)
+            assert answer.text == decode(said)
+            assert len(answer.nll) == len(said)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "cohere"])
+def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
+    """Its tokens are the argmaxes of the same tokens asked as targets, with the same losses."""
+    model, questions = model_of(family), asked()
+    for one, answer in zip(questions, texts(model, questions), strict=True):
+        tokens = [*one.tokens, *answer.argmax]
+        ((_, scored),) = answers(model, [Question("s", len(tokens), tokens, one.start)])
+        assert isinstance(scored, Answer)
+        assert scored.argmax[:-1] == answer.argmax
+        assert scored.nll == answer.nll
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma2"])
+def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
+    """Together, alone, backwards and in packs of a few tokens: equal tokens, and losses."""
+    model, questions = model_of(family), asked()
+    scored = Question("scored", 100, questions[0].tokens, 40)
+    found = texts(model, [*questions, scored])
+    alone = [texts(model, [one])[0] for one in (*questions, scored)]
+    backwards = texts(model, [scored, *questions[::-1]])[::-1]
+    small = texts(model, [*questions, scored], Sizes(pack=64, chunk=32, logits=1))
+    for other in (alone, backwards, small):
+        assert [answer.argmax for answer in other] == [answer.argmax for answer in found]
+        if family == "llama":
+            assert other == found
+
+
+def test_a_shared_haystack_is_read_once() -> None:
+    """Texts after one haystack cost it once, and then a step for every new token of all."""
+    model = build(tiny("llama"))
+    hay = list(range(1, 201))
+    questions = [question([*hay, *range(n, n + 20)]) for n in range(1, 6)]
+    texts(model, questions)  # the checks, once per model
+    rows: list[int] = []
+    model.model.layers[0].register_forward_hook(lambda _, __, out: rows.append(out.shape[1]))
+    texts(model, questions)
+    assert rows == [-(-(200 + 5 * 20) // 32) * 32, *[32] * NEW]
+
+
+def test_mixtures_are_continued_one_at_a_time() -> None:
+    """Texts are continued together only where another number of rows has the same bits."""
+    drafts = {i: Text(Draft(one, decode, frozenset())) for i, one in enumerate(asked()[:3])}
+    with torch.inference_mode():
+        assert list(together(model_of("llama"), drafts, 300)) == [[0, 1], [2]]
+        assert list(together(model_of("qwen3_moe"), drafts, 300)) == [[0], [1], [2]]
+
+
+def test_a_text_ends_with_an_end_token_or_before_a_stop_string() -> None:
+    """The end token is a token of the answer and not of its text; a stop string is not in it."""
+    model = build(tiny("qwen3"))
+    prompt = list(asked()[2].tokens)
+    free = texts(model, [question(prompt)])[0]
+    last = free.argmax[5]
+    cut = free.argmax.index(last) + 1
+    model.generation_config.eos_token_id = [299, last]
+    ended = texts(model, [question(prompt)])[0]
+    assert list(ended.argmax) == generated(model, prompt) == list(free.argmax[:cut])
+    assert ended.text == decode(free.argmax[: cut - 1])
+    model.generation_config.eos_token_id = None
+    stop = decode(free.argmax[3:5])
+    assert stop.isprintable() or len(stop) > 1
+    stopped = texts(model, [question(prompt, stop=("never", stop))])[0]
+    assert stopped.text == free.text.partition(stop)[0]
+    assert stopped.argmax == free.argmax[: len(stopped.argmax)]
+    assert stop not in decode(stopped.argmax[:-1])
+    assert stop in decode(stopped.argmax)
+
+
+def test_memory_that_is_too_little_for_a_text_costs_no_other() -> None:
+    """A text that does not fit, alone either, is OutOfMemory; the others are those of before."""
+    model, questions = build(tiny("llama")), asked()
+    wanted = texts(model, questions)
+
+    def fail(_: Any, inputs: Any) -> None:
+        if inputs[0].shape[1] >= 110:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+
+    model.model.layers[1].register_forward_pre_hook(fail)
+    found = texts(model, questions, Sizes(pack=96, chunk=32))
+    assert found == wanted
+    found = texts(model, [*questions, question(list(range(1, 150)))], Sizes(pack=96, chunk=32))
+    assert found == [*wanted, OutOfMemory()]
+
+
+def test_a_loss_that_is_not_finite_ends_a_text() -> None:
+    """What follows a broken step would be no text; the loss says that it broke."""
+    model = build(tiny("llama"))
+    torch.nn.init.constant_(model.lm_head.weight, float("nan"))
+    (answer,) = texts(model, [question([1, 2, 3])])
+    assert len(answer.argmax) == 1
+    assert answer.nll[0] != answer.nll[0]
+
+
+def test_a_question_for_a_text_is_a_question_of_its_own() -> None:
+    """New tokens and stop strings are part of what is asked; a scored question's name stays."""
+    tokens = list(range(1, 41))
+    assert Question("q", 40, tokens, 30).digest == "ccc5478b39c2c572"
+    names = {question(tokens).digest, question(tokens, 9).digest}
+    names |= {question(tokens, stop=(stop,)).digest for stop in ("\n", "\n\n")}
+    assert len(names) == 4
+    with pytest.raises(ValueError, match="40 tokens and room for 8 where length is 40"):
+        Question("q", 40, tokens, 40, new=8)
+    with pytest.raises(ValueError, match="a text starts after the prompt"):
+        Question("q", 48, tokens, 30, new=8)
+    with pytest.raises(ValueError, match="needs the tokenizer's decode"):
+        list(answers(model_of("llama"), [question(tokens)]))
