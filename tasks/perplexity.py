@@ -61,8 +61,12 @@ def ask(
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
-    """Sum the loss over the targets, in nats; a fair sum in float64."""
-    losses = by_position(question.start, answer.nll)
+    """Sum the loss over the targets, in nats; a fair sum in float64.
+
+    Of ``tail``, whose targets are the same at every length, the loss of each is kept.
+    """
+    each = question.facts["protocol"] == "tail"
+    losses = by_position(question.start, answer.nll, each=each)
     facts = {**question.facts, "tokens": len(answer.nll), **losses}
     return Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)
 

@@ -18,6 +18,8 @@ from harness.reports.drawing.line_labels import spread
 from harness.reports.stats.positions import positions
 from harness.runs.frame import make_frame
 from tasks._positions import BUCKETS, by_position
+from tasks._types import Answer, Question
+from tasks.perplexity import grade
 from tests.frames import TWELVE, Row, sweep
 from tests.runs import sweep as run_sweep
 
@@ -31,6 +33,18 @@ def test_positions_by_hand() -> None:
     assert losses[:2] == [1.0, 4.0]
     assert losses[-1] == 69.0
     assert by_position(1, [2.0, 3.0])["losses"] == [2.0, 3.0]
+    each = by_position(10, [float(i) for i in range(70)], each=True)
+    assert (each["bucket"], each["losses"]) == (1, [float(i) for i in range(70)])
+
+
+def test_of_the_tail_every_loss_is_kept() -> None:
+    """The targets of tail are the same at every length: the loss of each is in the sample."""
+    nll = tuple(0.1 * i for i in range(128))
+    for protocol, kept in (("tail", 128), ("prefix", 32)):
+        question = Question("a", 256, range(256), 128, {"protocol": protocol})
+        facts = grade(question, Answer(nll, ()), None).facts  # type: ignore[arg-type]
+        assert isinstance(facts["losses"], list)
+        assert len(facts["losses"]) == kept
 
 
 @given(st.lists(st.floats(0, 20), min_size=1, max_size=400))
