@@ -29,16 +29,22 @@ SHAPE = {"intermediate_size": 64, "hidden_size": 64, "rope_parameters": {
 
 
 def save_gguf(
-    file: Path, kind: str = "Q4_1", *, facts: dict[str, Any] | None = None, extra: str = ""
+    file: Path,
+    kind: str = "Q4_1",
+    *,
+    facts: dict[str, Any] | None = None,
+    extra: str = "",
+    split: str = "gpt-2",
 ) -> Path:
     """Write a GGUF file of a tiny Llama, and beside it a folder ``plain`` of the same weights.
 
-    ``facts`` go over its metadata; ``extra`` is the name of one more tensor.
+    ``facts`` go over its metadata; ``extra`` is the name of one more tensor, ``split`` that of
+    the way a text is split.
     """
     folder = save_tiny(file.parent / "plain", **SHAPE)
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     writer = gguf.GGUFWriter(file, "llama")
-    _describe(writer, model.config, facts or {}, KINDS[kind])
+    _describe(writer, model.config, facts or {}, KINDS[kind], split)
     how = gguf.GGMLQuantizationType[kind]
     state = model.state_dict()
     for name, tensor in state.items():
@@ -62,7 +68,7 @@ def save_gguf(
     return file
 
 
-def _describe(writer: Any, config: Any, facts: dict[str, Any], kind: Any) -> None:
+def _describe(writer: Any, config: Any, facts: dict[str, Any], kind: Any, split: str) -> None:
     """Write the metadata, with the tokenizer of ``tests.tiny``."""
     told = {
         "context_length": WINDOW, "embedding_length": config.hidden_size,
@@ -87,6 +93,7 @@ def _describe(writer: Any, config: Any, facts: dict[str, Any], kind: Any) -> Non
     words += [NEVER.replace(" ", "")]
     words += [f"<unused{index}>" for index in range(config.vocab_size - len(words))]
     writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(split)
     writer.add_token_list(words)
     writer.add_token_types([gguf.TokenType.CONTROL, *[gguf.TokenType.NORMAL] * (len(words) - 1)])
     writer.add_token_merges([NEVER])

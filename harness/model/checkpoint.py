@@ -15,7 +15,7 @@ from harness.attempt import attempt
 from harness.errors import UserError, reason
 from harness.model.device_map import check_whole
 from harness.model.files import file_hash, folder_hash, named_weights
-from harness.model.gguf import is_gguf, pretrained, quantization
+from harness.model.gguf import is_gguf, pretrained, quantization, split_as_told
 from harness.model.meta import without_weights
 from harness.model.opening import label, open_config
 from harness.rope.config import rescaled, rope_of
@@ -142,6 +142,7 @@ def _tokenizer(where: str, options: dict[str, Any]) -> Any:
     """Return a tokenizer that has encoded and decoded a short text."""
     with pretrained(where) as (place, file):
         found = AutoTokenizer.from_pretrained(place, **options, **file)
+    found = split_as_told(where, found) if is_gguf(where) else found
     found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
     return found
 

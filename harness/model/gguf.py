@@ -10,6 +10,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tokenizers import Regex
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness.errors import UserError, reason
@@ -20,6 +22,10 @@ from harness.rope.config import check_numbers, rope_of
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
 GUESSED = 1024  # a flag beside the kind of file: its author did not write the kind
+# How llama.cpp splits a text before its merges, by the name in the file: as GPT-2 does, and as
+# GPT-2 does between single digits. transformers knows other names, and splits these as GPT-2.
+AS_GPT2 = ("gpt-2", "phi-2", "olmo", "mpt")
+BY_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell")
 ENDS = (".weight", ".bias")
 FROM = "give the folder or hub name (config.json, safetensors) that it was made from."
 
@@ -81,6 +87,26 @@ def gguf_config(where: str) -> Any:
         message = f"transformers does not read {left[0]} of {where}: {FROM}"
         raise UserError(message)
     return config
+
+
+def split_as_told(where: str, tokenizer: Any) -> Any:
+    """Return the tokenizer of a GGUF file, which splits a text as the file says.
+
+    Raises UserError for a way that is not known: other tokens than in training have other losses.
+    """
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+    with pretrained(where) as (folder, _):
+        facts, _ = _header(folder)
+    kind, way = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre")
+    if kind == "gpt2" and way in BY_DIGIT:
+        digits = Split(Regex(r"\p{N}"), behavior="isolated")
+        whole = Sequence([digits, ByteLevel(add_prefix_space=False, use_regex=True)])
+        tokenizer.backend_tokenizer.pre_tokenizer = whole
+    elif kind == "gpt2" and way not in (*AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
+        message = f"transformers does not split a text as {where} says ({reason(way)}): {FROM}"
+        raise UserError(message)
+    return tokenizer
 
 
 def quantization(where: str) -> str | None:
