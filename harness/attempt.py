@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness.errors import UserError, panicked, reason
+from harness.hub import refusal
 
 TRUST = "where you trust it, let it run with --trust-remote-code."
 
@@ -26,7 +27,7 @@ def _told(part: str, where: str, error: BaseException) -> str:
     """Return what went wrong, and by the kind of the error what to do."""
     if "trust_remote_code=True" in str(error):
         return f"the {part} of {where} needs the repository's own code; {TRUST}"
-    told = reason(error)
+    told = refusal(error, where) or reason(error)
     if isinstance(error, ImportError):
         install = f" (pip install {error.name})" if error.name else ""
         return f"the {part} of {where} cannot be read without a package: {told}{install}"

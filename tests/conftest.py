@@ -9,10 +9,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.hub_server import ENDPOINT
+
 # Read when torch, transformers and datasets are imported, so set before; children inherit them.
 os.environ |= {
     "HF_HUB_OFFLINE": "1",
     "HF_DATASETS_OFFLINE": "1",
+    "HF_ENDPOINT": ENDPOINT,
     "HF_HOME": tempfile.mkdtemp(prefix="ropewalk-tests-"),
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",

@@ -48,16 +48,6 @@ def test_a_hub_model_is_recorded_by_its_commit(hub_name: str, docs: Path, tmp_pa
     assert (tmp_path / "run" / "samples.jsonl").read_bytes() == before
 
 
-def test_a_model_that_is_not_there_is_refused_in_a_sentence(
-    docs: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Offline and unknown: the name is given back, no traceback, status 2."""
-    assert run("--model", "ropewalk-tests/absent", "--docs", str(docs), "--dry-run") == 2
-    message = capsys.readouterr().err
-    assert "the config of ropewalk-tests/absent cannot be read" in message
-    assert "Traceback" not in message
-
-
 def test_an_adapter_is_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     """A repository with adapter_config.json in place of config.json is to be merged first."""
     repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--adapter"

@@ -15,6 +15,7 @@ from huggingface_hub import snapshot_download
 from harness.data.arrow import check_batches, record_of
 from harness.data.files import Document, text_of
 from harness.errors import UserError, reason
+from harness.hub import gated, refusal
 from harness.names import nearest
 
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files of a split
@@ -45,7 +46,7 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
 
     Raises UserError where the library cannot open or parse it, and for a row without the field.
     """
-    from datasets.exceptions import DatasetGenerationError
+    from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 
     short = Path(rows.name).name
     split = rows.split or DEFAULT
@@ -67,7 +68,9 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
         DatasetGenerationError,
     ) as error:
         # The library's message on a broken file is only in the cause.
-        why = reason(error.__cause__ or error)
+        why = refusal(error, rows.name, "data set") or reason(error.__cause__ or error)
+        if isinstance(error, DatasetNotFoundError) and "gated" in why:
+            why = gated(rows.name, "data set")
         message = f"data set {rows.name} (split {split}) cannot be read: {why}"
         raise UserError(message) from error
 

@@ -14,6 +14,7 @@ from transformers.quantizers.auto import get_hf_quantizer
 from harness.attempt import attempt
 from harness.errors import UserError, reason
 from harness.model.device_map import check_whole
+from harness.model.download import fetch_tokenizer
 from harness.model.files import file_hash, folder_hash, named_weights
 from harness.model.gguf import is_gguf, pretrained, quantization, split_as_told
 from harness.model.meta import without_weights
@@ -140,6 +141,8 @@ def _scales(model: Any) -> dict[str, float]:
 
 def _tokenizer(where: str, options: dict[str, Any]) -> Any:
     """Return a tokenizer that has encoded and decoded a short text."""
+    if options["revision"] is not None:
+        fetch_tokenizer(where, options["revision"])
     with pretrained(where) as (place, file):
         found = AutoTokenizer.from_pretrained(place, **options, **file)
     found = split_as_told(where, found) if is_gguf(where) else found

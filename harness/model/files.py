@@ -14,10 +14,10 @@ from transformers.utils import (
     SAFE_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
-    cached_file,
 )
 
 from harness.errors import UserError, reason
+from harness.model.download import MERGE, ONLY_SAFE, exists, fetch
 from harness.names import place, printable
 from harness.reading import MIB, open_regular, read_regular
 
@@ -28,11 +28,6 @@ SAFE = ".safetensors"
 HASHED = (".json", ".model", ".py", SAFE, ".bin")
 INDEX = ".index.json"
 GGUF = ".gguf"
-ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them."
-MERGE = (
-    "merge it into its base model first (PEFT: merge_and_unload, then save_pretrained of model and"
-    " tokenizer) and give that folder."
-)
 
 
 def check_place(name: str) -> Path:
@@ -111,10 +106,8 @@ def _index(
         return None
     name = explicit or SAFE_WEIGHTS_INDEX_NAME
     if commit is not None:
-        found = cached_file(
-            where, name, revision=commit, _raise_exceptions_for_missing_entries=False
-        )
-        return Path(found) if found else None
+        covered = explicit is None and exists(where, SAFE_WEIGHTS_NAME, commit)
+        return fetch(where, name, commit) if not covered and exists(where, name, commit) else None
     folder, whole = Path(where), [SAFE_WEIGHTS_NAME]
     if allow_pickle and explicit is None and not (folder / name).exists():
         whole, name = [SAFE_WEIGHTS_NAME, WEIGHTS_NAME], WEIGHTS_INDEX_NAME

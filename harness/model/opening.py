@@ -6,14 +6,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub.utils import logging as hub_logging
 from transformers import AutoConfig, PreTrainedConfig
-from transformers.utils import cached_file, logging
-from transformers.utils.hub import extract_commit_hash
+from transformers.utils import logging
 
 from harness.attempt import attempt
-from harness.errors import UserError, reason
-from harness.model.files import MERGE, check_folder, check_place
+from harness.errors import UserError
+from harness.hub import say_waits
+from harness.model.download import fetch
+from harness.model.files import check_folder, check_place
 from harness.model.gguf import check_gguf, gguf_config, is_gguf, only_gguf, quantization
 from harness.names import place, printable
 from harness.rope.config import check_numbers
@@ -34,7 +34,7 @@ def open_config(
     """Return where a model is (file, folder or hub name), its commit on the hub, and its config."""
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    hub_logging.set_verbosity_error()  # else five lines of retries precede our message
+    say_waits()
     path = REFERENCE if name == "reference" else check_place(name)
     path = only_gguf(path) or path
     local = path.exists()
@@ -91,23 +91,4 @@ def _own_attention(config: Any) -> Any:
 
 def _commit(name: str, revision: str | None) -> str:
     """Return the commit of a hub model's branch or tag; everything else is read at it."""
-    try:
-        found = cached_file(name, "config.json", revision=revision)
-    except OSError as error:
-        if _is_adapter(name, revision):
-            message = f"{name} holds an adapter (adapter_config.json): {MERGE}"
-            raise UserError(message) from None
-        message = f"{reason(error)} There is no folder of this name either."
-        raise OSError(message) from error
-    commit: str | None = extract_commit_hash(found, None)
-    if commit is None:
-        message = f"the commit of {name} is not known"
-        raise OSError(message)
-    return commit
-
-
-def _is_adapter(name: str, revision: str | None) -> bool:
-    try:
-        return cached_file(name, "adapter_config.json", revision=revision) is not None
-    except OSError:
-        return False
+    return fetch(name, "config.json", revision).parent.name

@@ -6,12 +6,14 @@ from copy import deepcopy
 from typing import Any
 
 from transformers import AutoModelForCausalLM
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from harness.attempt import attempt
 from harness.errors import UserError
 from harness.model.checkpoint import DTYPES, Checkpoint
 from harness.model.device_map import spread, with_input_device
-from harness.model.files import ONLY_SAFE, named_weights
+from harness.model.download import ONLY_SAFE, fetch_weights
+from harness.model.files import named_weights
 from harness.model.gguf import is_gguf, pretrained
 from harness.model.meta import bounded
 from harness.rope.frequencies import check_geometry
@@ -39,7 +41,9 @@ def _load(checkpoint: Checkpoint) -> Any:
     """Return the model and the library's report on its tensors."""
     where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
     if checkpoint.quantized is None:
-        named_weights(where, commit, checkpoint.config, allow_pickle=checkpoint.allow_pickle)
+        named = named_weights(where, commit, checkpoint.config, allow_pickle=not safe)
+        if commit is not None and (named or safe):
+            fetch_weights(where, commit, named or {SAFE_WEIGHTS_NAME})
     try:
         with bounded(checkpoint.config.model_type), pretrained(where) as (place, file):
             return AutoModelForCausalLM.from_pretrained(
@@ -55,7 +59,7 @@ def _load(checkpoint: Checkpoint) -> Any:
                 **(spread() if checkpoint.device_map else {}),
             )
     except OSError as error:
-        if safe and "safetensors" in str(error):
+        if safe and commit is None and "safetensors" in str(error):
             message = f"{where} has no weights in safetensors; {ONLY_SAFE}"
             raise UserError(message) from error
         raise

@@ -1,0 +1,89 @@
+"""Download a model's files from the hub: one at a time as they are asked for, weights together."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+
+from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
+from huggingface_hub import snapshot_download as download
+from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from harness.errors import UserError
+from harness.hub import tell
+
+TOKENIZER = ["*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.jinja"]
+
+ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them."
+MERGE = (
+    "merge it into its base model first (PEFT: merge_and_unload, then save_pretrained of model and"
+    " tokenizer) and give that folder."
+)
+
+
+def fetch(name: str, file: str, revision: str | None) -> Path:
+    """Return a file of a hub model from the cache, downloaded where the cache lacks it.
+
+    Raises UserError for a file that is not there, and otherwise what the hub's client raises.
+    """
+    try:
+        return Path(hf_hub_download(name, file, revision=revision))
+    except EntryNotFoundError as error:
+        offline = constants.HF_HUB_OFFLINE
+        if isinstance(error, LocalEntryNotFoundError) and not offline:
+            raise  # the hub cannot be reached
+        if file == "config.json" and exists(name, "adapter_config.json", revision):
+            message = f"{name} holds an adapter (adapter_config.json): {MERGE}"
+        elif offline:
+            message = (
+                f"{name} cannot be read offline: the hub's cache has no {file} of it; run once"
+            )
+            message += " without --offline."
+        elif file == SAFE_WEIGHTS_NAME:
+            message = f"{name} has no weights in safetensors; {ONLY_SAFE}"
+        else:
+            message = f"{name} cannot be read: the hub has no {file} in it"
+            message += " (one of GGUF files: download a file and give its path)."
+        raise UserError(message) from None
+
+
+def exists(name: str, file: str, revision: str | None) -> bool:
+    """Tell whether a hub model has a file; the cache may know, offline it alone is asked."""
+    known = try_to_load_from_cache(name, file, revision=revision)
+    if known is not None or constants.HF_HUB_OFFLINE:
+        return isinstance(known, str)
+    return bool(HfApi().file_exists(name, file, revision=revision))
+
+
+def fetch_tokenizer(name: str, commit: str) -> None:
+    """Download every file of a tokenizer, or raise what the hub's client raises.
+
+    Else the library would take a file that the hub fails to give for one that is not there, and a
+    tokenizer without its config has no begin token.
+    """
+    download(
+        name,
+        revision=commit,
+        allow_patterns=TOKENIZER,
+        ignore_patterns=["*/*", "*.bin"],
+        local_files_only=constants.HF_HUB_OFFLINE,
+    )
+
+
+def fetch_weights(name: str, commit: str, named: set[str]) -> None:
+    """Download the weights that the cache lacks, in parallel, and say how much that is."""
+    lacking = [
+        file
+        for file in sorted(named)
+        if not isinstance(try_to_load_from_cache(name, file, revision=commit), str)
+    ]
+    if lacking and not constants.HF_HUB_OFFLINE:
+        size = ""
+        with suppress(HfHubHTTPError):
+            found = HfApi().get_paths_info(name, lacking, revision=commit)
+            size = f", {sum(getattr(one, 'size', 0) for one in found) / 2**20:,.1f} MiB"
+        tell(f"Downloading the weights of {name} from the hub{size}")
+        download(name, revision=commit, allow_patterns=lacking)
+    for file in lacking:
+        fetch(name, file, commit)

@@ -1,0 +1,267 @@
+"""The real clients of the hub, against a server that speaks its protocol."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+import torch
+from huggingface_hub import close_session, constants
+from transformers import AutoModelForCausalLM
+
+from harness.model.checkpoint import open_checkpoint
+from harness.model.weights import load_weights
+from tests.command_line import Outcome, Ropewalk
+from tests.hub_server import TOKEN, Fault, Hub, serve
+
+MODEL, BOOKS = "org/tiny", "org/books"
+SWEEP = {"task": "perplexity:tail=16", "scaling": "none", "length": "1x", "device": "cpu"}
+SHARDS = 5
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def online(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the libraries ask the server, into an empty cache; ``--offline`` lasts for a test."""
+    for name in ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"):
+        monkeypatch.setenv(name, "0")
+        monkeypatch.setattr(datasets.config, name, False)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", str(tmp_path / "datasets"))
+    monkeypatch.delenv("HF_TOKEN", raising=False)
+
+
+@pytest.fixture
+def hub(online: None, tiny: Path, tmp_path: Path) -> Iterator[Hub]:
+    """Return a hub with a tiny model and a data set of five files with two documents each."""
+    del online
+    found = Hub(tmp_path / "hub")
+    shutil.copytree(tiny, found.folder(MODEL))
+    data = found.folder(BOOKS, "datasets") / "data"
+    data.mkdir(parents=True)
+    for part in range(SHARDS):
+        texts = [f"book {part}{row} " + "rope walk yarn " * 40 for row in range(2)]
+        rows = datasets.Dataset.from_dict({"text": texts})
+        rows.to_parquet(data / f"test-{part:05}-of-{SHARDS:05}.parquet")
+    end = serve(found)
+    yield found
+    close_session()
+    end()
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the seconds that the clients wait, which pass at once."""
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
+    return waited
+
+
+@pytest.fixture
+def run(ropewalk: Ropewalk, docs: Path, tmp_path: Path) -> Run:
+    """Return ``ropewalk run`` of a small sweep."""
+
+    def call(*more: str, model: str = MODEL, **changes: str) -> Outcome:
+        asked = {
+            "model": model,
+            "docs": str(docs),
+            "out": str(tmp_path / "run"),
+            **SWEEP,
+            **changes,
+        }
+        return ropewalk("run", *(word for key in asked for word in (f"--{key}", asked[key])), *more)
+
+    return call
+
+
+def weights(**changes: Any) -> Any:
+    """Open the hub's model and load its weights."""
+    options = {"revision": None, "dtype": "float32", "device": "cpu", **changes}
+    return load_weights(
+        open_checkpoint(MODEL, trust_remote_code=False, allow_pickle=False, **options)
+    )
+
+
+def refused(outcome: Outcome) -> str:
+    """Return the one line with which a command ends, status 2."""
+    assert outcome.status == 2
+    last = outcome.err.strip().splitlines()[-1]
+    assert last.startswith("ropewalk: ")
+    assert ". " not in last.removesuffix(".")
+    return last
+
+
+def split(hub: Hub) -> None:
+    """Store the model's weights in several files with an index."""
+    model = AutoModelForCausalLM.from_pretrained(hub.folder(MODEL))
+    (hub.folder(MODEL) / "model.safetensors").unlink()
+    model.save_pretrained(hub.folder(MODEL), max_shard_size="30KB")
+
+
+def test_a_second_run_downloads_nothing_and_an_offline_run_asks_nothing(
+    hub: Hub, run: Run, tmp_path: Path
+) -> None:
+    """The plan downloads no weights, the run downloads them; then the cache will do."""
+    split(hub)
+    assert run("--dry-run").status == 0
+    assert hub.requests("GET", "tokenizer.json")
+    assert not hub.requests("safetensors")
+    done = run()
+    assert done.status == 0
+    assert "Downloading the weights of org/tiny from the hub, 0.1 MiB" in done.err
+    shards = [path for path in hub.files(MODEL, "models") if path.startswith("model-0")]
+    assert len(hub.requests("GET /cdn")) == len(shards) > 2
+    model = json.loads((tmp_path / "run" / "run.json").read_text())["model"]
+    assert model["revision"] == model["fingerprint"] == hub.commit(MODEL)
+    hub.asked.clear()
+    first = weights()
+    assert [line for line in hub.requests(MODEL) if "/tree/" not in line] == [
+        f"HEAD /{MODEL}/resolve/main/config.json"  # which commit the branch is at
+    ]
+    hub.asked.clear()
+    assert run("--offline", "--dry-run").status == 0
+    second = weights()
+    assert not hub.asked
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+
+
+def test_a_download_that_breaks_off_goes_on_where_it_stopped(
+    hub: Hub, waits: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that drops in mid-file costs no byte twice."""
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1000)
+    hub.faults = [Fault("GET /cdn.*safetensors", after=60_000)]
+    size = hub.files(MODEL, "models")["model.safetensors"]
+    assert weights() is not None
+    first, second = hub.requests("GET /cdn")
+    assert second == f"{first} bytes=60000-"
+    assert hub.sent < size + 20_000
+    assert waits == [1]
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.parametrize(
+    ("file", "status"), [("tokenizer_config.json", 503), ("model.safetensors", 500)]
+)
+def test_a_file_that_the_hub_fails_to_give_is_not_taken_for_absent(
+    hub: Hub, run: Run, file: str, status: int
+) -> None:
+    """Else a tokenizer would lack its begin token, and weights be called pickles."""
+    hub.faults = [Fault(f"(HEAD|GET /cdn).*{file}", status)] * 9
+    assert f"the hub answers HTTP {status}" in refused(run())
+
+
+def test_a_hub_that_limits_requests_is_waited_for_in_words(
+    hub: Hub, run: Run, waits: list[float]
+) -> None:
+    """As long as it asks, and a limit that stays is one sentence."""
+    hub.faults = [Fault("HEAD .*config.json", 429, {"Retry-After": "60"})]
+    done = run("--dry-run")
+    assert (done.status, waits) == (0, [])  # the client's first retry is at once
+    hub.faults = [Fault("HEAD .*config.json", 429, {"Retry-After": "60"})] * 9
+    shutil.rmtree(constants.HF_HUB_CACHE)
+    done = run("--dry-run")
+    assert "limits requests (HTTP 429)" in refused(done)
+    assert waits == [61] * 5
+    assert "next attempt in 61 s (1 of 5)" in done.err
+
+
+@pytest.mark.parametrize("token", [None, "hf_other"])
+def test_what_is_gated_says_what_to_do(
+    hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, token: str | None
+) -> None:
+    """A model and a data set: where the conditions are, and how to log in; then it is read."""
+    hub.gated = {MODEL, BOOKS}
+    if token:
+        monkeypatch.setenv("HF_TOKEN", token)
+    told = refused(run("--dry-run"))
+    assert f"it is gated; accept its conditions at {constants.ENDPOINT}/org/tiny" in told
+    told = refused(run("--dry-run", model="reference", docs=f"{BOOKS}:count=1"))
+    assert f"accept its conditions at {constants.ENDPOINT}/datasets/org/books" in told
+    assert "hf auth login" in told
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    assert run("--dry-run", docs=f"{BOOKS}:count=1").status == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"model": "org/absent"}, "the hub has no such model"),
+        ({"model": "absent"}, "the hub has no such model"),
+        ({"model": f"{MODEL}@gone"}, "the hub has no such revision"),
+        ({"docs": "org/absent:count=1"}, "doesn't exist on the Hub"),
+        ({"docs": f"{BOOKS}:revision=gone,count=1"}, "the hub has no such revision"),
+        ({"docs": f"{BOOKS}:split=train,count=1"}, "Available splits: ['test']"),
+        ({"docs": f"{BOOKS}:config=gone,count=1"}, "'gone' not found"),
+        ({"docs": f"{BOOKS}:field=body,count=1"}, "no field 'body'"),
+    ],
+)
+@pytest.mark.usefixtures("hub")
+def test_a_wrong_name_is_one_sentence(run: Run, change: dict[str, str], told: str) -> None:
+    """Of a repository, a revision, a split, a configuration, a field."""
+    assert told in run("--dry-run", **change).err
+
+
+@pytest.mark.parametrize(
+    ("removed", "told"),
+    [
+        ("config.json", "the hub has no config.json in it"),
+        ("model.safetensors", "no weights in safetensors"),
+    ],
+)
+def test_a_file_that_the_hub_has_not_is_named(hub: Hub, run: Run, removed: str, told: str) -> None:
+    """What is asked of the hub by name and is not there."""
+    (hub.folder(MODEL) / removed).unlink()
+    assert told in refused(run())
+
+
+def test_an_adapter_on_the_hub_is_refused_with_what_to_do(hub: Hub, run: Run) -> None:
+    """It has no config.json; its base model is to be merged first."""
+    (hub.folder(MODEL) / "config.json").rename(hub.folder(MODEL) / "adapter_config.json")
+    assert "holds an adapter (adapter_config.json): merge it" in refused(run("--dry-run"))
+
+
+@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
+def test_offline_the_file_that_the_cache_lacks_is_named(hub: Hub, run: Run, file: str) -> None:
+    """With what to do, whichever it is, and without a request."""
+    if file != "config.json":
+        assert run("--dry-run").status == 0
+    for path in Path(constants.HF_HUB_CACHE).rglob(file):
+        path.unlink()
+    hub.asked.clear()
+    told = refused(run("--offline"))
+    assert file in told
+    assert "without --offline" in told
+    assert not hub.asked
+
+
+@pytest.mark.usefixtures("online", "waits")
+def test_a_hub_that_is_not_reached_is_one_sentence(run: Run) -> None:
+    """Nothing answers at its address: which it is, and that the cache may do."""
+    told = refused(run("--dry-run"))
+    assert f"the hub ({constants.ENDPOINT}) cannot be reached; --offline" in told
+
+
+def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None:
+    """Of five files with two documents each, three documents need two."""
+    assert run("--dry-run", model="reference", docs=f"{BOOKS}:count=3").status == 0
+    read = {line.split()[1] for line in hub.requests("GET /cdn/datasets")}
+    assert len(read) == 2
+
+
+def test_a_set_that_was_read_whole_is_read_offline(hub: Hub, run: Run) -> None:
+    """Nothing is asked after it; of a set that was streamed the message says how to fetch it."""
+    assert run("--dry-run", model="reference", docs=BOOKS).status == 0
+    hub.asked.clear()
+    assert run("--dry-run", "--offline", model="reference", docs=BOOKS).status == 0
+    told = refused(run("--dry-run", "--offline", model="reference", docs="org/other:count=1"))
+    assert "hf download --repo-type dataset org/other" in told
+    assert not hub.asked
