@@ -1,0 +1,74 @@
+"""Perplexity of the tokens that need a long context (LongPPL, arXiv:2410.23771), and its gain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.reports.stats import key_tokens as keys
+from harness.reports.stats.cells import CELL, cells
+from harness.reports.writing.tables import across, text
+
+RULE = ["evaluator", "short", "long", "drop", "most"]
+FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
+
+
+def make(
+    frame: pd.DataFrame, *, evaluator: str = "none", drop: float = 2.0, most: float = 2.0
+) -> pd.DataFrame:
+    """Return a row per cell of tail perplexity.
+
+    A token is key where the loss of ``evaluator``, a method of the same sweep, falls by more than
+    ``drop`` nats from its shortest window to its longest inside the trained length, to less than
+    ``most``. ``score`` is exp(mean loss) over them, ``gain`` the mean loss over all targets at the
+    shortest length less that at the cell's, both under the cell's own method, and ``large`` the
+    share of targets that gain more than ``drop``. Raises ValueError where losses lack.
+    """
+    rows: list[dict[str, Any]] = []
+    table = cells(frame).set_index(CELL)
+    for (model, task), samples in keys.each(frame).groupby(["model", "task"], sort=False):
+        rule = keys.rule(samples, evaluator, drop, most)
+        masks = keys.key_masks(samples, rule)
+        for scaling, known in samples.groupby("scaling", sort=False):
+            by_length = {int(str(n)): keys.losses(cell) for n, cell in known.groupby("length")}
+            short = by_length.get(rule.short, {})
+            rows += [
+                {
+                    "model": model, "task": task, "scaling": scaling, "length": length,
+                    **keys.over_keys(cell, masks), **keys.gains(cell, short, drop),
+                    "tokens": sum(map(len, cell.values())),
+                    **{name: getattr(rule, name) for name in RULE},
+                }
+                for length, cell in by_length.items()
+            ]  # fmt: skip
+    found = pd.DataFrame(rows).set_index(CELL)
+    joined = table[["relative_length", "status"]].join(found, how="inner").reset_index()
+    joined["metric"] = "key perplexity"
+    return joined[[*CELL, "relative_length", "metric", *FOUND, "status", *RULE]]
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return two tables per model and task: perplexity of the key tokens, and the gain."""
+    records = table.to_dict("records")
+    gained = table.assign(score=table["gain"], low=table["gain_low"], high=table["gain_high"])
+    gained["metric"] = "gain of the longer context in nats a token"
+    texts = [text(cell, 3) for cell in gained.to_dict("records")]
+    return {
+        **across(table.assign(text=[text(cell) for cell in records])),
+        **across(gained.assign(text=texts)),
+    }
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Say by which rule tokens are key, and how many are."""
+    told = []
+    for (model, task), rows in table.groupby(["model", "task"], sort=False):
+        first = max(rows.to_dict("records"), key=lambda row: row["keys"])
+        told.append(
+            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens are key: the "
+            f"loss of `{first['evaluator']}` falls by more than {first['drop']:g} nats from a context "
+            f"of {first['short']} tokens to {first['long']}, to less than {first['most']:g}. They "
+            f"stand in {first['n']} documents."
+        )
+    return told

@@ -1,0 +1,127 @@
+"""Find the key tokens of the scored text, and take losses and gains over them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from tasks._intervals import ratio
+
+WINDOW = ["unit", "window"]  # of the same targets at every length
+NONE = (
+    "no losses token by token: the sweep needs perplexity by the protocol tail, at two lengths "
+    "inside the trained window at least (runs of version 0.1 or older kept means alone)"
+)
+Losses = dict[Any, NDArray[np.float64]]  # of every target, by document and window
+Masks = dict[Any, NDArray[np.bool_]]  # which targets are key, likewise
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which tokens are key: those that a longer context makes clear (arXiv:2410.23771, eq. 5).
+
+    The evaluator's loss falls by more than ``drop`` nats from the context ``short`` to ``long``,
+    in tokens, to less than ``most``.
+    """
+
+    evaluator: str
+    short: int
+    long: int
+    drop: float = 2.0
+    most: float = 2.0
+
+    def keys(self, short: NDArray[np.float64], long: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which targets are key."""
+        key: NDArray[np.bool_] = (short - long > self.drop) & (long < self.most)
+        return key
+
+
+def each(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the samples that have the loss of every target; raise ValueError where none has."""
+    if not {"losses", "bucket", "window"} <= set(frame.columns):
+        raise ValueError(NONE)
+    kept = frame[(frame["bucket"] == 1) & (frame["status"] == "ok") & frame["window"].notna()]
+    if kept.empty:
+        raise ValueError(NONE)
+    return kept
+
+
+def losses(cell: pd.DataFrame) -> Losses:
+    """Return the losses of every window of a cell."""
+    windows = zip(zip(*(cell[name] for name in WINDOW), strict=True), cell["losses"], strict=True)
+    return {window: np.array(values) for window, values in windows}
+
+
+def rule(samples: pd.DataFrame, evaluator: str, drop: float, most: float) -> Rule:
+    """Return the rule of one model and task: the evaluator's shortest and longest window.
+
+    Raises ValueError where it has no two lengths inside its trained window.
+    """
+    known = samples[samples["scaling"] == evaluator]
+    inside = known.loc[known["length"] <= known["trained_length"], "length"]
+    if inside.nunique() < 2:
+        message = (
+            f"key tokens need two lengths of {evaluator!r} inside the trained window, such as "
+            "--length 0.25x 1x; choose another method by key_tokens:evaluator=NAME"
+        )
+        raise ValueError(message)
+    return Rule(evaluator, int(inside.min()), int(inside.max()), drop, most)
+
+
+def key_masks(samples: pd.DataFrame, of: Rule) -> Masks:
+    """Return for every window which of its targets are key, by the evaluator's two losses."""
+    known = samples[samples["scaling"] == of.evaluator]
+    short, long = (losses(known[known["length"] == length]) for length in (of.short, of.long))
+    return {window: of.keys(short[window], long[window]) for window in short.keys() & long.keys()}
+
+
+def over_keys(cell: Losses, masks: Masks) -> dict[str, Any]:
+    """Return exp(mean loss over the key tokens), its interval over documents, and the counts."""
+    sums, counts = _by_document({
+        window: (values[masks[window]].sum(), masks[window].sum())
+        for window, values in cell.items()
+        if window in masks
+    })  # fmt: skip
+    found = ratio(sums, counts) if counts else None
+    low, high = found.interval() if found else (None, None)
+    return {
+        "score": _exp(found.value) if found else None,
+        "low": None if low is None else _exp(low),
+        "high": None if high is None else _exp(high),
+        "n": len(counts),
+        "keys": int(sum(counts)),
+    }
+
+
+def gains(cell: Losses, short: Losses, drop: float) -> dict[str, Any]:
+    """Return the mean loss that the longer context saves, in nats a token, and its large part.
+
+    ``large`` is the share of all targets that gain more than ``drop`` nats.
+    """
+    saved = {window: short[window] - cell[window] for window in cell.keys() & short.keys()}
+    if not saved:
+        return {"gain": None, "gain_low": None, "gain_high": None, "large": None}
+    found = ratio(*_by_document({w: (values.sum(), len(values)) for w, values in saved.items()}))
+    low, high = found.interval()
+    every = np.concatenate(list(saved.values()))
+    return {"gain": found.value, "gain_low": low, "gain_high": high, "large": (every > drop).mean()}
+
+
+def _by_document(windows: dict[Any, tuple[float, int]]) -> tuple[list[float], list[int]]:
+    """Return the sums and the counts of the documents that count something: the unit of chance."""
+    totals: dict[str, list[float]] = {}
+    for (unit, _), (value, count) in windows.items():
+        total = totals.setdefault(unit, [0.0, 0])
+        total[0] += float(value)
+        total[1] += int(count)
+    some = [total for total in totals.values() if total[1]]
+    return [total[0] for total in some], [int(total[1]) for total in some]
+
+
+def _exp(nats: float) -> float:
+    return math.exp(min(nats, 700.0))
