@@ -67,8 +67,8 @@ def words(table: pd.DataFrame) -> list[str]:
         first = max(rows.to_dict("records"), key=lambda row: row["keys"])
         told.append(
             f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens are key: the "
-            f"loss of `{first['evaluator']}` falls by more than {first['drop']:g} nats from a context "
-            f"of {first['short']} tokens to {first['long']}, to less than {first['most']:g}. They "
-            f"stand in {first['n']} documents."
+            f"loss of `{first['evaluator']}` falls by more than {first['drop']:g} nats from a "
+            f"context of {first['short']} tokens to {first['long']}, to less than {first['most']:g}. "
+            f"They stand in {first['n']} documents."
         )
     return told
