@@ -65,10 +65,11 @@ def words(table: pd.DataFrame) -> list[str]:
     told = []
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         first = max(rows.to_dict("records"), key=lambda row: row["keys"])
+        drop, most = first["drop"], first["most"]
         told.append(
             f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens are key: the "
-            f"loss of `{first['evaluator']}` falls by more than {first['drop']:g} nats from a "
-            f"context of {first['short']} tokens to {first['long']}, to less than {first['most']:g}. "
-            f"They stand in {first['n']} documents."
+            f"loss of `{first['evaluator']}` falls by more than {drop:g} nats from a context of "
+            f"{first['short']} tokens to {first['long']}, to less than {most:g}. They stand in "
+            f"{first['n']} documents."
         )
     return told
