@@ -224,9 +224,9 @@ def test_a_file_that_the_hub_has_not_is_named(hub: Hub, run: Run, removed: str, 
 
 
 def test_an_adapter_on_the_hub_is_refused_with_what_to_do(hub: Hub, run: Run) -> None:
-    """It has no config.json; its base model is to be merged first."""
+    """It is given beside its base model."""
     (hub.folder(MODEL) / "config.json").rename(hub.folder(MODEL) / "adapter_config.json")
-    assert "holds an adapter (adapter_config.json): merge it" in refused(run("--dry-run"))
+    assert "holds an adapter (adapter_config.json): give its base" in refused(run("--dry-run"))
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])

@@ -138,7 +138,7 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
         (_device, "tokenizer_config.json cannot be read: it is a device"),
         (lambda folder: os.truncate(folder / "config.json", 2**40), "at most 256 MiB are read"),
         (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
-        (_adapter, "holds an adapter .* merge_and_unload"),
+        (_adapter, "holds an adapter .* --adapter"),
         (_awq, "cannot be read without a package: .*pip install gptqmodel"),
         (lambda folder: changed(folder, num_hidden_layers=10**9), "num_hidden_layers .* 1,000"),
         (lambda folder: changed(folder, max_position_embeddings=10**50), "max_position_embeddings"),

@@ -13,8 +13,8 @@ from harness.sweep.parse import parse
 from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec
 
 SETTINGS = (
-    "allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, offline, "
-    "out, published, revision, scaling, seed, task, trust_remote_code, workers"
+    "adapter, allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, "
+    "offline, out, published, revision, scaling, seed, task, trust_remote_code, workers"
 )
 
 

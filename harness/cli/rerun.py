@@ -20,6 +20,7 @@ def rerun(
     *,
     out: Path | None = None,
     model: str | None = None,
+    adapter: str | None = None,
     docs: str | None = None,
     tolerance: float = 1e-4,
     run_code: Annotated[bool, Parameter(negative="")] = False,
@@ -31,6 +32,7 @@ def rerun(
         run: The run folder. Its model, documents, methods and questions are held to its record.
         out: Where the second run goes; default: results/rerun-RUN.
         model: Where the model lies now, if it moved.
+        adapter: Where its adapter lies now, if it moved.
         docs: Where the documents lie now, if they moved.
         tolerance: Relative difference up to which two values of a sample count as equal.
         run_code: Let code that the record names run: method and task files, model repositories.
@@ -43,7 +45,8 @@ def rerun(
     from harness.sweep.reproduce import compare, plan_again, surroundings
 
     folder = out or Path("results") / f"rerun-{run.resolve().name}"
-    places = {name: given for name, given in (("model", model), ("docs", docs)) if given}
+    now = {"model": model, "adapter": adapter, "docs": docs}
+    places = {name: given for name, given in now.items() if given}
     with err.status("Reading record, config, tokenizer and documents"):
         plan = plan_again(run, folder, places, code=run_code)
     screen.print(

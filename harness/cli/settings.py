@@ -11,7 +11,7 @@ from cyclopts import Parameter
 
 from harness.sweep.spec import Spec
 
-MANY = ("model", "scaling", "task", "length")  # flags that take several values
+MANY = ("model", "adapter", "scaling", "task", "length")  # flags that take several values
 IN_FILES = ("published",)  # settings of a sweep file alone
 
 

@@ -124,6 +124,7 @@ class Dispatch:
         resolved = {
             "model": spec.model if packed else str(Path(checkpoint.name).resolve()),
             "revision": checkpoint.revision,
+            "adapter": checkpoint.adapter.folder if checkpoint.adapter else None,
             "dtype": checkpoint.dtype,
             "device": "auto" if spec.device_map else checkpoint.device,
         }

@@ -13,6 +13,7 @@ from transformers.quantizers.auto import get_hf_quantizer
 
 from harness.attempt import attempt
 from harness.errors import UserError, reason
+from harness.model.adapter import Adapter, open_adapter
 from harness.model.device_map import check_whole
 from harness.model.download import fetch_tokenizer
 from harness.model.files import file_hash, folder_hash, named_weights
@@ -47,6 +48,7 @@ class Checkpoint:
     allow_pickle: bool
     device_map: str | None = None
     quantized: str | None = None  # the kind of a GGUF file's weights
+    adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
 
     @property
@@ -66,6 +68,7 @@ def open_checkpoint(
     trust_remote_code: bool,
     allow_pickle: bool,
     device_map: str | None = None,
+    adapter: str | None = None,
     elsewhere: str | None = None,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
@@ -80,11 +83,16 @@ def open_checkpoint(
     where_to = elsewhere or _device(device)
     if elsewhere is None:
         attempt("weights", where, lambda: _check_quantization(config, device_map))
+    added = None if adapter is None else open_adapter(
+        adapter, where, config, trusted=trust_remote_code, allow_pickle=allow_pickle,
+        merged=not device_map and getattr(config, "quantization_config", None) is None,
+    )  # fmt: skip
+    own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
     return Checkpoint(
         name=where,
-        label=label(name, where),
+        label=label(name, where) + (f"+{added.name}" if added else ""),
         revision=commit,
-        fingerprint=commit or _fingerprint(where, config, trust_remote_code, allow_pickle),
+        fingerprint=own + (f"+{added.fingerprint}" if added else ""),
         config=config,
         tokenizer=tokenizer,
         rope=rope_of(config),
@@ -94,6 +102,7 @@ def open_checkpoint(
         allow_pickle=allow_pickle,
         device_map=device_map,
         quantized=quantized,
+        adapter=added,
     )
 
 

@@ -16,10 +16,7 @@ from harness.hub import tell
 TOKENIZER = ["*token*", "vocab*", "merges*", "*.model", "*.tiktoken", "*.jinja"]
 
 ONLY_SAFE = "only safetensors are read, other weights with --allow-pickle where you trust them."
-MERGE = (
-    "merge it into its base model first (PEFT: merge_and_unload, then save_pretrained of model and"
-    " tokenizer) and give that folder."
-)
+ADAPTER = "give its base model as --model and this as --adapter."
 
 
 def fetch(name: str, file: str, revision: str | None) -> Path:
@@ -34,7 +31,7 @@ def fetch(name: str, file: str, revision: str | None) -> Path:
         if isinstance(error, LocalEntryNotFoundError) and not offline:
             raise  # the hub cannot be reached
         if file == "config.json" and exists(name, "adapter_config.json", revision):
-            message = f"{name} holds an adapter (adapter_config.json): {MERGE}"
+            message = f"{name} holds an adapter (adapter_config.json): {ADAPTER}"
         elif offline:
             message = (
                 f"{name} cannot be read offline: the hub's cache has no {file} of it; run once"

@@ -17,7 +17,7 @@ from transformers.utils import (
 )
 
 from harness.errors import UserError, reason
-from harness.model.download import MERGE, ONLY_SAFE, exists, fetch
+from harness.model.download import ADAPTER, ONLY_SAFE, exists, fetch
 from harness.names import place, printable
 from harness.reading import MIB, open_regular, read_regular
 
@@ -56,7 +56,7 @@ def check_folder(folder: Path) -> None:
     """
     names = sorted(entry.name for entry in os.scandir(folder))
     if "adapter_config.json" in names:
-        message = f"{folder} holds an adapter (adapter_config.json): {MERGE}"
+        message = f"{folder} holds an adapter (adapter_config.json): {ADAPTER}"
         raise UserError(message)
     if "config.json" not in names:
         message = f"{folder} is not a model, it has no config.json; give the folder that has one."

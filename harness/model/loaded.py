@@ -9,9 +9,12 @@ from typing import Any
 import torch
 
 from harness.errors import UserError
+from harness.model.adapter import Adapter
 from harness.model.checkpoint import DTYPES, Checkpoint
 from harness.names import printable
 from harness.rope.config import rope_of
+
+APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers
 
 
 def hold(model: Any, tokenizer: Any) -> Checkpoint:
@@ -21,6 +24,7 @@ def hold(model: Any, tokenizer: Any) -> Checkpoint:
     for a model in training mode, without a rotary embedding, or in a dtype that is not measured.
     """
     kind = type(model).__name__
+    own, model = model, _with_layers(model)
     if tokenizer is None:
         message = f"{kind} needs its tokenizer: run(model=…, tokenizer=…)."
         raise UserError(message)
@@ -32,6 +36,8 @@ def hold(model: Any, tokenizer: Any) -> Checkpoint:
         message = f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured."
         raise UserError(message)
     name = PurePath(str(model.config.name_or_path)).name or kind
+    adapter = _adapter(own)
+    name += f"+{adapter.name}" if adapter else ""
     return Checkpoint(
         name=name,
         label=printable(name),
@@ -44,13 +50,51 @@ def hold(model: Any, tokenizer: Any) -> Checkpoint:
         device=str(model.device),
         trust_remote_code=False,
         allow_pickle=False,
+        adapter=adapter,
         loaded=model,
     )
 
 
+def _with_layers(model: Any) -> Any:
+    """Return of a PEFT model the base model whose layers hold the adapter; of others, the model.
+
+    Raises UserError for an adapter that is more than its layers, as a prompt is.
+    """
+    if not hasattr(model, "get_base_model"):
+        return model
+    base = model.get_base_model()
+    some = torch.arange(1, 17, device=base.device)[None] % base.config.get_text_config().vocab_size
+    with torch.no_grad():
+        same = torch.equal(model(input_ids=some).logits, base(input_ids=some).logits)
+    if not same:
+        kind = model.active_peft_config.peft_type.value
+        message = f"the adapter of kind {kind} is not in the layers of {type(base).__name__} alone;"
+        message += " only adapters of weights are measured."
+        raise UserError(message)
+    return base
+
+
+def _adapter(model: Any) -> Adapter | None:
+    """Return the active adapter of a PEFT model, which is not merged."""
+    if not hasattr(model, "get_base_model"):
+        return None
+    config = model.active_peft_config
+    return Adapter(
+        name=str(model.active_adapter), folder="", fingerprint=_fingerprint(model),
+        kind=str(config.peft_type.value), base=config.base_model_name_or_path, merged=False,
+    )  # fmt: skip
+
+
 def _fingerprint(model: Any) -> str:
-    """Hash config and weights, every byte: a changed model has other numbers."""
+    """Hash config and weights, every byte: a changed model has other numbers.
+
+    Of adapters also how they are applied, which the weights do not show.
+    """
     digest = sha256(model.config.to_json_string().encode())
+    for name, module in model.named_modules():
+        if hasattr(module, "active_adapters") and hasattr(module, "merged_adapters"):
+            told = [getattr(module, part, None) for part in APPLIED]
+            digest.update(f"{name} {told}".encode())
     for name, tensor in model.state_dict().items():
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         held = tensor.detach().cpu().contiguous().reshape(-1)

@@ -12,7 +12,7 @@ from transformers.utils import logging
 from harness.attempt import attempt
 from harness.errors import UserError
 from harness.hub import say_waits
-from harness.model.download import fetch
+from harness.model.download import ADAPTER, exists, fetch
 from harness.model.files import check_folder, check_place
 from harness.model.gguf import check_gguf, gguf_config, is_gguf, only_gguf, quantization
 from harness.names import place, printable
@@ -91,4 +91,8 @@ def _own_attention(config: Any) -> Any:
 
 def _commit(name: str, revision: str | None) -> str:
     """Return the commit of a hub model's branch or tag; everything else is read at it."""
-    return fetch(name, "config.json", revision).parent.name
+    commit = fetch(name, "config.json", revision).parent.name
+    if exists(name, "adapter_config.json", commit):  # the library would apply it to the model
+        message = f"{name} holds an adapter (adapter_config.json): {ADAPTER}"
+        raise UserError(message)
+    return commit

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
+from functools import partial
 from typing import Any
 
 from transformers import AutoModelForCausalLM
@@ -10,6 +11,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 
 from harness.attempt import attempt
 from harness.errors import UserError
+from harness.model.adapter import adapted
 from harness.model.checkpoint import DTYPES, Checkpoint
 from harness.model.device_map import spread, with_input_device
 from harness.model.download import ONLY_SAFE, fetch_weights
@@ -32,6 +34,10 @@ def load_weights(checkpoint: Checkpoint) -> Any:
         model = with_input_device(model)
     else:
         model = attempt("weights", where, lambda: model.to(checkpoint.device))
+    if checkpoint.adapter is not None:
+        model = attempt(
+            "adapter", checkpoint.adapter.name, partial(adapted, model, checkpoint.adapter)
+        )
     model.eval()
     check_geometry(model, checkpoint.rope)
     return model

@@ -42,7 +42,7 @@ def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
             raise UserError(message)
     given = {**sheet.settings, **flags}
     blamed = Sheet(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
-    models = _models(given, blamed)
+    models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
     specs = tuple(_validated({**given, **model}, blamed, flags) for model in models)
     _check_names(Sheet(sheet.file, {k: v for k, v in given.items() if k not in flags}, sheet.lines))
     return specs
@@ -96,6 +96,20 @@ def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
         message = f"{where}a revision is one model's; write each as NAME@REVISION and no other."
         raise UserError(message)
     return models
+
+
+def _adapters(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
+    """Return the adapter of every Spec of a model; ``none`` is the model itself."""
+    if "adapter" not in given:
+        return [{}]
+    named = given["adapter"]
+    names = list(named) if isinstance(named, list | tuple) else [named]
+    for name in names:
+        if names.count(name) > 1:
+            message = f"{sheet.where(('adapter',))}adapter: {SHORT.repr(name)} stands there twice;"
+            message += " leave one out."
+            raise UserError(message)
+    return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
 
 
 def _split(name: Any) -> dict[str, Any]:

@@ -62,7 +62,15 @@ class Plan:
 
 def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
     """Open the model a spec names; ``elsewhere`` is the device where workers compute."""
-    given = ("revision", "dtype", "device", "device_map", "trust_remote_code", "allow_pickle")
+    given = (
+        "revision",
+        "adapter",
+        "dtype",
+        "device",
+        "device_map",
+        "trust_remote_code",
+        "allow_pickle",
+    )
     options = spec.model_dump(include=set(given))
     return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
 

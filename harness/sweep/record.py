@@ -22,7 +22,9 @@ from scaling._rotation import Rotation, frequencies_of
 from scaling._served import Served
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
-PACKAGES = ("ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy")
+PACKAGES = (
+    "ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy", "peft",
+)  # fmt: skip
 
 
 def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -> dict[str, Any]:
@@ -103,6 +105,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "bos": checkpoint.tokenizer.bos_token_id,
         "sliding_window": checkpoint.sliding_window,
         **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
+        **({"adapter": checkpoint.adapter.facts} if checkpoint.adapter else {}),
     }
 
 

@@ -64,6 +64,11 @@ class Spec(BaseModel):
     revision: str | None = Field(
         None, description="Branch, tag or commit on the hub, of one model."
     )
+    adapter: str | None = Field(
+        None,
+        min_length=1,
+        description="Adapters of PEFT for the model: folders or hub names; none: the model itself.",
+    )
     scaling: tuple[Method, ...] = Field(
         SCALING,
         description="Methods: NAME, NAME:option=value,… (a grid: option=[4,8]), or your own .py "

@@ -1,0 +1,256 @@
+"""An adapter of PEFT on its base: the model that PEFT makes of both, or a sentence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import peft
+import pytest
+import torch
+from huggingface_hub import constants
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import ropewalk as rw
+from harness.engine import answers
+from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint, open_checkpoint
+from harness.model.weights import load_weights
+from tasks._types import Question
+from tests.command_line import Ropewalk, sweep
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+QUESTION = Question("q", 96, tuple(range(1, 97)), 1)
+KINDS: dict[str, Any] = {
+    "lora": peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False),
+    "dora": peft.LoraConfig(
+        r=4, target_modules="all-linear", use_dora=True, use_rslora=True, init_lora_weights=False
+    ),
+    "whole": peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]),
+    "ia3": peft.IA3Config(
+        target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"],
+        init_ia3_weights=False,
+    ),
+    "alora": peft.LoraConfig(r=4, target_modules=["q_proj"], alora_invocation_tokens=[1, 2],
+        task_type="CAUSAL_LM"),
+    "prefix": peft.PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"),
+}  # fmt: skip
+pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
+
+
+def save(base: Path, folder: Path, kind: str = "lora", seed: int = 0) -> Path:
+    """Save an adapter of seeded random weights, as training would leave it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_pretrained(base)
+        peft.get_peft_model(model, deepcopy(KINDS[kind])).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def adapters(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of an adapter of the tiny model by kind; each is made once."""
+    place = tmp_path_factory.mktemp("adapters")
+
+    def of(kind: str) -> Path:
+        return place / kind if (place / kind).exists() else save(tiny, place / kind, kind)
+
+    return of
+
+
+def opened(base: Path, adapter: Path | None, **changes: Any) -> Checkpoint:
+    given = {"revision": None, "dtype": "float32", "device": "cpu", "allow_pickle": False}
+    return open_checkpoint(
+        str(base), **{**given, **changes}, trust_remote_code=False,
+        adapter=str(adapter) if adapter else None,
+    )  # fmt: skip
+
+
+def losses(model: Any) -> torch.Tensor:
+    return torch.tensor(next(iter(answers(model, [QUESTION])))[1].nll)
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora", "whole", "ia3"])
+def test_an_adapter_changes_the_model_as_peft_does(
+    kind: str, tiny: Path, adapters: Callable[[str], Path]
+) -> None:
+    """Merged, the losses are those of PEFT's own model to rounding, and far from the base's."""
+    found = opened(tiny, adapters(kind))
+    assert found.adapter is not None
+    assert found.adapter.merged
+    model = load_weights(found)
+    assert "peft" not in {type(module).__module__.partition(".")[0] for module in model.modules()}
+    base = AutoModelForCausalLM.from_pretrained(tiny)
+    plain = losses(deepcopy(base))
+    theirs = peft.PeftModel.from_pretrained(base, adapters(kind)).eval()
+    with torch.no_grad():
+        logits = theirs(torch.tensor([QUESTION.tokens])).logits[0, :-1].float()
+    wanted = torch.nn.functional.cross_entropy(
+        logits, torch.tensor(QUESTION.tokens[1:]), reduction="none"
+    )
+    torch.testing.assert_close(losses(model), wanted, rtol=1e-4, atol=1e-4)
+    assert kind == "whole" or (losses(model) - plain).abs().max() > 0.1
+
+
+def test_what_is_not_merged_gives_the_same_numbers(
+    tiny: Path, adapters: Callable[[str], Path]
+) -> None:
+    """Under a device map the adapter stays in layers of its own, and the record says so."""
+    merged = opened(tiny, adapters("lora"))
+    beside = opened(tiny, adapters("lora"), device="auto", device_map="auto")
+    assert (merged.adapter.merged, beside.adapter.merged) == (True, False)  # type: ignore[union-attr]
+    one, other = (losses(load_weights(checkpoint)) for checkpoint in (merged, beside))
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+def test_the_adapter_is_in_the_fingerprint(tiny: Path, tmp_path: Path) -> None:
+    """The base, two adapters, one of them with another strength: four models."""
+    one, two = (save(tiny, tmp_path / str(seed), seed=seed) for seed in (0, 1))
+    found = [opened(tiny, adapter).fingerprint for adapter in (None, one, two)]
+    config = json.loads((one / "adapter_config.json").read_text())
+    (one / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 99}))
+    assert len({*found, opened(tiny, one).fingerprint}) == 4
+    assert opened(tiny, two).label == "llama+1"
+
+
+def _no_weights(folder: Path) -> None:
+    weights = load_file(folder / "adapter_model.safetensors")
+    torch.save(weights, folder / "adapter_model.bin")
+    (folder / "adapter_model.safetensors").unlink()
+
+
+def _config(**changes: Any) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        told = json.loads((folder / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps(told | changes))
+
+    return change
+
+
+def _tensor(name: str, *shape: int) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        weights = load_file(folder / "adapter_model.safetensors")
+        weights[f"base_model.model.{name}"] = torch.zeros(shape)
+        save_file(weights, folder / "adapter_model.safetensors")
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("kind", "hurt", "words"),
+    [
+        ("lora", _no_weights, "no adapter_model.safetensors; .*--allow-pickle"),
+        ("lora", _config(base_model_name_or_path="nobody/other"), "trained on nobody/other, not"),
+        ("lora", _config(peft_type="MAGIC"), "of the kind MAGIC, which this PEFT does not read"),
+        ("lora", _config(new_strength=2), "new_strength"),
+        ("lora", _config(init_lora_weights="pissa"), r"changed weights of its base \(pissa\)"),
+        ("lora", _config(megatron_config={"a": 1}, megatron_core="os"), "Megatron"),
+        ("lora", _config(target_modules=["absent"]), "absent"),
+        ("lora", _config(target_modules=["q_proj", "k_proj", "v_proj"]), "lacks 4 tensors"),
+        ("lora", _tensor("model.embed_tokens.weight", 301, 32), r"\(300, 32\) to \(301, 32\)"),
+        ("lora", _tensor("model.layers.9.a.lora_A.weight", 4, 4), "has no place"),
+        (
+            "lora",
+            _tensor("model.layers.0.self_attn.q_proj.lora_A.weight", 8, 32),
+            r"is \(8, 32\), by the model \(4, 32\)",
+        ),
+        ("lora", lambda folder: (folder / "adapter_config.json").unlink(), "is not an adapter"),
+        ("lora", shutil.rmtree, "is not a folder"),
+        ("alora", lambda _: None, "does not support merging"),
+        ("prefix", lambda _: None, "adds to the prompt"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_weights(
+    kind: str, hurt: Callable[[Path], Any], words: str, tiny: Path, tmp_path: Path,
+    adapters: Callable[[str], Path],
+) -> None:  # fmt: skip
+    """Another base, other tensors, a kind that no weights hold: one sentence, when planned."""
+    folder = Path(shutil.copytree(adapters(kind), tmp_path / kind))
+    hurt(folder)
+    with pytest.raises(UserError, match=words) as refused:
+        opened(tiny, folder)
+    assert len(str(refused.value)) < 500
+
+
+def test_pickled_adapters_are_read_where_they_are_trusted(
+    tiny: Path, tmp_path: Path, adapters: Callable[[str], Path]
+) -> None:
+    """With the flag for other weights, the numbers are the same."""
+    folder = Path(shutil.copytree(adapters("lora"), tmp_path / "lora"))
+    plain = losses(load_weights(opened(tiny, folder)))
+    _no_weights(folder)
+    assert torch.equal(losses(load_weights(opened(tiny, folder, allow_pickle=True))), plain)
+
+
+def test_without_the_package_it_is_named(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
+) -> None:
+    """Status 2, and what to install."""
+    monkeypatch.setattr("harness.model.adapter.find_spec", lambda _: None)
+    ended = ropewalk("run", "--model", tiny, "--adapter", tmp_path, "--dry-run")
+    assert (ended.status, "pip install 'ropewalk[peft]'" in ended.err) == (2, True)
+
+
+def test_a_model_is_measured_with_and_without_its_adapter(
+    tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path], ropewalk: Ropewalk
+) -> None:
+    """In one sweep, by one flag; the record has the adapter, and measuring again finds it moved."""
+    words = sweep(tiny, docs, tmp_path / "run", task=["perplexity:tail=16"], scaling=["pi"])
+    done = ropewalk(*words, "--adapter", "none", adapters("lora"))
+    assert done.status == 0, done.err
+    records = [json.loads(path.read_text()) for path in sorted(tmp_path.glob("run/*/run.json"))]
+    assert [record["model"]["name"] for record in records] == ["llama", "llama+lora"]
+    assert records[1]["model"]["adapter"].items() >= {"kind": "LORA", "merged": True}.items()
+    assert "adapter" not in records[0]["model"]
+    scores = pd.read_csv(tmp_path / "run" / "reports" / "scores.csv")
+    assert scores.groupby("model")["score"].first().nunique() == 2
+    moved = Path(shutil.copytree(adapters("lora"), tmp_path / "moved"))
+    again = ["--adapter", moved, "--out", tmp_path / "again"]
+    done = ropewalk("rerun", tmp_path / "run" / "llama+lora", *again)
+    assert done.status == 0, done.err
+    assert "equal bit for bit" in done.out
+
+
+def test_a_loaded_peft_model_is_measured(
+    tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path]
+) -> None:
+    """Its layers hold the adapter; one that adds to the prompt is refused."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny)
+    settings = {"docs": str(docs), "task": "perplexity:tail=16", "length": "2x", "scaling": "pi"}
+
+    def score(name: str, model: Any, **more: Any) -> float:
+        found = rw.run(model=model, out=tmp_path / name, **{**settings, **more})
+        return float(found.frame()["score"].iloc[0])
+
+    def loaded(kind: str) -> Any:
+        base = AutoModelForCausalLM.from_pretrained(tiny)
+        return peft.PeftModel.from_pretrained(base, adapters(kind)).eval()
+
+    named = score("named", str(tiny), adapter=adapters("lora"))
+    model = loaded("lora")
+    assert score("held", model, tokenizer=tokenizer) == pytest.approx(named, rel=1e-4)
+    record = json.loads((tmp_path / "held" / "run.json").read_text())["model"]
+    assert (record["name"], record["adapter"]["merged"]) == ("llama+default", False)
+    with model.disable_adapter():
+        plain = score("plain", model, tokenizer=tokenizer)
+    assert plain == pytest.approx(score("base", str(tiny)), rel=1e-6)
+    with pytest.raises(UserError, match="PREFIX_TUNING is not in the layers"):
+        score("prefix", loaded("prefix"), tokenizer=tokenizer)
+
+
+def test_an_adapter_has_a_hub_name(tiny: Path, adapters: Callable[[str], Path]) -> None:
+    """What the hub's cache has of it is the same adapter, at its revision too."""
+    repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--lora"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text(COMMIT)
+    shutil.copytree(adapters("lora"), repository / "snapshots" / COMMIT)
+    local = opened(tiny, adapters("lora"))
+    for name in ("ropewalk-tests/lora", f"ropewalk-tests/lora@{COMMIT}"):
+        found = opened(tiny, Path(name))
+        assert (found.label, found.fingerprint) == (local.label, local.fingerprint)
