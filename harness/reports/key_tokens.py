@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 
-from harness.reports.stats import key_tokens as keys
 from harness.reports.stats.cells import CELL, cells
+from harness.reports.stats.key_tokens import RULE, measured
 from harness.reports.writing.tables import across, text
 
-RULE = ["evaluator", "short", "long", "drop", "most"]
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
 
 
@@ -25,27 +22,10 @@ def make(
     shortest length less that at the cell's, both under the cell's own method, and ``large`` the
     share of targets that gain more than ``drop``. Raises ValueError where losses lack.
     """
-    rows: list[dict[str, Any]] = []
-    table = cells(frame).set_index(CELL)
-    for (model, task), samples in keys.each(frame).groupby(["model", "task"], sort=False):
-        rule = keys.rule(samples, evaluator, drop, most)
-        masks = keys.key_masks(samples, rule)
-        for scaling, known in samples.groupby("scaling", sort=False):
-            by_length = {int(str(n)): keys.losses(cell) for n, cell in known.groupby("length")}
-            short = by_length.get(rule.short, {})
-            rows += [
-                {
-                    "model": model, "task": task, "scaling": scaling, "length": length,
-                    **keys.over_keys(cell, masks), **keys.gains(cell, short, drop),
-                    "tokens": sum(map(len, cell.values())),
-                    **{name: getattr(rule, name) for name in RULE},
-                }
-                for length, cell in by_length.items()
-            ]  # fmt: skip
-    found = pd.DataFrame(rows).set_index(CELL)
-    joined = table[["relative_length", "status"]].join(found, how="inner").reset_index()
+    found = measured(frame, evaluator, drop, most)
+    joined = cells(frame).set_index(CELL)[["relative_length", "status"]].join(found, how="inner")
     joined["metric"] = "key perplexity"
-    return joined[[*CELL, "relative_length", "metric", *FOUND, "status", *RULE]]
+    return joined.reset_index()[[*CELL, "relative_length", "metric", *FOUND, "status", *RULE]]
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

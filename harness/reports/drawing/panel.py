@@ -94,14 +94,16 @@ def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:
         plain_log(axes, "y", least, most)
 
 
-def plain_log(axes: Axes, axis: Literal["x", "y"], low: float, high: float) -> None:
-    """Make an axis logarithmic, with plain numbers at steps that suit its range."""
+def plain_log(
+    axes: Axes, axis: Literal["x", "y"], low: float, high: float, most: int = MOST_TICKS
+) -> None:
+    """Make an axis logarithmic, with ``most`` plain numbers at steps that suit its range."""
     if axis == "x":
         axes.set_xscale("log")
     else:
         axes.set_yscale("log")
     drawn = axes.xaxis if axis == "x" else axes.yaxis
-    fitting = (ticks for subs in STEPS if len(ticks := _ticks(subs, low, high)) <= MOST_TICKS)
+    fitting = (ticks for subs in STEPS if len(ticks := _ticks(subs, low, high)) <= most)
     ticks = next(fitting, list[float]())
     drawn.set_major_locator(
         FixedLocator(ticks) if len(ticks) > 1

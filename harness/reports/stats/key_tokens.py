@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from harness.reports.stats.cells import CELL
 from tasks._intervals import ratio
 
 WINDOW = ["unit", "window"]  # of the same targets at every length
@@ -39,6 +40,32 @@ class Rule:
         """Return which targets are key."""
         key: NDArray[np.bool_] = (short - long > self.drop) & (long < self.most)
         return key
+
+
+RULE = [field.name for field in fields(Rule)]
+
+
+def measured(frame: pd.DataFrame, evaluator: str, drop: float, most: float) -> pd.DataFrame:
+    """Return the key perplexity and the gain of every cell that has the losses, by CELL.
+
+    Raises ValueError where none has, or where the evaluator has no two lengths in its window.
+    """
+    rows: list[dict[str, Any]] = []
+    for (model, task), samples in each(frame).groupby(["model", "task"], sort=False):
+        of = rule(samples, evaluator, drop, most)
+        masks = key_masks(samples, of)
+        for scaling, known in samples.groupby("scaling", sort=False):
+            by_length = {int(str(n)): losses(cell) for n, cell in known.groupby("length")}
+            short = by_length.get(of.short, {})
+            rows += [
+                {
+                    "model": model, "task": task, "scaling": scaling, "length": length,
+                    **over_keys(cell, masks), **gains(cell, short, drop),
+                    "tokens": sum(map(len, cell.values())), **asdict(of),
+                }
+                for length, cell in by_length.items()
+            ]  # fmt: skip
+    return pd.DataFrame(rows).set_index(CELL)
 
 
 def each(frame: pd.DataFrame) -> pd.DataFrame:
