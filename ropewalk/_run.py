@@ -73,7 +73,11 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
     ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``). Raises
     UserError, in one sentence, before any weight is read.
     """
-    loaded = None if isinstance(model, str | Path | list | tuple) else hold(model, tokenizer)
+    loaded = (
+        None
+        if isinstance(model, str | Path | list | tuple)
+        else hold(model, tokenizer, settings.get("trained_length"))
+    )
     name = loaded.label if loaded else str(model) if isinstance(model, Path) else model
     specs = parse_all(None, {"model": name, **settings})
     if loaded and (specs[0].workers or specs[0].cluster):

@@ -15,11 +15,12 @@ import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.engine import answers
+from harness.engine import DEFAULT, answers, shareable
 from harness.errors import UserError
-from harness.model.layers import Layers, layers_of
-from harness.rope.config import FULL, rope_of
+from harness.model.layers import Layers, layers_of, position_limit
+from harness.rope.config import FULL, geometry_of, is_rotary, rope_of
 from harness.rope.frequencies import check_geometry, patched
+from harness.rope.patch import answering
 from harness.rope.positions import banded
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling._bands import Band, Bands, by_distance
@@ -44,6 +45,7 @@ LATENT = {
 }  # fmt: skip
 INDEXED = {**LATENT, "index_topk": 48, "index_n_heads": 2, "index_head_dim": 32}
 INDEXING = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # choose their keys by an index
+TOKENS_OF = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
 PLAIN = {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
 SUPPORTED: dict[str, dict[str, Any]] = {
     "afmoe": TWO, "apertus": PLAIN, "arcee": {}, "aria_text": {}, "axk2": INDEXED, "bitnet": {},
@@ -66,21 +68,31 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "seed_oss": {}, "smollm3": {"no_rope_layers": [1, 0]}, "solar_open": {}, "stablelm": {},
     "starcoder2": {}, "vaultgemma": TWO,
 }  # fmt: skip
+# Without a rotary embedding: measured as they are.
+PLAINLY: dict[str, dict[str, Any]] = {
+    "biogpt": {}, "bloom": {"seq_length": WINDOW},
+    "falcon": {"alibi": True}, "falcon_mamba": {}, "gpt2": {}, "gpt_bigcode": {},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]]},
+    "gptj": {"rotary_dim": 8},
+    "granitemoehybrid": {
+        "layer_types": ["mamba", "attention"], "position_embedding_type": "nope",
+        "mamba_n_heads": 8, "mamba_d_head": 8, "mamba_d_state": 16, "shared_intermediate_size": 32,
+        "num_local_experts": 0,
+    },
+    "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+    "mamba": {}, "mamba2": {"head_dim": 8, "num_heads": 8, "n_groups": 1, "state_size": 16},
+    "mpt": {}, "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "pad_token_id": 1},
+    "rwkv": {"attention_hidden_size": 32}, "xglm": {"attention_heads": 2, "ffn_dim": 48},
+}  # fmt: skip
 # The sentence each is refused with, before its weights are read or on its own output.
 REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "beam": ("beam: it has a rotary embedding for sliding_attention, but none for", {}),
-    "bloom": ("bloom models have no rotary embedding", {}),
     "deepseek_v2": (
         "DeepseekV2ForCausalLM: its rotary module does not return the given angles.", {},
     ),
     "deepseek_v4": ("deepseek_v4: it has a rotary embedding for main, compress, but none for", {}),
-    "gpt2": ("gpt2 models have no rotary embedding", {}),
-    "gptj": ("gptj models have no rotary embedding", {}),
     "granite_swa": ("GraniteSWAForCausalLM has 2 rotary modules", {}),
-    "jamba": ("jamba models have no rotary embedding", {}),
     "llama4_text": ("Llama4ForCausalLM: its rotary module does not return the given angles.", {}),
-    "mamba": ("mamba models have no rotary embedding", {}),
-    "opt": ("opt models have no rotary embedding", {}),
     "phimoe": ("PhimoeForCausalLM: its output does not depend on its rotary", {}),
     "recurrent_gemma": ("RecurrentGemmaForCausalLM has 0 rotary modules", {}),
 }  # fmt: skip
@@ -107,11 +119,42 @@ class Findings:
 def tiny(family: str) -> Any:
     """Return the config of a family in a tiny shape."""
     given = SUPPORTED.get(family) or REFUSED.get(family, ("", {}))[1]
-    tokens = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
-    shape = {**SHAPE, "num_key_value_heads": 2, "head_dim": 16, **EXPERTS, **tokens, **given}
+    shape = {**SHAPE, "num_key_value_heads": 2, "head_dim": 16, **EXPERTS, **TOKENS_OF, **given}
     if family == "falcon":
         del shape["head_dim"]  # a property without a setter
     return AutoConfig.for_model(family, **shape)
+
+
+@dataclass(frozen=True)
+class Plainly:
+    """What was found of a family without a rotary embedding."""
+
+    family: str
+    positions: int | None  # for how many tokens it has some
+    shared: bool
+    losses: tuple[float, float]  # the mean of the engine's, and of the model's own logits
+
+
+def plainly(family: str) -> Any:
+    """Return the config of a family without a rotary embedding in a tiny shape."""
+    given = {**SHAPE, **TOKENS_OF, **EXPERTS, "num_key_value_heads": 2, **PLAINLY[family]}
+    return AutoConfig.for_model(family, **given)
+
+
+def find_plainly(family: str) -> Plainly:
+    """Measure a family as it is, as far as it reads, up to twice its window."""
+    config = plainly(family)
+    model = build(config)
+    positions = None if is_rotary(config) else position_limit(model)
+    tokens = TOKENS[:, : positions or 2 * WINDOW]
+    rope = geometry_of(config)
+    question = Question("q", tokens.shape[1], tuple(tokens[0].tolist()), 1)
+    with answering(model, none.frequencies(rope, question.length), DEFAULT) as answer:
+        ((_, found),) = answer([question])
+    with torch.inference_mode():
+        logits_ = model(input_ids=tokens, use_cache=False).logits[0, :-1].double()
+    wanted = float(torch.nn.functional.cross_entropy(logits_, tokens[0, 1:]))
+    return Plainly(family, positions, shareable(model), (sum(found.nll) / len(found.nll), wanted))
 
 
 def build(config: Any) -> Any:
@@ -258,6 +301,20 @@ def table() -> str:
             f"| {f.family} | {f.rotary} | {f.layers} | {told(f.linear)} | {told(f.yarn)} | "
             f"{'cannot be moved' if f.moved is None else 'moved'} |"
             for f in taken
+        ),
+        "",
+        "These have no rotary embedding that could be replaced. They are measured as they are",
+        "(`--scaling none`), by the same engine; a method is rejected with an error. The engine's",
+        "mean loss is that of the model's own logits to 2e-6. *Reads*: beyond its positions a",
+        "cell has the status failed, with this number. *Shared*: what questions share is computed",
+        "once, where the model's check allows it.",
+        "",
+        "| as it is | reads | beginnings |",
+        "|---|---|---|",
+        *(
+            f"| {one.family} | {f'{one.positions} tokens' if one.positions else 'any length'} | "
+            f"{'shared' if one.shared else 'each whole'} |"
+            for one in map(find_plainly, PLAINLY)
         ),
         "",
         "| not supported | error |",

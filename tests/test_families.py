@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from transformers import AutoConfig
 
 from harness.errors import UserError
 from harness.model.checkpoint import check_scaling_is_rotary, open_checkpoint
-from harness.rope.config import FULL, rope_of
+from harness.rope.config import FULL, geometry_of, rope_of
 from harness.rope.frequencies import check_geometry, patched, rotary_name
 from scaling import native, pi, yarn
 from tests import ROOT
+from tests.command_line import Ropewalk
 from tests.families import (
     FACTOR,
     INDEXING,
     LENGTH,
+    PLAINLY,
     REFUSED,
     SUPPORTED,
     Findings,
     build,
     find,
+    find_plainly,
     inside,
     logits,
+    plainly,
     table,
     tiny,
 )
@@ -56,6 +63,15 @@ def test_a_family_is_measured_as_it_is(family: str) -> None:
     assert found.moved is None if family in UNMOVED else (found.moved or 0) > 1e-2
     assert found.unmoved < 2e-3
     assert found.losses[0] == pytest.approx(found.losses[1], rel=2e-6)
+
+
+@pytest.mark.parametrize("family", PLAINLY)
+def test_a_family_without_a_rotary_embedding_is_measured_as_it_is(family: str) -> None:
+    """The engine's losses are the model's own, to rounding, and tables of positions are found."""
+    found = find_plainly(family)
+    assert found.losses[0] == pytest.approx(found.losses[1], rel=2e-6)
+    ending = ("biogpt", "gpt2", "gpt_bigcode", "gpt_neo", "gptj", "opt")
+    assert found.positions == (WINDOW if family in ending else None)
 
 
 @pytest.mark.parametrize("family", REFUSED)
@@ -139,3 +155,49 @@ def test_the_table_of_families_is_up_to_date() -> None:
     if f"transformers {transformers.__version__}:" not in text:
         pytest.skip("the table is of another transformers")
     assert text == table()
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Return the folder of a tiny model without a rotary embedding."""
+
+    def of(family: str) -> Path:
+        folder = tmp_path_factory.mktemp(family)
+        build(plainly(family)).save_pretrained(folder)
+        tiny_tokenizer().save_pretrained(folder)
+        return folder
+
+    return of
+
+
+def test_a_sweep_measures_a_model_as_it_is(
+    plain: Callable[[str], Path], docs: Path, ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    """Beyond its positions GPT-2 has failed cells with the reason, BLOOM is measured throughout."""
+    words = ["--docs", docs, "--task", "perplexity:tail=16", "--length", "0.5x", "1x", "2x"]
+    for family, status in {"gpt2": 1, "bloom": 0}.items():
+        place = tmp_path / family
+        one = ["run", "--model", plain(family), *words, "--scaling", "none", "native"]
+        ended = ropewalk(*one, "--out", place)
+        assert ended.status == status, ended.err
+        model = json.loads((place / "run.json").read_text())["model"]
+        assert (model["rotary_dim"], model["base"], model["trained_length"]) == (0, None, WINDOW)
+        told = "has positions for 64 tokens and cannot read 128"
+        assert (told in " ".join(ended.err.split())) == bool(status)
+
+
+def test_a_method_needs_a_rotary_embedding(
+    plain: Callable[[str], Path], ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    """A method is refused with what to do; so is a window given twice, or not at all."""
+    folder = plain("bloom")
+    for words, told in {
+        ("--scaling", "none", "yarn"): "no rotary embedding that yarn could change",
+        ("--scaling", "none", "--trained-length", "8"): "the config gives a window of 64 tokens",
+    }.items():
+        ended = ropewalk("run", "--model", folder, *words, "--out", tmp_path / "run")
+        assert ended.status == 2
+        assert told in " ".join(ended.err.split())
+    with pytest.raises(UserError, match="give --trained-length TOKENS"):
+        geometry_of(AutoConfig.for_model("mamba"))
+    assert geometry_of(AutoConfig.for_model("mamba"), 512).trained_length == 512

@@ -14,7 +14,8 @@ from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec
 
 SETTINGS = (
     "adapter, allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, "
-    "offline, out, published, revision, scaling, seed, task, trust_remote_code, workers"
+    "offline, out, published, revision, scaling, seed, task, trained_length, "
+    "trust_remote_code, workers"
 )
 
 

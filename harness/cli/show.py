@@ -57,11 +57,12 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
     if not work:
         console.print("Complete: nothing to measure.")
         return
-    cost = estimate(plan, done)
+    cost, rope = estimate(plan, done), checkpoint.rope
+    rotary = f"base {rope.base:g}" if rope.rotary_dim else "no rotary embedding"
     console.print(
         f"{checkpoint.label}: {cost.parameters:,} parameters, {checkpoint.dtype} on "
-        f"{checkpoint.device}, trained window {trained:,} tokens, base "
-        f"{checkpoint.rope.base:g}.\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
+        f"{checkpoint.device}, trained window {trained:,} tokens, {rotary}."
+        f"\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
         f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself; "
         f"time {_time(plan, work, machine)}.",
         highlight=False,

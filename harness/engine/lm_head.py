@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from transformers.modeling_outputs import MoeModelOutputWithPast
+from transformers.modeling_outputs import BaseModelOutput
 
 from harness.engine.sdpa import LEAST_ROWS
 from harness.engine.trunk import trunk_name
@@ -21,6 +21,15 @@ Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 
 
+class _Hidden(BaseModelOutput):  # type: ignore[misc]  # its type is Any here
+    """Hidden states, and None for every other output of a trunk that a head hands on."""
+
+    def __getattr__(self, name: str) -> None:
+        """Return None, of a name that is not Python's own."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+
+
 class _Stub(nn.Module):
     """Replaces the trunk and returns hidden states computed before."""
 
@@ -28,9 +37,13 @@ class _Stub(nn.Module):
         super().__init__()
         self.hidden: torch.Tensor | None = None
 
-    def forward(self, *_: Any, **__: Any) -> MoeModelOutputWithPast:
-        # This output type has every field that a head reads, mixtures of experts included.
-        return MoeModelOutputWithPast(last_hidden_state=self.hidden)
+    @property
+    def decoder(self) -> _Stub:
+        """The trunk of OPT, whose head calls the decoder inside it."""
+        return self
+
+    def forward(self, *_: Any, **__: Any) -> _Hidden:
+        return _Hidden(last_hidden_state=self.hidden)
 
 
 @contextmanager

@@ -30,12 +30,12 @@ class Shape:
     @classmethod
     def of(cls, config: Any, itemsize: int) -> Shape:
         """Read a text config; a mixture's experts count as one MLP of the width in the config."""
-        heads = config.num_attention_heads
+        heads = getattr(config, "num_attention_heads", None) or 0  # none in a recurrent model
         return cls(
             width=config.hidden_size,
             heads=heads,
             groups=getattr(config, "num_key_value_heads", None) or heads,
-            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1),
             mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
             layers=config.num_hidden_layers,
             vocabulary=config.vocab_size,

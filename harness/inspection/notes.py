@@ -8,7 +8,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.model.layers import Layers, layers_of
 from harness.plugins import Plugin, call, parameters
-from harness.rope.config import rope_of
+from harness.rope.config import is_rotary, rope_of
 from scaling import native
 from scaling._types import Rope
 
@@ -25,6 +25,8 @@ def notes(
 
     Raises UserError for a shipped scaling that is not known, as a sweep does.
     """
+    if not is_rotary(config):
+        return [f"{model} has no rotary embedding: it is measured as it is."]
     rope = rope_of(config)
     asked = any(method.module is native for method in methods)
     lines = [call("the checkpoint", lambda: shipped(model, rope, asked=asked))]

@@ -18,9 +18,10 @@ from harness.model.device_map import check_whole
 from harness.model.download import fetch_tokenizer
 from harness.model.files import file_hash, folder_hash, named_weights
 from harness.model.gguf import is_gguf, pretrained, quantization, split_as_told
+from harness.model.layers import position_limit
 from harness.model.meta import without_weights
 from harness.model.opening import label, open_config
-from harness.rope.config import rescaled, rope_of
+from harness.rope.config import geometry_of, is_rotary, rescaled
 from scaling._types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
@@ -47,6 +48,7 @@ class Checkpoint:
     trust_remote_code: bool
     allow_pickle: bool
     device_map: str | None = None
+    positions: int | None = None  # for how many tokens a model has some, where that has an end
     quantized: str | None = None  # the kind of a GGUF file's weights
     adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
@@ -69,6 +71,7 @@ def open_checkpoint(
     allow_pickle: bool,
     device_map: str | None = None,
     adapter: str | None = None,
+    trained_length: int | None = None,
     elsewhere: str | None = None,
 ) -> Checkpoint:
     """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
@@ -95,12 +98,13 @@ def open_checkpoint(
         fingerprint=own + (f"+{added.fingerprint}" if added else ""),
         config=config,
         tokenizer=tokenizer,
-        rope=rope_of(config),
+        rope=geometry_of(config, trained_length),
         dtype=_dtype(dtype, where_to, config),
         device=where_to,
         trust_remote_code=trust_remote_code,
         allow_pickle=allow_pickle,
         device_map=device_map,
+        positions=_positions(config, trust_remote_code),
         quantized=quantized,
         adapter=added,
     )
@@ -140,6 +144,13 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
 def _check_quantization(config: Any, device_map: str | None) -> None:
     """Raise what the library raises where a package for quantised weights is missing."""
     get_hf_quantizer(deepcopy(config), None, device_map, weights_only=True, user_agent={})
+
+
+def _positions(config: Any, trusted: bool) -> int | None:
+    """Return ``position_limit``; a model with a rotary embedding has none."""
+    if is_rotary(config):
+        return None
+    return position_limit(without_weights(config, trust_remote_code=trusted))
 
 
 def _scales(model: Any) -> dict[str, float]:

@@ -17,7 +17,7 @@ from transformers import AutoConfig, PreTrainedConfig
 from harness.errors import UserError, reason
 from harness.model.files import GGUF, check_file
 from harness.model.meta import without_weights
-from harness.rope.config import check_numbers, rope_of
+from harness.rope.config import check_numbers, is_rotary, rope_of
 
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
@@ -131,9 +131,14 @@ def _header(folder: str) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 def _settings(config: Any, facts: dict[str, Any]) -> Iterator[str]:
     """Yield what a file says of its model and its config does not, in words."""
-    kind, rope = facts["general.architecture"], rope_of(config)
+    kind = facts["general.architecture"]
     own = {k.removeprefix(f"{kind}."): v for k, v in facts.items() if k.startswith(f"{kind}.")}
-    scaling = own.get("rope.scaling.type", "none")
+    yield from (f"{name} {reason(own[name])}" for name in own if name.endswith("scale"))
+    if facts.get("split.count", 1) > 1:
+        yield f"the other {facts['split.count'] - 1} files"
+    if not is_rotary(config):
+        return
+    rope, scaling = rope_of(config), own.get("rope.scaling.type", "none")
     if scaling != "none":
         yield f"the scaling (rope.scaling.type {reason(scaling)})"
     text = config.get_text_config()
@@ -148,9 +153,6 @@ def _settings(config: Any, facts: dict[str, Any]) -> Iterator[str]:
         told = own.get(name, plain)
         if not isinstance(told, int | float) or abs(told - read) > 1e-6 * abs(read):
             yield f"{name} {reason(told)} (it takes {read:g})"
-    yield from (f"{name} {reason(own[name])}" for name in own if name.endswith("scale"))
-    if facts.get("split.count", 1) > 1:
-        yield f"the other {facts['split.count'] - 1} files"
 
 
 def _unread(config: Any, kind: str, tensors: tuple[str, ...]) -> list[str]:

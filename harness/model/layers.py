@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from harness.model.meta import without_weights
-from harness.rope.config import rescaled
+from harness.rope.config import WINDOWS, rescaled
 from harness.rope.frequencies import rotary_name
 
 Kind = Literal["full", "sliding"]
@@ -58,6 +58,19 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     sliding = any(count["sliding"] for count in counts.values())
     apart = isinstance(own.rope_type, dict)
     return Layers(counts[True], counts[False], window if sliding else None, apart)
+
+
+def position_limit(model: Any) -> int | None:
+    """Return for how many tokens a model has positions; None where their number has no end.
+
+    They are in a table, learned or computed (GPT-J), with as many rows as the config gives a
+    window, beside those that its own class sets apart.
+    """
+    tokens, text = model.get_input_embeddings(), model.config.get_text_config()
+    tables = {m for m in model.modules() if isinstance(m, nn.Embedding) and m is not tokens}
+    sizes = {table.num_embeddings - int(getattr(table, "offset", 0)) for table in tables}
+    sizes |= {len(b) for name, b in model.named_buffers() if b.dim() == 2 and "position" in name}
+    return next((w for name in WINDOWS if (w := getattr(text, name, None)) in sizes), None)
 
 
 def _attention(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:

@@ -11,17 +11,18 @@ import torch
 from harness.errors import UserError
 from harness.model.adapter import Adapter
 from harness.model.checkpoint import DTYPES, Checkpoint
+from harness.model.layers import position_limit
 from harness.names import printable
-from harness.rope.config import rope_of
+from harness.rope.config import geometry_of, is_rotary
 
 APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers
 
 
-def hold(model: Any, tokenizer: Any) -> Checkpoint:
+def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Checkpoint:
     """Return a loaded Hugging Face causal language model as a checkpoint, keyed by its weights.
 
     Its name is that of the folder or repository it was read from, else its class. Raises UserError
-    for a model in training mode, without a rotary embedding, or in a dtype that is not measured.
+    for a model in training mode, or in a dtype that is not measured.
     """
     kind = type(model).__name__
     own, model = model, _with_layers(model)
@@ -45,12 +46,13 @@ def hold(model: Any, tokenizer: Any) -> Checkpoint:
         fingerprint=_fingerprint(model),
         config=model.config,
         tokenizer=tokenizer,
-        rope=rope_of(model.config),
+        rope=geometry_of(model.config, trained_length),
         dtype=dtype,
         device=str(model.device),
         trust_remote_code=False,
         allow_pickle=False,
         adapter=adapter,
+        positions=None if is_rotary(model.config) else position_limit(model),
         loaded=model,
     )
 

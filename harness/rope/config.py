@@ -12,7 +12,45 @@ from scaling._types import Rope
 
 MOST_LAYERS, LARGEST = 1_000, 2**63  # of a config; larger ones are rejected
 LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
+WINDOWS = (  # what configs call the trained length
+    "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "context_length",
+    "n_ctx",
+)  # fmt: skip
 FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
+
+
+def is_rotary(config: Any) -> bool:
+    """Return whether a config describes a rotary embedding that its model uses."""
+    text = config.get_text_config()
+    other = getattr(text, "alibi", False) or getattr(text, "position_embedding_type", None)
+    return bool(getattr(text, "rope_parameters", None)) and other in (None, False, "rope")
+
+
+def geometry_of(config: Any, trained_length: int | None = None) -> Rope:
+    """Return ``rope_of`` a config; of a model without a rotary embedding one of no channels.
+
+    The window of such a model is the one its config gives, under any of ``WINDOWS``, or
+    ``trained_length`` where it gives none. Raises UserError where both or neither are there.
+    """
+    if is_rotary(config):
+        found, rope = "a rotary embedding", rope_of(config)
+    else:
+        text = config.get_text_config()
+        windows = [getattr(text, name, None) for name in WINDOWS]
+        window = next((w for w in windows if isinstance(w, int) and 1 <= w <= LONGEST), None)
+        if window is None and trained_length is None:
+            message = (
+                f"{text.model_type}: the config gives no trained window; give --trained-length"
+                " TOKENS, a window of its pretraining."
+            )
+            raise UserError(message)
+        found, rope = f"a window of {window} tokens", Rope(0, 1.0, window or trained_length or 1)
+        if window is None:
+            return rope
+    if trained_length not in (None, rope.trained_length):
+        message = f"--trained-length {trained_length}: the config gives {found}; leave it out."
+        raise UserError(message)
+    return rope
 
 
 def rope_of(config: Any) -> Rope:

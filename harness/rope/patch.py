@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any
 
 from harness.engine import Answered, Decode, Sizes, answers, no_tokenizer
+from harness.rope.config import is_rotary
 from harness.rope.frequencies import patched
 from harness.rope.positions import banded
 from harness.rope.stateful import served_answers
 from scaling._bands import Bands
 from scaling._rotation import Rotation
 from scaling._served import Served
+from scaling._types import Frequencies
 from tasks._types import Question
 
 
@@ -22,6 +24,10 @@ def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
 
     Raises UserError, naming the model, where this is not possible.
     """
+    if isinstance(rotation, Frequencies) and not (
+        len(rotation.inv_freq) or is_rotary(model.config)
+    ):
+        return nullcontext()  # it has no rotary embedding, and is run as it is
     if isinstance(rotation, Served):
         return nullcontext()  # every question has a new state
     return banded(model, rotation) if isinstance(rotation, Bands) else patched(model, rotation)

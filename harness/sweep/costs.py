@@ -68,8 +68,8 @@ def _spans(
 def prices(checkpoint: Checkpoint) -> tuple[float, float, float]:
     """Return the operations of a token in all layers, of a pair in all, of a target in the head."""
     config = checkpoint.config.get_text_config()
-    heads, width = config.num_attention_heads, config.hidden_size
-    head_dim = getattr(config, "head_dim", None) or width // heads
+    heads, width = getattr(config, "num_attention_heads", None) or 0, config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or width // max(heads, 1)
     table = config.vocab_size * width
     tables = table * (1 if getattr(config, "tie_word_embeddings", False) else 2)
     inside = max(parameter_count(checkpoint) - tables, 1)

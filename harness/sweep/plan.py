@@ -19,7 +19,7 @@ from harness.runs.schema import check_question
 from harness.sweep.bounds import Tally, check_cells
 from harness.sweep.cells import Batch, Cell, Item, Key
 from harness.sweep.spec import Spec
-from scaling import native
+from scaling import native, none
 from scaling._rotation import Rotation
 from tasks._tokens import kept
 from tasks._types import Question, Source
@@ -70,6 +70,7 @@ def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
         "device_map",
         "trust_remote_code",
         "allow_pickle",
+        "trained_length",
     )
     options = spec.model_dump(include=set(given))
     return open_checkpoint(spec.model, **options, elsewhere=elsewhere)
@@ -90,8 +91,12 @@ def make_plan(
     checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
+    _check_rotary(checkpoint, methods)
     lengths = spec.lengths(checkpoint.rope.trained_length)
-    found = over_lengths(methods, checkpoint.rope, lengths)
+    found = {
+        at: _beyond(checkpoint, at[1]) or one
+        for at, one in over_lengths(methods, checkpoint.rope, lengths).items()
+    }
     wider = wider_of(found)
     corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     tally = Tally()
@@ -117,6 +122,28 @@ def make_plan(
         documents=corpora.entries(),
         left_out=corpora.left_out(),
     )
+
+
+def _check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
+    """Raise UserError for a method asked of a model that has no rotary embedding."""
+    changing = [method.label for method in methods if method.module not in (none, native)]
+    if changing and not checkpoint.rope.rotary_dim:
+        message = (
+            f"{checkpoint.label} ({checkpoint.config.model_type}) has no rotary embedding that"
+            f" {changing[0]} could change; measure it as it is: --scaling none."
+        )
+        raise UserError(message)
+
+
+def _beyond(checkpoint: Checkpoint, length: int) -> UserError | None:
+    """Return why a model with so many positions cannot read a length, None where it can."""
+    if checkpoint.positions is None or length <= checkpoint.positions:
+        return None
+    message = (
+        f"{checkpoint.label} has positions for {checkpoint.positions:,} tokens and cannot read"
+        f" {length:,}."
+    )
+    return UserError(message)
 
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:

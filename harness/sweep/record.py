@@ -99,7 +99,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "type": checkpoint.config.model_type,
         "dtype": checkpoint.dtype,
         "trained_length": rope.trained_length,
-        "base": rope.base,
+        "base": rope.base if rope.rotary_dim else None,
         "rotary_dim": rope.rotary_dim,
         "shipped": dict(rope.shipped),
         "bos": checkpoint.tokenizer.bos_token_id,

@@ -104,6 +104,13 @@ class Spec(BaseModel):
         None,
         description="Bytes that weights and work may take: 800MiB, 12GB; default: what is fastest.",
     )
+    trained_length: int | None = Field(
+        None,
+        strict=True,
+        ge=1,
+        lt=2**31,
+        description="Tokens of a window of pretraining, for a model whose config does not give it.",
+    )
     device_map: Literal["auto"] | None = Field(
         None, description="auto: one model over all GPUs, then memory, then disk (accelerate)."
     )
