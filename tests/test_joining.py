@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from harness.cli.app import main
-from harness.runs.comparable import reasons
+from harness.runs.comparable import reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
 from tests.runs import changed, sweep
@@ -94,6 +94,17 @@ def test_folders_of_one_name_are_told_apart(tiny: Path, docs: Path, tmp_path: Pa
         "llama (a/run)",
         "llama (b/run)",
     }
+
+
+def test_models_that_are_asked_other_questions_are_named() -> None:
+    """One sentence says that they are not paired; of the same questions there is none."""
+    tasks = {"passkey": {"options": {}, "questions": {"64": ["a", "b"]}}}
+    other = {"passkey": {"options": {}, "questions": {"64": ["a", "c"]}}}
+    same = [record(tasks=tasks), record(**OTHER_MODEL, tasks=tasks)]
+    assert unpaired(dict(zip(map(Path, "ab"), same, strict=True))) == []
+    apart = [record(tasks=tasks), record(**OTHER_MODEL, tasks=other)]
+    (told,) = unpaired(dict(zip(map(Path, "ab"), apart, strict=True)))
+    assert "sample by sample: a and b, whose tokens" in told
 
 
 def test_models_of_one_sweep_may_have_other_tokenizers(

@@ -64,7 +64,7 @@ def write(
     Returns whether every task and report could do its part; where one could not, it says why.
     """
     with err.status("Making tables and figures"):
-        from harness.runs.comparable import raw_text, reasons
+        from harness.runs.comparable import raw_text, reasons, unpaired
         from harness.runs.frame import make_frame
         from harness.runs.store import read_run
         from harness.runs.write import show, tell, tell_skipped, write_reports
@@ -73,7 +73,7 @@ def write(
         records = {run: read_run(run) for run in runs}
         unlike = reasons(records)
         notes = [f"Not comparable: {'; '.join(unlike)}."] if unlike else []
-        note = " ".join([*notes, *raw_text(records.values())])
+        note = " ".join([*(notes or unpaired(records)), *raw_text(records.values())])
         written = write_reports(frame, folder, chosen, note)
     if note:
         screen.print(note, style="bold", highlight=False)

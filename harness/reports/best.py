@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.checkpoints import together
 from harness.reports.stats.family import MOST_PAIRED
 from harness.reports.stats.needed import MARGIN
 from harness.reports.stats.paired import ENOUGH
@@ -31,13 +32,15 @@ RULE = (
 def make(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, task and length with the best score and what it leads by.
 
+    Models that were asked the same questions have rows together too, for all their methods.
+
     ``tied`` are the methods that the samples cannot tell from the best: the probabilities of all
     pairs at a length are corrected together (Holm), so that the choice of the best is paid for.
     ``difference`` is the best less the runner-up, relative for perplexity; ``p`` is corrected;
     ``needed`` are the units that would tell each of ``tied``. All is of the ``n`` units that the
     methods share; those with too few of them are ``apart``.
     """
-    return ranking(frame)
+    return ranking(pd.concat([frame, together(frame)]))
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

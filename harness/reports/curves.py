@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.reports.drawing.line_labels import fit, label_ends
@@ -10,6 +11,7 @@ from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import MOST_BANDS, draw, lost
 from harness.reports.drawing.style import SIZE, columns_for, readable_part, sheet, tidy
 from harness.reports.stats.cells import cells
+from harness.reports.stats.checkpoints import alike
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
@@ -22,8 +24,11 @@ SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
 
 
 def make(frame: pd.DataFrame) -> Figure:
-    """Draw every scaling once; those with the same frequencies in all cells share a line."""
-    known = methods(frame)
+    """Draw every scaling once; those with the same frequencies in all cells share a line.
+
+    Models that were asked the same questions have one scale of scores.
+    """
+    known, kin = methods(frame), alike(frame)
     table = known.drawn(cells(frame))
     if table["score"].isna().all():
         message = f"no scores to draw: the cells are {', '.join(table['status'].unique())}"
@@ -38,8 +43,13 @@ def make(frame: pd.DataFrame) -> Figure:
     look, protocols = known.look, _protocols(frame)
     above = 9 if lost(table) else 2
     named = fit(list(look))
+    first: dict[tuple[str, str], Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
-        draw(axes, rows, look, room=room, above=above)
+        models = next((some for some in kin if model in some), [model])
+        if (like := first.setdefault((str(models[0]), str(task)), axes)) is not axes:
+            axes.sharey(like)
+        scale = table[(table["task"] == task) & table["model"].isin(models)]
+        draw(axes, rows, look, scale=scale, room=room, above=above)
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         narrow = columns > 2

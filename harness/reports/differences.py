@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.stats.against import against, beside, key
+from harness.reports.stats.against import against, beside, checkpoints, key
 from harness.reports.writing import sentences
 
 
 def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
-    """Return a row per cell with its difference from the ``baseline`` at the same length."""
+    """Return a row per cell with its difference from the ``baseline`` at the same length.
+
+    Of models that were asked the same questions also a row per cell with its difference from the
+    same method of the first of them, whose name is then the baseline.
+    """
     known = list(frame["scaling"].unique())
-    if baseline not in known or len(known) < 2:
+    models = checkpoints(frame)
+    if len(models) == 0 and (baseline not in known or len(known) < 2):
         message = (
             f"nothing to compare with {baseline!r}: the sweep has {', '.join(known)}; "
             "choose another by differences:baseline=NAME"
         )
         raise ValueError(message)
-    table = against(frame, baseline)
+    table = pd.concat([against(frame, baseline), models], ignore_index=True)
     if table.empty:
         scored = set(frame.dropna(subset="score")["scaling"])
         lacks = "no other method has a score where it has one"
@@ -35,7 +40,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def words(table: pd.DataFrame) -> list[str]:
     """Say how many comparisons there are and which came out sure at every length beyond."""
     told = []
-    for (model, _), rows in table.groupby(["model", "task"], sort=False):
+    for (model, _, _), rows in table.groupby(["model", "task", "baseline"], sort=False):
         first = sentences.records(rows)[0]
         measured = sentences.named(first, table)
         start = f"{model}, {measured}" if table["model"].nunique() > 1 else measured

@@ -16,13 +16,13 @@ from harness.reports.drawing.style import (
     sheet,
     tidy,
 )
-from harness.reports.stats.against import against
+from harness.reports.stats.against import against, checkpoints
 
 MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
 ROW = 0.17  # inches
 NOTE = (
-    "Each method less {baseline} on the same documents and trials; bars: 95 % intervals of each "
-    "difference alone. Full: better or worse by the mean and the sign test, corrected for all "
+    "Each method less {baseline}{models} on the same documents and trials; bars: 95 % intervals of "
+    "each difference alone. Full: better or worse by the mean and the sign test, corrected for all "
     "pairs of methods at a length (Holm, 5 %); hollow: not told apart; no mark: no difference is "
     "known."
 )
@@ -31,13 +31,13 @@ NOTE = (
 def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
     """Draw every method's difference from the ``baseline``, of many the best at the longest."""
     known = methods(frame)
-    table = against(frame, baseline)
+    table = pd.concat([against(frame, baseline), checkpoints(frame)], ignore_index=True)
     table = known.drawn(table) if len(table) else table
     if table.empty or table["same"].all():
         message = f"no method differs from {baseline!r} here; choose another baseline=NAME"
         raise ValueError(message)
     order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
-    every = [_lengths(kin) for _, kin in table.groupby(["model", "task"], sort=False)]
+    every = [_lengths(kin) for _, kin in table.groupby(["model", "task", "baseline"], sort=False)]
     columns = max(map(len, every))
     groups, left_out = readable_part([kin for kin in every if kin], "rows of panels", MOST_ROWS)
     figure, panels = sheet(columns * len(groups), columns, panel_height=ROW * len(order) + 0.95)
@@ -52,14 +52,17 @@ def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
             axes.set_yticks(range(len(order)), labels)
             first = rows.iloc[0]
             where = f"{length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
-            over = f"{first['model']}, {first['task']}" if axes is here[0] else ""
+            less = f" less {first['baseline']}" if first["baseline"] != baseline else ""
+            over = f"{first['model']}{less}, {first['task']}" if axes is here[0] else ""
             tidy(axes, over, room=2 * room)
             lines = [line for line in (axes.get_title(loc="left"), where) if line]
             axes.set_title("\n".join(lines), loc="left", fontsize=SIZE)
+    several = table["baseline"].nunique() > 1
+    models = ", or less the same method of the model named," if several else ""
     left = table["scaling"].nunique() - len(order)
     if left:
         left_out += f" {left} methods are left out; differences has all."
-    foot(figure, [], [], NOTE.format(baseline=baseline) + left_out)
+    foot(figure, [], [], NOTE.format(baseline=baseline, models=models) + left_out)
     return figure
 
 

@@ -34,6 +34,32 @@ def raw_text(runs: Iterable[Run]) -> list[str]:
     return [f"Raw text, without the model's chat template: {', '.join(named)}."] if named else []
 
 
+def unpaired(runs: Mapping[Path, Run]) -> list[str]:
+    """Return a sentence on the models that were asked other questions of one task and length."""
+    apart = [
+        f"{one['model']['name']} and {other['model']['name']}"
+        for one, other in combinations(runs.values(), 2)
+        if not _same_name(one, other) and _other_questions(one, other)
+    ]
+    if not apart:
+        return []
+    more = f" and {len(apart) - 1} pairs more" if len(apart) > 1 else ""
+    return [
+        f"Not compared sample by sample: {apart[0]}{more}, whose tokens, documents or seeds differ."
+    ]
+
+
+def _other_questions(one: Run, other: Run) -> bool:
+    """Return whether two runs ask other questions, which hold the tokens, of a task and length."""
+    both = one["tasks"].keys() & other["tasks"].keys()
+    asked = [[run["tasks"][label]["questions"] for label in both] for run in (one, other)]
+    return any(
+        set(first[length]) != set(second[length])
+        for first, second in zip(*asked, strict=True)
+        for length in first.keys() & second.keys()
+    )
+
+
 def differing(one: Run, other: Run, aspects: Iterable[str]) -> list[str]:
     """Return the aspects in which two runs differ."""
     return [aspect for aspect in aspects if ASPECTS[aspect](one, other)]

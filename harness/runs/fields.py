@@ -55,8 +55,8 @@ Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
 Fact = Annotated[Any, AfterValidator(_is_fact)]
 COLUMNS = {  # of the frame, which a fact of the same name would not reach
     "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
-    "score", "low", "high", "n", "unit", "status", "reason", "value", "weight", "seconds",
-    "peak_mib",
+    "score", "low", "high", "n", "question", "unit", "status", "reason", "value", "weight",
+    "seconds", "peak_mib",
 }  # fmt: skip
 
 

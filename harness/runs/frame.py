@@ -160,12 +160,17 @@ def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
         "reason": cell.failed,
         "facts": {},
     }
-    for record in cell.records.values():
+    for question, record in cell.records.items():
         sample = record or lost
         if sample["status"] == "ok":
             sample = {**sample, **unscored}
         # Facts first: a task's fact must not replace a column of ours.
-        yield {**sample["facts"], **head, **{name: sample.get(name) for name in SAMPLE}}
+        yield {
+            **sample["facts"],
+            **head,
+            "question": question,
+            **{n: sample.get(n) for n in SAMPLE},
+        }
 
 
 def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any:

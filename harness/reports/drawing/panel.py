@@ -37,10 +37,12 @@ def lost(table: pd.DataFrame) -> dict[str, str]:
 
 
 def draw(
-    axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], *, room: float, above: float
-) -> None:
+    axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], *, scale: pd.DataFrame, room: float,
+    above: float,
+) -> None:  # fmt: skip
     """Draw the cells of one model and task into a panel ``room`` inches wide.
 
+    ``scale`` has the cells of all panels with the same axis of scores.
     ``above`` points over the panel are left to the marks of lost cells.
     """
     # Bands of methods that agree would add up to a dark one, so it is drawn once.
@@ -49,7 +51,7 @@ def draw(
         # Later markers are smaller, so that several in one place are seen to be several.
         size = 5.8 - 1.8 * index / len(look)
         _curve(axes, rows, str(scaling), look[str(scaling)], size, _shade(len(look)))
-    _score_axis(axes, table, ["score", "low", "high"] if _shade(len(look)) else ["score"])
+    _score_axis(axes, scale, ["score", "low", "high"] if _shade(len(look)) else ["score"])
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)

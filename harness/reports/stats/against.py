@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells
+from harness.reports.stats.checkpoints import labelled, lengths
 from harness.reports.stats.family import MOST_PAIRED, Family, family
 from harness.reports.stats.measure import Measure, measure
 from harness.reports.stats.paired import ENOUGH, SURE
@@ -38,6 +39,25 @@ def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per cell of a model beside that of the same method of the first model like it.
+
+    Models are alike that were asked the same questions. The pairs that are corrected together are
+    those of all methods of all these models, as in ``best``; ``baseline`` is the first model.
+    """
+    rows = []
+    for models, samples, how in lengths(frame):
+        of, table = family(samples, how), cells(samples).dropna(subset="score")
+        known = {cell["scaling"]: cell for cell in sentences.records(table)}
+        for model in models[1:]:
+            for scaling in frame.loc[frame["model"] == model, "scaling"].unique():
+                one, other = labelled(model, scaling), labelled(models[0], scaling)
+                if one in known and other in known:
+                    row = _row(known[one], of, how, other)
+                    rows.append({**row, "model": model, "scaling": scaling, "baseline": models[0]})
+    return pd.DataFrame(rows)
+
+
 def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[str, Any]:
     """Compare one cell with the baseline's."""
     one, other = of.first(cell["scaling"]), of.first(baseline)
@@ -62,8 +82,11 @@ def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[
 def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the differences for people: a table per model and task, lengths side by side."""
     texts = table.assign(text=[signed(row) for row in sentences.records(table)])
-    baseline = table["baseline"].iloc[0]
-    return {f"{title}, less {baseline}": made for title, made in across(texts).items()}
+    return {
+        f"{title}, less {baseline}": made
+        for baseline, rows in texts.groupby("baseline", sort=False)
+        for title, made in across(rows).items()
+    }
 
 
 def signed(row: dict[str, Any]) -> str:
@@ -98,6 +121,11 @@ def key(table: pd.DataFrame) -> str:
         "Brackets: 95 % intervals of each comparison alone; ?: not told apart; =: the same "
         "measurement.",
     ]
+    if table["baseline"].nunique() > 1:
+        told.append(
+            "Less another model: the same method on the same documents and trials; its pairs are "
+            "those of all methods of these models."
+        )
     few = real[real["enough"].eq(False)]
     if len(few):
         told.append(

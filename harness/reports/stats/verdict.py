@@ -34,7 +34,7 @@ def _found(row: Mapping[str, Any], measured: str) -> str:
     if row["tied"] is not None:
         return _level(row, first)
     side = "below" if row["difference"] < 0 else "above"
-    sure = f"{row['better']} on {row['better_on']} of {row['n']} {row['units']}"
+    sure = f"{row['better']} on {row['better_on']:.0f} of {row['n']} {row['units']}"
     lead = f"{first}: {sentences.gap(row)} {side} {second} ({sure}, {sentences.chance(row['p'])})"
     return f"{lead}{_carrier(row)}"
 

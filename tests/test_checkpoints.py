@@ -1,0 +1,81 @@
+"""Checkpoints of one model as treatments: paired with each other where they were asked the same."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from harness.reports import best, curves, differences, paired_differences
+from harness.reports.stats.checkpoints import alike, together
+from tests.frames import PERPLEXITY, sweep
+
+
+def asked(frame: pd.DataFrame, *, other: str = "") -> pd.DataFrame:
+    """Return a frame whose models were asked the same, but ``other`` that has other tokens."""
+    names = frame["task"] + frame["length"].astype(str) + frame["unit"]
+    names = names.where(frame["status"] == "ok")  # what was lost has the question, not the unit
+    names = names.fillna(frame["task"] + frame["length"].astype(str))
+    return frame.assign(question=names.where(frame["model"] != other, "other " + names))
+
+
+FRAME = asked(sweep(models=("base", "tuned"), gone=("", 0)))
+
+
+def test_a_checkpoint_is_compared_method_by_method() -> None:
+    """On the same documents, corrected for the pairs of all methods of both; less the first."""
+    table = differences.make(FRAME)
+    rows = table[table["baseline"] == "base"]
+    assert set(rows["model"]) == {"tuned"}
+    assert len(rows) == 2 * 4 * 6
+    row = rows[(rows["task"] == PERPLEXITY) & (rows["length"] == 2048)].iloc[1]
+    cell = FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] == 2048)]
+    pair = cell[cell["scaling"] == row["scaling"]].pivot(
+        index="unit", columns="model", values="value"
+    )
+    mean = (pair["tuned"] - pair["base"]).sum() / (64 * 24)
+    assert row["difference"] == pytest.approx(mean, abs=mean**2)
+    assert (row["n"], row["p_all"] >= row["p"]) == (24, True)
+    own = differences.make(FRAME[FRAME["model"] == "tuned"])
+    assert len(table) == 2 * len(own) + len(rows)
+    titles = list(differences.readable(table))
+    assert any(title.endswith("tuned, less base") for title in titles)
+    assert any("against `base`, 24 comparisons" in told for told in differences.words(table))
+
+
+def test_the_best_is_chosen_among_the_methods_of_all() -> None:
+    """A row of both together, with verdicts that are those of the differences."""
+    table = best.make(FRAME)
+    assert list(table["model"].unique()) == ["base", "tuned", "base and tuned"]
+    both = table[(table["model"] == "base and tuned") & (table["task"] == PERPLEXITY)]
+    scores = FRAME[FRAME["task"] == PERPLEXITY].groupby(["length", "model", "scaling"])["score"]
+    for row in both.to_dict("records"):
+        model, scaling = row["best"].split(" · ")
+        assert scores.first()[row["length"], model, scaling] == scores.first()[row["length"]].min()
+    assert any("base and tuned: `tuned · " in told for told in best.words(table))
+
+
+def test_models_of_other_tokens_are_not_paired() -> None:
+    """Other documents or another tokenizer: every model alone, as ever."""
+    frame = asked(sweep(models=("base", "tuned")), other="tuned")
+    assert alike(frame) == []
+    assert set(best.make(frame)["model"]) == {"base", "tuned"}
+    assert set(differences.make(frame)["baseline"]) == {"none"}
+    assert together(frame.drop(columns="question")).empty
+
+
+def test_two_checkpoints_of_one_method_have_differences() -> None:
+    """Without any other method the first model is the baseline."""
+    frame = FRAME[FRAME["scaling"] == "yarn"]
+    assert set(differences.make(frame)["baseline"]) == {"base"}
+    assert paired_differences.make(frame).axes
+
+
+def test_figures_set_checkpoints_on_one_scale() -> None:
+    """Panels of one task have one axis of scores; differences are drawn from model to model."""
+    figure = curves.make(FRAME)
+    limits: dict[str, set[tuple[float, float]]] = {}
+    for axes in figure.axes:
+        limits.setdefault(axes.get_ylabel(), set()).add(axes.get_ylim())
+    assert all(len(found) == 1 for found in limits.values())
+    titles = [axes.get_title(loc="left") for axes in paired_differences.make(FRAME).axes]
+    assert any("tuned less base" in title for title in titles)
