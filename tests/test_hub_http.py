@@ -257,6 +257,20 @@ def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None
     assert len(read) == 2
 
 
+def test_of_a_set_read_whole_one_split_is_downloaded(hub: Hub, run: Run) -> None:
+    """The files of the other split, maybe a hundred times as large, stay where they are."""
+    data = hub.folder(BOOKS, "datasets") / "data"
+    for part in range(SHARDS):
+        name = f"-{part:05}-of-{SHARDS:05}.parquet"
+        shutil.copy(data / f"test{name}", data / f"train{name}")
+    assert run("--dry-run", model="reference", docs=BOOKS).status == 0
+    read = {line.split()[1] for line in hub.requests("GET /cdn/datasets")}
+    assert len(read) == SHARDS
+    hub.asked.clear()
+    assert run("--dry-run", "--offline", model="reference", docs=BOOKS).status == 0
+    assert not hub.asked
+
+
 def test_a_set_that_was_read_whole_is_read_offline(hub: Hub, run: Run) -> None:
     """Nothing is asked after it; of a set that was streamed the message says how to fetch it."""
     assert run("--dry-run", model="reference", docs=BOOKS).status == 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from huggingface_hub import snapshot_download
+from huggingface_hub import constants, snapshot_download
 
 from harness.data.arrow import check_batches, record_of
 from harness.data.files import Document, text_of
@@ -97,12 +97,14 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
 
     if not is_saved(Path(rows.name)):
         options = {"name": rows.config, "split": split, "streaming": rows.some}
-        try:
-            return datasets.load_dataset(  # type: ignore[no-any-return]
-                rows.name, revision=rows.revision, **options
-            )
-        except ConnectionError:  # offline the library finds only sets that it has read before
+        if Path(rows.name).exists():
+            return datasets.load_dataset(rows.name, **options)  # type: ignore[no-any-return]
+        if constants.HF_HUB_OFFLINE:
             return datasets.load_dataset(_downloaded(rows), **options)  # type: ignore[no-any-return]
+        options |= {} if rows.some else _of_split(rows, split)
+        return datasets.load_dataset(  # type: ignore[no-any-return]
+            rows.name, revision=rows.revision, **options
+        )
     for file in sorted(Path(rows.name).rglob("*.arrow")):
         check_batches(file, f"{Path(rows.name).name}/{file.name}")
     found: Any = datasets.load_from_disk(rows.name)
@@ -115,6 +117,16 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
         message = f"--docs {rows.name} has no split {split!r}; {nearest(split, found)}."
         raise UserError(message)
     return found[split]  # type: ignore[no-any-return]
+
+
+def _of_split(rows: Rows, split: str) -> dict[str, Any]:
+    """Return the options that read the files of one split, where the library would load all."""
+    import datasets
+
+    builder = datasets.load_dataset_builder(rows.name, name=rows.config, revision=rows.revision)
+    files = (builder.config.data_files or {}).get(split, [])
+    paths = [file.partition("@")[2].partition("/")[2] for file in files]
+    return {"name": None, "data_files": {split: paths}} if all(paths) and paths else {}
 
 
 def _downloaded(rows: Rows) -> str:

@@ -7,7 +7,12 @@ from pathlib import Path
 
 from huggingface_hub import HfApi, constants, hf_hub_download, try_to_load_from_cache
 from huggingface_hub import snapshot_download as download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    LocalEntryNotFoundError,
+    RemoteEntryNotFoundError,
+)
 from transformers.utils import SAFE_WEIGHTS_NAME
 
 from harness.errors import UserError
@@ -46,11 +51,15 @@ def fetch(name: str, file: str, revision: str | None) -> Path:
 
 
 def exists(name: str, file: str, revision: str | None) -> bool:
-    """Tell whether a hub model has a file; the cache may know, offline it alone is asked."""
+    """Return whether a hub model has a small file; the cache keeps also that there is none."""
     known = try_to_load_from_cache(name, file, revision=revision)
     if known is not None or constants.HF_HUB_OFFLINE:
         return isinstance(known, str)
-    return bool(HfApi().file_exists(name, file, revision=revision))
+    try:
+        hf_hub_download(name, file, revision=revision)
+    except RemoteEntryNotFoundError:
+        return False
+    return True
 
 
 def fetch_tokenizer(name: str, commit: str) -> None:
