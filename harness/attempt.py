@@ -20,17 +20,17 @@ def attempt(part: str, where: str, function: Callable[[], Any]) -> Any:
     except BaseException as error:
         if not (isinstance(error, Exception) or panicked(error)):
             raise
-        raise UserError(_told(part, where, error)) from error
+        raise UserError(_sentence(part, where, error)) from error
 
 
-def _told(part: str, where: str, error: BaseException) -> str:
+def _sentence(part: str, where: str, error: BaseException) -> str:
     """Return what went wrong, and by the kind of the error what to do."""
     if "trust_remote_code=True" in str(error):
         return f"the {part} of {where} needs the repository's own code; {TRUST}"
-    told = refusal(error, where) or reason(error)
+    why = refusal(error, where) or reason(error)
     if isinstance(error, ImportError):
         install = f" (pip install {error.name})" if error.name else ""
-        return f"the {part} of {where} cannot be read without a package: {told}{install}"
+        return f"the {part} of {where} cannot be read without a package: {why}{install}"
     damaged = type(error).__name__ == "SafetensorError"
-    hint = "; the file is damaged, or not whole: fetch it again." if damaged else ""
-    return f"the {part} of {where} cannot be read: {told}{hint}"
+    hint = "; the file is damaged or incomplete: download it again." if damaged else ""
+    return f"the {part} of {where} cannot be read: {why}{hint}"

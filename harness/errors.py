@@ -16,5 +16,5 @@ def reason(error: object) -> str:
 
 
 def panicked(error: BaseException) -> bool:
-    """Tell the failure of a library written in Rust, which is no Exception, from an interrupt."""
+    """Return whether an error is a Rust library's panic, which is not an Exception."""
     return type(error).__name__ == "PanicException"

@@ -10,12 +10,12 @@ from harness.errors import UserError
 
 
 def printable(text: str) -> str:
-    """Return a name with what no terminal or table should meet written as an escape."""
+    """Return a name with unprintable characters written as escapes."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
 def place(text: str) -> Path:
-    """Return a path with its ``~`` read; raise UserError where that is nobody's home."""
+    """Return a path with its ``~`` expanded; raise UserError where no such user exists."""
     try:
         return Path(text).expanduser()
     except RuntimeError:
@@ -34,6 +34,6 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def _shortens(word: str, name: str) -> bool:
-    """Tell whether a word has some of a name's letters in their order: ppl for perplexity."""
+    """Return whether a word has some of a name's letters in their order: ppl for perplexity."""
     letters = iter(name)
     return word[0] == name[0] and all(letter in letters for letter in word)

@@ -1,4 +1,4 @@
-"""Ask the hub for nothing: what its cache holds will do."""
+"""Send no request to the hub: only its cache is read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ READ = {
 
 
 def go_offline() -> None:
-    """Set HF_HUB_OFFLINE, and all that libraries made of it, for the rest of the process."""
+    """Set HF_HUB_OFFLINE, also in libraries that have read it, for the rest of the process."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
     for module, names in READ.items():
         if module in sys.modules:

@@ -51,7 +51,7 @@ def read_options(
 ) -> Options:
     """Return every option's value, converted to its annotated type, defaults filled in.
 
-    ``method`` loads what an option names that is a method itself: its function, and the hash of
+    ``method`` loads the method that an option names: its function, and the hash of
     its file where it is the user's. Raises UserError for an option that is unknown, missing, or
     of another type, and for a value that no record can hold.
     """
@@ -85,12 +85,12 @@ def read_options(
 
 
 def names_method(hint: Any) -> bool:
-    """Tell whether an option's annotation is that of a method (``scaling._on.Method``)."""
+    """Return whether an option's annotation is that of a method (``scaling._on.Method``)."""
     return typing.get_origin(hint) is Callable
 
 
 def inner(text: str) -> str:
-    """Return the method that an option names as it would stand alone: a plus joins its options."""
+    """Return the method that an option names, its options joined by commas, not plus signs."""
     return text.replace("+", ",")
 
 

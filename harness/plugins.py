@@ -1,4 +1,4 @@
-"""Find, load and question the plug-ins: methods, tasks, reports. The file is the registration."""
+"""Find, load and inspect the plug-ins: methods, tasks, reports. The file is the registration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.options import Options, inner, names_method, read_options, split_op
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"method": "scaling", "task": "tasks", "report": "harness/reports"}
-RAISED = BaseException  # of a user's code: where it exits, the sweep is not to
+RAISED = BaseException  # of a user's code: an exit there must not end the sweep
 CONTRACTS = {
     "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
@@ -80,10 +80,12 @@ def load(kind: str, given: str | Callable[..., Any]) -> Plugin:
     if kind == "method" and not any(hasattr(module, part) for part in METHOD):
         missing = ["frequencies"]
     if missing:
-        message = f"{name} is no {kind}: it does not define {', '.join(missing)}."
+        message = f"{name} is not a {kind}: it does not define {', '.join(missing)}."
         raise UserError(message)
     if kind == "task" and not (isinstance(module.VERSION, int) and _is_word(module.METRIC)):
-        message = f"{name} is no task: VERSION must be a whole number and METRIC a printable text."
+        message = (
+            f"{name} is not a task: VERSION must be a whole number and METRIC a printable text."
+        )
         raise UserError(message)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     options = _options(f"{kind} {name}", short, module, kind, listed)
@@ -119,7 +121,7 @@ def _options(what: str, name: str, module: ModuleType, kind: str, listed: str = 
 
 
 def function_name(function: Callable[..., Any]) -> str:
-    """Return the name under which a function's results stand."""
+    """Return the name of a function's results."""
     return str(getattr(function, "__name__", type(function).__name__)).strip("<>")
 
 
@@ -217,7 +219,7 @@ def call(what: str, function: Callable[[], T]) -> T:
 
 
 def _failure(error: BaseException) -> str:
-    """Return an error in one line, with its file and line; Ctrl-C is none and is raised again."""
+    """Return an error in one line, with its file and line; Ctrl-C is raised again."""
     if type(error) is KeyboardInterrupt:
         raise error
     if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong

@@ -1,4 +1,4 @@
-"""Open and read files that may come from anyone: regular files alone, and a bounded size."""
+"""Open and read files from any source: only regular files, of a bounded size."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ KINDS = {
 def open_regular(
     path: Path, mode: Literal["rb", "ab+"] = "rb", *, follow: bool = True, buffering: int = -1
 ) -> BinaryIO:
-    """Open a regular file as ``open`` does; of another kind none is waited for, and none is read.
+    """Open a regular file as ``open`` does; any other kind is rejected without waiting for it.
 
-    Without ``follow`` a symbolic link is refused too. Raises OSError, whose ``strerror`` says why.
+    Without ``follow`` a symbolic link is rejected too. Raises OSError, whose ``strerror`` says why.
     """
 
     def opener(name: str, flags: int) -> int:
@@ -33,8 +33,8 @@ def open_regular(
         found = stat.S_IFMT(os.fstat(handle).st_mode)
         if found != stat.S_IFREG:
             os.close(handle)
-            told = f"it is {KINDS.get(found, 'something else')}, not a regular file"
-            raise OSError(errno.EINVAL, told, name)
+            why = f"it is {KINDS.get(found, 'something else')}, not a regular file"
+            raise OSError(errno.EINVAL, why, name)
         return handle
 
     try:

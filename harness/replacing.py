@@ -1,4 +1,4 @@
-"""Write a file so that no reader sees half of it, and nothing of anyone else's is overwritten."""
+"""Write a file so that no reader sees half of it, and no file of another is overwritten."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make_folder(folder: Path, what: str = "folder") -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Yield a file to write to, which takes the place of ``path`` once it is whole and on the disk.
 
-    Its name until then cannot be foreseen, so no link of that name can lie there. Several may write
+    Its name until then is random, so that no link of that name can be prepared. Several may write
     the same path: each is whole, and the last one stays. Raises UserError where it cannot be
     written; what was there before then stays.
     """
@@ -72,7 +72,7 @@ def _shared(folder: Path) -> Iterator[None]:
 
 
 def sync_names(folder: Path) -> None:
-    """See the names of a folder's files on the disk; their contents alone outlive no power cut."""
+    """Sync the names of a folder's files to the disk; synced contents alone may be lost."""
     with suppress(OSError):  # not every file system knows how
         place = os.open(folder, os.O_RDONLY)
         try:

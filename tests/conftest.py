@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,6 +27,8 @@ import torch
 from harness.cli.app import main
 from harness.model.checkpoint import Checkpoint, open_checkpoint
 from harness.model.weights import load_weights
+from harness.plugins import names
+from harness.runs import write
 from tests.command_line import MANY, Outcome, Ropewalk, sweep
 from tests.tiny import save_tiny
 
@@ -51,6 +53,26 @@ def pytest_configure(config: pytest.Config) -> None:
     """Compute on one thread: the same bits on every machine, and no fight for cores."""
     del config
     torch.set_num_threads(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first, so that two processes end together."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _few_reports() -> Iterator[None]:
+    """Let a run in this process write two reports: all of them take longer than a tiny sweep."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(write, "names", lambda _: ["best", "scores"])
+        yield
+
+
+@pytest.fixture
+def every_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a run in this process write every report, as it does for a user."""
+    monkeypatch.setattr(write, "names", names)
 
 
 @pytest.fixture(scope="session")

@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import pytest
 import torch
 import transformers
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -96,6 +98,12 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "phimoe": ("PhimoeForCausalLM: its output does not depend on its rotary", {}),
     "recurrent_gemma": ("RecurrentGemmaForCausalLM has 0 rotary modules", {}),
 }  # fmt: skip
+
+
+def each(families: Iterable[str], *few: str) -> list[Any]:
+    """Return the families as parameters of a test; all but a few are slow."""
+    few = few or ("gemma2", "gpt_neox", "llama", "qwen3_moe")
+    return [pytest.param(f, marks=() if f in few else pytest.mark.slow) for f in families]
 
 
 @dataclass(frozen=True)

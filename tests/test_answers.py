@@ -86,14 +86,14 @@ def test_best_says_who_leads_by_how_much_and_how_surely() -> None:
     assert (found["best"], found["tied"]) == ("near", "far")
     assert found["difference"] == pytest.approx(0.05)
     assert int(found["needed"]) > 100
-    [inside, beyond, _] = best.words(table)
+    [inside, beyond] = best.words(table)
     assert inside.startswith(
         "Inside the window (256 tokens) `none` has, as others, the lowest tail"
     )
     assert beyond.startswith("At 4x the window (1024 tokens) `far` has the lowest tail perplexity")
     assert "39.3 % [" in beyond
-    assert "20 trials cannot tell it from `far`" in beyond
-    assert beyond.endswith("told from it on every task: `far`.")
+    assert "20 trials do not distinguish it from `far`" in beyond
+    assert beyond.endswith("distinguished from it on every task: `far`.")
 
 
 def test_the_best_of_equal_methods_is_not_told_from_them() -> None:
@@ -101,7 +101,7 @@ def test_the_best_of_equal_methods_is_not_told_from_them() -> None:
     cells = [documents(name, 1024, 0.001 * i, noise=0.1 * i) for i, name in enumerate("abcd")]
     [row] = best.make(frame(*cells)).to_dict("records")
     assert sorted([row["best"], *row["tied"].split(", ")]) == list("abcd")
-    assert "20 documents cannot tell it from" in best.words(best.make(frame(*cells)))[0]
+    assert "20 documents do not distinguish it from" in best.words(best.make(frame(*cells)))[0]
 
 
 def test_methods_that_coincide_are_one_place() -> None:
@@ -125,7 +125,7 @@ def test_two_documents_tell_no_difference() -> None:
     [row] = rows(table, task="perplexity", length=1024).to_dict("records")
     assert pd.isna(row["p"])
     assert row["tied"] == "near, none"
-    assert "2 documents are too few to tell it" in best.words(table)[-2]
+    assert "2 documents are too few to distinguish it" in best.words(table)[-1]
 
 
 def test_effective_length_by_hand() -> None:
@@ -152,6 +152,14 @@ def test_effective_length_by_hand() -> None:
     assert rows(least, task="passkey", scaling="far")["effective_length"].tolist() == [1024]
 
 
+def test_methods_that_reach_as_far_have_an_interval_each() -> None:
+    """Of two that hold to 1024, each is named with its own interval, not with the union of both."""
+    cells = [trials("none", 256, 20), trials("far", 256, 20), trials("near", 256, 20),
+             trials("far", 1024, 40, 40), trials("near", 1024, 18)]  # fmt: skip
+    [said] = effective_length.words(effective_length.make(frame(*cells)))
+    assert "intervals: 1024 to 1024 or more for `far`; 256 to 1024 or more for `near`" in said
+
+
 def test_lengths_of_other_protocols_are_not_compared() -> None:
     """With protocol=prefix other tokens are scored at every length: nothing can be said."""
     other = SWEEP[SWEEP["task"] == "perplexity"].assign(protocol="prefix")
@@ -160,7 +168,7 @@ def test_lengths_of_other_protocols_are_not_compared() -> None:
 
 
 def test_differences_are_paired_and_corrected() -> None:
-    """Against the baseline: e^(-2.2) - 1 in perplexity, 45 points in keys; all 4 corrected."""
+    """Against the baseline: e^(-2.2) - 1 in perplexity, 0.45 in keys; all 4 corrected."""
     table = differences.make(SWEEP)
     [row] = rows(table, task="perplexity", scaling="far", length=1024).to_dict("records")
     assert row["difference"] == pytest.approx(math.exp(-2.2) - 1)
@@ -172,7 +180,7 @@ def test_differences_are_paired_and_corrected() -> None:
     [keys] = rows(table, task="passkey", scaling="far", length=1024).to_dict("records")
     assert keys["difference"] == pytest.approx(0.45)
     shown = differences.readable(table)["passkey, accuracy [95 % interval], m, less none"]
-    assert shown["1024 (4×)"].tolist()[0].startswith("+45 pt [+")
+    assert shown["1024 (4×)"].tolist()[0].startswith("+45 pp [+")
     turned = differences.make(SWEEP, baseline="far")
     [back] = rows(turned, task="perplexity", scaling="none", length=1024).to_dict("records")
     assert back["difference"] == pytest.approx(math.exp(2.2) - 1)
@@ -209,9 +217,9 @@ def test_short_cost_tells_by_construction_from_by_measurement() -> None:
     assert cost["difference"] == pytest.approx(math.exp(0.05) - 1)
     assert short_cost.words(table)[0] == (
         "tail perplexity inside the window: `near` costs nothing, with the frequencies of `none` "
-        "there; `far` surely worse than `none`."
+        "there; `far` significantly worse than `none`."
     )
-    assert "what is served is one fixed factor" in short_cost.words(table)[-2]
+    assert "what is served is one fixed factor" in short_cost.words(table)[-1]
     near.loc[near["scaling"] == "far", "frequencies"] = "fixed"
     served = short_cost.make(near)
     assert set(served["scaling"][served["fixed"]]) == {"far"}
@@ -243,7 +251,7 @@ def test_a_summary_of_methods_that_are_alike_names_no_leader() -> None:
     few = [trials(name, at, 5 if at == 256 else hits, 5)
            for name, hits in (("none", 0), ("near", 5)) for at in (256, 512)]  # fmt: skip
     told = summary.words(summary.make(frame(*few)))
-    assert told[0] == "Beyond the window no method is told from the best of any cell."
+    assert told[0] == "Beyond the window no method is distinguished from the best of any cell."
 
 
 def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:
@@ -252,7 +260,7 @@ def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:
     own["score"] = own["score"] ** 2 + 0.01
     table = best.make(own)
     assert table["difference"].isna().all()
-    assert "scores that are no mean of samples are not compared" in best.words(table)[-2]
+    assert "scores that are no mean of samples are not compared" in best.words(table)[-1]
 
 
 def test_a_model_that_finds_nothing_in_its_window_has_no_effective_length() -> None:
@@ -305,7 +313,7 @@ def test_the_winner_and_its_lead_are_of_the_documents_that_all_have() -> None:
 def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
     """Lower on the 34 of 40 documents that it could do, which is said wherever it stands first."""
     better = documents("rerope", 1024, -0.1)
-    for status, verdict in (("not_finite", "not told apart"), ("not_measured", "better")):
+    for status, verdict in (("not_finite", "not distinguished"), ("not_measured", "better")):
         cells = [documents("none", 1024, 0), lost(better, HARDEST, status)]
         twice = [{**row, "unit": f"{row['unit']}b"} for rows in cells for row in rows]
         made = frame(*cells, twice)
@@ -315,6 +323,9 @@ def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
         assert (flattered in best.words(best.make(made))[0]) == (status == "not_finite")
         shown = differences.readable(differences.make(made)).popitem()[1].to_csv()
         assert ("†" in shown) == (status == "not_finite")
+        shown = best.readable(best.make(made)).popitem()[1].to_csv()
+        assert ("rerope †" in shown) == (status == "not_finite")
+        assert len(best.legend(best.make(made))) == (2 if status == "not_finite" else 1)
 
 
 def test_a_method_without_any_score_is_named_beside_the_best() -> None:
@@ -357,7 +368,7 @@ def test_a_method_with_few_documents_is_set_apart() -> None:
     table = best.make(frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few))
     [row] = table.to_dict("records")
     assert (row["best"], row["n"], row["apart"]) == ("none", 20, "slow 3")
-    assert "set apart: `slow` has 3 of 20." in best.words(table)[0]
+    assert "left out: `slow` has 3 of 20." in best.words(table)[0]
     [_, slow] = differences.make(
         frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few)
     ).to_dict("records")
@@ -369,7 +380,7 @@ def test_best_and_differences_give_one_verdict() -> None:
     chosen = best.make(SWEEP)
     for row in chosen.to_dict("records"):
         beside = differences.make(SWEEP, baseline=str(row["best"]))
-        others = rows(beside, task=row["task"], length=row["length"], verdict="not told apart")
+        others = rows(beside, task=row["task"], length=row["length"], verdict="not distinguished")
         tied = [] if pd.isna(row["tied"]) else str(row["tied"]).split(", ")
         same = rows(beside, task=row["task"], length=row["length"], verdict="same")
         names = {*others["scaling"], *same["scaling"]} - set(str(row["same"]).split(", "))
@@ -381,7 +392,7 @@ def test_six_trials_of_several_methods_tell_nothing() -> None:
     cells = [trials("none", 1024, 0, 6), trials("pi", 1024, 0, 6), trials("yarn", 1024, 6, 6)]
     [row] = best.make(frame(*cells)).to_dict("records")
     assert (row["best"], row["tied"]) == ("yarn", "none, pi")
-    assert set(differences.make(frame(*cells))["verdict"]) == {"not told apart"}
+    assert set(differences.make(frame(*cells))["verdict"]) == {"not distinguished"}
 
 
 def test_fewer_than_twenty_documents_name_no_winner() -> None:
@@ -394,7 +405,7 @@ def test_fewer_than_twenty_documents_name_no_winner() -> None:
     [row] = rows(table, task="perplexity", length=1024).to_dict("records")
     assert row["p"] < 0.05
     assert row["tied"] == "near, none"
-    assert "9 documents are too few to tell it (at least 20) from" in best.words(table)[-2]
+    assert "9 documents are too few to distinguish it (at least 20) from" in best.words(table)[-1]
 
 
 def test_the_same_measurement_is_named() -> None:
@@ -403,13 +414,13 @@ def test_the_same_measurement_is_named() -> None:
     for row in twin:
         row["frequencies"] = "far/-0.2"
     table = best.make(pd.concat([SWEEP, frame(twin)]))
-    assert "`far` (`twin`: the same measurement)" in best.words(table)[-2]
+    assert "`far` (`twin`: the same measurement)" in best.words(table)[-1]
     shown = best.readable(table)["perplexity [95 % interval], m"]
     assert shown["the same measurement"].tolist()[-1] == "twin"
 
 
 def test_every_tied_method_has_its_number() -> None:
-    """A number, none where the difference is not worth measuring, or that it cannot be told."""
+    """A number, none where the difference is not worth measuring, or that it is unknown."""
     cells = [documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.1),
              documents("c", 1024, 0.001, noise=0.05)]  # fmt: skip
     [row] = best.make(frame(*cells)).to_dict("records")
@@ -417,8 +428,8 @@ def test_every_tied_method_has_its_number() -> None:
     assert needs["c"] == "negligible"
     assert needs["b"] == "?"  # half of the documents are lower, half are higher
     said = best.words(best.make(frame(*cells)))[0]
-    assert "no difference worth measuring is seen from `c`" in said
-    assert "how many would tell `b` cannot be told" in said
+    assert "the difference from `c` is negligible" in said
+    assert "how many would distinguish `b` is unknown" in said
 
 
 def test_two_variants_of_a_task_are_told_by_their_labels() -> None:

@@ -27,7 +27,7 @@ from scaling import (
 )
 from scaling._bands import Bands, by_distance
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
-from tests.families import TOKENS
+from tests.families import TOKENS, each
 from tests.naive import naively
 
 # Half-split, interleaved, partial, offset; grouped queries, soft-capping, sinks, sliding layers,
@@ -50,13 +50,13 @@ def check_naive(family: str, method: str) -> None:
     assert float((likelihoods(wide) - wanted).abs().max()) > 1e-2  # it does change the numbers
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each(FAMILIES))
 def test_a_family_attends_by_the_matrix_of_positions(family: str) -> None:
     """Every log-likelihood is that of the naive float64 attention to 1e-5."""
     check_naive(family, "self_extend")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", each(METHODS, "self_extend"))
 def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
     """Every method, on a family with grouped queries."""
     check_naive("qwen3", method)
@@ -75,21 +75,22 @@ def test_float32_costs_float32s_rounding(family: str) -> None:
     assert error <= 5 * usual + 1e-5
 
 
+@pytest.mark.slow
 def test_the_reference_model_attends_by_the_matrix_of_positions(
     reference: tuple[Checkpoint, Any],
 ) -> None:
     """On real weights and a real text, in float32: to 1e-5 in log-likelihood beyond the window."""
     opened, model = reference
     text = inspect.getsource(bisect)
-    tokens = torch.tensor([opened.tokenizer(text)["input_ids"][:300]])
-    bands = self_extend.bands(opened.rope, 300)
+    tokens = torch.tensor([opened.tokenizer(text)["input_ids"][:280]])
+    bands = self_extend.bands(opened.rope, 280)
     assert isinstance(bands, Bands)
     with naively(model, bands) as wide:
         wanted = likelihoods(wide, tokens)
     torch.testing.assert_close(inside(model, bands, tokens), wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each(FAMILIES))
 def test_true_positions_in_bands_are_the_model(family: str) -> None:
     """Cut in two bands where that has no effect, it is the plain rotary embedding.
 
@@ -104,7 +105,7 @@ def test_true_positions_in_bands_are_the_model(family: str) -> None:
     torch.testing.assert_close(inside(wide, Bands(LENGTH, cut)), wanted, rtol=0, atol=2e-4)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", each(FAMILIES))
 def test_the_model_is_itself_again(family: str) -> None:
     """Bit for bit, also after an error inside; and transformers' registries are as they were."""
     model = model_of(family)
@@ -118,7 +119,7 @@ def test_the_model_is_itself_again(family: str) -> None:
     assert NAME not in AttentionMaskInterface._global_mapping
 
 
-@pytest.mark.parametrize("family", ["llama", "cohere", "gpt_neox", "smollm3", "gemma2"])
+@pytest.mark.parametrize("family", each(("llama", "cohere", "gpt_neox", "smollm3", "gemma2")))
 @pytest.mark.parametrize("method", ["self_extend", "dual_chunk", "per_query"])
 @torch.inference_mode()
 def test_chunks_with_a_cache_are_one_forward(family: str, method: str) -> None:

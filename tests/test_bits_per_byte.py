@@ -67,9 +67,10 @@ def test_a_run_tells_bits_per_byte(tiny: Path, docs: Path, tmp_path: Path) -> No
     """From the command to the table: the bytes of a sample are those of the text it scored."""
     words = ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]
     words += ["--scaling", "none", "--length", "1x", "2x", "--out", tmp_path]
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    assert not ended.value.code
+    for command in (words, ["report", tmp_path, "--report", "bits_per_byte"]):
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in command])
+        assert not ended.value.code
     samples = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
     assert {sample["facts"]["bytes"] for sample in samples} == {16}  # a token a byte
     table = pd.read_csv(tmp_path / "reports" / "bits_per_byte.csv")

@@ -90,7 +90,7 @@ class TestLosses:
         made: Any = object.__new__(Dispatch)
         made.ray, made.sizes = ray, DEFAULT
         made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
-        made.cluster = SimpleNamespace(tell=(told := []).append)
+        made.cluster = SimpleNamespace(say=(told := []).append)
         made.given, made.told = given, told
         made.loaded = Loaded(SimpleNamespace(answer=answer), "the worker on here (process 7)")
         return made
@@ -303,7 +303,7 @@ class TestRefused:
              "--head"),
             (["--cluster", "auto"], "no cluster runs on this machine; start one with: ray start "
              "--head"),
-            (["--workers", "0"], "workers: Input should be greater than or equal to 1 (given: 0)."),
+            (["--workers", "0"], "workers: it must be greater than or equal to 1 (given: 0)."),
         ],
     )  # fmt: skip
     def test_an_address_where_nothing_is(

@@ -41,7 +41,7 @@ def test_options_have_types_defaults_and_ranges(ropewalk: Ropewalk) -> None:
 
 
 def test_a_sweep_is_shown_as_it_is_written(ropewalk: Ropewalk) -> None:
-    """A carried sweep is its file."""
+    """A bundled sweep is its file."""
     out = ropewalk("list", "pi_paper").out
     assert "model: huggyllama/llama-7b" in out
     assert "ropewalk run pi_paper" in out

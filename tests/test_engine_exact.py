@@ -19,7 +19,7 @@ from harness.engine.sdpa import causal, room, tile_mask
 from harness.model.opening import REFERENCE
 from tasks._types import Answer, Question
 from tests.asking import asked, together
-from tests.families import SUPPORTED, build, tiny
+from tests.families import SUPPORTED, build, each, tiny
 from tests.tiny import tiny_config
 
 DENSE = (
@@ -46,7 +46,7 @@ def reference() -> Any:
     return AutoModelForCausalLM.from_pretrained(REFERENCE, dtype=torch.float32).eval()
 
 
-@pytest.mark.parametrize("family", DENSE)
+@pytest.mark.parametrize("family", each(DENSE))
 def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
     """Asked together, alone, backwards, in small packs and small chunks: the same bits."""
     model, questions = build(tiny(family)), asked()
@@ -61,8 +61,8 @@ def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
 
 @pytest.mark.slow
 def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
-    """The same of a trained model over 2000 tokens, on one thread and on two."""
-    questions = asked(2000)
+    """The same of a trained model over 1200 tokens, on one thread and on two."""
+    questions = asked(1200)
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
@@ -122,7 +122,7 @@ def test_the_losses_are_those_of_transformers(reference: Any, length: int) -> No
     assert answer.nll == pytest.approx(loss.tolist(), rel=2e-7, abs=2e-6)
 
 
-@pytest.mark.parametrize("family", EXPERTS)
+@pytest.mark.parametrize("family", each(EXPERTS))
 def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
     """How many tokens an expert gets changes its kernel: bits may differ, 1e-5 nats may not."""
     model, questions = build(tiny(family)), asked()
@@ -134,7 +134,7 @@ def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
         assert answer.nll == pytest.approx(other.nll, abs=1e-5)
 
 
-@pytest.mark.parametrize("family", ALONE)
+@pytest.mark.parametrize("family", each(ALONE))
 def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
     """Sliding windows, soft-capping, convolutions: every sequence by itself, and equal bits."""
     model, questions = build(tiny(family)), asked()

@@ -28,6 +28,7 @@ from tests.families import (
     SUPPORTED,
     Findings,
     build,
+    each,
     find,
     find_plainly,
     inside,
@@ -51,7 +52,7 @@ def shipping(family: str, **scaling: Any) -> Any:
     return config
 
 
-@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.parametrize("family", each(SUPPORTED))
 def test_a_family_is_measured_as_it_is(family: str) -> None:
     """Identity and restoration to the bit, transformers' own types, and the loss with labels."""
     found: Findings = find(family)
@@ -80,7 +81,7 @@ def test_what_cannot_be_patched_whole_is_refused_by_name(family: str) -> None:
     assert find(family).refusal.startswith(REFUSED[family][0])
 
 
-@pytest.mark.parametrize("family", PER_TYPE)
+@pytest.mark.parametrize("family", each(PER_TYPE, "olmo3"))
 def test_sliding_layers_keep_their_own_frequencies(family: str) -> None:
     """Of a rotary embedding per layer type only the full-attention one is patched, bit for bit."""
     config = tiny(family)
@@ -105,7 +106,7 @@ def test_sliding_layers_keep_their_own_frequencies(family: str) -> None:
          "truncate": False},
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("family", PER_TYPE)
+@pytest.mark.parametrize("family", each(PER_TYPE, "olmo3"))
 def test_a_scaling_shipped_for_full_attention_is_read(
     family: str, scaling: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -296,8 +296,8 @@ class TestCommand:
         [
             (("./gone",), "./gone does not exist; give a model's folder, a GGUF file or a hub name "
              "(owner/name)."),
-            (("--length", "2y"), "length: '2y' is no length; write 512, 4k (4096), or 2x or 1.5x "
-             "(of the window)."),
+            (("--length", "2y"), "length: '2y' is not a length; write 512, 4k (4096), or 2x or "
+             "1.5x (of the window)."),
             (("--scaling", "pi", "pi"), "--scaling names 'pi' twice; leave one out, or rename a "
              "file."),
             (("--scaling", "pi:factor=0.5"), "scaling pi:factor=0.5 at length 256: factor must be "

@@ -10,7 +10,7 @@ import torch
 
 from harness.errors import UserError
 from harness.model.layers import Layers, layers_of
-from tests.families import INDEXING, SUPPORTED, TOKENS, build, tiny
+from tests.families import INDEXING, SUPPORTED, TOKENS, build, each, tiny
 
 
 def moved_by_angles(model: Any) -> set[int]:
@@ -40,7 +40,7 @@ def moved_by_angles(model: Any) -> set[int]:
     return {index for index, (one, two) in seen.items() if not torch.equal(one, two)}
 
 
-@pytest.mark.parametrize("family", SUPPORTED)
+@pytest.mark.parametrize("family", each(SUPPORTED))
 def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(family: str) -> None:
     """Asked without weights, as many layers rotate as give other numbers for other angles.
 

@@ -46,7 +46,7 @@ def test_a_size_has_a_unit(tiny: Path, ropewalk: Ropewalk) -> None:
     """What is no size is answered with what is."""
     done = ropewalk("run", "--model", tiny, "--max-memory", "much")
     assert done.status == 2
-    assert "max_memory: 'much' is no size; write 800MiB" in done.err
+    assert "max_memory: 'much' is not a size; write 800MiB" in done.err
 
 
 def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs: Path) -> None:

@@ -120,12 +120,12 @@ def test_the_seed_is_no_option_of_a_task() -> None:
         (
             "method",
             "tasks.passkey",
-            "tasks.passkey is no method: it does not define frequencies.",
+            "tasks.passkey is not a method: it does not define frequencies.",
         ),
         (
             "task",
             "scaling.pi",
-            "scaling.pi is no task: it does not define ask, grade, score, VERSION, METRIC.",
+            "scaling.pi is not a task: it does not define ask, grade, score, VERSION, METRIC.",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_a_file_without_the_contract_is_refused(write: Write) -> None:
     """A file that defines no frequencies is no method."""
     path = write("def frequency(rope, length): ...\n")
     assert refused(lambda: load("method", str(path))) == (
-        f"{path} is no method: it does not define frequencies."
+        f"{path} is not a method: it does not define frequencies."
     )
 
 

@@ -1,4 +1,4 @@
-"""The published values that are carried along, and runs set beside them."""
+"""The published values that are bundled, and runs set beside them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.published.compare import beside, rows_of, words
 from harness.published.tables import read_table, read_tables
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
-from harness.sweep.sweep_file import carried
+from harness.sweep.sweep_file import bundled
 from tests.runs import sweep
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
@@ -104,7 +104,7 @@ def test_rows_of_a_tuned_model_are_taken_only_when_asked_for() -> None:
     assert len(found) == 5
 
 
-@pytest.mark.parametrize("name", sorted(carried()))
+@pytest.mark.parametrize("name", sorted(bundled()))
 def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
     """What a sweep measures under its model's name is what its table is compared by."""
     for spec in parse_all(Path(name), {}):

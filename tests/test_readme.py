@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.plugins import FOLDERS, catalogue
-from harness.sweep.sweep_file import carried
+from harness.sweep.sweep_file import bundled
 from tests import ROOT
 from tests.conftest import WORDS
 from tests.tiny import save_tiny
@@ -59,6 +59,7 @@ def test_the_python_of_the_readme_runs(place: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("every_report")
 def test_every_ropewalk_command_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a folder with the files the README names, each command ends with status 0."""
     (place / "mine.py").write_text(blocks("python")[0], encoding="utf-8")
@@ -90,7 +91,7 @@ def test_the_catalogue_is_that_of_the_list_command(room: str) -> None:
     written = text.partition("<!-- list -->\n```\n")[2].partition("```\n<!-- /list -->")[0]
     wanted = []
     for kind in LISTS[room]:
-        lines = catalogue(kind) if kind in FOLDERS else carried()
+        lines = catalogue(kind) if kind in FOLDERS else bundled()
         width = max(map(len, lines))
         wanted += [f"{kind}s", *(f"  {name:<{width}}  {line}" for name, line in lines.items())]
     assert written.rstrip("\n") == "\n".join(wanted)

@@ -65,9 +65,17 @@ def note(figure: Figure) -> str:
     [
         pytest.param(FRAME, id="sweep"),
         pytest.param(sweep(scalings=("none",), lengths=(512,)), id="one-cell"),
-        pytest.param(sweep(scalings=TWELVE), id="twelve-methods"),
-        pytest.param(sweep(models=("toy-7m", "a-model/with-a-long-name" * 3)), id="two-models"),
-        pytest.param(FRAME[FRAME["task"] == PERPLEXITY], id="perplexity"),
+        pytest.param(
+            sweep(
+                models=("toy-7m", "a-model/with-a-long-name" * 3),
+                scalings=TWELVE,
+                lengths=(256, 2048),
+            ),
+            id="two-models-of-twelve-methods",
+        ),
+        pytest.param(
+            FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] > 512)], id="perplexity"
+        ),
         pytest.param(FRAME[FRAME["status"] == "out_of_memory"], id="nothing-measured"),
     ],
 )
@@ -333,6 +341,11 @@ def test_the_map_holds_the_share_of_keys_found() -> None:
     assert np.array_equal(np.asarray(mesh.get_array()).reshape(expected.shape), expected)
     assert axes.get_ylim()[0] > axes.get_ylim()[1]
     assert [text.get_text() for text in axes.texts] == [f"{100 * x:.0f}" for x in expected.flat]
+
+
+def test_the_map_of_one_model_names_it() -> None:
+    """Titles have only what differs between maps; the note has the rest."""
+    assert note(passkey_map.make(FRAME)).startswith("toy-7m, passkey:trials=4. Keys per cell: ")
 
 
 def test_maps_of_coinciding_scalings_are_one() -> None:

@@ -17,7 +17,7 @@ from harness.rope.config import rope_of
 from harness.rope.frequencies import patched
 from scaling import none, ntk, pi, yarn
 from scaling._types import Frequencies, Rope
-from tests.families import build, tiny
+from tests.families import build, each, tiny
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 Heads = Callable[[int, int], Pair]
@@ -97,13 +97,13 @@ def angle_error(frequencies: Frequencies, *positions: int) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
 def test_a_rotation_keeps_the_norm(family: str, method: str) -> None:
     """Queries and keys have the norm at any position that they have at position 0."""
     with heads(family, METHODS[method]) as at:
         start = [part.norm(dim=-1) for part in at(0, 0)]
 
-        @settings(deadline=None, max_examples=25)
+        @settings(deadline=None, max_examples=10)
         @given(first=POSITIONS, second=POSITIONS)
         def hold(first: int, second: int) -> None:
             for part, norm in zip(at(first, second), start, strict=True):
@@ -113,7 +113,7 @@ def test_a_rotation_keeps_the_norm(family: str, method: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
 def test_a_score_depends_on_the_difference_of_positions(family: str, method: str) -> None:
     """Query times key is the same wherever the two stand, within what float32 angles allow.
 
@@ -123,7 +123,7 @@ def test_a_score_depends_on_the_difference_of_positions(family: str, method: str
     frequencies = METHODS[method](rope_of(tiny(family)))
     with heads(family, METHODS[method]) as at:
 
-        @settings(deadline=None, max_examples=25)
+        @settings(deadline=None, max_examples=10)
         @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
         def hold(first: int, second: int, shift: int) -> None:
             shift = min(shift, FARTHEST - max(first, second))
@@ -135,7 +135,7 @@ def test_a_score_depends_on_the_difference_of_positions(family: str, method: str
         hold()
 
 
-@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
 def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
     """With frequencies 1, 1/2, 1/4, … no angle is rounded, and a million tokens out nothing is.
 
@@ -144,7 +144,7 @@ def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
     """
     with heads(family, lambda rope: Frequencies(HALVING.inv_freq[: rope.rotary_dim // 2])) as at:
 
-        @settings(deadline=None, max_examples=50)
+        @settings(deadline=None, max_examples=20)
         @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
         def hold(first: int, second: int, shift: int) -> None:
             shift = min(shift, FARTHEST - max(first, second))
@@ -154,7 +154,7 @@ def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
         hold()
 
 
-@pytest.mark.parametrize("family", LAYOUTS)
+@pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
 def test_another_difference_is_another_score(family: str) -> None:
     """The scores compared above are not the same for every difference: a rotation takes place."""
     with heads(family, METHODS["none"]) as at:

@@ -14,10 +14,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from scaling import dynamic_ntk, llama3, longrope, native, p_rope, pi, yarn
 from scaling._types import Frequencies, Rope
 
-ROTARY_DIMS = (16, 20, 64, 80, 128, 256)
+ROTARY_DIMS = (16, 20, 80, 128)
 BASES = (1e3, 1e4, 123456.7, 5e5, 1e7)
-WINDOWS = (256, 1000, 4096, 131072)
-FACTORS = (1.0001, 1.5, 3.7, 8, 16.0, 64.0)
+WINDOWS = (256, 1000, 131072)
+FACTORS = (1.0001, 3.7, 8, 64.0)
 LLAMA3_BOUNDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 Theirs = tuple[torch.Tensor, float]

@@ -1,4 +1,4 @@
-"""Sweep files: mistakes by line, grids, several models, documents by task, carried settings."""
+"""Sweep files: mistakes by line, grids, several models, documents by task, bundled settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.options import split_options
 from harness.plugins import load
 from harness.sweep.option_grid import expand
 from harness.sweep.parse import parse, parse_all
-from harness.sweep.sweep_file import carried
+from harness.sweep.sweep_file import bundled
 from tests.tiny import save_tiny
 
 SWEEPS = Path(__file__).parent.parent / "harness" / "published" / "sweeps"
@@ -55,25 +55,25 @@ def run(*words: object) -> int:
     ("text", "line", "message"),
     [
         ("seed: 1\nscalings: [none]\n", 2, "no setting is called 'scalings'; did you mean"),
-        ("# first\n\nlength:\n  - 512\n  - 4q\n", 5, "length: '4q' is no length; write 512"),
-        ("model: a\nscaling:\n- none\n- {pi: 4}\n", 4, "scaling: Input should be a valid string"),
+        ("# first\n\nlength:\n  - 512\n  - 4q\n", 5, "length: '4q' is not a length; write 512"),
+        ("model: a\nscaling:\n- none\n- {pi: 4}\n", 4, "scaling: it must be a valid string"),
         ("scaling:\n- none\n- yarn:factor=[4,\n", 3, "scaling: the brackets of 'yarn:factor=[4,'"),
         ("scaling:\n- pi:factor=[]\n", 2, "scaling: 'factor=[]' in 'pi:factor=[]' is no list of"),
-        ("task: passkey\nseed: often\n", 2, "seed: Input should be a valid integer"),
-        ("task: passkey\nseed: 1\ntask: [perplexity]\n", 3, "task stands on line 1 too; keep one."),
-        ("docs:\n  passkey: a\n  passkey: b\n", 3, "passkey stands on line 2 too; keep one."),
+        ("task: passkey\nseed: often\n", 2, "seed: it must be a valid integer"),
+        ("task: passkey\nseed: 1\ntask: [perplexity]\n", 3, "task is on line 1 too; keep one."),
+        ("docs:\n  passkey: a\n  passkey: b\n", 3, "passkey is on line 2 too; keep one."),
         ("seed: 1\ndocs:\n  passkey: 7\n", 2, "docs: name a text file, a folder or a data set, or"),
-        ("seed: 1\nmodel: [a, a]\n", 2, "model: 'a' stands there twice; leave one out."),
+        ("seed: 1\nmodel: [a, a]\n", 2, "model: 'a' is named twice; leave one out."),
         ("seed: 1\nmodel: []\n", 2, "model: name at least one (given: [])."),
-        ("model: [a, 7]\n", 1, "model: Input should be a valid string (given: 7)."),
+        ("model: [a, 7]\n", 1, "model: it must be a valid string (given: 7)."),
         ("revision: x\nmodel: [a, b]\n", 2, "model: a revision is one model's; write each as"),
         (f"seed: 0x{'f' * 5000}\n", 1, "a number of 5,002 characters"),
         (f"max_memory: {'9' * 5000}\n", 1, "a number of 5,000 characters"),
         ("seed: 1\ndocs: " + "1:" * 300_000 + "1\n", 2, "a number of 600,001 characters"),
-        ("max_memory: 1.0e+400\n", 1, "max_memory: Input should be a valid string"),
+        ("max_memory: 1.0e+400\n", 1, "max_memory: it must be a valid string"),
         ("a: &a {b: 1}\nc: {<<: [*a, *a]}\n", 2, "merges (<<) are not read"),
         (f"length: {list(range(1, 20_001))}\n", 1, "length: 20,000 entries; name at most 10,000"),
-        ("seed: 99999999999999999999\n", 1, "seed: Input should be less than"),
+        ("seed: 99999999999999999999\n", 1, "seed: it must be less than"),
     ],
 )
 def test_a_mistake_is_told_with_its_line(
@@ -88,7 +88,7 @@ def test_a_flag_that_wins_is_blamed_alone(sheet: Callable[[str], Path]) -> None:
     """A mistake in a flag names no line; a mistake in the file that a flag covers is none."""
     file = sheet("seed: often\nlength: [4q]\n")
     assert parse(file, {"seed": 1, "length": ("1x",)}).seed == 1
-    assert refused(file, seed=1, length=("x",)).startswith("length: 'x' is no length")
+    assert refused(file, seed=1, length=("x",)).startswith("length: 'x' is not a length")
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_grids_are_taken_from_flags_and_files(sheet: Callable[[str], Path]) -> N
     assert parse(file, {}).scaling == wanted
     assert parse(None, {"scaling": ("none", "yarn:factor=[4,8]")}).scaling == wanted
     numbers = ",".join(map(str, range(40)))
-    with pytest.raises(UserError, match="stands for more than 1000 entries"):
+    with pytest.raises(UserError, match="is more than 1000 entries"):
         parse(None, {"scaling": (f"yarn:factor=[{numbers}],beta_fast=[{numbers}]",)})
 
 
@@ -234,7 +234,7 @@ def test_a_task_may_have_documents_of_its_own(
     ("docs", "message"),
     [
         ("{passkey: embedded}", "docs names no documents for task perplexity; add perplexity: … "),
-        ("{perplexty: embedded}", "docs names a task 'perplexty' that the sweep has not; did you "),
+        ("{perplexty: embedded}", "docs names a task 'perplexty' that the sweep does not have; "),
     ],
 )
 def test_documents_of_a_task_are_named_in_full(
@@ -283,9 +283,9 @@ def test_a_flag_in_its_place_spares_a_name(sheet: Callable[[str], Path]) -> None
     assert spec.scaling == ("yarn",)
 
 
-@pytest.mark.parametrize("name", sorted(carried()))
+@pytest.mark.parametrize("name", sorted(bundled()))
 def test_a_carried_sweep_can_be_planned(name: str) -> None:
-    """Every method, task and documents' name of a carried sweep is one that is there."""
+    """Every method, task and documents' name of a bundled sweep is one that is there."""
     for spec in parse_all(Path(name), {}):
         assert [load("method", entry).label for entry in spec.scaling] == list(spec.scaling)
         assert [load("task", entry).label for entry in spec.task] == list(spec.task)
@@ -313,15 +313,15 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     )
 
 
-def test_an_unknown_sweep_is_answered_with_those_carried(
+def test_an_unknown_sweep_is_answered_with_those_bundled(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A name that is no file is met with the nearest sweep that is carried."""
+    """A name that is no file is met with the nearest bundled sweep."""
     assert run("pi_papper") == 2
     told = capsys.readouterr().err
     assert (
-        "sweep file pi_papper does not exist; of the included sweeps, did you mean 'pi_paper'?"
+        "sweep file pi_papper does not exist; of the bundled sweeps, did you mean 'pi_paper'?"
         in told
     )
-    assert all(name in told for name in carried())
-    assert len(carried()) == len(list(SWEEPS.iterdir())) >= 4
+    assert all(name in told for name in bundled())
+    assert len(bundled()) == len(list(SWEEPS.iterdir())) >= 4

@@ -95,15 +95,15 @@ def test_what_was_asked_can_be_told_from_defaults(sweep: Path) -> None:
         ("7: 1\n", f"no setting is called '7'; known: {SETTINGS}."),
         (
             "length: [64, 4q]\n",
-            "length: '4q' is no length; write 512, 4k (4096), or 2x or 1.5x (of the window).",
+            "length: '4q' is not a length; write 512, 4k (4096), or 2x or 1.5x (of the window).",
         ),
-        ("scaling: [{}]\n", "scaling: Input should be a valid string (given: {})."),
+        ("scaling: [{}]\n", "scaling: it must be a valid string (given: {})."),
         ("scaling: []\n", "scaling: name at least one (given: [])."),
         ("task: []\n", "task: name at least one (given: [])."),
         ("length: []\n", "length: name at least one (given: [])."),
         (
             "seed: often\n",
-            "seed: Input should be a valid integer (given: 'often').",
+            "seed: it must be a valid integer (given: 'often').",
         ),
         (
             "dtype: float8\n",
@@ -129,13 +129,13 @@ def test_a_mistake_in_a_sweep_file_is_answered_word_for_word(
 def test_a_mistake_in_a_flag_does_not_blame_the_file(sweep: Path) -> None:
     """The file is named only for its own settings."""
     sweep.write_text("seed: 7\n")
-    assert refused(sweep, {"length": ("long",)}).startswith("length: 'long' is no length;")
+    assert refused(sweep, {"length": ("long",)}).startswith("length: 'long' is not a length;")
 
 
 @pytest.mark.parametrize("text", ["512k1", "k", "-1", "1.5", ".5x", "", " 5", "1e3"])
 def test_what_is_no_length_is_refused(text: str) -> None:
     """A length is a number with k, x or nothing behind; parts are of a k or a window."""
-    assert refused(None, {"length": (text,)}).startswith(f"length: {text!r} is no length;")
+    assert refused(None, {"length": (text,)}).startswith(f"length: {text!r} is not a length;")
 
 
 @pytest.mark.parametrize("text", ["", "- none\n- pi\n", "yarn\n"])
@@ -181,7 +181,7 @@ def test_one_thing_stands_for_a_list_of_one(tmp_path: Path) -> None:
 def test_no_length_is_nothing() -> None:
     """Zero tokens, or zero windows, are no context to measure in."""
     for text in ("0", "0k", "0.0x", "-1"):
-        with pytest.raises(UserError, match=f"^length: '{text}' is no length; write 512, 4k"):
+        with pytest.raises(UserError, match=f"^length: '{text}' is not a length; write 512, 4k"):
             parse(None, {"length": (text,)})
 
 
@@ -208,4 +208,4 @@ def test_a_short_name_of_a_task_is_known_again() -> None:
 def test_a_size_is_exact() -> None:
     """A limit of memory is a number of bytes of at most 18 digits and a unit."""
     assert Spec(max_memory="1.5KiB").memory == 1536
-    assert "is no size" in refused(None, {"max_memory": "9" * 5000 + "TB"})
+    assert "is not a size" in refused(None, {"max_memory": "9" * 5000 + "TB"})

@@ -13,6 +13,7 @@ import pytest
 
 from harness.__main__ import start
 from tests import ROOT
+from tests.command_line import Ropewalk
 
 NOTED = """
 from pathlib import Path
@@ -49,13 +50,14 @@ def test_the_current_directory_is_no_source_of_code_or_settings(many: Path, tmp_
 
 @pytest.mark.slow
 def test_a_matplotlibrc_of_the_current_directory_changes_no_figure(
-    many: Path, tmp_path: Path
+    many: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
     """A valid one is not read either: the figure is that of the run, byte for byte."""
     (tmp_path / "matplotlibrc").write_text("axes.facecolor: red\nlines.linewidth: 9\n")
-    words = ["report", str(many), "--report", "curves", "--out", "out"]
-    subprocess.run([sys.executable, "-m", "harness", *words], check=True, cwd=tmp_path)
-    figures = [folder / "curves.png" for folder in (many / "reports", tmp_path / "out")]
+    words = ["report", str(many), "--report", "curves", "--out"]
+    ropewalk(*words, tmp_path / "here")
+    subprocess.run([sys.executable, "-m", "harness", *words, "out"], check=True, cwd=tmp_path)
+    figures = [tmp_path / folder / "curves.png" for folder in ("here", "out")]
     assert figures[0].read_bytes() == figures[1].read_bytes()
 
 

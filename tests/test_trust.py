@@ -163,6 +163,7 @@ for ask in (
         print(error)
 """
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("when", ["early", "late"])
     def test_nothing_is_asked(self, when: str, tmp_path: Path) -> None:
         """Whether the libraries were imported before or after, no connection is tried."""
@@ -195,6 +196,8 @@ HOSTILE = "a|b [red]*x* `y` <b> $\\frac{1$ [l](http://x) :bomb: \x1b[2J"
 class TestNames:
     """A name is text wherever it is shown, and never a place in the file system."""
 
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("every_report")
     def test_names_are_no_markup(
         self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -261,7 +264,7 @@ SIGNS = "[]{}-?:&*!|>'\"#%@`~,\n"
 SCALARS = ("<<", "!!python/object:os.system", "2001-99-99", "0x", "1_0", ".inf", "1e999", "a")
 fuzzing = settings(
     deadline=None,
-    max_examples=60,
+    max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -337,7 +340,7 @@ class TestFuzz:
         monkeypatch.setattr(embedded, "held_out", lambda: iter([("a", "text")]))
         answered(lambda: list(documents.open_documents(name).read()))
 
-    @settings(fuzzing, max_examples=150)
+    @settings(fuzzing, max_examples=60)
     @given(seed=st.integers(0, 2**32), value=junk)
     def test_records_with_anything_in_them(
         self, measured: Path, seed: int, value: Any, capsys: pytest.CaptureFixture[str]

@@ -115,7 +115,11 @@ ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
         (ASKS, ASKS.replace("facts", '{"a": "x" * 2**24}'), "of a question facts: up to 96 MiB"),
         (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
         (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
-        (ASKS, "Question('a', 9, (1,) * 9, 1)", "a: it asks 9 tokens, which is no length asked."),
+        (
+            ASKS,
+            "Question('a', 9, (1,) * 9, 1)",
+            "a: its 9 tokens are not a length of the sweep.",
+        ),
         ('METRIC = "perplexity"', "METRIC = 3", "VERSION must be a whole number and METRIC a "),
         ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
         ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),

@@ -1,4 +1,4 @@
-"""Describe one plug-in or included sweep: options with types, defaults, ranges, an example."""
+"""Describe one plug-in or bundled sweep: options with types, defaults, ranges, an example."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.names import nearest
 from harness.options import names_method
 from harness.plugins import CONTRACTS, FOLDERS, METHOD, call, entry, module_of, names, parameters
-from harness.sweep.sweep_file import CARRIED, carried
+from harness.sweep.sweep_file import BUNDLED, bundled
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 RANGE = re.compile(r"\bmust\b|\bneeds\b")  # of the sentences that say what an option may be
@@ -50,14 +50,14 @@ class Description:
 
 
 def describe(given: str) -> Description:
-    """Describe a built-in plug-in, a user's .py file or module, or an included sweep.
+    """Describe a built-in plug-in, a user's .py file or module, or an bundled sweep.
 
     A user's file is executed, and methods and tasks are called to learn the ranges of their
     options. Raises UserError for an unknown name.
     """
     name = given.partition(":")[0]
-    if name in carried():
-        text = (CARRIED / f"{name}.yaml").read_text(encoding="utf-8")
+    if name in bundled():
+        text = (BUNDLED / f"{name}.yaml").read_text(encoding="utf-8")
         return Description("sweep", name, text.rstrip(), (), EXAMPLES["sweep"].format(name))
     kind, module = _found(name)
     known = parameters(module, kind)
@@ -83,7 +83,7 @@ def _found(name: str) -> tuple[str, ModuleType]:
         if name in names(kind):
             return kind, module_of(kind, name)[0]
     if "." not in name:
-        known = {*carried(), *(plugin for kind in FOLDERS for plugin in names(kind))}
+        known = {*bundled(), *(plugin for kind in FOLDERS for plugin in names(kind))}
         message = f"nothing is called {name!r}; {nearest(name, known)}, or a path to a .py file."
         raise UserError(message)
     module = module_of("plug-in", name)[0]

@@ -26,7 +26,7 @@ def inspect(
         scaling: Methods: NAME, NAME:option=value,… or a path to your own .py file.
         length: Tokens: 512, 4k (4096) or 2x (twice the trained window).
         revision: Branch, tag or commit on the hub.
-        offline: Ask the hub for nothing; what its cache holds will do.
+        offline: Send no request to the hub; use what its cache has.
         trust_remote_code: Let code from the model's repository run.
         out: Where channels and decay go, as CSV, PNG, SVG and PDF; default: print the table only.
     """

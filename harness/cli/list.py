@@ -1,4 +1,4 @@
-"""``ropewalk list``: the catalogue of plug-ins and included sweeps, or one of them in full."""
+"""``ropewalk list``: the catalogue of plug-ins and bundled sweeps, or one of them in full."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def list_(name: str | None = None, /) -> int:
     if name is not None:
         return _describe(name)
     from harness.plugins import FOLDERS, catalogue
-    from harness.sweep.sweep_file import carried
+    from harness.sweep.sweep_file import bundled
 
-    for kind, lines in ({kind: catalogue(kind) for kind in FOLDERS} | {"sweep": carried()}).items():
+    for kind, lines in ({kind: catalogue(kind) for kind in FOLDERS} | {"sweep": bundled()}).items():
         width = max(map(len, lines), default=0)
         screen.print(f"{kind}s", style="bold")
         for entry, line in lines.items():

@@ -1,4 +1,4 @@
-"""What a person sees while a sweep is measured: what goes on, how fast, and the time left."""
+"""What a person sees while a sweep is measured: what is done, how fast, and the time left."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Measuring:
         """Show on a console; ``machine`` names what measures, for the rates known of it."""
         self.console, self.plan, self.machine = console, plan, machine
         self.pace: Pace | None = None
-        self.text, self.told = LOADING, time.monotonic()
+        self.text, self.shown = LOADING, time.monotonic()
 
     @contextmanager
     def __call__(self, work: Sequence[Batch]) -> Iterator[Watch]:
@@ -58,7 +58,7 @@ class Measuring:
                 keep_rates(self.plan, self.machine, pace)
 
     def passing(self, tokens: float) -> None:
-        """Take note of tokens that go through the model: of none once the weights are loaded."""
+        """Note tokens that go through the model: none, once the weights are loaded."""
         if self.pace is None:
             return
         if self.pace.last is None:
@@ -66,8 +66,8 @@ class Measuring:
             self.text = f"{self._done()} · measuring"
         self.pace.layers(tokens)
         self._move()
-        if not self.console.is_terminal and time.monotonic() - self.told > QUIET:
-            self._line(f"{self._done()}; {told(self.pace)}")
+        if not self.console.is_terminal and time.monotonic() - self.shown > QUIET:
+            self._line(f"{self._done()}; {speed(self.pace)}")
 
     def _sample(self, item: Item, record: dict[str, Any]) -> None:
         assert self.pace is not None  # made before anything is measured
@@ -80,7 +80,7 @@ class Measuring:
         if record["status"] != "ok":
             self._line(f"{named}, {question.unit}: {record['status']}")
         elif not self.console.is_terminal and not self.cells[cell.key]:
-            self._line(f"{self._done()}: {named}; {told(self.pace)}")
+            self._line(f"{self._done()}: {named}; {speed(self.pace)}")
 
     def _done(self) -> str:
         return f"{sum(not rest for rest in self.cells.values())}/{len(self.cells)} cells"
@@ -91,7 +91,7 @@ class Measuring:
         self.bar.update(self.entry, completed=share, description=self.text[:room])
 
     def _line(self, text: str) -> None:
-        self.told = time.monotonic()
+        self.shown = time.monotonic()
         clock = "" if self.console.is_terminal else f"{datetime.now().astimezone():%H:%M:%S} "
         self.console.print(f"{clock}{text}", highlight=False, markup=False, soft_wrap=True)
 
@@ -105,10 +105,10 @@ class _Left(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Return them as they are now."""
-        return Text("" if task.finished else told(self.pace))
+        return Text("" if task.finished else speed(self.pace))
 
 
-def told(pace: Pace) -> str:
+def speed(pace: Pace) -> str:
     """Return the rate and the time left in words, what is not known left out."""
     rate, left = pace.tokens_a_second(), pace.seconds_left()
     parts = (

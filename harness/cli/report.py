@@ -12,7 +12,7 @@ from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 from harness.names import printable
 
-VERDICT = "best"  # the report that answers what a sweep is made for; its words stand first
+VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
 
 
 def report(
@@ -67,7 +67,7 @@ def write(
         from harness.runs.comparable import raw_text, reasons, unpaired
         from harness.runs.frame import make_frame
         from harness.runs.store import read_run
-        from harness.runs.write import show, tell, tell_skipped, write_reports
+        from harness.runs.write import print_skipped, print_words, show, write_reports
 
         frame = make_frame(runs, tasks, mixed=mixed)
         records = {run: read_run(run) for run in runs}
@@ -77,17 +77,18 @@ def write(
         written = write_reports(frame, folder, chosen, note)
     if note:
         screen.print(note, style="bold", highlight=False)
-    verdict = {name: told for name, told in written.words.items() if name == VERDICT}
-    tell(verdict, screen)
+    verdict = {name: words for name, words in written.words.items() if name == VERDICT}
+    print_words(verdict, screen)
     show(frame, screen)
-    tell({name: told for name, told in written.words.items() if name not in verdict}, screen)
-    tell_skipped(written, screen)
+    rest = {name: words for name, words in written.words.items() if name not in verdict}
+    print_words(rest, screen)
+    print_skipped(written, screen)
     unscored = frame.loc[(frame["status"] == "failed") & frame["value"].notna(), "reason"].unique()
     for reason in unscored:
         screen.print(f"No score: {reason}", highlight=False, markup=False, soft_wrap=True)
     screen.print("\nTables and figures:", highlight=False)
     for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
         first, *others = (file.suffix for file in files)
-        told = " ".join([f"{printable(str(stem))}{first}", *others])
-        screen.print(f"  {told}", highlight=False, soft_wrap=True)
+        names = " ".join([f"{printable(str(stem))}{first}", *others])
+        screen.print(f"  {names}", highlight=False, soft_wrap=True)
     return not (len(unscored) or written.failed)

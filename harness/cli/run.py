@@ -51,7 +51,7 @@ def run(
         done = measured(pairs, ray)
     folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
     reports = folders[0] if len(specs) == 1 else folders[0].parent
-    # Models of one sweep may have different tokenizers: then they stand apart, under a note.
+    # Models of one sweep may have different tokenizers: then they are kept apart, under a note.
     with keeping(folders):
         whole = write(folders, reports_of(reports), None, specs[0].task, mixed=len(folders) > 1)
     for plan, _ in pairs:

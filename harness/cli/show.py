@@ -71,7 +71,9 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
 
 def _time(plan: Plan, work: Sequence[Batch], machine: str) -> str:
     seconds = Pace.of(plan, work, known_rates(plan, machine)).seconds_left()
-    return "unknown on this machine yet" if seconds is None else f"about {duration(seconds)} here"
+    if seconds is None:
+        return "unknown on this machine yet"
+    return f"about {duration(seconds)} here" if seconds >= 1 else "less than a second here"
 
 
 def left_out(plan: Plan, console: Console) -> None:

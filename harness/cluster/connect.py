@@ -24,7 +24,7 @@ QUIET = {
 
 
 @contextmanager
-def connected(spec: Spec, tell: Callable[[str], None]) -> Iterator[Cluster | None]:
+def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None]:
     """Connect to the cluster of a spec, or start one on this machine; None where it has neither.
 
     Raises UserError where Ray is not installed, or no cluster answers at the address.
@@ -42,15 +42,13 @@ def connected(spec: Spec, tell: Callable[[str], None]) -> Iterator[Cluster | Non
     with _quiet(), temporary as folder:
         try:
             yield (
-                _local(ray, spec, tell, folder)
-                if spec.cluster is None
-                else _joined(ray, spec, tell)
+                _local(ray, spec, say, folder) if spec.cluster is None else _joined(ray, spec, say)
             )
         finally:
             ray.shutdown()
 
 
-def _local(ray: Any, spec: Spec, tell: Callable[[str], None], folder: str) -> Cluster:
+def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Cluster:
     """Start Ray on this machine, with its own files in ``folder``; workers share the cores."""
     import torch
 
@@ -60,11 +58,11 @@ def _local(ray: Any, spec: Spec, tell: Callable[[str], None], folder: str) -> Cl
     _start(ray, address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder)
     device = _device(ray, spec)
     if device == "cuda" and ray.cluster_resources().get("GPU", 0) < count:
-        tell(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
-    return Cluster(count, device, threads, tell)
+        say(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
+    return Cluster(count, device, threads, say)
 
 
-def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
+def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
     """Connect to a running cluster; a worker a GPU, or a worker a node where there is none."""
     address = str(spec.cluster)
     host, _, port = address.rpartition(":")
@@ -94,7 +92,7 @@ def _joined(ray: Any, spec: Spec, tell: Callable[[str], None]) -> Cluster:
     nodes = sum(node["Alive"] for node in ray.nodes())
     count = spec.workers or max(1, int(has.get("GPU", 0)) if device == "cuda" else nodes)
     threads = 1 if device == "cuda" else max(1, int(has.get("CPU", 1)) // count)
-    return Cluster(count, device, threads, tell)
+    return Cluster(count, device, threads, say)
 
 
 def _start(ray: Any, **where: Any) -> None:

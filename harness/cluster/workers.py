@@ -33,7 +33,7 @@ class Cluster:
     count: int
     device: str
     threads: int
-    tell: Callable[[str], None]
+    say: Callable[[str], None]
 
 
 class Workers:
@@ -118,7 +118,7 @@ class Dispatch:
                 self._loaded(first)
 
     def _start_worker(self) -> None:
-        """Ask for one more worker; Ray starts it where and when there is room."""
+        """Request one more worker; Ray starts it where and when there is room."""
         checkpoint, spec = self.plan.checkpoint, self.plan.spec
         packed = spec.model == "reference" or not Path(checkpoint.name).is_dir()
         resolved = {
@@ -145,7 +145,7 @@ class Dispatch:
                 nowhere = 0 if self._room() else nowhere + 1  # a cloud may start a node meanwhile
                 gpu = " and a GPU" if self.cluster.device == "cuda" else ""
                 each = f"each needs {self.cluster.threads} processor cores{gpu}"
-                self.cluster.tell(f"Still waiting for a worker; {each}.")
+                self.cluster.say(f"Still waiting for a worker; {each}.")
             elif silent % SILENT == 0:
                 self._say_silent(silent * PATIENCE / 60)
         message = "no worker is left, nor a node that could hold one; what was measured is kept."
@@ -153,7 +153,7 @@ class Dispatch:
 
     def _say_silent(self, minutes: float) -> None:
         places = ", ".join(assignment.worker.place for assignment in self.busy.values())
-        self.cluster.tell(
+        self.cluster.say(
             f"No reply for {minutes:g} minutes from {places}. A long question can take as long; a "
             "process that is stopped or hangs can be killed: its samples are then given out again."
         )
@@ -179,7 +179,7 @@ class Dispatch:
             self.joined.append(facts)
             self.free.append(Loaded(worker, place))
         elif self.joined:
-            self.cluster.tell(f"Going on without one: {refused}")
+            self.cluster.say(f"Going on without one: {refused}")
         else:
             raise UserError(refused)
 
@@ -187,14 +187,14 @@ class Dispatch:
         """Start another worker for one that was lost; raise UserError where all are lost so."""
         self.lost += 1
         if self.lost < LOSSES:
-            told = "A worker was lost while it loaded the weights; another is asked for."
-            self.cluster.tell(told)
+            message = "A worker was lost while it loaded the weights; another is started."
+            self.cluster.say(message)
             self._start_worker()
             return
-        told = f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}"
+        message = f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}"
         if not self.free and not self.busy:
-            raise UserError(told) from None
-        self.cluster.tell(f"Going on without one: {told}")
+            raise UserError(message) from None
+        self.cluster.say(f"Going on without one: {message}")
 
     def _assign(self, worker: Loaded, batch: Batch, losses: int) -> None:
         streaming = worker.handle.answer.options(num_returns="streaming")
@@ -213,7 +213,7 @@ class Dispatch:
             self.free.append(assignment.worker)
         except self.ray.exceptions.RayError as error:
             del self.busy[stream]
-            self.cluster.tell(
+            self.cluster.say(
                 f"A worker was lost; its {len(assignment.left)} samples are given out again."
             )
             with suppress(self.ray.exceptions.RayError):

@@ -34,7 +34,7 @@ class Read:
 
 
 class Corpus:
-    """The documents of one name in a model's tokens, read when a task first asks for them."""
+    """The documents of one name in a model's tokens, read on a task's first use."""
 
     def __init__(self, documents: Documents, tokenizer: Any, trained_length: int) -> None:
         """Read nothing yet."""
@@ -89,7 +89,9 @@ def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str
     known = {*named, *named.values()}
     for key in docs:
         if key not in known:
-            message = f"docs names a task {key!r} that the sweep has not; {nearest(key, known)}."
+            message = (
+                f"docs names a task {key!r} that the sweep does not have; {nearest(key, known)}."
+            )
             raise UserError(message)
     opened = {given: open_documents(given) for given in docs.values()}
     found = {}
@@ -103,7 +105,7 @@ def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str
 
 
 def make_corpora(opened: Mapping[str, Documents], tokenizer: Any, trained_length: int) -> Corpora:
-    """Return the corpora of a tokenizer; documents are read when a task first asks for them."""
+    """Return the corpora of a tokenizer; documents are read on a task's first use."""
     distinct = {documents.label: documents for documents in opened.values()}
     corpora = {
         label: Corpus(documents, tokenizer, trained_length) for label, documents in distinct.items()
@@ -125,7 +127,7 @@ def _read(documents: Documents, tokenizer: Any) -> Read:
         size += len(text)
         _check_size(documents, size)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
-        if digest in seen:  # measured twice, it would feign a narrow interval
+        if digest in seen:  # measured twice, its interval would be too narrow
             left_out["repeated"] += 1
             continue
         seen.add(digest)
@@ -158,7 +160,7 @@ def _oddities(given: str, text: str) -> Entry:
 
 
 def _check_size(documents: Documents, size: int) -> None:
-    """Raise UserError before hours are spent on tokenizing a library."""
+    """Raise UserError before hours of tokenizing."""
     if size > LARGEST:
         message = (
             f"--docs {documents.label} holds more than {LARGEST:,} characters; take the first with "
@@ -168,11 +170,11 @@ def _check_size(documents: Documents, size: int) -> None:
 
 
 def _check_enough(documents: Documents, found: int) -> None:
-    """Raise UserError where fewer documents were found than asked for."""
+    """Raise UserError where fewer documents were found than wanted."""
     wanted = documents.count or 1
     if found < wanted and (documents.count or documents.min_tokens):
         message = (
             f"--docs {documents.label} holds {found} documents of {documents.min_tokens} tokens or "
-            f"more, not {wanted}; ask for fewer or shorter ones."
+            f"more, not {wanted}; give a smaller count or min_tokens."
         )
         raise UserError(message)

@@ -1,4 +1,4 @@
-"""Which method to use at which length, by how much it leads, or that the data cannot tell."""
+"""Which method to use at which length, by how much it leads, or that the data do not decide."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from harness.reports.stats.family import MOST_PAIRED
 from harness.reports.stats.needed import MARGIN
 from harness.reports.stats.paired import ENOUGH
 from harness.reports.stats.ranking import choice, ranking
-from harness.reports.stats.verdict import clause
+from harness.reports.stats.verdict import clause, failed
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
 
 RULE = (
-    "A method is told from another where the mean of the paired differences and the exact sign "
+    "Two methods are distinguished where the mean of the paired differences and the exact sign "
     "test agree, corrected for all pairs of methods at a length of a task (Holm, of more than "
-    f"{MOST_PAIRED} methods Bonferroni; 5 %), not for the rows of this table together; {ENOUGH} "
-    "documents are the least, and a method that failed on one that another has is not called "
+    f"{MOST_PAIRED} methods Bonferroni; 5 %), not for the rows of this table together. It needs at "
+    f"least {ENOUGH} documents, and a method that failed on one that another has is not called "
     "better. Failures rarer than one document in n / 3 may be on none of the n. In brackets: the "
-    "number that would tell the two in four of five sweeps, if they differ as seen; none: no "
-    f"difference worth measuring is seen, it is less than {100 * MARGIN[True]:.2g} % (accuracy: "
-    f"{100 * MARGIN[False]:.0f} point); ?: it cannot be told, as where the mean and most documents "
-    "disagree."
+    "number that would distinguish the two in four of five sweeps, if they differ as seen; none: "
+    f"the difference is negligible, less than {100 * MARGIN[True]:.2g} % (accuracy: "
+    f"{100 * MARGIN[False]:.0f} percentage point); ?: it is unknown, as where the mean and most "
+    "documents disagree."
 )
+FAILED = "†: it failed on documents or trials that are left out, which favours what is left."
 
 
 def make(frame: pd.DataFrame) -> pd.DataFrame:
@@ -34,11 +35,11 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
     Models that were asked the same questions have rows together too, for all their methods.
 
-    ``tied`` are the methods that the samples cannot tell from the best: the probabilities of all
-    pairs at a length are corrected together (Holm), so that the choice of the best is paid for.
+    ``tied`` are the methods that the samples do not distinguish from the best, by probabilities
+    corrected for all pairs at a length together (Holm), and so for the choice of the best.
     ``difference`` is the best less the runner-up, relative for perplexity; ``p`` is corrected;
-    ``needed`` are the units that would tell each of ``tied``. All is of the ``n`` units that the
-    methods share; those with too few of them are ``apart``.
+    ``needed`` are the units that would distinguish each of ``tied``. All is of the ``n`` units
+    that the methods share; those with too few of them are ``apart``.
     """
     return ranking(pd.concat([frame, together(frame)]))
 
@@ -50,14 +51,14 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         texts = [
             {
                 "length": f"{row['length']} ({row['relative_length']:.3g}×)",
-                "best": row["best"],
+                "best": _marked(row, row["best"]),
                 "the same measurement": row["same"],
                 "score [95 %]": sentences.score(row),
-                "runner-up": row["runner_up"],
+                "runner-up": _marked(row, row["runner_up"]),
                 "its score [95 %]": ""
                 if row["runner_up"] is None
                 else sentences.score(row, "runner_up_"),
-                "cannot be told from (units that would)": _tied(row),
+                "not distinguished from (units that would)": _tied(row),
             }
             for row in sentences.records(rows)
         ]
@@ -65,13 +66,18 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return made
 
 
+def _marked(row: Mapping[str, Any], name: str | None) -> str | None:
+    """Return a method's name, with a mark where it failed on units that its score leaves out."""
+    return f"{name} †" if name in failed(row) else name
+
+
 def _tied(row: Mapping[str, Any]) -> str:
-    """Return every method that is not told from the best with the number that would tell it."""
+    """Return every method not distinguished from the best with the number that would do so."""
     if row["tied"] is None:
         return ""
     counts = {"?": " (?)", "negligible": " (none)"}
     pairs = zip(row["tied"].split(", "), row["needed"].split(", "), strict=True)
-    return ", ".join(f"{name}{counts.get(n, f' ({n})')}" for name, n in pairs)
+    return ", ".join(f"{_marked(row, name)}{counts.get(n, f' ({n})')}" for name, n in pairs)
 
 
 def words(table: pd.DataFrame) -> list[str]:
@@ -83,14 +89,19 @@ def words(table: pd.DataFrame) -> list[str]:
         start = sentences.at(facts[0]) + (f", {model}:" if many else "")
         clauses = [clause(row, sentences.named(row, table)) for row in facts]
         told.append(" ".join([start, "; ".join(clauses) + "." + _choice(facts)]))
-    return [*told, RULE]
+    return told
+
+
+def legend(table: pd.DataFrame) -> list[str]:
+    """Say what the table's words and marks mean."""
+    return [RULE, FAILED] if table["failed"].notna().any() else [RULE]
 
 
 def _choice(facts: list[dict[str, Any]]) -> str:
-    """Return which methods no task speaks against."""
+    """Return which methods are best, or not distinguished from it, on every task."""
     if len(facts) < 2 or all(row["runner_up"] is None for row in facts):
         return ""
     kept = choice(facts)
     if not kept:
         return " No method is best on every task."
-    return f" Best or not told from it on every task: {sentences.listed(kept, last='or')}."
+    return f" Best or not distinguished from it on every task: {sentences.listed(kept, last='or')}."

@@ -27,7 +27,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         message = "no perplexity was measured"
         raise ValueError(message)
     if "bytes" not in asked or asked["bytes"].isna().all():
-        message = "no sample tells the bytes of its text; measure perplexity again to have them"
+        message = "no sample has the bytes of its text; measure perplexity again to have them"
         raise ValueError(message)
     known = asked.dropna(subset="bytes")
     sums = known.groupby(CELL, sort=False)[["weight", "bytes"]].sum().reset_index()

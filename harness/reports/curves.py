@@ -15,7 +15,7 @@ from harness.reports.stats.checkpoints import alike
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
-    "they may be told apart where bands overlap (differences)."
+    "they may be distinguished where bands overlap (differences)."
 )
 NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
 TAIL = "tail: the same last tokens are scored at every length."

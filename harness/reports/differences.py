@@ -38,7 +38,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def words(table: pd.DataFrame) -> list[str]:
-    """Say how many comparisons there are and which came out sure at every length beyond."""
+    """Say how many comparisons there are and how each came out."""
     told = []
     for (model, _, _), rows in table.groupby(["model", "task", "baseline"], sort=False):
         first = sentences.records(rows)[0]
@@ -48,9 +48,14 @@ def words(table: pd.DataFrame) -> list[str]:
         verdicts = real["verdict"].value_counts()
         counted = ", ".join(
             f"{verdicts.get(name, 0)} {name}"
-            for name in ("better", "worse", "not told apart", "not compared")
+            for name in ("better", "worse", "not distinguished", "not compared")
             if name in verdicts or name != "not compared"
         )
         of = f"{len(real)} comparison{'' if len(real) == 1 else 's'}"
         told.append(f"{start} against `{first['baseline']}`, {of}: {counted}.")
-    return [*told, key(table)]
+    return told
+
+
+def legend(table: pd.DataFrame) -> list[str]:
+    """Say what the table's words and marks mean."""
+    return [key(table)]

@@ -18,8 +18,8 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     its unscaled embedding at the longest length inside the window; ``low`` and ``high`` are the
     lengths up to which the score's whole interval, and any of it, lies there. Perplexity holds
     while it is no higher than there, document by document; ``low`` is the length up to which that
-    is sure, ``high`` that up to which it is not refuted. Empty: neither inside the window nor at
-    the first length beyond. What a method costs inside the window is for ``short_cost`` to say.
+    is significant, ``high`` that up to which it is not refuted. Empty: neither inside the window
+    nor at the first length beyond. What a method costs inside the window is in ``short_cost``.
     """
     return reach(frame, kept=kept)
 
@@ -34,9 +34,9 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         texts = [
             {
                 "scaling": row["scaling"],
-                "effective length": f"{_told(row, 'effective_length')}{_lacking(row)}",
-                "surely": _told(row, "low"),
-                "possibly": _told(row, "high"),
+                "effective length": f"{_length(row, 'effective_length')}{_lacking(row)}",
+                "at least (95 %)": _length(row, "low"),
+                "at most (95 %)": _length(row, "high"),
             }
             for row in sentences.records(ordered)
         ]
@@ -44,7 +44,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return made
 
 
-def _told(row: dict[str, Any], end: str) -> str:
+def _length(row: dict[str, Any], end: str) -> str:
     """Return "1024 (4×)", "≥ 2048 (8×)" at the longest length measured, "none" below the window."""
     if row[end] is None:
         return "none"
@@ -75,7 +75,7 @@ def words(table: pd.DataFrame) -> list[str]:
         told.append(
             f"{model}{measured}: {names} {verb} furthest, to "
             f"{'at least ' if furthest_length == first['longest'] else ''}{furthest_length} tokens "
-            f"({_sure(furthest)}){_on(furthest)}; {_rule(first)}."
+            f"({_intervals(furthest)}){_on(furthest)}; {_rule(first)}."
         )
     return told
 
@@ -88,13 +88,17 @@ def _on(furthest: list[dict[str, Any]]) -> str:
     return f", on {first['asked']} {first['units']}{lacking}"
 
 
-def _sure(furthest: list[dict[str, Any]]) -> str:
-    """Return from where to where the effective length may lie, given the intervals."""
-    lows = [row["low"] or 0 for row in furthest]
-    highs = [row["high"] or 0 for row in furthest]
-    ends = [str(min(lows)) if min(lows) else "less than the window", str(max(highs))]
-    over = max(highs) == furthest[0]["longest"]
-    return f"interval: {ends[0]} to {ends[1]}{' or more' if over else ''}"
+def _intervals(furthest: list[dict[str, Any]]) -> str:
+    """Return from where to where each effective length may lie, given its intervals."""
+    by_interval: dict[str, list[str]] = {}
+    for row in furthest:
+        low = row["low"] or "less than the window"
+        more = " or more" if row["high"] == row["longest"] else ""
+        by_interval.setdefault(f"{low} to {row['high']}{more}", []).append(row["scaling"])
+    if len(by_interval) == 1:
+        return f"interval: {next(iter(by_interval))}"
+    each = (f"{text} for {sentences.listed(names)}" for text, names in by_interval.items())
+    return f"intervals: {'; '.join(each)}"
 
 
 def _rule(row: dict[str, Any]) -> str:

@@ -84,4 +84,6 @@ def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
     sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
     keys = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
-    return " ".join([f"Keys per cell: {keys}.", LINE, *hatched])
+    alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
+    of = [f"{', '.join(alike)}."] if alike else []
+    return " ".join([*of, f"Keys per cell: {keys}.", LINE, *hatched])

@@ -38,7 +38,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def words(table: pd.DataFrame) -> list[str]:
-    """Say what costs nothing by construction, what costs surely, and what may."""
+    """Say what costs nothing by construction, what has a significant cost, and what may."""
     told: list[str] = []
     for (model, _), rows in table.groupby(["model", "task"], sort=False):
         facts = sentences.records(rows)
@@ -47,7 +47,12 @@ def words(table: pd.DataFrame) -> list[str]:
         told.append(f"{start} inside the window: {'; '.join(_clauses(facts))}.")
     if not table["fixed"].any():
         told.append(NO_FIXED)
-    return told if table["same"].all() else [*told, key(table)]
+    return told
+
+
+def legend(table: pd.DataFrame) -> list[str]:
+    """Say what the table's words and marks mean."""
+    return [] if table["same"].all() else [key(table)]
 
 
 def _clauses(facts: list[dict[str, Any]]) -> list[str]:
@@ -79,8 +84,8 @@ NO_FIXED = (
     "show no cost inside the window. Add one, as `yarn:factor=8`."
 )
 GROUPS = {
-    "worse": "surely worse than {own}",
-    "better": "surely better than {own}",
-    "not told apart": "not told apart from {own}",
-    "not compared": "not compared with {own}, for too few have the same samples",
+    "worse": "significantly worse than {own}",
+    "better": "significantly better than {own}",
+    "not distinguished": "not distinguished from {own}",
+    "not compared": "not compared with {own}, because too few samples are shared",
 }

@@ -13,7 +13,7 @@ from harness.reports.writing import sentences
 from harness.reports.writing.tables import text
 
 Key = tuple[str, str]  # a model and a task, or a scaling
-MOST = 4  # methods whose uneven reach is told in words
+MOST = 4  # methods whose uneven reach is given in words
 
 
 def make(frame: pd.DataFrame) -> pd.DataFrame:
@@ -21,9 +21,9 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
     ``TASK in window`` is the score at the longest length inside the window, ``TASK at longest``
     that at the longest of all, each as text with its interval; ``TASK best at`` has the lengths
-    beyond the window at which the method is the best or not told from it; ``TASK reach`` is the
-    effective length, of a task that can have one. Methods that coincide everywhere share a row;
-    the most often best come first.
+    beyond the window at which the method is the best or not distinguished from it; ``TASK reach``
+    is the effective length, of a task that can have one. Methods that coincide everywhere share
+    a row; the most often best come first.
     """
     table = coinciding(cells(frame))
     if table["score"].isna().all():
@@ -94,10 +94,12 @@ def words(table: pd.DataFrame) -> list[str]:
         top = int(rows["places"].max())
         first = rows[rows["places"] == top]["scaling"].tolist()
         if top and top == rows["out_of"].max() and len(first) == len(rows) > 1:
-            told.append(f"{start}Beyond the window no method is told from the best of any cell.")
+            told.append(
+                f"{start}Beyond the window no method is distinguished from the best of any cell."
+            )
         elif top and len(rows) > 1:
             told.append(
-                f"{start}Most often the best, or not told from it, beyond the window: "
+                f"{start}Most often the best, or not distinguished from it, beyond the window: "
                 f"{sentences.listed(first)}, in {top} of {rows['out_of'].max()} (task, length)."
             )
         if apart := [text for row in sentences.records(rows) if (text := uneven(row))]:

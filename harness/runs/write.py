@@ -67,7 +67,7 @@ def write_reports(
             for suffix in (*TABLES, *FIGURES):  # of an earlier sweep of this folder
                 (folder / f"{name}{suffix}").unlink(missing_ok=True)
         elif isinstance(made, pd.DataFrame):
-            written.words[report.label] = _words(report, made)
+            written.words[report.label] = _sentences(report, made, "words")
             parts = _parts(report, made, [note] if note else [])
             written.files += save_table(made, parts, folder / name)
         else:
@@ -75,22 +75,23 @@ def write_reports(
     return written
 
 
-def _words(report: Plugin, table: pd.DataFrame) -> list[str]:
-    """Return a table's sentences; a backtick in a name would end its `name`."""
-    if not hasattr(report.module, "words"):
-        return []
+def _sentences(report: Plugin, table: pd.DataFrame, *parts: str) -> list[str]:
+    """Return a table's ``words`` or ``legend``; a backtick in a name would end its `name`."""
     plain = table.map(lambda value: value.replace("`", "'") if isinstance(value, str) else value)
-    sentences: list[str] = report.module.words(plain)
-    return sentences
+    makers = [getattr(report.module, part) for part in parts if hasattr(report.module, part)]
+    return [sentence for made in makers for sentence in made(plain)]
 
 
 def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
     """Return each model's tables for people, with their sentences."""
+    said = ("words", "legend")
     if not hasattr(report.module, "readable"):
-        return [({report.label.partition(":")[0]: table}, [*_words(report, table), *note])]
+        return [
+            ({report.label.partition(":")[0]: table}, [*_sentences(report, table, *said), *note])
+        ]
     models = [rows for _, rows in table.groupby("model", sort=False)] if "model" in table else []
     return [
-        (report.module.readable(rows), [*_words(report, rows), *note])
+        (report.module.readable(rows), [*_sentences(report, rows, *said), *note])
         for rows in (models if len(models) > 1 else [table])
     ]
 
@@ -194,7 +195,7 @@ def _grid(texts: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
     return drawn
 
 
-def tell(words: Mapping[str, Sequence[str]], console: Console) -> None:
+def print_words(words: Mapping[str, Sequence[str]], console: Console) -> None:
     """Print the sentences of tables."""
     for name, sentences in words.items():
         if sentences:
@@ -207,7 +208,7 @@ def tell(words: Mapping[str, Sequence[str]], console: Console) -> None:
             console.print(line, highlight=False)
 
 
-def tell_skipped(written: Written, console: Console) -> None:
+def print_skipped(written: Written, console: Console) -> None:
     """Print why reports do not apply."""
     for name, reason in written.skipped.items():
         console.print(f"No {name}: {reason}", highlight=False, markup=False)

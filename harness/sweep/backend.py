@@ -61,14 +61,14 @@ def _replies(model: Any, plan: Plan, batch: Batch, sizes: Sizes) -> Iterator[tup
 
 
 def _follow(model: Any, passing: Passing) -> None:
-    """Let every decoder layer tell the tokens it took, as a part of those of all layers."""
+    """Let every decoder layer report the tokens it took, as a part of those of all layers."""
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
 
-    def told(_: Any, __: Any, output: Any) -> None:
+    def report(_: Any, __: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         if hidden.shape[-2] > ROWS:  # else it is a token of a text, which is seen by its answer
             passing(hidden.shape[-2] / len(layers))
 
     passing(0.0)  # the weights are loaded
     for layer in layers:
-        layer.register_forward_hook(told)
+        layer.register_forward_hook(report)

@@ -1,4 +1,4 @@
-"""How large a plan may be: what is more is refused with its number, before it is made."""
+"""How large a plan may be: a larger one is rejected with its number, before it is made."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_cells(methods: int, tasks: int, lengths: int) -> None:
     if cells > CELLS:
         message = (
             f"{methods:,} methods x {tasks:,} tasks x {lengths:,} lengths are {cells:,} cells;"
-            f" at most {CELLS:,} are planned: ask for fewer."
+            f" at most {CELLS:,} are planned; give fewer."
         )
         raise UserError(message)
 
@@ -31,7 +31,7 @@ def check_length(given: str, tokens: int) -> None:
 
 
 class Tally:
-    """Counts the questions of a plan and the tokens they keep, as they are asked."""
+    """Counts the questions of a plan and the tokens they keep."""
 
     def __init__(self) -> None:
         """Begin with none."""
@@ -53,7 +53,7 @@ class Tally:
 
     def _refuse(self, much: str) -> None:
         message = (
-            f"the plan has {much}, the most that one sweep may hold: ask for fewer lengths,"
+            f"the plan has {much}, more than one sweep may have; give fewer lengths,"
             " documents or trials, or for windows further apart."
         )
         raise UserError(message)

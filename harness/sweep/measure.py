@@ -1,4 +1,4 @@
-"""Measure what a plan asks for and the run folder lacks, sample by sample."""
+"""Measure the samples of a plan that the run folder lacks, one by one."""
 
 from __future__ import annotations
 

@@ -38,9 +38,9 @@ def estimate(plan: Plan, done: set[Key]) -> Cost:
 
 
 def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
-    """Return the fastest sizes that keep to the memory asked for.
+    """Return the fastest sizes that keep to ``max_memory``.
 
-    Raises UserError where even the smallest do not, telling how much they need.
+    Raises UserError where even the smallest do not, with how much they need.
     """
     limit = plan.spec.memory
     if limit is None or not work:
@@ -53,7 +53,7 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
             return sizes
     message = (
         f"--max-memory {plan.spec.max_memory} is too little: the weights and the longest question"
-        f" need about {min(needs.values()) / 2**20:,.0f} MiB; ask for shorter lengths or more."
+        f" need about {min(needs.values()) / 2**20:,.0f} MiB; give shorter lengths or more memory."
     )
     raise UserError(message)
 

@@ -1,4 +1,4 @@
-"""Grids of options: ``yarn:factor=[4,8]`` stands for ``yarn:factor=4`` and ``yarn:factor=8``."""
+"""Grids of options: ``yarn:factor=[4,8]`` is ``yarn:factor=4`` and ``yarn:factor=8``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 
 
 def expand(entry: str) -> list[str]:
-    """Return every entry that a grid stands for, the last option varying fastest.
+    """Return every entry of a grid, the last option varying fastest.
 
     Raises ValueError where brackets do not close, or hold nothing.
     """
@@ -21,7 +21,7 @@ def expand(entry: str) -> list[str]:
         return [entry]
     choices = [_choices(entry, part) for part in _parts(entry, options)]
     if prod(map(len, choices)) > MOST:
-        message = f"{entry!r} stands for more than {MOST} entries"
+        message = f"{entry!r} is more than {MOST} entries"
         raise ValueError(message)
     return [f"{name}{colon}{','.join(chosen)}" for chosen in product(*choices)]
 
@@ -45,6 +45,6 @@ def _choices(entry: str, part: str) -> list[str]:
     listed = LISTED.fullmatch(part)
     values = [value.strip() for value in listed[2].split(",")] if listed else []
     if listed is None or not all(values):
-        message = f"{part!r} in {entry!r} is no list of values; write option=[1,2]"
+        message = f"{part!r} in {entry!r} is not a list of values; write option=[1,2]"
         raise ValueError(message)
     return [f"{listed[1].strip()}={value}" for value in values]

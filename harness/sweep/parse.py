@@ -24,7 +24,7 @@ def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
     """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does."""
     specs = parse_all(file, flags)
     if len(specs) > 1:
-        message = f"{len(specs)} models are named where one is asked for."
+        message = f"{len(specs)} models are named; name one."
         raise UserError(message)
     return specs[0]
 
@@ -88,7 +88,7 @@ def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
         raise UserError(message)
     for name in names:
         if names.count(name) > 1:
-            message = f"{where}{SHORT.repr(name)} stands there twice; leave one out."
+            message = f"{where}{SHORT.repr(name)} is named twice; leave one out."
             raise UserError(message)
     models = [_split(name) for name in names]
     pinned = any("revision" in model for model in models)
@@ -134,7 +134,7 @@ def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Sp
         first = error.errors()[0]
         place = tuple(first["loc"])
         key = str(place[0])
-        reason = first["msg"].removeprefix("Value error, ")
+        reason = first["msg"].removeprefix("Value error, ").replace("Input should", "it must")
         if first["type"] == "literal_error" and isinstance(first["input"], str):
             known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
             reason = nearest(first["input"], known)

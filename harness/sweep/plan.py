@@ -147,7 +147,7 @@ def _beyond(checkpoint: Checkpoint, length: int) -> UserError | None:
 
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
-    """Refuse two of one label: their curves could not be told apart."""
+    """Reject two of one label: their curves would have one name."""
     labels = [plugin.label for plugin in plugins]
     for label in labels:
         if labels.count(label) > 1:
@@ -180,7 +180,7 @@ def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterato
     for question in asked:
         check_question(question)
         if question.length not in lengths:
-            message = f"{question.unit}: it asks {question.length} tokens, which is no length asked"
+            message = f"{question.unit}: its {question.length} tokens are not a length of the sweep"
             raise ValueError(message)
         tally.add(question)
         turn = turns[question.digest]

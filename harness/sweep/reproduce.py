@@ -41,14 +41,14 @@ class Outcome:
 
 
 def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool = False) -> Plan:
-    """Plan what a run's record asks for, and hold the plan to the record.
+    """Plan what a run's record describes, and check the plan against the record.
 
     ``places`` say where model and documents lie now. A record may come from anyone: what would run
     code that it names needs ``code``. Raises UserError where the record and what would be measured
     differ in anything that decides a number, naming the first such thing.
     """
     record = checked_run(folder)
-    checked_samples(folder)  # a damaged one is to be told before anything is measured
+    checked_samples(folder)  # a damaged one is rejected before anything is measured
     spec = parse(None, {**record["asked"], **places, "out": out})
     if not code:
         _check_no_code(folder, spec)
@@ -119,7 +119,7 @@ def surroundings(folder: Path, again: Path) -> list[str]:
 
 
 def compare(folder: Path, again: Path) -> Outcome:
-    """Set the samples of both runs beside each other, those that both records ask for."""
+    """Compare the samples of both runs, of the questions in the first record."""
     was, now = read_samples(folder), read_samples(again)
     asked = [
         (cell["key"], question)

@@ -47,7 +47,7 @@ Length = Annotated[str, AfterValidator(_length)]
 
 
 class Spec(BaseModel):
-    """A sweep over one model, as it was asked for.
+    """A sweep over one model, as given.
 
     Each setting is declared here once: the field names are the flags, the keys of a sweep file and
     the keyword arguments from Python, and the descriptions are their help. In Python ``scaling``
@@ -97,9 +97,7 @@ class Spec(BaseModel):
         "auto", description="auto, float32, bfloat16 or float16."
     )
     device: str = Field("auto", description="auto, cpu, cuda, cuda:1, …")
-    offline: bool = Field(
-        False, description="Ask the hub for nothing; what its cache holds will do."
-    )
+    offline: bool = Field(False, description="Send no request to the hub; use what its cache has.")
     max_memory: str | None = Field(
         None,
         description="Bytes that weights and work may take: 800MiB, 12GB; default: what is fastest.",
@@ -133,7 +131,7 @@ class Spec(BaseModel):
     @field_validator("scaling", "task", "length", mode="before")
     @classmethod
     def _as_texts(cls, value: Any) -> Any:
-        """Take YAML's numbers for what they are, and one thing for a list of one."""
+        """Accept YAML's numbers, and one entry for a list of one."""
         items = value if isinstance(value, list | tuple) else [value]
         if not items:
             message = "name at least one"
@@ -186,7 +184,7 @@ class Spec(BaseModel):
     @field_validator("max_memory", mode="before")
     @classmethod
     def _a_size(cls, value: Any) -> Any:
-        """Take a number of bytes for what it is, and refuse what is no size."""
+        """Accept a number of bytes; reject what is not a size."""
         text = str(value) if _is_whole(value) else value
         if isinstance(text, str):
             size(text)

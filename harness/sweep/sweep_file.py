@@ -1,4 +1,4 @@
-"""A sweep file: settings in YAML, and the line on which each stands."""
+"""A sweep file: settings in YAML, with the line of each."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from harness.errors import UserError, reason
 from harness.names import nearest
 from harness.reading import read_regular
 
-CARRIED = (
+BUNDLED = (
     Path(__file__).parent.parent / "published" / "sweeps"
 )  # sweeps of published settings, by name
 LARGEST = 2**20  # bytes
 DIGITS = 30  # characters of a number
-PUZZLING = re.compile(r"[-+]?0\d|.*:")  # octal and base 60, to YAML
+MISREAD = re.compile(r"[-+]?0\d|.*:")  # octal and base 60, to YAML
 Place = tuple[str | int, ...]  # a key, or a key and what follows below it
 
 
@@ -38,17 +38,17 @@ class Sheet:
         return f"{self.file}{line}: " if self.file else ""
 
 
-def carried() -> dict[str, str]:
+def bundled() -> dict[str, str]:
     """Return the sweeps that come with the program: by name, the first line of each."""
-    files = sorted(CARRIED.glob("*.yaml"))
+    files = sorted(BUNDLED.glob("*.yaml"))
     return {f.stem: f.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for f in files}
 
 
 def read_sheet(given: Path) -> Sheet:
-    """Read a sweep file, or the carried one of this name; raise UserError for what is none."""
+    """Read a sweep file, or the bundled one of this name; raise UserError for any other content."""
     file = _place(given)
     if file.suffix == ".py":
-        message = f"{file} is no sweep file but code; name it as --scaling {file} or --task {file}."
+        message = f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
         raise UserError(message)
     try:
         content = read_regular(file, limit=LARGEST)
@@ -63,14 +63,14 @@ def read_sheet(given: Path) -> Sheet:
 
 
 def _place(given: Path) -> Path:
-    named = CARRIED / f"{given}.yaml"
+    named = BUNDLED / f"{given}.yaml"
     own = given.suffix or len(given.parts) != 1 or given.exists()
     return named if not own and named.exists() else given
 
 
 def _meant(given: Path) -> str:
-    """Return which included sweeps there are, where a name was given rather than a file."""
-    return "" if given.suffix else f"; of the included sweeps, {nearest(str(given), carried())}"
+    """Return which bundled sweeps there are, where a name was given rather than a file."""
+    return "" if given.suffix else f"; of the bundled sweeps, {nearest(str(given), bundled())}"
 
 
 def _parsed(file: Path, content: bytes) -> Sheet:
@@ -98,14 +98,14 @@ def _parsed(file: Path, content: bytes) -> Sheet:
 
 
 def _check_scalars(file: Path, node: yaml.Node) -> None:
-    """Refuse, before it is computed, what YAML makes more or something else of than a person does.
+    """Reject, before it is computed, what YAML reads as more than a person does, or differently.
 
     010 is 8 to it and 1:30 is 90; numbers of a million digits and merges of merges take for ever.
     """
     waiting, seen = [node], {id(node)}
     while waiting:
         node = waiting.pop()
-        told = _puzzling(node)
+        told = _misread(node)
         if told:
             message = f"{file}, line {node.start_mark.line + 1}: {told}."
             raise UserError(message)
@@ -115,11 +115,11 @@ def _check_scalars(file: Path, node: yaml.Node) -> None:
         seen |= set(map(id, found))
 
 
-def _puzzling(node: yaml.Node) -> str:
+def _misread(node: yaml.Node) -> str:
     kind = node.tag.rpartition(":")[2]
     if kind in ("int", "float") and len(node.value) > DIGITS:
         return f"a number of {len(node.value):,} characters; at most {DIGITS} are read"
-    if kind == "int" and PUZZLING.match(node.value):
+    if kind == "int" and MISREAD.match(node.value):
         return f"{node.value} is another number in YAML; write it plain"
     return "merges (<<) are not read; write the settings out" if kind == "merge" else ""
 
@@ -131,6 +131,6 @@ def _note(sheet: Sheet, place: Place, node: yaml.Node) -> None:
     if place in sheet.lines:
         first = sheet.lines[place]
         line = node.start_mark.line + 1
-        message = f"{sheet.file}, line {line}: {place[-1]} stands on line {first} too; keep one."
+        message = f"{sheet.file}, line {line}: {place[-1]} is on line {first} too; keep one."
         raise UserError(message)
     sheet.lines[place] = node.start_mark.line + 1

@@ -18,23 +18,23 @@ LENGTH = re.compile(r"(?=.*[1-9])([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kKx]))?)([kKx]?)
 
 
 def size(text: str) -> int:
-    """Return the bytes that 800MiB, 12GB or 4096 stand for; raise ValueError for what is none."""
+    """Return the bytes of 800MiB, 12GB or 4096; raise ValueError for any other text."""
     found = SIZE.fullmatch(text)
     if found is None:
-        message = f"{SHORT.repr(text)} is no size; write 800MiB, 12GiB, 12GB or bytes"
+        message = f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes"
         raise ValueError(message)
     return int(Fraction(found[1]) * UNITS[found[2]])
 
 
 def tokens(text: str, trained_length: int) -> int:
-    """Return the tokens that 512, 4k or 1.5x stand for, a part of one rounded.
+    """Return the tokens of 512, 4k or 1.5x, a part of one rounded.
 
-    Raises ValueError for what is no length.
+    Raises ValueError for any other text.
     """
     found = LENGTH.fullmatch(text)
     if found is None:
         given = SHORT.repr(text)
-        message = f"{given} is no length; write 512, 4k (4096), or 2x or 1.5x (of the window)"
+        message = f"{given} is not a length; write 512, 4k (4096), or 2x or 1.5x (of the window)"
         raise ValueError(message)
     unit = {"": 1, "k": 1024, "x": trained_length}
     return round(Fraction(found[1]) * unit[found[2].lower()])

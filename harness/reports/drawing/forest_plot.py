@@ -25,8 +25,9 @@ def forest(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list
     percent = facts[0]["relative"] or facts[0]["metric"] == "accuracy"
     axes.xaxis.set_major_locator(MaxNLocator(3, min_n_ticks=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed(100 * x if percent else x)))
-    unit = " (%)" if facts[0]["relative"] else " (points)" if percent else ""
-    axes.set_xlabel(f"Difference{unit},\n{facts[0]['better']} is better", fontsize=SIZE - 1)
+    what = "Percentage points" if percent else "Difference"
+    what = "Difference (%)" if facts[0]["relative"] else what
+    axes.set_xlabel(f"{what},\n{facts[0]['better']} is better", fontsize=SIZE - 1)
 
 
 def _row(axes: Axes, row: dict[str, Any], place: int, look: Look) -> None:
@@ -34,12 +35,12 @@ def _row(axes: Axes, row: dict[str, Any], place: int, look: Look) -> None:
     if row["same"]:
         axes.text(0, place, "=", ha="center", va="center", color=GREY, fontsize=SIZE)
         return
-    sure = row["verdict"] in ("better", "worse")
+    decided = row["verdict"] in ("better", "worse")
     if row["low"] is not None:
         axes.hlines(place, row["low"], row["high"], color=look.color, linewidth=1.1)
     axes.add_line(Line2D(
         [row["difference"]], [place], marker=look.marker or "o", color=look.color, markersize=4.5,
-        markerfacecolor=look.color if sure else "white", linestyle="", label=row["scaling"],
+        markerfacecolor=look.color if decided else "white", linestyle="", label=row["scaling"],
     ))  # fmt: skip
     axes.update_datalim([(row["difference"], place)])
     if row["status"] != "ok":

@@ -67,7 +67,7 @@ def draw(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
 
 
 def _numbers(axes: Axes, shares: NDArray[np.float64], mesh: QuadMesh) -> None:
-    """Write percent into the cells, in the one of black and white that stands out more."""
+    """Write percent into the cells, in black or white, whichever has more contrast."""
     for (row, column), share in np.ndenumerate(shares):
         if np.isnan(share):
             continue

@@ -14,7 +14,7 @@ LINE = 1.2 * (SIZE - 1) / 72  # inches from one name to the next
 
 
 def fit(names: Sequence[str]) -> bool:
-    """Tell whether names can stand at the lines' ends in place of a legend."""
+    """Return whether names fit at the lines' ends in place of a legend."""
     return 1 < len(names) <= MOST_LINES and max(map(len, names)) <= LONGEST
 
 

@@ -15,7 +15,7 @@ from harness.reports.drawing.style import REST, Look, foot, looks
 from harness.reports.stats.cells import coinciding
 from harness.reports.stats.measure import LOWER
 
-DISTINCT = 12  # methods beside ``none`` that are told apart; of more the FEW best stand out
+DISTINCT = 12  # methods beside ``none`` that get a look of their own; of more only the FEW best do
 FEW = 6
 LONGEST = 60  # letters of a name
 FIXED = "Long dashes: the same frequencies at every length, as a fixed factor is served."
@@ -49,7 +49,7 @@ class Methods:
         self, figure: Figure, panels: Sequence[Axes], note: str, *, named: bool = False,
         more: Mapping[str, Artist] | None = None,
     ) -> None:  # fmt: skip
-        """Put legend and note under the panels; ``named`` if names stand at the lines already.
+        """Put legend and note under the panels; ``named`` if the lines have their names already.
 
         ``more`` are entries beside those of the methods.
         """
@@ -81,10 +81,10 @@ def methods(frame: pd.DataFrame) -> Methods:
         if "none" in label.split(" = "):
             plain.add(names[scaling])
     best = [names[scaling] for scaling in _ranked(known) if scaling in names]
-    told = [name for name in best if name not in plain]
-    told = told if len(told) <= DISTINCT else told[:FEW]
+    own = [name for name in best if name not in plain]
+    own = own if len(own) <= DISTINCT else own[:FEW]
     fixed = {names[scaling] for scaling in fixed_factors(known) if scaling in names}
-    look = looks(list(names.values()), told={*told, *plain}, plain=plain, fixed=fixed)
+    look = looks(list(names.values()), distinct={*own, *plain}, plain=plain, fixed=fixed)
     return Methods(names, look, best, fixed)
 
 

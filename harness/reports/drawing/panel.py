@@ -137,7 +137,7 @@ def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: floa
 
 
 def _mark_part(axes: Axes, table: pd.DataFrame) -> None:
-    """Write at every point that lacks samples how many it stands on."""
+    """Write at every point that lacks samples how many it has."""
     for row in table[table["score"].notna() & (table["status"] != "ok")].itertuples():
         axes.annotate(
             str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), fontsize=SIZE - 2,

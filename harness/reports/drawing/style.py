@@ -64,20 +64,20 @@ class Look:
     width: float = 1.2
 
 
-REST = Look("0.72", "", "-", "0.72", 0.7)  # one of many that are not told apart
+REST = Look("0.72", "", "-", "0.72", 0.7)  # one of many without a look of their own
 
 
 def looks(
-    names: Sequence[str], *, told: Collection[str], plain: Collection[str] = (),
+    names: Sequence[str], *, distinct: Collection[str], plain: Collection[str] = (),
     fixed: Collection[str] = (),
 ) -> dict[str, Look]:  # fmt: skip
-    """Give every name a look by its order among those ``told`` apart; the others are grey.
+    """Give every name a look by its order among those that are ``distinct``; the others are grey.
 
     ``plain`` is the black baseline. Dashes are those of ``fixed`` factors; markers differ, and
-    colours that come again have hollow ones, so that grey print tells as much.
+    colours that come again have hollow ones, so that grey print shows as much.
     """
     found = {}
-    own = [name for name in names if name in told and name not in plain]
+    own = [name for name in names if name in distinct and name not in plain]
     for name in names:
         if name in plain:
             found[name] = Look("black", "o", "--", "black")
@@ -158,7 +158,7 @@ def wrapped(text: str, letters: int) -> list[str]:
 def spaced(labels: Sequence[str], places: Sequence[float]) -> list[str]:
     """Blank the tick labels that would touch another; ``places`` are in inches.
 
-    First and last are set before the others: they tell how far a figure goes.
+    First and last are set before the others: they show how far a figure goes.
     """
     kept: set[int] = set()
     halves = [
@@ -189,7 +189,7 @@ def tick_label(length: int, trained_length: int) -> str:
 
 
 def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:
-    """Return how many panels stand side by side: one per kind where that fits, else a square."""
+    """Return how many panels are side by side: one per kind where that fits, else a square."""
     if 1 < kinds <= most:
         return kinds
     return min(most, 2 if panels == 4 else panels)

@@ -14,7 +14,7 @@ from harness.reports.stats.paired import ENOUGH, SURE
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
 
-TOLD = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
+COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
 FOUND = ("value", "low", "high", "p")
 
 
@@ -23,7 +23,7 @@ def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
 
     ``low`` and ``high`` hold for one row, ``low_all`` and ``high_all`` for all pairs of methods
     at a length together (Bonferroni), as ``p_all`` does (Holm), by which ``verdict`` says better,
-    worse or not told apart: the comparisons and the verdicts are those of ``best``. Methods with
+    worse or not distinguished: the comparisons and the verdicts are those of ``best``. Methods with
     the baseline's frequencies are "same"; those with too few units in common with the others are
     "not compared"; a relative difference of -0.1 is 10 % lower.
     """
@@ -67,7 +67,7 @@ def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[
     values = {name: getattr(found, name, None) for name in FOUND}
     value = 0.0 if same else values.pop("value")
     return {
-        **{name: cell[name] for name in TOLD}, "score": score.score, "measure": how.name,
+        **{name: cell[name] for name in COPIED}, "score": score.score, "measure": how.name,
         "baseline": baseline, "better": "lower" if how.lower else "higher",
         "relative": how.relative, "units": how.units, "n": found.n if found else of.own[one],
         "asked": of.asked, "status": of.status(one), "difference": value, **values,
@@ -90,10 +90,10 @@ def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def signed(row: dict[str, Any]) -> str:
-    """Return "−26.8% [−33, −20]", with "?" where it is not told apart, "=" for the same.
+    """Return "−26.8% [−33, −20]", with "?" where it is not distinguished, "=" for the same.
 
-    "*" marks what one unit carries, "†" what leaves out units on which the method failed; units
-    that are lacking are told: "(20 of 23)".
+    "*" marks a difference that depends on one unit, "†" a method that failed on units left out;
+    "(20 of 23)" counts the units where some lack.
     """
     if row["same"]:
         return "="
@@ -103,9 +103,11 @@ def signed(row: dict[str, Any]) -> str:
     percent = row["relative"] or row["metric"] == "accuracy"
     ends = [row["difference"], row["low"], row["high"]]
     texts = ["" if end is None else _signed(end, percent=percent) for end in ends]
-    unit = "%" if row["relative"] else " pt" if percent else ""
+    unit = "%" if row["relative"] else " pp" if percent else ""
     around = f" [{texts[1]}, {texts[2]}]" if all(texts) else ""
-    marks = f"{' ?' if row['verdict'] == 'not told apart' else ''}{' *' if row['carrier'] else ''}"
+    marks = (
+        f"{' ?' if row['verdict'] == 'not distinguished' else ''}{' *' if row['carrier'] else ''}"
+    )
     marks += " †" if row["failed"] else ""
     return f"{texts[0]}{unit}{around}{lacking}{marks}"
 
@@ -115,11 +117,11 @@ def key(table: pd.DataFrame) -> str:
     real = table[~table["same"]]
     units = " and ".join(dict.fromkeys(table["units"]))
     told = [
-        f"Paired by {units}; sure is what the mean and the sign test agree on, corrected for all "
+        f"Paired by {units}; better or worse: the mean and the sign test agree, corrected for all "
         f"pairs of methods at a length (Holm, of more than {MOST_PAIRED} methods Bonferroni; 5 %), "
         "not for the lengths and tasks together.",
-        "Brackets: 95 % intervals of each comparison alone; ?: not told apart; =: the same "
-        "measurement.",
+        "Brackets: 95 % intervals of each comparison alone; pp: percentage points; ?: not "
+        "distinguished; =: the same measurement.",
     ]
     if table["baseline"].nunique() > 1:
         told.append(
@@ -129,19 +131,19 @@ def key(table: pd.DataFrame) -> str:
     few = real[real["enough"].eq(False)]
     if len(few):
         told.append(
-            f"Of {few['n'].min()} {few['units'].iloc[0]} nothing is called sure; {ENOUGH} are the "
-            "least."
+            f"{few['n'].min()} {few['units'].iloc[0]} are too few for a verdict; it needs at least "
+            f"{ENOUGH}."
         )
     if (real["n"] < real["asked"]).any():
         told.append(f"(… of …): on the {units} that all methods compared have.")
     if real["failed"].any():
         told.append(
-            f"†: it failed on {units} that are left out, so that the difference flatters it and it "
-            "is not called better."
+            f"†: it failed on {units} that are left out; what is left favours it, so it is not "
+            "called better."
         )
-    carried = real[real["carrier"].notna()]
-    if len(carried):
-        names = sentences.listed(list(dict.fromkeys(carried["carrier"])))
+    single = real[real["carrier"].notna()]
+    if len(single):
+        names = sentences.listed(list(dict.fromkeys(single["carrier"])))
         told.append(f"*: without one document it changes by more than half: {names}.")
     return " ".join(told)
 

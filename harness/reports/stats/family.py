@@ -24,7 +24,7 @@ from harness.reports.writing import sentences
 
 MOST_PAIRED = 40  # of more methods every one is compared with the best and the baseline alone
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
-KEPT = 0.75  # of the units that the fullest method has; who shrinks all to less is set apart
+KEPT = 0.75  # of the units that the fullest method has; a method that leaves fewer is left out
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ class Family:
         return None if found is None or found.p is None else min(1.0, found.p * self.count)
 
     def verdict(self, one: str, other: str) -> str:
-        """Return same, better, worse, not told apart, or not compared: one verdict for all reports.
+        """Return same, better, worse, not distinguished or not compared, for all reports.
 
         Better or worse is said where the mean and the exact sign test agree, corrected, and there
         are enough units. A method that failed on a unit that the other has is not called better.
@@ -111,14 +111,14 @@ class Family:
         if found is None:
             return "not compared"
         if p is None or p >= SURE or not found.enough:
-            return "not told apart"
+            return "not distinguished"
         first = (found.value < 0) == self.how.lower
         if self.lost[one if first else other] - self.lost[other if first else one]:
-            return "not told apart"
+            return "not distinguished"
         return "better" if first else "worse"
 
     def needed(self, one: str, other: str) -> int | None:
-        """Return how many units would tell a pair under this family's correction."""
+        """Return how many units would distinguish a pair under this family's correction."""
         found, p = self.between(one, other), self.p(one, other)
         if found is None or p is None or (p < SURE and found.enough):
             return None
@@ -138,7 +138,7 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
     of = _shared(every, KEPT if how.made != "unknown" else 1.0)
 
     def score(name: str) -> Score:
-        """Return the score of what is compared; of what is set apart, its own."""
+        """Return the score of what is compared; of what is left out, its own."""
         fewer = name in of and of[name] != every[name]
         return scored(of[name], how) if fewer else made[name]
 

@@ -37,7 +37,7 @@ class Measure:
 
     @property
     def relative(self) -> bool:
-        """Whether differences are told as shares of the score, as those of perplexity are."""
+        """Whether differences are given as shares of the score, as those of perplexity are."""
         return self.made == "exp"
 
 

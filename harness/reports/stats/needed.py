@@ -1,4 +1,4 @@
-"""How many units would tell two methods apart, under the rule that is applied."""
+"""How many units would distinguish two methods, under the rule that is applied."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MARGIN = {True: 0.005, False: 0.01}  # relative (0.5 %), or in the score's own u
 
 
 def negligible(value: float, *, relative: bool) -> bool:
-    """Tell whether a difference is too small to be worth measuring."""
+    """Return whether a difference is too small to be worth measuring."""
     return abs(value) < MARGIN[relative]
 
 

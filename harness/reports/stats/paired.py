@@ -1,4 +1,4 @@
-"""Two methods on the same documents or trials: how they differ and how surely."""
+"""Two methods on the same documents or trials: how they differ and how significantly."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy import special
 
 from tasks._intervals import LEVEL, Ratio, jackknife, ratios
 
-SURE = 1 - LEVEL  # below it a corrected probability is called sure
+SURE = 1 - LEVEL  # below it a corrected probability is significant
 # A method that fails on one document in seven is on none of 20 in 5 % of samples: of fewer
 # documents no test can tell the mean of such methods.
 ENOUGH = 20
@@ -25,7 +25,7 @@ class Difference:
 
     ``p`` is the largest of three: that of the mean, that of the mean if the unit that speaks most
     against it were met once more, and that of the exact sign test of how many units are ``lower``
-    and ``higher``. ``enough`` says whether ``n`` units allow to call anything sure. ``carrier`` is
+    and ``higher``. ``enough`` says whether ``n`` units are enough for a verdict. ``carrier`` is
     the one unit without which the difference changes by more than half. ``mean`` is what the mean
     says, None of shares; ``kept`` how much of its distance from 0, in standard errors, is left
     with the unit met once more. ``relative``: 0.1 is 10 % higher. What n is too small to tell is
@@ -76,7 +76,7 @@ def of_means(
 ) -> list[Difference]:
     """Return of every column (units, columns) the mean of differences of sums, by their weights.
 
-    ``relative``: the sums are of logarithms, and differences are told as shares.
+    ``relative``: the sums are of logarithms, and differences are given as shares.
     """
     value, wide = apart.sum(axis=0), np.broadcast_to(weights, apart.shape)
     # Met once more: the unit that speaks most against the mean.

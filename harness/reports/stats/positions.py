@@ -36,7 +36,7 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _tail(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Tell which samples score only the last tokens of their window, however short that is."""
+    """Return which samples score only the last tokens of their window, however short that is."""
     none = pd.Series(data=False, index=frame.index)
     return frame["protocol"] == "tail" if "protocol" in frame else none
 

@@ -1,4 +1,4 @@
-"""The methods of every length in order of their scores, and which are told from the best."""
+"""The methods of every length by their scores, and which are distinguished from the best."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harness.reports.stats.measure import Measure, measure
 from harness.reports.stats.needed import negligible
 
 Row = dict[str, Any]
-TOLD = ("model", "task", "metric", "trained_length", "length", "relative_length")
+COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length")
 
 
 def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, task and length with the best score and what it leads by.
 
-    ``tied`` are the methods that the samples cannot tell from the best: the probabilities of all
-    pairs at a length are corrected together (Holm), so that the choice of the best is paid for.
+    ``tied`` are the methods that the samples do not distinguish from the best, by probabilities
+    corrected for all pairs at a length together (Holm), and so for the choice of the best.
     ``difference`` is the best less the runner-up, relative for perplexity.
     """
     rows = []
@@ -44,7 +44,7 @@ def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
     level = [other for other in order[1:] if of.verdict(other, best) != "worse"]
     first, second = of.score(best), of.score(runner) if runner else None
     return {
-        **{name: facts[name] for name in TOLD},
+        **{name: facts[name] for name in COPIED},
         "measure": how.name, "better": "lower" if how.lower else "higher", "units": how.units,
         "best": best, "same": ", ".join(of.groups[best]) or None,
         "score": first.score, "low": first.low, "high": first.high, "n": of.n, "asked": of.asked,
@@ -81,7 +81,7 @@ def _gap(of: Family, best: str, runner: str | None) -> Row:
 
 
 def _needed(of: Family, best: str, other: str) -> str:
-    """Return how many units would tell the two, "negligible", or "?" where none can be told."""
+    """Return how many units would distinguish the two, "negligible", or "?" where it is unknown."""
     found = of.between(other, best)
     if found is not None and negligible(found.value, relative=of.how.relative):
         return "negligible"
@@ -89,7 +89,7 @@ def _needed(of: Family, best: str, other: str) -> str:
 
 
 def choice(facts: list[Row]) -> list[str]:
-    """Return the methods that every one of these rows calls best, or cannot tell from it."""
+    """Return the methods that are best, or not distinguished from it, in each of these rows."""
     allowed = [
         [row["best"], *(row["same"] or "").split(", "), *(row["tied"] or "").split(", ")]
         for row in facts

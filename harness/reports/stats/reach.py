@@ -44,7 +44,7 @@ def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
 
 
 def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
-    """Return the cell that stands for the model itself: the longest inside the window."""
+    """Return the cell of the model itself: the longest inside the window."""
     inside = here[(here["length"] <= here["trained_length"]) & here["score"].notna()]
     for name in ("none", "native"):
         known = inside[inside["scaling"] == name]
@@ -66,7 +66,7 @@ def _row(
 ) -> dict[str, Any]:
     """Walk up the lengths of one method beyond that of the model's own score.
 
-    What it costs there is for ``short_cost`` to say: a hair's breadth of it ends no reach.
+    What it costs there is for ``short_cost`` to say: a small cost ends no reach.
     """
     least = None if how.lower else kept * float(own["score"])
     found: dict[str, int | None] = dict.fromkeys(ENDS)
@@ -98,9 +98,10 @@ def _holds(
     how: Measure,
     least: float | None,
 ) -> tuple[dict[str, bool], int]:
-    """Tell whether a length holds, by its score, surely and possibly, and of how many units.
+    """Return whether a length holds, by its score and both ends of its interval; on how many units.
 
-    Where the method failed on some, it does not surely; of too few it possibly does.
+    Where the method failed on some, it does not hold by the lower end; with too few units it holds
+    by the upper end alone.
     """
     if cell["score"] is None:
         return dict.fromkeys(ENDS, False), 0
@@ -122,7 +123,7 @@ def _holds(
 
 
 def _within(value: float, low: float | None, high: float | None, least: float) -> dict[str, bool]:
-    """Hold a value and the ends of its interval to a least; without an interval nothing is sure."""
+    """Compare a value and the ends of its interval with a least; no interval proves nothing."""
     return {
         "length": value >= least,
         "low": low is not None and low >= least,

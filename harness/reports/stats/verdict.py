@@ -15,7 +15,7 @@ def clause(row: Mapping[str, Any], measured: str) -> str:
 
 
 def _found(row: Mapping[str, Any], measured: str) -> str:
-    """Say which method is best and from which it is told."""
+    """Say which method is best and from which it is distinguished."""
     if row["metric"] == "accuracy" and row["score"] == 0:
         return f"no method has a {measured} above 0 ({row['n']} {row['units']})"
     extreme = "lowest" if row["better"] == "lower" else "highest"
@@ -27,7 +27,7 @@ def _found(row: Mapping[str, Any], measured: str) -> str:
     first = f"`{row['best']}`{same}{_failed(row)} has the {extreme} {measured}"
     first += f", {sentences.score(row)}"
     if row["runner_up"] is None:
-        return f"{first} ({'all methods are the same here' if row['same'] else 'it stands alone'})"
+        return f"{first} ({'all methods are the same here' if row['same'] else 'the only method'})"
     second = f"`{row['runner_up']}` {sentences.score(row, 'runner_up_')}"
     if row["difference"] is None:
         return f"{first}, before {second}; scores that are no mean of samples are not compared"
@@ -40,15 +40,15 @@ def _found(row: Mapping[str, Any], measured: str) -> str:
 
 
 def _level(row: Mapping[str, Any], first: str) -> str:
-    """Say what the best is not told from, and what would tell it."""
+    """Say what the best is not distinguished from, and how many units would do so."""
     tied = row["tied"].split(", ")
     if row["score"] == row["runner_up_score"]:
         first = first.replace(" has the ", " has, as others, the ", 1)
     told = f"{first}, but {row['n']} {row['units']} "
     if row["enough"] is False:
-        told += f"are too few to tell it (at least {ENOUGH}) "
+        told += f"are too few to distinguish it (at least {ENOUGH}) "
     else:
-        told += "cannot tell it "
+        told += "do not distinguish it "
     needed = dict(zip(tied, row["needed"].split(", "), strict=True))
     told += f"from {sentences.listed(tied)}"
     counts = {name: int(n) for name, n in needed.items() if n.isdigit()}
@@ -58,16 +58,21 @@ def _level(row: Mapping[str, Any], first: str) -> str:
     if counts:
         some = dict.fromkeys((min(counts.values()), max(counts.values())))
         about = " to ".join(f"{n:,}" for n in some)
-        notes.append(f"about {about} would tell {sentences.listed(list(counts))}, if as seen")
+        notes.append(f"about {about} would distinguish {_those(list(counts), tied)}, if as seen")
     if small:
-        notes.append(f"no difference worth measuring is seen from {sentences.listed(small)}")
+        notes.append(f"the difference from {_those(small, tied)} is negligible")
     if unknown:
-        notes.append(f"how many would tell {sentences.listed(unknown)} cannot be told")
+        notes.append(f"how many would distinguish {_those(unknown, tied)} is unknown")
     return f"{told} ({'; '.join(notes)})"
 
 
+def _those(names: list[str], tied: list[str]) -> str:
+    """Return the names, or a pronoun for all that the sentence has listed before."""
+    return sentences.listed(names) if len(names) < len(tied) else "it" if len(tied) == 1 else "them"
+
+
 def _carrier(row: Mapping[str, Any]) -> str:
-    """Warn where one unit carries the difference."""
+    """Warn where the difference depends on one unit."""
     if row["carrier"] is None:
         return ""
     return f", which changes by more than half without `{row['carrier']}`"
@@ -78,7 +83,7 @@ def _units(row: Mapping[str, Any]) -> str:
     told = ""
     if row["n"] < row["asked"]:
         told = f", on the {row['n']} of {row['asked']} {row['units']} that all have"
-    for name, text in (("lacking", "lacks some"), ("apart", "set apart")):
+    for name, text in (("lacking", "lacks some"), ("apart", "left out")):
         if row[name] is not None and (name == "apart" or row["n"] < row["asked"]):
             pairs = [pair.rpartition(" ") for pair in row[name].split(", ")]
             listed = ", ".join(f"`{one}` has {n} of {row['asked']}" for one, _, n in pairs)

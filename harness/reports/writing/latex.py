@@ -32,7 +32,7 @@ def latex(table: pd.DataFrame, caption: str) -> str:
     made = []
     for number, (piece, width) in enumerate(pieces, start=1):
         part = f" (Part {number} of {len(pieces)}.)" if len(pieces) > 1 else ""
-        # The sentences stand under the last part; the others have the title alone.
+        # The sentences are under the last part; the others have the title alone.
         told = caption if number == len(pieces) else caption.partition(". ")[0].rstrip(".") + "."
         made.append(_float(piece, _sentence(told) + part, "table" if width <= COLUMN else "table*"))
     return "\n".join(made)

@@ -25,11 +25,13 @@ def named(row: Mapping[Any, Any], table: pd.DataFrame) -> str:
 
 
 def size(value: float, *, relative: bool, metric: str) -> str:
-    """Return the size of a difference without its sign: "12.3 %", "8 points", "0.31"."""
+    """Return the size of a difference without its sign: "12.3 %", "8 percentage points"."""
     if relative:
         times = 1 + value
         return f"{times:.3g} times" if times >= 3 else f"{abs(100 * value):.3g} %"
-    return f"{abs(100 * value):.0f} points" if metric == "accuracy" else f"{abs(value):.3g}"
+    return (
+        f"{abs(100 * value):.0f} percentage points" if metric == "accuracy" else f"{abs(value):.3g}"
+    )
 
 
 def gap(row: Mapping[Any, Any]) -> str:

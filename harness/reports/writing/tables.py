@@ -59,7 +59,7 @@ def page(parts: Sequence[Part]) -> str:
 
 
 def parted(widths: Sequence[float], room: float) -> list[list[int]]:
-    """Return which columns stand side by side in this room; every part begins with the first."""
+    """Return which columns fit side by side in this room; every part begins with the first."""
     parts: list[list[int]] = [[0]]
     for index in range(1, len(widths)):
         taken = sum(widths[other] for other in parts[-1])
