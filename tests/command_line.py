@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.runs.store import SAMPLES
+from tasks import perplexity
 
 SETTINGS: dict[str, list[str]] = {
     "length": ["5x", "8x"],
@@ -43,6 +45,14 @@ def sweep(model: Path, docs: Path | str, folder: Path, **changes: Sequence[str])
     for flag, values in {**SETTINGS, "device": ["cpu"], **changes}.items():
         words += [f"--{flag}", *values]
     return words
+
+
+def write_task(change: Callable[[str], str]) -> list[str]:
+    """Write mine.py, the built-in perplexity but for a change, and return the names of both."""
+    text = inspect.getsource(perplexity)
+    assert change(text) != text
+    Path("mine.py").write_text(change(text))
+    return ["./mine.py:tail=16", "perplexity:tail=16"]
 
 
 def samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:

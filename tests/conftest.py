@@ -24,10 +24,10 @@ os.environ |= {
 import pytest
 import torch
 
+from harness import plugins
 from harness.cli.app import main
 from harness.model.checkpoint import Checkpoint, open_checkpoint
 from harness.model.weights import load_weights
-from harness.plugins import names
 from harness.runs import write
 from tests.command_line import MANY, Outcome, Ropewalk, sweep
 from tests.tiny import save_tiny
@@ -72,7 +72,7 @@ def _few_reports() -> Iterator[None]:
 @pytest.fixture
 def every_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run in this process write every report, as it does for a user."""
-    monkeypatch.setattr(write, "names", names)
+    monkeypatch.setattr(write, "names", plugins.names)
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.plugins import ROOT
 from harness.rope import patch as machine
 from harness.runs.store import RUN, SAMPLES
-from tests.command_line import MINE, Ropewalk, samples, sweep
+from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"]}
 PICKY = MINE.replace("    return", "    1 / (512 - length)\n    return")
@@ -87,17 +86,9 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def task(change: Callable[[str], str]) -> list[str]:
-    """Write a user's task, the built-in perplexity but for one change, and return its name."""
-    text = (ROOT / "tasks" / "perplexity.py").read_text()
-    assert change(text) != text
-    Path("mine.py").write_text(change(text))
-    return ["./mine.py:tail=16", "perplexity:tail=16"]
-
-
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any]) -> None:
     """The sample has a status and the sentence, the others count, and it is graded again later."""
-    names = task(
+    names = write_task(
         lambda text: re.sub(
             r"(def grade.*\n.*\n)", r'\1    1 / (question.unit != "document-1.txt")\n', text
         )
@@ -121,7 +112,7 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
 @pytest.mark.parametrize("value", ["math.nan", "math.inf", '"x"'])
 def test_a_grade_that_is_no_number_is_a_failure(value: str, run: Callable[..., Any]) -> None:
     """What no file of numbers can hold is not averaged, and costs only its task."""
-    names = task(lambda text: text.replace("unit, math.fsum(answer.nll),", f"unit, {value},"))
+    names = write_task(lambda text: text.replace("unit, math.fsum(answer.nll),", f"unit, {value},"))
     assert run(task=names).status == 1
     table = pd.read_csv(Path("run") / "reports" / "scores.csv")
     assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
@@ -131,7 +122,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
     run: Callable[..., Any], ropewalk: Ropewalk
 ) -> None:
     """Tables and curves are made of the other tasks, now and from the files, and it is told why."""
-    names = task(
+    names = write_task(
         lambda text: text.replace("    low, high = found", "    1 / 0\n    low, high = found")
     )
     for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
@@ -208,10 +199,8 @@ def test_a_task_is_graded_with_its_own_documents(
 ) -> None:
     """Of two tasks with documents each, every grade reads the passages of its own."""
     grade = '"tokens": len(answer.nll), **losses}'
-    text = (ROOT / "tasks" / "perplexity.py").read_text()
-    assert text.count(grade) == 1
     named = grade.replace("}", ', "read": source.passages()[0].name}')
-    Path("mine.py").write_text(text.replace(grade, named))
+    write_task(lambda text: text.replace(grade, named))
     Path("other.txt").write_text("other words " * 200)
     Path("sweep.yaml").write_text(
         f"model: {tiny}\ndocs:\n  perplexity: {docs}\n  mine: other.txt\nscaling: [none]\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import pickle
@@ -21,10 +22,11 @@ from hypothesis import strategies as st
 from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
-from harness.plugins import ROOT
 from harness.sweep.parse import parse_all
 from harness.sweep.spec import Spec
 from harness.sweep.sweep_file import read_sheet
+from scaling import pi
+from tests import ROOT
 from tests.tiny import save_tiny
 
 LOUD = 'from pathlib import Path\nPath(r"{marker}").write_text("run")\n'
@@ -209,7 +211,7 @@ class TestNames:
         (texts / f"short{HOSTILE.replace('/', '')}.txt").write_text("too short")
         model = shutil.copytree(tiny, tmp_path / HOSTILE.replace("/", ""))
         own = tmp_path / f"{HOSTILE.replace('/', '').replace(':', '')}.py"
-        shutil.copy(ROOT / "scaling" / "pi.py", own)
+        shutil.copy(inspect.getfile(pi), own)
         words = ["--model", model, "--docs", texts, "--task", "perplexity:tail=16"]
         run = tmp_path / "\x1b[2Jrun"
         words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", run]

@@ -9,8 +9,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.plugins import ROOT
-from tests.command_line import MINE, Ropewalk, samples, sweep
+from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["5x"]}
 SAMPLE = "Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)"
@@ -30,10 +29,7 @@ def mine(run: Callable[..., Any]) -> Callable[[str, str], Any]:
     """Return a sweep of the built-in perplexity, and of a copy of it with one change."""
 
     def call(before: str, after: str) -> Any:
-        text = (ROOT / "tasks" / "perplexity.py").read_text()
-        assert text.count(before) == 1
-        Path("mine.py").write_text(text.replace(before, after))
-        return run(task=["./mine.py:tail=16", "perplexity:tail=16"])
+        return run(task=write_task(lambda text: text.replace(before, after, 1)))
 
     return call
 

@@ -13,12 +13,12 @@ from typing import Any
 from cyclopts import App, CycloptsError, UnknownOptionError
 from rich.text import Text
 
-from harness.cli import new
 from harness.cli.check import check
 from harness.cli.compare import compare
 from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
 from harness.cli.inspect import inspect
 from harness.cli.list import list_
+from harness.cli.new import new
 from harness.cli.report import report
 from harness.cli.rerun import rerun
 from harness.errors import UserError, reason
@@ -48,7 +48,7 @@ def _mistaken(error: CycloptsError) -> str:
 
 COMMANDS = {
     command.__name__.strip("_"): command
-    for command in (report, compare, rerun, inspect, check, list_)
+    for command in (report, compare, rerun, inspect, check, list_, new)
 }
 app = App(
     name="ropewalk",
@@ -58,9 +58,6 @@ app = App(
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
 )
-beginnings = App(name="new", help="Write a file to begin a plug-in of your own with.")
-for beginning in (new.method, new.bands, new.task, new.report):
-    beginnings.command(beginning)
 # Its flags are the settings of a sweep, whose module takes half a second: loaded when it is named.
 app.command(
     "harness.cli.run:run",
@@ -69,7 +66,6 @@ app.command(
 )
 for name, command in COMMANDS.items():
     app.command(command, name=name)
-app.command(beginnings)
 
 
 def main(arguments: list[str] | None = None) -> Any:

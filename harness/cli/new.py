@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from harness.cli.console import COMPLETE, screen
 
@@ -27,52 +28,21 @@ NEXT = {
 }
 
 
-def method(name: str, /, *, out: Path = Path()) -> int:
-    """Write NAME.py, a scaling method of ten lines that runs as it is.
+def new(
+    kind: Literal["method", "bands", "task", "report"], name: str, /, *, out: Path = Path()
+) -> int:
+    """Write NAME.py, a plug-in of ten lines or so that runs as it is.
 
     Args:
-        name: The method's name; the file is NAME.py.
+        kind: What it is; bands: a method that moves relative positions.
+        name: Its name; the file is NAME.py.
         out: The folder it goes to; default: this one.
     """
-    return _begin("method", name, out)
-
-
-def bands(name: str, /, *, out: Path = Path()) -> int:
-    """Write NAME.py, a method that moves relative positions and runs as it is.
-
-    Args:
-        name: The method's name; the file is NAME.py.
-        out: The folder it goes to; default: this one.
-    """
-    return _begin("bands", name, out)
-
-
-def task(name: str, /, *, out: Path = Path()) -> int:
-    """Write NAME.py, a task that runs as it is.
-
-    Args:
-        name: The task's name; the file is NAME.py.
-        out: The folder it goes to; default: this one.
-    """
-    return _begin("task", name, out)
-
-
-def report(name: str, /, *, out: Path = Path()) -> int:
-    """Write NAME.py, a report that runs as it is.
-
-    Args:
-        name: The report's name; the file is NAME.py.
-        out: The folder it goes to; default: this one.
-    """
-    return _begin("report", name, out)
-
-
-def _begin(what: str, name: str, out: Path) -> int:
     from harness.methods.template import begin
 
-    file = begin(what, name, out)
+    file = begin(kind, name, out)
     given = file if file.is_absolute() else f"./{file}"
-    told, *commands = (line.format(file=given, name=name) for line in NEXT[what])
-    text = "\n".join([f"Wrote {file}. {told}", *(f"  {command}" for command in commands)])
+    what, *commands = (line.format(file=given, name=name) for line in NEXT[kind])
+    text = "\n".join([f"Wrote {file}. {what}", *(f"  {command}" for command in commands)])
     screen.print(text, highlight=False, markup=False, soft_wrap=True)
     return COMPLETE
