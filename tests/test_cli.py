@@ -378,7 +378,7 @@ class TestRefused:
             (
                 {"task": "passkey:trial=3"},
                 "passkey has no option 'trial'; did you mean 'trials'? "
-                "known: depths, filler, trials.",
+                "known: chat, depths, filler, trials.",
             ),
             (
                 {"task": "passkey", "length": "64"},

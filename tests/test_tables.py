@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.cli import report as command
 from harness.reports.writing.latex import COLUMN, PAGE, latex
 from harness.reports.writing.tables import heading, page
-from harness.runs.write import grids, save_csv, show, tell, write_reports
+from harness.runs.write import grids, print_words, save_csv, show, write_reports
 from tests.frames import sweep
 
 FRAME = sweep()
@@ -47,7 +47,9 @@ def test_no_number_is_broken_in_a_narrow_terminal(terminal: Console) -> None:
 def test_a_sentence_is_not_broken_inside_an_interval(terminal: Console) -> None:
     """Percent signs and the ends of an interval stay with their numbers."""
     for start in range(20):
-        tell({"best": ["x" * start + " words 13.5 [9.7, 18.7], 26.8 % [19.6, 33.4]" * 4]}, terminal)
+        print_words(
+            {"best": ["x" * start + " words 13.5 [9.7, 18.7], 26.8 % [19.6, 33.4]" * 4]}, terminal
+        )
     lines = printed(terminal)
     assert all(line.count("[") == line.count("]") for line in lines)
     assert not any(line.strip().startswith("%") for line in lines)
