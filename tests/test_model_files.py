@@ -201,7 +201,7 @@ def test_each_error_of_weights_has_its_own_sentence(folder: Path) -> None:
     safe({**weights, "model.norm.weight": torch.ones(7)}, folder / "model.safetensors")
     _refused(folder, r"do not fit its config: model.norm.weight is \(7,\), by the config \(32,\)")
     (folder / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    _refused(folder, "the file is damaged, or not whole")
+    _refused(folder, "the file is damaged or incomplete")
     (folder / "model.safetensors").write_bytes(whole)
     (folder / "model.safetensors").unlink()
     _refused(folder, "has no weights in safetensors; .*--allow-pickle")

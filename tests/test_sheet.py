@@ -58,7 +58,7 @@ def run(*words: object) -> int:
         ("# first\n\nlength:\n  - 512\n  - 4q\n", 5, "length: '4q' is not a length; write 512"),
         ("model: a\nscaling:\n- none\n- {pi: 4}\n", 4, "scaling: it must be a valid string"),
         ("scaling:\n- none\n- yarn:factor=[4,\n", 3, "scaling: the brackets of 'yarn:factor=[4,'"),
-        ("scaling:\n- pi:factor=[]\n", 2, "scaling: 'factor=[]' in 'pi:factor=[]' is no list of"),
+        ("scaling:\n- pi:factor=[]\n", 2, "scaling: 'factor=[]' in 'pi:factor=[]' is not a list"),
         ("task: passkey\nseed: often\n", 2, "seed: it must be a valid integer"),
         ("task: passkey\nseed: 1\ntask: [perplexity]\n", 3, "task is on line 1 too; keep one."),
         ("docs:\n  passkey: a\n  passkey: b\n", 3, "passkey is on line 2 too; keep one."),

@@ -70,7 +70,7 @@ def test_the_verdict_stands_before_the_tables(
     """What is best is read first, other sentences after the scores."""
     monkeypatch.setattr(command, "screen", terminal)
     monkeypatch.setattr("harness.runs.frame.make_frame", lambda *_, **__: FRAME.assign(reason=None))
-    monkeypatch.setattr("harness.runs.store.read_run", lambda _: {})
+    monkeypatch.setattr("harness.runs.store.read_run", lambda _: {"tasks": {}})
     monkeypatch.setattr("harness.runs.comparable.reasons", lambda _: [])
     command.write([tmp_path], tmp_path, ("best", "scores", "differences"))
     lines = printed(terminal)

@@ -94,9 +94,7 @@ def words(table: pd.DataFrame) -> list[str]:
         top = int(rows["places"].max())
         first = rows[rows["places"] == top]["scaling"].tolist()
         if top and top == rows["out_of"].max() and len(first) == len(rows) > 1:
-            told.append(
-                f"{start}Beyond the window no method is distinguished from the best of any cell."
-            )
+            told.append(f"{start}Beyond the window no method is distinguished from the best.")
         elif top and len(rows) > 1:
             told.append(
                 f"{start}Most often the best, or not distinguished from it, beyond the window: "
