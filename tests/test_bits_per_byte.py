@@ -56,7 +56,7 @@ def test_longer_tokens_change_perplexity_and_not_bits() -> None:
 
 def test_samples_without_bytes_are_said_to_have_none() -> None:
     """Runs of before, and tasks without text, have no such table and say why."""
-    with pytest.raises(ValueError, match="no sample tells the bytes of its text"):
+    with pytest.raises(ValueError, match="no sample has the bytes of its text"):
         bits_per_byte.make(sweep())
     keys = sweep()[lambda rows: rows["metric"] != "perplexity"]
     with pytest.raises(ValueError, match="no perplexity was measured"):

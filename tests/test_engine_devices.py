@@ -23,7 +23,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     fused = torch.nn.functional.scaled_dot_product_attention
 
     def noted(*given: Any, **named: Any) -> torch.Tensor:
-        asked_for.append(named["attn_mask"])
+        asked_for.append(named.get("attn_mask"))
         return fused(*given, **named)
 
     for module in (packed_attention, sdpa, trunk):

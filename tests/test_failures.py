@@ -89,8 +89,8 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any]) -> None:
     """The sample has a status and the sentence, the others count, and it is graded again later."""
     names = write_task(
-        lambda text: re.sub(
-            r"(def grade.*\n.*\n)", r'\1    1 / (question.unit != "document-1.txt")\n', text
+        lambda text: text.replace(
+            "    each =", '    1 / (question.unit != "document-1.txt")\n    each ='
         )
     )
     done = run(task=names)

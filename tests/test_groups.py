@@ -43,7 +43,7 @@ def test_batches_change_no_bit(workers: int, plan: Plan, together: Answers) -> N
     """Few batches or many: every question has one answer, and it is the same bit for bit."""
     model, apart = ready(plan.checkpoint), {}
     for batch in split(plan.work(set()), workers):
-        for key, reply in replies(model, "cpu", batch.rotation, batch.questions, DEFAULT):
+        for key, reply in replies(model, plan.checkpoint, batch.rotation, batch.questions, DEFAULT):
             assert key not in apart
             apart[key] = reply.outcome
     assert apart == together
