@@ -74,7 +74,7 @@ def test_options_are_typed_and_defaults_filled_in() -> None:
 def test_the_seed_is_no_option_of_a_task() -> None:
     """The seed comes from --seed alone."""
     assert refused(lambda: load("task", "passkey:seed=3")) == (
-        "passkey has no option 'seed'; known: depths, filler, trials."
+        "passkey has no option 'seed'; known: chat, depths, filler, trials."
     )
 
 
