@@ -20,37 +20,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ropewalk as rw
 from harness.engine import answers
 from harness.errors import UserError
-from harness.model.checkpoint import Checkpoint, open_checkpoint
 from harness.model.weights import load_weights
 from tasks._types import Question
+from tests.adapters import opened, save
 from tests.command_line import Ropewalk, sweep
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 QUESTION = Question("q", 96, tuple(range(1, 97)), 1)
-KINDS: dict[str, Any] = {
-    "lora": peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], init_lora_weights=False),
-    "dora": peft.LoraConfig(
-        r=4, target_modules="all-linear", use_dora=True, use_rslora=True, init_lora_weights=False
-    ),
-    "whole": peft.LoraConfig(r=4, target_modules=["q_proj"], modules_to_save=["lm_head"]),
-    "ia3": peft.IA3Config(
-        target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"],
-        init_ia3_weights=False,
-    ),
-    "alora": peft.LoraConfig(r=4, target_modules=["q_proj"], alora_invocation_tokens=[1, 2],
-        task_type="CAUSAL_LM"),
-    "prefix": peft.PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"),
-}  # fmt: skip
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
-
-
-def save(base: Path, folder: Path, kind: str = "lora", seed: int = 0) -> Path:
-    """Save an adapter of seeded random weights, as training would leave it."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_pretrained(base)
-        peft.get_peft_model(model, deepcopy(KINDS[kind])).save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -62,14 +39,6 @@ def adapters(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
         return place / kind if (place / kind).exists() else save(tiny, place / kind, kind)
 
     return of
-
-
-def opened(base: Path, adapter: Path | None, **changes: Any) -> Checkpoint:
-    given = {"revision": None, "dtype": "float32", "device": "cpu", "allow_pickle": False}
-    return open_checkpoint(
-        str(base), **{**given, **changes}, trust_remote_code=False,
-        adapter=str(adapter) if adapter else None,
-    )  # fmt: skip
 
 
 def losses(model: Any) -> torch.Tensor:

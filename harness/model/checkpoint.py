@@ -20,7 +20,7 @@ from harness.model.files import file_hash, folder_hash, named_weights
 from harness.model.gguf import is_gguf, pretrained, quantization, split_as_told
 from harness.model.layers import position_limit
 from harness.model.meta import without_weights
-from harness.model.opening import label, open_config
+from harness.model.opening import label, open_config, packed
 from harness.rope.config import geometry_of, is_rotary, rescaled
 from scaling._types import Rope
 
@@ -49,7 +49,7 @@ class Checkpoint:
     allow_pickle: bool
     device_map: str | None = None
     positions: int | None = None  # for how many tokens a model has some, where that has an end
-    quantized: str | None = None  # the kind of a GGUF file's weights
+    quantized: str | None = None  # the kind of quantised weights
     adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
 
@@ -79,7 +79,9 @@ def open_checkpoint(
     ``elsewhere`` is the device of other processes, which this one need not have.
     """
     where, commit, config = open_config(name, revision, trust_remote_code)
-    quantized = quantization(where)
+    quantized, called = quantization(where), label(name, where)
+    if (kind := packed(config)) is not None:
+        quantized, called = kind, f"{called}-{kind}"
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     tokenizer = attempt("tokenizer", where, lambda: _tokenizer(where, options))
     check_whole(device_map, device)
@@ -93,7 +95,7 @@ def open_checkpoint(
     own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
     return Checkpoint(
         name=where,
-        label=label(name, where) + (f"+{added.name}" if added else ""),
+        label=called + (f"+{added.name}" if added else ""),
         revision=commit,
         fingerprint=own + (f"+{added.fingerprint}" if added else ""),
         config=config,

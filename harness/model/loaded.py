@@ -12,6 +12,7 @@ from harness.errors import UserError
 from harness.model.adapter import Adapter
 from harness.model.checkpoint import DTYPES, Checkpoint
 from harness.model.layers import position_limit
+from harness.model.opening import packed
 from harness.names import printable
 from harness.rope.config import geometry_of, is_rotary
 
@@ -51,6 +52,7 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
         device=str(model.device),
         trust_remote_code=False,
         allow_pickle=False,
+        quantized=packed(model.config),
         adapter=adapter,
         positions=None if is_rotary(model.config) else position_limit(model),
         loaded=model,

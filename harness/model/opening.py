@@ -80,6 +80,24 @@ def label(name: str, where: str) -> str:
     return last if known else f"{last}-{quantized}"
 
 
+def packed(config: Any) -> str | None:
+    """Return the kind of quantised weights, as bitsandbytes-8bit; None where they are not.
+
+    Its config says so; a GGUF file says it itself.
+    """
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    told: dict[str, Any] = found if isinstance(found, dict) else found.to_dict()
+    method = told.get("quant_method")
+    bits = told.get("bits") or (8 if told.get("load_in_8bit") else None)
+    kind = f"{bits or (4 if told.get('load_in_4bit') else '')}bit"
+    if isinstance(told.get("quant_type"), dict):  # of torchao
+        kind = str(told["quant_type"].get("default", {}).get("_type", "")).removesuffix("Config")
+    name = printable(str(getattr(method, "value", method)))
+    return f"{name}-{printable(kind)}" if kind not in ("", "bit") else name
+
+
 def _own_attention(config: Any) -> Any:
     """Return a config with which the library loads no attention or experts from the hub."""
     text = config.get_text_config()

@@ -46,7 +46,7 @@ def load_weights(checkpoint: Checkpoint) -> Any:
 def _load(checkpoint: Checkpoint) -> Any:
     """Return the model and the library's report on its tensors."""
     where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
-    if checkpoint.quantized is None:
+    if not is_gguf(where):
         named = named_weights(where, commit, checkpoint.config, allow_pickle=not safe)
         if commit is not None and (named or safe):
             fetch_weights(where, commit, named or {SAFE_WEIGHTS_NAME})
