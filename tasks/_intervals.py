@@ -57,12 +57,19 @@ class Ratio:
         return float(2 * stdtr(self.degrees, -abs(self.value) / (self.error * toward)))
 
 
-def proportion(hits: int, n: int) -> tuple[float, float]:
-    """Return the Wilson score interval of ``hits`` in ``n`` (Wilson 1927)."""
-    from scipy.stats import binomtest
+def proportion(hits: float, n: int) -> tuple[float, float]:
+    """Return the Wilson score interval of ``hits`` in ``n`` (Wilson 1927).
 
-    interval = binomtest(hits, n).proportion_ci(LEVEL, method="wilson")
-    return float(interval.low), float(interval.high)
+    Hits may be parts of trials, such as the share of values found: no spread of shares between 0
+    and 1 is wider than that of 0 and 1 alone, so the interval covers at least as often.
+    """
+    from scipy.special import ndtri
+
+    p, z = hits / n, float(ndtri((1 + LEVEL) / 2))
+    scale = 2 * (n + z**2)
+    center = (2 * n * p + z**2) / scale
+    half = z / scale * math.sqrt(4 * n * p * (1 - p) + z**2)
+    return 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
 
 
 def ratio(sums: Sequence[float], counts: Sequence[float]) -> Ratio:

@@ -1,8 +1,8 @@
-"""Build the pass key prompt, token by token, to an exact length."""
+"""Build prompts token by token, to an exact length: the pass key's, and what all others share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from random import Random
 from typing import Literal
@@ -65,27 +65,82 @@ def prompt(
 def frame(
     source: Source, key: int, *, chat: bool = False
 ) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return the tokens of introduction, needle, question and answer, which every prompt has.
+    """Return the tokens of introduction, needle, question and answer, which every prompt has."""
+    made = around(source, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
+    return made.head, continued(source, NEEDLE.format(key=key)), made.tail, made.answer
 
-    In a chat the user's message ends with the question, and REPLY begins the assistant's.
+
+@dataclass(frozen=True)
+class Frame:
+    """The tokens before a context and after it, and those of the answer."""
+
+    head: list[int]
+    tail: list[int]
+    answer: list[int]
+
+
+def around(
+    source: Source, before: str, after: str, reply: str, answer: str = "", *, chat: bool = False
+) -> Frame:
+    """Return what stands around a context; in a chat ``reply`` begins the assistant's message.
+
+    Raises ValueError where the tokenizer cannot write the answer apart from the question.
     """
     asked: list[int] = []
     if chat:
         opening, generation = source.chat()
-        head = [*opening, *continued(source, INTRODUCTION)]
-        asked, stem = [*continued(source, QUESTION), *generation], REPLY.lstrip()
+        head = [*opening, *continued(source, before)]
+        asked, stem = [*continued(source, after), *generation], reply.lstrip()
     else:
-        head, stem = [*source.opening, *source.encode(INTRODUCTION)], QUESTION + REPLY
+        head, stem = [*source.opening, *source.encode(before)], after + reply
     question = continued(source, stem)
-    whole = continued(source, f"{stem} {key}")
+    whole = continued(source, stem + answer)
     if whole[: len(question)] != question:
-        message = "the tokenizer merges the question with the answer; passkey cannot separate them"
+        message = "the tokenizer merges the question with the answer, so neither can be told apart"
         raise ValueError(message)
-    answer = whole[len(question) :]
-    if source.decode(answer).strip() != str(key):
-        message = f"the tokenizer cannot write {key}: it reads back as {source.decode(answer)!r}"
+    said = whole[len(question) :]
+    if source.decode(said).strip() != answer.strip():
+        told = f"the tokenizer cannot write {answer.strip()}: it reads back as"
+        message = f"{told} {source.decode(said)!r}"
         raise ValueError(message)
-    return head, continued(source, NEEDLE.format(key=key)), [*asked, *question], answer
+    return Frame(head, [*asked, *question], said)
+
+
+def inserted(
+    pieces: Iterable[Sequence[int]],
+    needles: Sequence[tuple[float, Sequence[int]]],
+    room: int,
+    end: Sequence[int] = (),
+) -> tuple[list[int], list[int]]:
+    """Return ``room`` tokens of needles between pieces, and where each needle begins.
+
+    A needle stands between two pieces, the nearest to its depth (0 before all, 1 after all); only
+    the last piece is cut, and then ends with ``end``. Raises ValueError where needles or pieces do
+    not fill the room.
+    """
+    free = room - sum(len(needle) for _, needle in needles)
+    tokens: list[int] = []
+    bounds = [0]
+    for piece in pieces:
+        if len(tokens) >= free:
+            break
+        tokens += piece
+        bounds.append(len(tokens))
+    if not 0 <= free <= len(tokens):
+        message = f"{free} tokens are left for the text around what it hides; it has {len(tokens)}"
+        raise ValueError(message)
+    if bounds[-1] > free and len(end) <= free - bounds[-2]:
+        tokens[free - len(end) : free] = end
+    bounds = [bound for bound in bounds if bound <= free]
+    cuts = [min(bounds, key=lambda b: abs(b - depth * free)) for depth, _ in needles]
+    made: list[int] = []
+    starts = [0] * len(needles)
+    done = 0
+    for place in sorted(range(len(needles)), key=lambda place: needles[place][0]):
+        made += tokens[done : cuts[place]]
+        done, starts[place] = cuts[place], len(made)
+        made += needles[place][1]
+    return made + tokens[done:free], starts
 
 
 def continued(source: Source, text: str) -> list[int]:

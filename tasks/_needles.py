@@ -1,0 +1,128 @@
+"""Build RULER's needle prompts: what they hide, between what, and how they ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
+from random import Random
+from typing import Literal, NamedTuple
+
+from tasks._prompt import FILLER, Frame, around, continued, inserted
+from tasks._retrieval import BETWEEN
+from tasks._sentences import sentences
+from tasks._types import Source
+from tasks._words import Kind, drawn
+
+Haystack = Literal["repeat", "documents", "needles"]
+NEEDLE = "One of the special magic {kind} for {key} is: {value}."
+ONE = (
+    "A special magic {kind} is hidden within the following text. Make sure to memorize it."
+    " I will quiz you about the {kind} afterwards.\n",
+    "What is the special magic {kind} for {asked} mentioned in the provided text?",
+    " The special magic {kind} for {asked} mentioned in the provided text is",
+)
+SEVERAL = (
+    "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
+    " I will quiz you about the {kind} afterwards.\n",
+    "What are all the special magic {kind} for {asked} mentioned in the provided text?",
+    " The special magic {kind} for {asked} mentioned in the provided text are",
+)
+
+
+class Setting(NamedTuple):
+    """A kind of needle test; ``keys`` are hidden, each with ``values``, and ``queries`` asked."""
+
+    haystack: Haystack = "repeat"
+    key: Kind = "words"
+    value: Kind = "numbers"
+    keys: int = 1
+    values: int = 1
+    queries: int = 1
+
+    @property
+    def answers(self) -> int:
+        """How many values a prompt asks for."""
+        return self.values * self.queries
+
+
+PRESETS = {
+    "single_1": Setting(),
+    "single_2": Setting("documents"),
+    "single_3": Setting("documents", value="uuids"),
+    "multikey_1": Setting("documents", keys=4),
+    "multikey_2": Setting("needles"),
+    "multikey_3": Setting("needles", "uuids", "uuids"),
+    "multivalue": Setting("documents", values=4),
+    "multiquery": Setting("documents", keys=4, queries=4),
+}
+
+
+class Hidden(NamedTuple):
+    """The keys of a prompt with their values; those asked for come first."""
+
+    pairs: list[tuple[str, list[str]]]
+    queries: int
+
+    @property
+    def answer(self) -> str:
+        """The values asked for, as a record has them."""
+        return BETWEEN.join(chain.from_iterable(v for _, v in self.pairs[: self.queries]))
+
+
+def hide(setting: Setting, draw: Random) -> Hidden:
+    """Draw keys and values."""
+    pairs = [
+        (drawn(setting.key, draw), [drawn(setting.value, draw) for _ in range(setting.values)])
+        for _ in range(max(setting.keys, setting.queries))
+    ]
+    return Hidden(pairs, setting.queries)
+
+
+def framed(source: Source, setting: Setting, hidden: Hidden, *, chat: bool) -> Frame:
+    """Return what stands around the haystack; of one value its tokens too."""
+    keys = [key for key, _ in hidden.pairs[: hidden.queries]]
+    asked = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
+    one = setting.answers == 1
+    kind = setting.value[:-1] if one else setting.value
+    before, after, reply = (t.format(kind=kind, asked=asked) for t in (ONE if one else SEVERAL))
+    if setting.haystack == "documents":  # elsewhere every sentence ends its line
+        after = f"\n{after}"
+    answer = f" {hidden.answer}" if one else ""
+    return around(source, before, after, reply, answer, chat=chat)
+
+
+def filler(source: Source, setting: Setting, longest: int, draw: Random) -> Iterable[list[int]]:
+    """Return the sentences of a haystack, of ``longest`` tokens or more."""
+    if setting.haystack == "documents":
+        return sentences(source, longest)
+    if setting.haystack == "repeat":
+        return repeat(continued(source, "".join(FILLER)))
+    found: list[list[int]] = []
+    held = 0
+    while held < longest:
+        found.append(_needle(source, setting, drawn(setting.key, draw), drawn(setting.value, draw)))
+        held += len(found[-1])
+    return found
+
+
+def _needle(source: Source, setting: Setting, key: str, value: str) -> list[int]:
+    text = NEEDLE.format(kind=setting.value, key=key, value=value)
+    return continued(source, f" {text}" if setting.haystack == "documents" else f"{text}\n")
+
+
+def context(
+    source: Source,
+    setting: Setting,
+    hidden: Hidden,
+    pieces: Iterable[Sequence[int]],
+    space: int,
+    depths: Sequence[float],
+) -> tuple[list[int], list[int]]:
+    """Return a haystack of ``space`` tokens, and where its needles begin, those asked for first.
+
+    ``depths`` are those of the needles, in the order of the hidden values.
+    """
+    needles = [_needle(source, setting, key, value) for key, vs in hidden.pairs for value in vs]
+    end = [] if setting.haystack == "documents" else continued(source, "\n")
+    made, starts = inserted(pieces, list(zip(depths, needles, strict=True)), space, end)
+    return made, starts[: setting.answers]

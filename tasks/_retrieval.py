@@ -1,0 +1,108 @@
+"""Ask for what a prompt hides, as a text or as targets, and score the share that is found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+from tasks._intervals import proportion
+from tasks._prompt import Frame
+from tasks._types import Answer, Fact, Question, Sample, Score, Source
+
+Form = Literal["text", "argmax"]
+FACTS = {
+    "depth": float, "trial": int, "answer": str, "needle": int, "found": str, "said": str,
+    "logprob": float, "needles": list,
+}  # fmt: skip
+MOST = 10_000  # trials of one length: a 95 % interval is then 2 points wide at the widest
+SHOWN = 400  # characters of a text that a record keeps
+BETWEEN = ", "  # answers in a record
+QUOTE = ' "\n'  # what may stand before an answer
+
+
+def check_trials(trials: int, depths: int = 1) -> None:
+    """Raise ValueError for a grid without trials, or of too many."""
+    if depths < 1 or trials < 1 or depths * trials > MOST:
+        message = (
+            f"it needs depths >= 1, trials >= 1 and {MOST} trials a length at the most"
+            f" (depths x trials), got {depths} and {trials}"
+        )
+        raise ValueError(message)
+
+
+def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
+    """Yield every depth, the trial, and a name of its own; the depths are evenly spaced."""
+    digits = max(2, len(str(depths)))
+    for index in range(depths):
+        depth = index / (depths - 1) if depths > 1 else 0.5
+        for trial in range(trials):
+            yield depth, trial, f"depth {depth:.{digits}f} trial {trial}"
+
+
+def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
+    """Return how many tokens a context has, beside its frame and ``new`` tokens or the answer.
+
+    Raises ValueError, with the least length, where the ``hidden`` tokens do not fit.
+    """
+    around = len(frame.head) + len(frame.tail) + (new or len(frame.answer))
+    if length <= around + hidden:
+        least = around + hidden + 1
+        message = (
+            f"a prompt and room for the answer need at least {least} tokens, length is {length}"
+        )
+        raise ValueError(message)
+    return length - around
+
+
+def question(
+    unit: str,
+    length: int,
+    frame: Frame,
+    context: Sequence[int],
+    facts: Mapping[str, Fact],
+    new: int,
+) -> Question:
+    """Return a question for a text of up to ``new`` tokens; of 0, for the answer as targets."""
+    prompt = [*frame.head, *context, *frame.tail]
+    whole = prompt if new else [*prompt, *frame.answer]
+    return Question(unit, length, whole, len(prompt), facts, new=new)
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    """Return the share of the answers that occur in a text, or whether targets are the argmax.
+
+    ``found`` of one answer is exact, where the text begins with it; format, where it comes later;
+    or wrong. Case does not count, as in RULER.
+    """
+    wanted = str(question.facts["answer"]).split(BETWEEN)
+    if not question.new:
+        return _targets(question, answer, source, wanted[0])
+    said = answer.text.lower()
+    hits = sum(one.lower() in said for one in wanted)
+    facts = {**question.facts, "said": answer.text[:SHOWN]}
+    if len(wanted) == 1:
+        first = said.lstrip(QUOTE)
+        begins = first.startswith(wanted[0].lower()) and not first[len(wanted[0]) :][:1].isalnum()
+        facts["found"] = "exact" if begins else "format" if hits else "wrong"
+    return Sample(question.unit, hits / len(wanted), 1, facts)
+
+
+def _targets(question: Question, answer: Answer, source: Source, wanted: str) -> Sample:
+    """Score 1 when greedy decoding gives exactly the answer, and then ends the word."""
+    said = source.decode(answer.argmax).lstrip(QUOTE)
+    same = answer.argmax[:-1] == tuple(question.tokens[question.start :])
+    found = same and not said[len(wanted) :][:1].isalnum()
+    facts = {
+        **question.facts,
+        "said": said[:SHOWN],
+        "found": "exact" if found else "wrong",
+        "logprob": -sum(answer.nll),
+    }
+    return Sample(question.unit, float(found), 1, facts)
+
+
+def score(samples: Sequence[Sample]) -> Score:
+    """Return the mean share of answers found, with a Wilson 95 % interval over trials."""
+    hits = sum(sample.value for sample in samples)
+    low, high = proportion(hits, len(samples))
+    return Score(hits / len(samples), low, high, len(samples))

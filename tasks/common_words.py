@@ -1,0 +1,99 @@
+"""RULER's common words: the ten words that a numbered list has most often (arXiv:2404.06654).
+
+Ten words occur 30 times among others that occur 3 times, after a short example; below 4096 tokens
+6 times and once. A text of ``new`` tokens is scored by the share of the ten words in it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from random import Random
+
+from tasks._prompt import around, continued
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, question, room, score
+from tasks._types import Fact, Question, Source
+from tasks._words import words
+
+__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+VERSION = 1
+METRIC = "recall"
+BEFORE = (
+    "Below is a numbered list of words. In these words, some appear more often than others."
+    " Memorize the ones that appear most often.\n"
+)
+AFTER = "\nQuestion: What are the 10 most common words in the above list?"
+REPLY = " Answer: The top 10 words that appear most often in the list are:"
+COMMON = 10
+# From which length on: how often common words and others occur, and in the example, of how many.
+OFTEN = {4096: ((30, 3), (10, 3), 40), 0: ((6, 1), (3, 1), 20)}
+
+
+def ask(
+    source: Source,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    new: int = 120,
+    trials: int = 25,
+    chat: bool = False,
+) -> Iterator[Question]:
+    """Yield ``trials`` lists of every length, of which only the last words are cut.
+
+    Raises ValueError where a list cannot fit, or needs more words than there are.
+    """
+    check_trials(trials)
+    known = words("noun", "adjective", "verb")
+    written = cache(lambda text: continued(source, text))
+    for length in lengths:
+        often, few, shown = next(times for least, times in OFTEN.items() if length >= least)
+        for trial in range(trials):
+            draw = Random(f"{seed}/{trial}")
+            sample, order = draw.sample(known, shown), draw.sample(known, len(known))
+            example = f"{BEFORE}{listed(repeated(sample, few, draw))}{AFTER}{REPLY}"
+            before = f"{example} {listed(sample[:COMMON])}\n{BEFORE}"
+            frame = around(source, before, AFTER, REPLY, chat=chat)
+            made = filled(written, order, often, room(length, frame, new), draw)
+            facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(order[:COMMON])}
+            yield question(f"trial {trial}", length, frame, made, facts, new)
+
+
+def repeated(order: Sequence[str], often: tuple[int, int], draw: Random) -> list[str]:
+    """Return the first ten words so often, the others so often, shuffled."""
+    made = [*order[:COMMON]] * often[0] + [*order[COMMON:]] * often[1]
+    draw.shuffle(made)
+    return made
+
+
+def listed(every: Sequence[str]) -> str:
+    """Return words as a numbered list in one line."""
+    return " ".join(f"{number}. {word}" for number, word in enumerate(every, 1))
+
+
+def filled(
+    written: Callable[[str], list[int]],
+    order: Sequence[str],
+    often: tuple[int, int],
+    space: int,
+    draw: Random,
+) -> list[int]:
+    """Return ``space`` tokens of the list of the fewest words that fill them."""
+    state = draw.getstate()
+
+    def tokens(count: int) -> list[int]:
+        draw.setstate(state)
+        chosen = repeated(order[:count], often, draw)
+        parts = [part for n, word in enumerate(chosen, 1) for part in (f" {n}.", f" {word}")]
+        return [*written("1."), *(token for part in parts[1:] for token in written(part))]
+
+    least, most = len(tokens(COMMON)), COMMON
+    while most < len(order) and len(tokens(most)) < space:
+        most = min(2 * most, len(order))
+    if not least <= space <= len(tokens(most)):
+        message = (
+            f"{space} tokens are left for a list, which has {least} or more of the words known"
+        )
+        raise ValueError(message)
+    place = bisect_left(range(COMMON, most), space, key=lambda n: len(tokens(n)))
+    return tokens(COMMON + place)[:space]

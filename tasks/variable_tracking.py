@@ -1,0 +1,97 @@
+"""RULER's variable tracking: the variables that a chain gives one value (arXiv:2404.06654).
+
+The lines of a chain stand in their order, at drawn depths of repeated filler, after a short example
+with its answer. A text of ``new`` tokens is scored by the share of the variables in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise, repeat
+from random import Random
+from string import ascii_uppercase
+
+from tasks._prompt import FILLER, around, continued, inserted
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, question, room, score
+from tasks._types import Fact, Question, Source
+
+__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+VERSION = 1
+METRIC = "recall"
+LINE = "".join(FILLER)
+BEFORE = "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n"
+AFTER = "Question: Find all variables that are assigned the value {value} in the text above."
+REPLY = (
+    " Answer: According to the chain(s) of variable assignment in the text above, {count} variables"
+    " are assigned the value {value}, they are: "
+)
+EXAMPLE = 500  # tokens of the example, at the most
+
+
+def ask(
+    source: Source,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    chains: int = 1,
+    hops: int = 4,
+    new: int = 30,
+    trials: int = 25,
+    chat: bool = False,
+) -> Iterator[Question]:
+    """Yield ``trials`` prompts of every length; the first of ``chains`` of ``hops`` is asked for.
+
+    Names, values and depths depend on seed and trial alone. Raises ValueError where a prompt
+    cannot fit, naming the least length.
+    """
+    check_trials(trials)
+    if min(chains, hops, new) < 1:
+        message = f"chains, hops and new are 1 or more, got {chains}, {hops} and {new}"
+        raise ValueError(message)
+    filler, end = continued(source, LINE), continued(source, "\n")
+    for length in lengths:
+        for trial in range(trials):
+            draw = Random(f"{seed}/{trial}")
+            shown = example(source, hops, draw)
+            every = [chain(hops, 5, draw) for _ in range(chains)]
+            (value, names, _) = every[0]
+            told = {"value": value, "count": len(names)}
+            frame = around(
+                source, shown + BEFORE, AFTER.format(**told), REPLY.format(**told), chat=chat
+            )
+            needles = [
+                (depth, continued(source, f"{line}\n"))
+                for _, _, lines in every
+                for depth, line in zip(sorted(draw.random() for _ in lines), lines, strict=True)
+            ]
+            space = room(length, frame, new, sum(len(needle) for _, needle in needles))
+            made, starts = inserted(repeat(filler), needles, space, end)
+            places = [float(len(frame.head) + start) for start in starts[: len(names)]]
+            facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(names)}
+            facts["needles"] = places
+            yield question(f"trial {trial}", length, frame, made, facts, new)
+
+
+def chain(hops: int, letters: int, draw: Random) -> tuple[int, list[str], list[str]]:
+    """Draw a value, the names it is given to, and the lines that do so, as RULER writes them."""
+    names: list[str] = []
+    while len(names) <= hops:
+        name = "".join(draw.choices(ascii_uppercase, k=letters))
+        names += [name] if name not in names else []
+    value = draw.randrange(10_000, 99_999)
+    lines = [f"VAR {names[0]} = {value}"]
+    lines += [f"VAR {new} = VAR {old} " for old, new in pairwise(names)]
+    return value, names, lines
+
+
+def example(source: Source, hops: int, draw: Random) -> str:
+    """Return a prompt with its answer, of short names, as long as whole lines of filler allow."""
+    value, names, lines = chain(hops, 3, draw)
+    asked = (AFTER + REPLY).format(value=value, count=len(names)) + " " + " ".join(names) + "\n\n"
+    least = len(source.encode(BEFORE + "\n".join(lines) + asked))
+    count = max(hops + 1, (EXAMPLE - least) // len(continued(source, LINE)))
+    context = [LINE] * count
+    places = sorted(draw.sample(range(count), len(lines)))
+    for moved, (place, line) in enumerate(zip(places, lines, strict=True)):
+        context.insert(place + moved, f"{line}\n")
+    return BEFORE + "".join(context) + asked

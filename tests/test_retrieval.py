@@ -1,0 +1,232 @@
+"""Prompts of the retrieval tasks: exact lengths, shared seeds, RULER's own text, and scores."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from harness.data.source import make_source
+from harness.engine import answers
+from harness.model.checkpoint import Checkpoint
+from tasks import common_words, frequent_words, key_value, niah, variable_tracking
+from tasks._needles import PRESETS, Hidden, Setting, context, framed
+from tasks._prompt import FILLER, around, continued, inserted
+from tasks._types import Answer, Question, Sample, Source
+from tests.tiny import tiny_tokenizer
+
+TEXT = "".join(f"This is sentence {n} of a tale. Was there  one\nbefore it? " for n in range(300))
+RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
+LINE = "".join(FILLER)
+TASKS = (niah, key_value, variable_tracking, common_words, frequent_words)
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source: Source, preset: str) -> None:
+    """Prompt and room for the text have the exact length; every asked value is there once."""
+    several = PRESETS[preset].answers > 1
+    asked = list(niah.ask(source, [1200, 2001], preset=preset, depths=3, trials=2, new=50))
+    for one in asked:
+        assert len(one.tokens) + 50 == one.length
+        text = source.decode(one.tokens)
+        wanted = str(one.facts["answer"]).split(", ")
+        assert len(wanted) == (4 if several else 1)
+        assert all(text.count(f" is: {value}.") == 1 for value in wanted)
+        places: Any = one.facts["needles"] if several else [one.facts["needle"]]
+        for place, value in zip(places, wanted, strict=True):
+            needle = source.decode(one.tokens[int(place) :]).lstrip()
+            assert needle.startswith("One of the special magic")
+            assert needle.partition(": ")[2].startswith(value)
+    assert [q.facts["answer"] for q in asked[:6]] == [q.facts["answer"] for q in asked[6:]]
+    assert len({q.unit for q in asked}) == 6
+    if not several:
+        depths = [q.facts["needle"] for q in asked if q.length == 2001][::2]
+        assert depths == sorted(depths)  # type: ignore[type-var]
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("length", [3000, 3001])
+def test_every_prompt_is_exact_and_the_same_again(
+    source: Source, task: ModuleType, length: int
+) -> None:
+    """Length is to the token, questions are those of their seed, and other seeds ask others."""
+    one, same, other = (
+        [q.digest for q in task.ask(source, [length], seed=seed, trials=2)] for seed in (1, 1, 2)
+    )
+    assert one == same
+    assert not set(one) & set(other)
+    for asked in task.ask(source, [length], trials=1):
+        assert len(asked.tokens) + asked.new == length
+        assert set(asked.facts) <= set(task.FACTS)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_length_that_is_too_short_names_the_least(source: Source, task: ModuleType) -> None:
+    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 60|are left for"):
+        list(task.ask(source, [60], trials=1))
+
+
+def test_documents_that_are_too_short_are_refused(source: Source) -> None:
+    with pytest.raises(ValueError, match=r"have \d+ tokens of sentences where 90000 are needed"):
+        list(niah.ask(source, [90_000], preset="single_2"))
+    with pytest.raises(ValueError, match="preset=multivalue sets haystack"):
+        list(niah.ask(source, [1000], preset="multivalue", keys=2))
+    with pytest.raises(ValueError, match="form=argmax scores one value, 4 are asked for"):
+        list(niah.ask(source, [2000], preset="multivalue", form="argmax"))
+
+
+def test_the_text_of_needles_is_rulers(source: Source) -> None:
+    """Of the same keys, values and places, to the letter: repeated filler, needles, two queries."""
+    for name, setting in (
+        ("repeat", Setting()),
+        ("needles", Setting("needles", "uuids", "uuids")),
+        ("multi", Setting(keys=2, queries=2)),
+    ):
+        text, wanted = RULER[name]["text"], RULER[name]["answers"]
+        lines = text.split("\n")[1:-1]
+        pairs = {value: key for key, value in re.findall(r"for (\S+) is: (\S+)\.", text)}
+        places = [next(i for i, line in enumerate(lines) if v in line) for v in wanted]
+        pieces = [continued(source, f"{s}\n") for i, s in enumerate(lines) if i not in places]
+        hidden = Hidden([(pairs[value], [value]) for value in wanted], len(wanted))
+        frame = framed(source, setting, hidden, chat=False)
+        space = sum(len(line) + 1 for line in lines)
+        before = [sum(i not in places for i in range(place)) for place in places]
+        depths = [count / len(pieces) for count in before]
+        made, _ = context(source, setting, hidden, pieces, space, depths)
+        assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
+        assert hidden.answer == ", ".join(wanted)
+
+
+def test_the_text_of_a_chain_is_rulers(source: Source) -> None:
+    """Example, filler and chain, but for the second space before the example's answer."""
+    text, wanted = RULER["variable_tracking"]["text"], RULER["variable_tracking"]["answers"]
+    example, _, rest = text.rpartition(variable_tracking.BEFORE)
+    lines = rest.partition("Question:")[0].split("\n")[:-1]
+    names, value = wanted, re.findall(r"= (\d+)", rest)[0]
+    every = [f"VAR {names[0]} = {value}"]
+    every += [f"VAR {new} = VAR {old} " for old, new in pairwise(names)]
+    assert [line for line in lines if line != LINE[:-1]] == every
+    needles = [continued(source, f"{line}\n") for line in every]
+    free = sum(len(line) + 1 for line in lines if line == LINE[:-1])
+    where = [lines.index(line) for line in every]
+    depths = [sum(line == LINE[:-1] for line in lines[:i]) * len(LINE) / free for i in where]
+    space = free + sum(map(len, needles))
+    made, _ = inserted(
+        [continued(source, LINE)] * 99, list(zip(depths, needles, strict=True)), space
+    )
+    told = {"value": value, "count": 5}
+    frame = around(
+        source, example + variable_tracking.BEFORE, variable_tracking.AFTER.format(**told),
+        variable_tracking.REPLY.format(**told),
+    )  # fmt: skip
+    assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
+    own = variable_tracking.example(source, 4, Random(1))
+    plain = re.compile(r"\b(?:[A-Z]{3}|\d{5})\b(?<!VAR)")
+    parts = [set(plain.sub("#", each).split("\n")) for each in (own, example)]
+    assert parts[0] == parts[1]
+
+
+def test_the_text_of_common_and_frequent_words_is_rulers(source: Source) -> None:
+    """Lists, examples and questions, of RULER's own words in its own order."""
+    text, wanted = RULER["common_words"]["text"], RULER["common_words"]["answers"]
+    lists = [re.findall(r"\d+\. (\S+)", part) for part in text.split(common_words.BEFORE)[1:]]
+    shown, common = lists[0][:-10], lists[0][-10:]
+    example = f"{common_words.BEFORE}{common_words.listed(shown)}{common_words.AFTER}"
+    example += f"{common_words.REPLY} {common_words.listed(common)}\n"
+    frame = around(source, example + common_words.BEFORE, common_words.AFTER, common_words.REPLY)
+    listed = source.encode(common_words.listed(lists[1]))
+    assert source.decode([*frame.head[1:], *listed, *frame.tail]) == text
+    often, few, size = common_words.OFTEN[0]
+    for every, first, (most, least) in ((shown, common, few), (lists[1], wanted, often)):
+        counts = {word: every.count(word) for word in every}
+        assert {counts[word] for word in first} == {most}
+        assert set(counts.values()) == {most, least}
+    assert len(set(shown)) == size
+    text, wanted = RULER["frequent_words"]["text"], RULER["frequent_words"]["answers"]
+    frame = around(source, frequent_words.BEFORE, frequent_words.AFTER, frequent_words.REPLY)
+    body = text[len(frequent_words.BEFORE) : text.index(frequent_words.AFTER)]
+    assert source.decode([*frame.head[1:], *source.encode(body), *frame.tail]) == text
+    counts = {word: body.split(" ").count(word) for word in body.split(" ")}
+    ranked = sorted(counts.values(), reverse=True)
+    assert ranked == [n for n in frequent_words.counts(60, 8, 2.0) if n]
+    assert [counts[word] for word in wanted] == ranked[1:4]
+
+
+def test_a_list_has_its_common_words_as_often_as_it_says(source: Source) -> None:
+    """Whole but for the last words: ten words six times at 3000 bytes, thirty times at 9000."""
+    for length, (most, least) in ((3000, (6, 1)), (9000, (30, 3))):
+        (asked,) = common_words.ask(source, [length], trials=1)
+        text = source.decode(asked.tokens).split(common_words.BEFORE)[-1]
+        entries = re.findall(r"\d+\. (\S+)", text.partition("\nQuestion")[0])
+        counts = {word: entries.count(word) for word in entries}
+        common = str(asked.facts["answer"]).split(", ")
+        assert all(most - 2 <= counts[word] <= most for word in common)
+        assert max(n for word, n in counts.items() if word not in common) == least
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "found"),
+    [
+        (" 1234567.", 1.0, "exact"),
+        (' "1234567"', 1.0, "exact"),
+        (" the number 1234567", 1.0, "format"),
+        (" 12345678", 1.0, "format"),
+        (" 1234568", 0.0, "wrong"),
+    ],
+)
+def test_a_text_is_scored_by_what_it_contains(
+    source: Source, text: str, value: float, found: str
+) -> None:
+    """As RULER does; how the answer stands there is a fact."""
+    asked = Question("q", 13, [1] * 3, 3, {"answer": "1234567"}, new=10)
+    sample = niah.grade(asked, Answer((0.1,), (5,), text), source)
+    assert (sample.value, sample.facts["found"], sample.facts["said"]) == (value, found, text)
+
+
+def test_several_answers_are_scored_by_their_share(source: Source) -> None:
+    """Two of four, whatever their case and order; the interval is Wilson's of that share."""
+    asked = Question("q", 13, [1] * 3, 3, {"answer": "Ab, cd, ef, gh"}, new=10)
+    sample = niah.grade(asked, Answer((0.1,), (5,), "cd and ab"), source)
+    assert (sample.value, sample.weight) == (0.5, 1)
+    found = niah.score([sample, Sample("r", 1.0, 1)])
+    assert (found.value, found.n) == (0.75, 2)
+    assert found.low is not None
+    assert found.high is not None
+    assert 0.19 < found.low < 0.75 < found.high < 1
+
+
+def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint, Any]) -> None:
+    """The same prompts of a trained model: a text begins with the value where argmax scores 1."""
+    opened, model = reference
+    own = make_source(opened.tokenizer, list, 256)
+    texts = list(niah.ask(own, [236], new=16, depths=2, trials=2))
+    texts += list(niah.ask(own, [236], new=16, depths=1, trials=2, seed=1, value="words"))
+    found = dict(answers(model, texts, decode=opened.tokenizer.decode))
+    scored = []
+    for index, text in enumerate(texts):
+        said = found[index]
+        assert isinstance(said, Answer)
+        wanted = own.encode(f"\n {text.facts['answer']}")[len(own.encode("\n")) :]
+        if index % 2:  # what a model of this size says is wrong: ask for what it does say
+            wanted = list(said.argmax[:4])
+        answer = own.decode(wanted).strip()
+        tokens, facts = [*text.tokens, *wanted], {"answer": answer}
+        target = Question("t", len(tokens), tokens, text.start, facts)
+        ((_, forced),) = answers(model, [target])
+        one = niah.grade(target, forced, own)  # type: ignore[arg-type]
+        other = niah.grade(Question("t", text.length, text.tokens, text.start, facts, new=16),
+                           said, own)  # fmt: skip
+        assert (one.facts["found"] == "exact") == (other.facts["found"] == "exact")
+        scored.append(one.value)
+    assert len(set(scored)) == 2
