@@ -39,6 +39,14 @@ def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
             yield depth, trial, f"depth {depth:.{digits}f} trial {trial}"
 
 
+def new_tokens(form: Form, new: int) -> int:
+    """Return how many tokens are generated, 0 of targets; raise ValueError for a text of none."""
+    if new < 1:
+        message = f"new={new} is not 1 or more"
+        raise ValueError(message)
+    return new if form == "text" else 0
+
+
 def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
     """Return how many tokens a context has, beside its frame and ``new`` tokens or the answer.
 

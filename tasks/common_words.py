@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 
 from tasks._prompt import around, continued
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, question, room, score
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
 from tasks._types import Fact, Question, Source
 from tasks._words import words
 
@@ -44,6 +44,7 @@ def ask(
     Raises ValueError where a list cannot fit, or needs more words than there are.
     """
     check_trials(trials)
+    new = new_tokens("text", new)
     known = words("noun", "adjective", "verb")
     written = cache(lambda text: continued(source, text))
     for length in lengths:

@@ -13,7 +13,7 @@ from random import Random
 from string import ascii_lowercase
 
 from tasks._prompt import around, continued
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, question, room, score
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
 from tasks._types import Fact, Question, Source
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -46,6 +46,7 @@ def ask(
     Raises ValueError where a text cannot fit, or for an alpha of 1 or less.
     """
     check_trials(trials)
+    new = new_tokens("text", new)
     if not alpha > 1:
         message = f"alpha={alpha} is not above 1"
         raise ValueError(message)

@@ -10,7 +10,17 @@ from collections.abc import Iterator, Sequence
 from random import Random
 
 from tasks._prompt import around, continued, inserted
-from tasks._retrieval import FACTS, Form, check_trials, grade, grid, question, room, score
+from tasks._retrieval import (
+    FACTS,
+    Form,
+    check_trials,
+    grade,
+    grid,
+    new_tokens,
+    question,
+    room,
+    score,
+)
 from tasks._types import Fact, Question, Source
 from tasks._words import drawn
 
@@ -42,7 +52,7 @@ def ask(
     fit, naming the least length.
     """
     check_trials(trials, depths)
-    new = new if form == "text" else 0
+    new = new_tokens(form, new)
     pairs = [_pairs(source, max(lengths), Random(f"{seed}/{trial}")) for trial in range(trials)]
     end = continued(source, "\n")
     for length in lengths:

@@ -12,7 +12,17 @@ from random import Random
 from typing import Literal
 
 from tasks._needles import PRESETS, Haystack, Setting, context, filler, framed, hide
-from tasks._retrieval import FACTS, Form, check_trials, grade, grid, question, room, score
+from tasks._retrieval import (
+    FACTS,
+    Form,
+    check_trials,
+    grade,
+    grid,
+    new_tokens,
+    question,
+    room,
+    score,
+)
 from tasks._types import Fact, Question, Source
 from tasks._words import Kind
 
@@ -50,6 +60,7 @@ def ask(
     options beside it, and where a prompt cannot fit, naming the least length.
     """
     check_trials(trials, depths)
+    new = new_tokens(form, new)
     setting = _setting(preset, Setting(haystack, key, value, keys, values, queries))
     if form == "argmax" and setting.answers > 1:
         message = f"form=argmax scores one value, {setting.answers} are asked for: leave it out"
@@ -65,7 +76,7 @@ def ask(
             drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
             one = setting.answers == 1
             frame = framed(source, setting, hidden, chat=chat)
-            space = room(length, frame, new if form == "text" else 0)
+            space = room(length, frame, new)
             made, starts = context(
                 source, setting, hidden, sentences[trial % len(sentences)], space,
                 [depth, *drawn[1:]] if one else drawn,
@@ -76,7 +87,7 @@ def ask(
                 {"depth": depth, "needle": places[0]} if one else {"needles": [*map(float, places)]}
             )
             name = unit if one else unit.replace("depth", "set")
-            yield question(name, length, frame, made, facts, new if form == "text" else 0)
+            yield question(name, length, frame, made, facts, new)
 
 
 def _setting(preset: Preset, given: Setting) -> Setting:

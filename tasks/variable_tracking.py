@@ -12,7 +12,7 @@ from random import Random
 from string import ascii_uppercase
 
 from tasks._prompt import FILLER, around, continued, inserted
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, question, room, score
+from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
 from tasks._types import Fact, Question, Source
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -45,8 +45,9 @@ def ask(
     cannot fit, naming the least length.
     """
     check_trials(trials)
-    if min(chains, hops, new) < 1:
-        message = f"chains, hops and new are 1 or more, got {chains}, {hops} and {new}"
+    new = new_tokens("text", new)
+    if min(chains, hops) < 1:
+        message = f"chains and hops are 1 or more, got {chains} and {hops}"
         raise ValueError(message)
     filler, end = continued(source, LINE), continued(source, "\n")
     for length in lengths:

@@ -373,7 +373,7 @@ class TestRefused:
             ({"scaling": "gone.py"}, "method file gone.py does not exist."),
             (
                 {"task": "reading"},
-                "no task is called 'reading'; known: passkey, perplexity, or a path to a .py file.",
+                "no task is called 'reading'; known: ",
             ),
             (
                 {"task": "passkey:trial=3"},

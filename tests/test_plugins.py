@@ -17,6 +17,7 @@ from harness.options import split_options
 from harness.plugins import FOLDERS, ROOT, catalogue, load, names
 from scaling._types import Rope
 
+TASKS = ", ".join(names("task"))
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
 Write = Callable[..., Path]
 
@@ -87,7 +88,7 @@ def test_the_seed_is_no_option_of_a_task() -> None:
             "task",
             "pass_key",
             "no task is called 'pass_key'; did you mean 'passkey'? "
-            "known: passkey, perplexity, or a path to a .py file.",
+            f"known: {TASKS}, or a path to a .py file.",
         ),
         (
             "method",

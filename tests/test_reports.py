@@ -379,7 +379,7 @@ def test_a_sweep_without_keys_is_told_what_to_do(without: str) -> None:
     """The message names the task to add."""
     frame = FRAME[FRAME["task"] == PERPLEXITY]
     frame = frame.drop(columns="depth") if without == "column" else frame
-    with pytest.raises(ValueError, match=r'no passkey samples.*add the task "passkey"'):
+    with pytest.raises(ValueError, match=r'no samples with a depth.*add the task "passkey"'):
         passkey_map.make(frame)
 
 

@@ -77,6 +77,12 @@ def test_a_length_that_is_too_short_names_the_least(source: Source, task: Module
         list(task.ask(source, [60], trials=1))
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_a_text_of_no_token_is_refused(source: Source, task: ModuleType) -> None:
+    with pytest.raises(ValueError, match="new=0 is not 1 or more"):
+        list(task.ask(source, [3000], new=0))
+
+
 def test_documents_that_are_too_short_are_refused(source: Source) -> None:
     with pytest.raises(ValueError, match=r"have \d+ tokens of sentences where 90000 are needed"):
         list(niah.ask(source, [90_000], preset="single_2"))

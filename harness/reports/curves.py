@@ -12,6 +12,7 @@ from harness.reports.drawing.panel import MOST_BANDS, draw, lost
 from harness.reports.drawing.style import SIZE, columns_for, readable_part, sheet, tidy
 from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import alike
+from harness.reports.stats.measure import SHARES
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
@@ -73,8 +74,8 @@ def _protocols(frame: pd.DataFrame) -> dict[str, str]:
 def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
     """Return the label of the vertical axis."""
     family = task.split(":")[0].capitalize()
-    if metric == "accuracy":
-        return f"{family} accuracy (%),\nhigher is better"
+    if metric in SHARES:
+        return f"{family} {metric} (%),\nhigher is better"
     if metric != "perplexity":
         return family if family.lower() == metric.lower() else f"{family}, {metric}"
     protocol = protocols.get(task)

@@ -1,4 +1,4 @@
-"""Share of keys found by depth and length, a heat map per model and scaling."""
+"""Share found by depth and length, a heat map per model and scaling: of any task with a depth."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from matplotlib.ticker import PercentFormatter
 from harness.reports.drawing.heat_map import Map, draw, grid
 from harness.reports.drawing.methods import methods
 from harness.reports.drawing.style import SIZE, columns_for, foot, readable_part, sheet, tidy
+from harness.reports.stats.measure import SHARES
 
 NONE = (
-    "no passkey samples: the frame has no accuracy with a depth; "
-    'add the task "passkey" to the sweep, or give a run that has it'
+    "no samples with a depth: the frame has no retrieval of what is hidden at one; "
+    'add the task "passkey" or "niah" to the sweep, or give a run that has it'
 )
 MOST_MAPS = 12  # of a model and task
 LINE = "Right of the line: past the trained length."
@@ -25,7 +26,7 @@ HATCHED = "Hatched: not measured, or failed."
 def make(frame: pd.DataFrame) -> Figure:
     """Draw one map per scaling; those with the same frequencies in all cells share a map."""
     known = methods(frame)
-    samples = known.drawn(_passkeys(frame))
+    samples = known.drawn(_hidden(frame))
     names = list(samples["scaling"].unique())
     kept = known.first(names, MOST_MAPS)
     samples = samples[samples["scaling"].isin(kept)]
@@ -43,22 +44,22 @@ def make(frame: pd.DataFrame) -> Figure:
         tidy(axes, shown.title, room=room)
         axes.spines[:].set_visible(False)
         if index % columns == 0:
-            axes.set_ylabel("Depth of the key (%)", fontsize=SIZE)
+            axes.set_ylabel("Depth (%)", fontsize=SIZE)
         if index // columns == rows - 1:
             axes.set_xlabel("Context length (tokens)", fontsize=SIZE)
     percent = PercentFormatter(1, symbol="")
     bar = figure.colorbar(mesh, ax=panels, format=percent, aspect=12 * rows, pad=0.02)
-    bar.set_label("Keys found (%)", fontsize=SIZE)
+    bar.set_label("Found (%)", fontsize=SIZE)
     bar.ax.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
     bar.outline.set_visible(False)
     foot(figure, [], [], _note(samples, maps) + left_out)
     return figure
 
 
-def _passkeys(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return all rows of the tasks that hide a key at a depth, unmeasured cells included."""
+def _hidden(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return all rows of the tasks that hide something at a depth, unmeasured cells included."""
     depth = frame["depth"] if "depth" in frame else pd.Series(math.nan, index=frame.index)
-    found = depth.notna() & frame["value"].notna() & (frame["metric"] == "accuracy")
+    found = depth.notna() & frame["value"].notna() & frame["metric"].isin(SHARES)
     tasks = frame["task"][found].unique()
     if not len(tasks):
         raise ValueError(NONE)
@@ -86,4 +87,4 @@ def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
     of = [f"{', '.join(alike)}."] if alike else []
-    return " ".join([*of, f"Keys per cell: {keys}.", LINE, *hatched])
+    return " ".join([*of, f"Trials per cell: {keys}.", LINE, *hatched])

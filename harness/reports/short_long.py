@@ -14,7 +14,7 @@ from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import plain_log
 from harness.reports.drawing.style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
 from harness.reports.stats.cells import cells
-from harness.reports.stats.measure import LOWER
+from harness.reports.stats.measure import LOWER, SHARES
 
 ENDS = ("score", "low", "high", "length", "relative_length")
 ROW = 0.19  # inches
@@ -91,11 +91,11 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list
         axes.plot(row["score_long"], place, "o", color=color, markersize=5, label=name)
     axes.set_ylim(-0.6, len(order) - 0.4)
     first, scores = rows.iloc[0], pd.concat([rows["score"], rows["score_long"]])
-    if first["metric"] == "accuracy":
+    if first["metric"] in SHARES:
         axes.set_xlim(-0.04, 1.04)
         axes.xaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     elif scores.min() > 0 and scores.max() > LOG_FROM * scores.min():
         plain_log(axes, "x", scores.min(), scores.max())
     verb = "lower" if first["metric"] in LOWER else "higher"
-    unit = " (%)" if first["metric"] == "accuracy" else ""
+    unit = " (%)" if first["metric"] in SHARES else ""
     axes.set_xlabel(f"{first['metric'].capitalize()}{unit}, {verb} is better", fontsize=SIZE)

@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.reports.drawing.style import GREY, SIZE, Look
+from harness.reports.stats.measure import SHARES
 from harness.reports.writing import sentences
 
 
@@ -22,7 +23,7 @@ def forest(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list
         if row["scaling"] in order and row["difference"] is not None:
             _row(axes, row, order.index(row["scaling"]), look[row["scaling"]])
     axes.set_ylim(-0.6, len(order) - 0.4)
-    percent = facts[0]["relative"] or facts[0]["metric"] == "accuracy"
+    percent = facts[0]["relative"] or facts[0]["metric"] in SHARES
     axes.xaxis.set_major_locator(MaxNLocator(3, min_n_ticks=2))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed(100 * x if percent else x)))
     what = "Percentage points" if percent else "Difference"

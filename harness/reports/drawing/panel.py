@@ -19,6 +19,7 @@ from matplotlib.ticker import (
 from matplotlib.transforms import ScaledTranslation
 
 from harness.reports.drawing.style import GREY, SIZE, Look, edge, spaced, tick_label
+from harness.reports.stats.measure import SHARES
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 MOST_BANDS = 8  # scalings; the bands of more would be one grey
@@ -88,7 +89,7 @@ def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:
     """Set the vertical axis: accuracy 0 to 100 %, perplexity in plain numbers."""
     metric = table["metric"].iloc[0]
     least, most = table[shown].min().min(), table[shown].max().max()
-    if metric == "accuracy":
+    if metric in SHARES:
         axes.set_ylim(-0.03, 1.03)
         axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
         axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))

@@ -9,7 +9,7 @@ import pandas as pd
 from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import labelled, lengths
 from harness.reports.stats.family import MOST_PAIRED, Family, family
-from harness.reports.stats.measure import Measure, measure
+from harness.reports.stats.measure import SHARES, Measure, measure
 from harness.reports.stats.paired import ENOUGH, SURE
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
@@ -100,7 +100,7 @@ def signed(row: dict[str, Any]) -> str:
     lacking = f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
     if row["difference"] is None:
         return f"not compared{lacking}{' †' if row['failed'] else ''}"
-    percent = row["relative"] or row["metric"] == "accuracy"
+    percent = row["relative"] or row["metric"] in SHARES
     ends = [row["difference"], row["low"], row["high"]]
     texts = ["" if end is None else _signed(end, percent=percent) for end in ends]
     unit = "%" if row["relative"] else " pp" if percent else ""

@@ -15,6 +15,7 @@ from tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
+SHARES = {"accuracy", "recall", "f1"}  # metrics that are shares: told in percent
 LOWER = {"perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error"}
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.reports.stats.measure import SHARES
 from harness.reports.stats.paired import ENOUGH
 from harness.reports.writing import sentences
 
@@ -16,7 +17,7 @@ def clause(row: Mapping[str, Any], measured: str) -> str:
 
 def _found(row: Mapping[str, Any], measured: str) -> str:
     """Say which method is best and from which it is distinguished."""
-    if row["metric"] == "accuracy" and row["score"] == 0:
+    if row["metric"] in SHARES and row["score"] == 0:
         return f"no method has a {measured} above 0 ({row['n']} {row['units']})"
     extreme = "lowest" if row["better"] == "lower" else "highest"
     same = (

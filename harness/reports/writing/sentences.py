@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.measure import SHARES
 from harness.reports.writing.tables import text
 
 MOST_NAMED = 6  # methods in one list; the table has them all
@@ -29,9 +30,7 @@ def size(value: float, *, relative: bool, metric: str) -> str:
     if relative:
         times = 1 + value
         return f"{times:.3g} times" if times >= 3 else f"{abs(100 * value):.3g} %"
-    return (
-        f"{abs(100 * value):.0f} percentage points" if metric == "accuracy" else f"{abs(value):.3g}"
-    )
+    return f"{abs(100 * value):.0f} percentage points" if metric in SHARES else f"{abs(value):.3g}"
 
 
 def gap(row: Mapping[Any, Any]) -> str:

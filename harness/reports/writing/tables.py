@@ -7,6 +7,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.measure import SHARES
 from harness.reports.writing.escape import markdown_sentence, markdown_text
 
 Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
@@ -82,7 +83,7 @@ def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
     score, status = cell["score"], cell["status"]
     if pd.isna(score):
         return str(status).replace("_", " ")
-    scale, unit = (100, "%") if cell["metric"] == "accuracy" else (1, "")
+    scale, unit = (100, "%") if cell["metric"] in SHARES else (1, "")
     if digits is None:
         digits = 0 if unit or score >= 100 else 1 if score >= 10 else 2
     value = f"{scale * score:.{digits}f}{unit}"
