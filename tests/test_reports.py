@@ -345,7 +345,7 @@ def test_the_map_holds_the_share_of_keys_found() -> None:
 
 def test_the_map_of_one_model_names_it() -> None:
     """Titles have only what differs between maps; the note has the rest."""
-    assert note(passkey_map.make(FRAME)).startswith("toy-7m, passkey:trials=4. Keys per cell: ")
+    assert note(passkey_map.make(FRAME)).startswith("toy-7m, passkey:trials=4. Trials per cell: ")
 
 
 def test_maps_of_coinciding_scalings_are_one() -> None:
