@@ -14,6 +14,10 @@ from tasks._types import Source
 from tasks._words import Kind, drawn
 
 Haystack = Literal["repeat", "documents", "needles"]
+Preset = Literal[
+    "single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue",
+    "multiquery",
+]  # fmt: skip
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 ONE = (
     "A special magic {kind} is hidden within the following text. Make sure to memorize it."
@@ -45,7 +49,7 @@ class Setting(NamedTuple):
         return self.values * self.queries
 
 
-PRESETS = {
+PRESETS: dict[Preset, Setting] = {
     "single_1": Setting(),
     "single_2": Setting("documents"),
     "single_3": Setting("documents", value="uuids"),

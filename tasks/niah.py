@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
-from typing import Literal
 
-from tasks._needles import PRESETS, Haystack, Setting, context, filler, framed, hide
+from tasks._needles import PRESETS, Haystack, Preset, Setting, context, filler, framed, hide
 from tasks._retrieval import (
     FACTS,
     Form,
@@ -29,10 +28,6 @@ from tasks._words import Kind
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "recall"
-Preset = Literal[
-    "single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue",
-    "multiquery",
-]  # fmt: skip
 
 
 def ask(

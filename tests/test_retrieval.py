@@ -15,7 +15,7 @@ import pytest
 from harness.data.source import make_source
 from harness.engine import answers
 from harness.model.checkpoint import Checkpoint
-from tasks import common_words, frequent_words, key_value, niah, variable_tracking
+from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from tasks._needles import PRESETS, Hidden, Setting, context, framed
 from tasks._prompt import FILLER, around, continued, inserted
 from tasks._types import Answer, Question, Sample, Source
@@ -236,3 +236,15 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
         assert (one.facts["found"] == "exact") == (other.facts["found"] == "exact")
         scored.append(one.value)
     assert len(set(scored)) == 2
+
+
+def test_ruler_asks_every_part_as_often(source: Source) -> None:
+    """Eleven parts, each prompt of the exact length, every trial with a name of its own."""
+    asked = list(ruler.ask(source, [3500], trials=2))
+    parts = [question.facts["part"] for question in asked]
+    assert {part: parts.count(part) for part in parts} == dict.fromkeys(ruler.PARTS, 2)
+    assert len(set(parts)) == 11
+    assert len({question.unit for question in asked}) == 22
+    assert all(len(question.tokens) + question.new == 3500 for question in asked)
+    with pytest.raises(ValueError, match="niah_single_1: .* at least"):
+        list(ruler.ask(source, [100]))
