@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from harness.errors import UserError
 from harness.names import nearest, printable
 from harness.options import Options, inner, names_method, read_options, split_options
+from tasks._types import CodeFolder
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,7 +142,8 @@ def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
     module, _ = module_of(kind, name)
     hints = typing.get_type_hints(entry(module, kind))
     return any(
-        names_method(hints.get(key)) and names_code("method", inner(text))
+        hints.get(key) is CodeFolder
+        or (names_method(hints.get(key)) and names_code("method", inner(text)))
         for key, text in split_options(name, listed).items()
     )
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import sha256
+from typing import Any, NewType
 
 from tasks._tokens import kept
 
 Fact = str | int | float | list[float] | None
+CodeFolder = NewType("CodeFolder", str)  # an option that names a folder whose code is executed
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Source:
     every window begins with, None where the tokenizer has none; ``passages`` are tokenized on
     the first call. ``chat`` returns the tokens of the chat template before a user's message, begin
     token included, and after it up to the assistant's reply; it raises ValueError where there is no
-    template. Lengths are in tokens.
+    template. ``tokenizer`` is the tokenizer itself, for a task that another package makes. Lengths
+    are in tokens.
     """
 
     encode: Callable[[str], list[int]]
@@ -55,6 +58,7 @@ class Source:
     trained_length: int
     passages: Callable[[], Sequence[Passage]]
     chat: Callable[[], tuple[list[int], list[int]]] = no_template
+    tokenizer: Any = field(default=None, compare=False)
 
     @property
     def opening(self) -> tuple[int, ...]:
@@ -72,6 +76,12 @@ class Question:
     input and new tokens. ``unit`` names the document or the trial for a reader and is the unit of
     resampling; ``facts`` go into the record as they are. ``turn`` counts the questions before it
     that are equal in all but their names.
+
+    ``cell`` is the length of the cell it belongs to, where that is not its own: a shorter question
+    is asked as it is, a longer one is not asked and its sample has the status too_long. ``parts``
+    are questions that are answered one by one and graded together, such as the choices of a
+    document: tokens, start and length are then those of the longest. ``graded_by`` names what
+    else decides the grade, and is a part of the digest.
     """
 
     unit: str
@@ -82,6 +92,9 @@ class Question:
     turn: int = 0
     new: int = 0
     stop: tuple[str, ...] = ()
+    cell: int = 0
+    parts: tuple[Question, ...] = ()
+    graded_by: str = ""
 
     def __post_init__(self) -> None:
         """Check what every task promises: the exact length, and a context for every target."""
@@ -105,7 +118,24 @@ class Question:
         asked.update(b"again" * self.turn)  # equal windows of a text that repeats itself all count
         if self.new:
             asked.update(repr((self.new, self.stop)).encode())
+        for part in self.parts:
+            asked.update(part.digest.encode())
+        asked.update(self.graded_by.encode())
         return asked.hexdigest()[:16]
+
+    @cached_property
+    def asked(self) -> tuple[Question, ...]:
+        """Return what the model is asked: this question, or its parts, each with its own digest."""
+        own = [
+            replace(part, graded_by=f"{self.digest}/{index}")
+            for index, part in enumerate(self.parts)
+        ]
+        return tuple(own) or (self,)
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it needs more tokens than its cell has."""
+        return 0 < self.cell < self.length
 
 
 @dataclass(frozen=True)
@@ -115,12 +145,14 @@ class Answer:
     ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
     likely token at every target and at the place that would follow the last one, (n + 1,).
     Of a text, ``argmax`` has its tokens, (n,), the one that ended it included, ``nll`` their
-    losses, and ``text`` what they say before the stop string.
+    losses, and ``text`` what they say before the stop string. Of a question with parts, ``parts``
+    has the answer to each, and the rest is empty.
     """
 
     nll: tuple[float, ...]
     argmax: tuple[int, ...]
     text: str = ""
+    parts: tuple[Answer, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ FILE_LINES, PLUGIN_LINES, FUNCTION_LINES, ENTRY_CHARACTERS = 250, 80, 40, 100
 # What a folder may import beside the standard library: anywhere, and inside functions only.
 MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     "scaling": ({"scaling", "torch"}, set()),
-    "tasks": ({"tasks"}, {"scipy", "numpy", "datasets"}),
+    "tasks": ({"tasks"}, {"scipy", "numpy", "datasets", "lm_eval"}),
     # One formula for an interval, in the score and in the difference of two: the tasks'.
     "harness/reports": (
         {"harness.reports", "pandas", "matplotlib", "numpy", "tabulate", "scipy"}

@@ -47,4 +47,4 @@ def source_of(
     def chat() -> tuple[list[int], list[int]]:
         return template_frame(tokenizer)
 
-    return Source(encode, decode, tokenizer.bos_token_id, trained_length, read, chat)
+    return Source(encode, decode, tokenizer.bos_token_id, trained_length, read, chat, tokenizer)

@@ -20,7 +20,7 @@ from harness.replacing import make_folder, replacing, sync_names, why
 RUN, SAMPLES = "run.json", "samples.jsonl"
 LARGEST, LINE = 2**30, 2**24  # bytes of a samples file and of one of its lines; a line has about 1k
 SCHEMA = 1
-KEPT = ("ok", "not_finite")  # a sample of another status is measured again
+KEPT = ("ok", "not_finite", "too_long")  # a sample of another status is measured again
 
 
 @dataclass

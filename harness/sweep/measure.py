@@ -28,6 +28,7 @@ from harness.sweep.answer import Failed, Reply
 from harness.sweep.backend import Backend, ThisProcess
 from harness.sweep.cells import Batch, Cell, Item, Key
 from harness.sweep.memory import fitted, needed
+from harness.sweep.parts import Parts
 from harness.sweep.plan import Plan
 from harness.sweep.record import describe
 from tasks._types import Fact, Question, Sample
@@ -52,15 +53,16 @@ def measure(
 ) -> list[Failure]:
     """Complete the run folder and return what of the plan has no number, and why.
 
-    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends;
-    ``backend`` measures, by default this process. Everything measured before is kept and not
-    measured again. Raises UserError when the folder is another model's, cannot be written, or
-    another process writes it, and when ``max_memory`` is too little.
+    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends,
+    and each part of one; ``backend`` measures, by default this process. Everything measured
+    before is kept and not measured again. Raises UserError when the folder is another model's,
+    cannot be written, or another process writes it, and when ``max_memory`` is too little.
     """
     backend = backend or ThisProcess(plan.checkpoint.device)
     with writing(folder) as held:
         before = checked_run(folder) if (folder / RUN).exists() else None
-        work = plan.work(measured(checked_samples(folder)))
+        done = measured(checked_samples(folder))
+        work = plan.work(done)
         sizes = fitted(plan, work)
         record = describe(plan, before, measuring=bool(work))
         if before:
@@ -71,11 +73,18 @@ def measure(
             session = record["sessions"][-1] if work else {}
             session.update(backend.machines if work else {})
             stack.enter_context(_recorded(folder, record))
+            for item in [item for item in plan.left(done) if item.question.too_long]:
+                append(held, _sample(item, _too_long(item.question)))
+            parts = Parts(plan)
             for item, reply in answered:
                 if session != session | backend.machines:  # a worker has joined
                     session.update(backend.machines)
                     write_run(folder, record)
-                sample = _record(plan, item, reply)
+                whole = parts.add(item, reply)
+                if whole is None:
+                    watch(item, {"status": "ok", "seconds": reply.seconds})
+                    continue
+                sample = _record(plan, *whole)
                 append(held, {**sample, "session": len(record["sessions"]) - 1})
                 watch(item, sample)
             check_held(held)
@@ -106,7 +115,16 @@ def _failures(plan: Plan, samples: dict[Key, Record]) -> Iterator[Failure]:
 
 
 def _record(plan: Plan, item: Item, reply: Reply) -> Record:
-    outcome, (cell, question) = _graded(plan, item, reply), item
+    return {
+        **_sample(item, _graded(plan, item, reply)),
+        "seconds": round(reply.seconds, 4),
+        "peak_mib": round(reply.peak_mib, 1),
+        "shared": reply.shared,
+    }
+
+
+def _sample(item: Item, outcome: Record) -> Record:
+    cell, question = item
     return {
         **dict(zip(("cell", "question"), item.key, strict=True)),
         "task": cell.task,
@@ -114,10 +132,12 @@ def _record(plan: Plan, item: Item, reply: Reply) -> Record:
         "frequencies": cell.frequencies,
         "unit": question.unit,
         **outcome,
-        "seconds": round(reply.seconds, 4),
-        "peak_mib": round(reply.peak_mib, 1),
-        "shared": reply.shared,
     }
+
+
+def _too_long(question: Question) -> Record:
+    told = f"it needs {question.length:,} tokens, the cell has {question.cell:,}"
+    return _lost(question, "too_long", told, needs=question.length)
 
 
 def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
@@ -129,11 +149,12 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
         mib = round(needed(plan, item) / 2**20, 1)
         told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
         return _lost(question, "out_of_memory", told, estimate_mib=mib)
-    if not all(map(math.isfinite, answer.nll)):
-        first = next(i for i, nll in enumerate(answer.nll) if not math.isfinite(nll))
-        place = question.start + first
-        told = f"the loss at position {place} is {answer.nll[first]}"
-        return _lost(question, "not_finite", told, position=place)
+    for part, its in zip(question.asked, answer.parts or (answer,), strict=True):
+        if not all(map(math.isfinite, its.nll)):
+            first = next(i for i, nll in enumerate(its.nll) if not math.isfinite(nll))
+            place = part.start + first
+            told = f"the loss at position {place} is {its.nll[first]}"
+            return _lost(question, "not_finite", told, position=place)
     task = next(task for task in plan.tasks if task.label == cell.task)
     try:
         source = plan.sources[task.label]

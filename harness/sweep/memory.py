@@ -30,7 +30,7 @@ def estimate(plan: Plan, done: set[Key]) -> Cost:
     work = plan.work(done)
     sizes, demand = fitted(plan, work), _demand(plan, work)
     return Cost(
-        samples=sum(len(batch.items) for batch in work),
+        samples=sum(not question.too_long for _, question in plan.left(done)),
         tokens=sum(load.tokens for load in demand.loads),
         parameters=demand.parameters,
         bytes=max(demand.bytes(sizes), _loading(plan, demand.parameters)),

@@ -8,15 +8,18 @@ from math import prod
 
 MOST = 1000  # entries of one grid
 PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\])?[^,\[\]]*")  # up to a comma outside of brackets
+SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
 LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 
 
 def expand(entry: str) -> list[str]:
     """Return every entry of a grid, the last option varying fastest.
 
-    Raises ValueError where brackets do not close, or hold nothing.
+    ``tasks=a+b`` is ``tasks=[a,b]``. Raises ValueError where brackets do not close, or hold
+    nothing.
     """
     name, colon, options = entry.partition(":")
+    options = SEVERAL.sub(lambda found: f"tasks=[{found[1].replace('+', ',')}]", options)
     if not set("[]") & set(options):
         return [entry]
     choices = [_choices(entry, part) for part in _parts(entry, options)]

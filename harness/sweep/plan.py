@@ -42,21 +42,25 @@ class Plan:
     documents: tuple[dict[str, Any], ...]
     left_out: dict[str, int]  # documents that are not read, by the reason
 
-    def work(self, done: set[Key]) -> tuple[Batch, ...]:
-        """Return what is left to measure by the rotation it runs under, every question once."""
+    def left(self, done: set[Key]) -> Iterator[Item]:
+        """Yield the questions that have no sample yet, each once."""
         seen = set(done)
+        for cell in self.cells:
+            for item in (Item(cell, question) for question in cell.questions):
+                if cell.rotation is not None and item.key not in seen:
+                    seen.add(item.key)
+                    yield item
+
+    def work(self, done: set[Key]) -> tuple[Batch, ...]:
+        """Return what is left to ask the model by the rotation it runs under."""
         rotations: dict[str, Rotation] = {}
         found: dict[str, list[Item]] = {}
-        for cell in self.cells:
+        for cell, question in self.left(done):
             rotation = cell.wider or cell.rotation
-            if rotation is None:
-                continue
-            fingerprint = rotation.fingerprint
-            rotations.setdefault(fingerprint, rotation)
-            for item in (Item(cell, question) for question in cell.questions):
-                if item.key not in seen:
-                    seen.add(item.key)
-                    found.setdefault(fingerprint, []).append(item)
+            if rotation is not None and not question.too_long:
+                rotations.setdefault(rotation.fingerprint, rotation)
+                asked = [Item(cell, part) for part in question.asked]
+                found.setdefault(rotation.fingerprint, []).extend(asked)
         return tuple(Batch(rotations[name], tuple(items)) for name, items in found.items())
 
 
@@ -165,7 +169,7 @@ def _ask(
     def ask() -> None:
         asked = task.module.ask(source, lengths, seed=seed, **task.arguments)
         for question in _held(asked, lengths, tally):
-            found[question.length].append(question)
+            found[question.cell or question.length].append(question)
 
     call(f"task {task.label}", ask)
     return found
@@ -176,22 +180,26 @@ def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterato
 
     Raises ValueError for what could not be put to a model or recorded.
     """
-    turns: Counter[str] = Counter()
+    turns: Counter[tuple[int, str]] = Counter()
     for question in asked:
         check_question(question)
-        if question.length not in lengths:
-            message = f"{question.unit}: its {question.length} tokens are not a length of the sweep"
+        length = question.cell or question.length
+        if length not in lengths:
+            message = f"{question.unit}: its {length} tokens are not a length of the sweep"
             raise ValueError(message)
-        tally.add(question)
-        turn = turns[question.digest]
-        turns[question.digest] += 1
+        for part in question.asked:
+            check_question(part)
+            tally.add(part)
+        turn = turns[length, question.digest]
+        turns[length, question.digest] += 1
         yield replace(question, turn=turn) if turn else question
 
 
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
     size = checkpoint.config.get_text_config().vocab_size
     every = [q for lengths in asked.values() for some in lengths.values() for q in some]
-    largest = max((int(kept(question.tokens).numbers().max()) for question in every), default=0)
+    runs = [kept(part.tokens).numbers() for question in every for part in question.asked]
+    largest = max((int(tokens.max()) for tokens in runs), default=0)
     if largest >= size:
         message = (
             f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from harness.errors import UserError
-from harness.plugins import ROOT, Plugin
+from harness.plugins import ROOT, Plugin, call
 from harness.runs.store import SCHEMA
 from harness.sweep.plan import Plan
 from scaling._bands import Bands
@@ -24,6 +24,7 @@ from scaling._served import Served
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = (
     "ropewalk", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scipy", "peft",
+    "lm_eval",
 )  # fmt: skip
 
 
@@ -114,13 +115,15 @@ def _plugin(plugin: Plugin) -> dict[str, Any]:
 
 
 def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
-    module = task.module
-    questions = _questions(plan, task)
+    module, source = task.module, plan.sources[task.label]
+    about = getattr(module, "about", None)
+    told = call(f"task {task.label}", lambda: about(source, **task.arguments)) if about else {}
     return {
         **_plugin(task),
         "version": module.VERSION,
         "metric": module.METRIC,
-        "questions": questions,
+        **told,
+        "questions": _questions(plan, task),
     }
 
 

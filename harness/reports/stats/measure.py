@@ -15,8 +15,13 @@ from tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
-SHARES = {"accuracy", "recall", "f1"}  # metrics that are shares: told in percent
-LOWER = {"perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error"}
+SHARES = {  # metrics that are shares: told in percent
+    "accuracy", "recall", "f1", "acc", "acc_norm", "exact_match",
+}  # fmt: skip
+LOWER = {
+    "perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error",
+    "word_perplexity", "byte_perplexity", "brier_score", "ter",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

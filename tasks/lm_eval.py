@@ -1,0 +1,82 @@
+"""A task of lm-evaluation-harness: its prompts, metrics and versions (EleutherAI, 0.4.13 on).
+
+Every request becomes a question of ours, and a document is one sample: its requests are answered
+one by one and graded together by the task's own filters and metric. ``tasks=a+b`` measures both,
+each with its own score. A cell's length is the room: a task that makes its documents (RULER's) is
+given the length, and a document whose prompt and answer do not fit has the status too_long.
+Differs from lm-eval: it cuts such a prompt on the left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tasks._intervals import proportion, ratio
+from tasks._lm_eval import graded, opened
+from tasks._lm_eval_load import Wanted
+from tasks._types import Answer, CodeFolder, Question, Sample, Score, Source
+
+VERSION = 1
+METRIC = "score"  # of a task whose metrics are named for lengths; else the metric is the task's
+FACTS = {"doc": int, "doc_hash": str, "prompt_hash": str, "target_hash": str, "made": str}
+
+
+def ask(
+    source: Source,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    tasks: str = "",
+    limit: int = 0,
+    num_fewshot: int | None = None,
+    metric: str = "",
+    filter: str = "",
+    include: CodeFolder = CodeFolder(""),  # noqa: B008  # a text
+    chat: bool = False,
+) -> Iterator[Question]:
+    """Yield the first ``limit`` documents of a task at every length, 0 for all.
+
+    ``metric`` is one of the task's whose score is made of a value a document, by default its first;
+    ``filter`` one of its filters, by default the first; ``include`` a folder with YAML files of
+    tasks of your own, whose functions are executed. ``chat`` applies the chat template as lm-eval
+    does. Seed 0 draws as lm-eval by default. Raises ValueError for what cannot be asked.
+    """
+    wanted = Wanted(tasks, limit, num_fewshot, metric, filter, include, chat)
+    for length in lengths:
+        for document in opened(source, wanted).documents(length, seed):
+            yield document.question
+
+
+def about(source: Source, **options: Any) -> Mapping[str, Any]:
+    """Return what the record says of the task: its metric, versions and hashes."""
+    return opened(source, Wanted(**options)).about(METRIC)
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    """Grade a document by the task's own filters and metric."""
+    value, weight, facts = graded(source, question, answer)
+    return Sample(question.unit, value, weight, {**question.facts, **facts})
+
+
+def score(samples: Sequence[Sample]) -> Score:
+    """Return the mean over documents, or the perplexity, with its 95 % interval.
+
+    Of values of 0 and 1 alone the interval is Wilson's.
+    """
+    values, weights = [s.value for s in samples], [s.weight for s in samples]
+    if samples[0].facts["made"] == "exp":
+        found = ratio(values, weights)
+        low, high = (None if end is None else _exp(end) for end in found.interval())
+        return Score(_exp(found.value), low, high, len(samples))
+    if set(values) <= {0.0, 1.0} and set(weights) == {1}:
+        low, high = proportion(round(sum(values)), len(values))
+        return Score(sum(values) / len(values), low, high, len(values))
+    found = ratio(values, weights)
+    return Score(found.value, *found.interval(), len(samples))
+
+
+def _exp(nats: float) -> float:
+    """Return e^nats; a loss above 700 nats has no perplexity in a float and counts as 700."""
+    return math.exp(min(nats, 700.0))

@@ -1,0 +1,266 @@
+"""Tasks of lm-evaluation-harness: the same samples, hashes and scores as its own evaluation."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.cli.app import main
+from harness.reports.stats.measure import LOWER
+from harness.runs.frame import make_frame
+from tasks import _lm_eval_grade, _lm_eval_load
+from tests import ROOT
+from tests.command_line import Ropewalk, samples
+from tests.conftest import WORDS
+
+lm_eval = pytest.importorskip("lm_eval", reason="needs the extra lm-eval")
+
+LENGTH, DOCUMENTS = 128, 8
+MEAN = "metric_list:\n  - {metric: %s, aggregation: mean, higher_is_better: true}\n"
+TASKS = {  # by name: documents, and the YAML less where they lie
+    "own_text": """
+output_type: generate_until
+doc_to_text: "{{question}}\\nAnswer:"
+doc_to_target: answer
+generation_kwargs: {until: ["r"], max_gen_toks: 8, do_sample: false}
+""" + MEAN % "exact_match",
+    "own_choice": """
+output_type: multiple_choice
+doc_to_text: "{{question}}\\nAnswer:"
+doc_to_target: gold
+doc_to_choice: choices
+num_fewshot: 1
+fewshot_split: test
+""" + MEAN % "acc" + "  - {metric: mcc}\n",
+    "own_page": """
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: page
+metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
+""",
+    "own_draws": """
+output_type: generate_until
+doc_to_text: question
+doc_to_target: answer
+generation_kwargs: {until: ["r"], max_gen_toks: 8, do_sample: true, temperature: 0.7}
+""" + MEAN % "exact_match",
+}  # fmt: skip
+MINE = ("own_text", "own_choice", "own_page")
+
+
+def document(draw: Random, number: int) -> dict[str, Any]:
+    def words(count: int) -> str:
+        return " ".join(draw.choices(WORDS, k=count))
+
+    return {
+        "question": words(5), "answer": words(1), "gold": draw.randrange(3),
+        "choices": [words(1), words(2), words(1)], "page": words(20 + 15 * number),
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a task of each kind, whose documents lie beside it."""
+    folder = tmp_path_factory.mktemp("own")
+    draw = Random("own")
+    made = [document(draw, number) for number in range(DOCUMENTS)]
+    (folder / "data.json").write_text(json.dumps(made))
+    where = f"dataset_path: json\ndataset_kwargs: {{data_files: {{test: {folder}/data.json}}}}\n"
+    for name, text in TASKS.items():
+        head = f"task: {name}\ntest_split: test\nmetadata: {{version: 2.0}}\n"
+        (folder / f"{name}.yaml").write_text(head + where + text)
+    group = "group: own_both\ntask: [own_text, own_page]\n"
+    (folder / "own_both.yaml").write_text(group)
+    away = "task: own_away\ndataset_path: nobody/nothing\ntest_split: test\n"
+    (folder / "own_away.yaml").write_text(away + TASKS["own_text"])
+    return folder
+
+
+def words(own: Path, out: Path, tasks: str, *more: str, length: int = LENGTH) -> list[str]:
+    """Return the words of a sweep over tasks of the folder."""
+    return [
+        "run", "--model", "reference", "--dtype", "float32", "--device", "cpu",
+        "--scaling", "none", "yarn:factor=4", "--length", str(length), "--out", str(out),
+        "--task", f"lm_eval:{tasks and 'tasks='}{tasks},include={own}", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of the three kinds."""
+    folder = tmp_path_factory.mktemp("runs") / "lm_eval"
+    with pytest.raises(SystemExit) as ended:
+        main(words(own, folder, "+".join(MINE)))
+    assert not ended.value.code
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plain(own: Path, reference: tuple[Any, Any]) -> dict[str, Any]:
+    """Return what lm-eval's own evaluation gives of the three tasks on the unscaled model."""
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    checkpoint, model = reference
+    # lm-eval's windows end before the last target, ours after it.
+    lm = HFLM(pretrained=model, tokenizer=checkpoint.tokenizer, max_length=LENGTH - 1, batch_size=1)
+    found: dict[str, Any] = lm_eval.simple_evaluate(
+        lm, tasks=list(MINE), bootstrap_iters=0,
+        task_manager=TaskManager(include_path=str(own), include_defaults=False),
+    )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("name", MINE)
+def test_none_is_the_plain_evaluation(name: str, run: Path, plain: dict[str, Any]) -> None:
+    """Every sample has lm-eval's hashes, responses and metrics, and the cell its score."""
+    frame = make_frame([run])
+    rows = frame[(frame["scaling"] == "none") & frame["task"].str.contains(name)].set_index("doc")
+    metric = {"own_text": "exact_match", "own_choice": "acc", "own_page": "word_perplexity"}[name]
+    assert set(rows["metric"]) == {metric}
+    assert len(rows) == len(plain["samples"][name]) == DOCUMENTS
+    for sample in plain["samples"][name]:
+        row = rows.loc[sample["doc_id"]]
+        for kind in ("doc_hash", "prompt_hash", "target_hash"):
+            assert row[kind] == sample[kind]
+        said = [
+            given[0][0] if isinstance(given[0], tuple) else given[0] for given in sample["resps"]
+        ]
+        assert row["said"] == (
+            said[0] if name == "own_text" else pytest.approx(said, rel=1e-5, abs=2e-5)
+        )
+        graded = sample[metric]
+        assert row[f"{metric},none"] == (
+            pytest.approx(graded, rel=1e-5) if isinstance(graded, tuple) else graded
+        )
+    score = plain["results"][name][f"{metric},none"]
+    assert rows["score"].iloc[0] == pytest.approx(score, rel=1e-5)
+    assert rows["n"].iloc[0] == DOCUMENTS
+    assert rows["low"].iloc[0] < score < rows["high"].iloc[0] or score in (0, 1)
+
+
+def test_the_record_names_versions_and_hashes(run: Path, plain: dict[str, Any]) -> None:
+    """lm-eval's version, that of the task, and the hash of its samples as lm-eval makes it."""
+    record = json.loads((run / "run.json").read_text())
+    (task,) = (found for label, found in record["tasks"].items() if "own_choice" in label)
+    about = task["lm_eval"]
+    assert about["version"] == lm_eval.__version__ == record["sessions"][0]["versions"]["lm_eval"]
+    assert (about["task_version"], about["num_fewshot"]) == (2.0, 1)
+    assert about["chat_template_sha"] is None
+    kinds = ("doc_hash", "prompt_hash", "target_hash")
+    every = "".join(sample[kind] for sample in plain["samples"]["own_choice"] for kind in kinds)
+    assert about["task_hashes"] == {str(LENGTH): lm_eval.utils.hash_string(every)}
+
+
+def test_what_is_measured_is_not_measured_again(
+    own: Path, run: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command finds every document in the folder; a changed task finds none."""
+    before = samples(run)
+    assert len(before) == 2 * len(MINE) * DOCUMENTS
+    ended = ropewalk(*words(own, run, "+".join(MINE)))
+    assert "nothing to measure" in ended.err
+    assert samples(run) == before
+    monkeypatch.setattr("tasks._lm_eval.code_digest", lambda _: "another")
+    ended = ropewalk(*words(own, run, "own_page", "--dry-run"))
+    assert f"{2 * DOCUMENTS} samples" in ended.out
+
+
+def test_a_prompt_that_does_not_fit_is_a_status(
+    own: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Nothing is cut: the sample says how many tokens it needs, and the model is not asked."""
+    task = words(own, tmp_path / "run", "own_text+own_choice", length=20)
+    ended = ropewalk(*task)
+    assert ended.status == 1
+    assert "too long" in ended.out
+    for record in samples_of(tmp_path / "run"):
+        fits = record["status"] == "ok"
+        assert fits or record["facts"]["needs"] > 20
+        assert fits or f"{record['facts']['needs']} tokens" in record["reason"]
+    assert "too_long" in {record["status"] for record in samples_of(tmp_path / "run")}
+    again = ropewalk(*task)
+    assert "nothing to measure" in again.err
+    assert again.status == 1
+
+
+def samples_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "samples.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("tasks", "told"),
+    [
+        ("", ["lm_eval:tasks=NAME"]),
+        ("own_texts", ["no task 'own_texts'", "lm-eval ls tasks"]),
+        ("own_both", ["several tasks", "tasks=own_page+own_text"]),
+        ("own_draws", ["not greedy", "temperature=0.7"]),
+        ("own_away", ["own_away", "load the data"]),
+        ("own_choice,metric=mcc", ["mcc", "metric=acc"]),
+        ("own_choice,metric=f2", ["no metric f2", "acc"]),
+        ("own_choice,filter=strict", ["no filter strict", "none"]),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_when_planned(
+    tasks: str, told: list[str], own: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """One sentence, status 2, and no folder."""
+    ended = ropewalk(*words(own, tmp_path / "run", tasks, "--offline", "--dry-run"))
+    assert ended.status == 2
+    sentence = " ".join(ended.err.split())
+    assert all(part in sentence for part in told), sentence
+    assert "Traceback" not in sentence
+
+
+def test_without_the_package_it_says_what_to_install(
+    own: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A missing package is one sentence with the command that installs it."""
+
+    def missing(name: str) -> str:
+        raise _lm_eval_load.PackageNotFoundError(name)
+
+    monkeypatch.setattr(_lm_eval_load, "installed", missing)
+    ended = ropewalk(*words(own, tmp_path / "run", "own_text", "--dry-run"))
+    assert ended.status == 2
+    assert "ropewalk[lm-eval]" in ended.err
+
+
+def test_a_record_that_names_a_folder_of_tasks_names_code(
+    run: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Functions of a task's folder are executed, so a run of anyone's needs --run-code."""
+    ended = ropewalk("rerun", run, "--out", tmp_path / "again")
+    assert ended.status == 2
+    assert "--run-code" in ended.err
+
+
+def test_reports_know_the_direction_of_every_metric_that_may_be_asked() -> None:
+    """A metric of which less is better is one that the reports count so."""
+    assert _lm_eval_grade.LOWER <= LOWER
+
+
+def test_the_loop_of_another_program_in_ten_lines(
+    own: Path, reference: tuple[Any, Any], plain: dict[str, Any]
+) -> None:
+    """The lines of tasks/README.md: lm-eval's own scores under a method, others than without."""
+    text = (ROOT / "tasks/README.md").read_text(encoding="utf-8")
+    (lines,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(lines.splitlines()) <= 10
+    from lm_eval.tasks import TaskManager
+
+    checkpoint, model = reference
+    manager = TaskManager(include_path=str(own), include_defaults=False)
+    given = {"model": model, "tokenizer": checkpoint.tokenizer, "manager": manager}
+    mine = 'tasks=["own_page"], task_manager=manager'
+    assert 'tasks=["wikitext"]' in lines
+    exec(lines.replace('tasks=["wikitext"]', mine), given)
+    without = plain["results"]["own_page"]["bits_per_byte,none"]
+    found = given["results"]["own_page"]["bits_per_byte,none"]  # type: ignore[index]
+    assert found != without
+    assert found == pytest.approx(without, rel=0.5)
