@@ -115,6 +115,7 @@ class Held(TorchDispatchMode):
         return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @torch.inference_mode()
 def test_memory_is_linear_in_the_length(method: str) -> None:

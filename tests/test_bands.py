@@ -105,6 +105,7 @@ def relatives(found: Bands | Frequencies, length: int) -> dict[tuple[int, int], 
     return {pair: relative for pair, (relative, _) in positions(found, length).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "options", "formula"), CASES)
 @settings(max_examples=12, deadline=None)
 @given(length=st.integers(1, 150))

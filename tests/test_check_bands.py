@@ -26,6 +26,7 @@ def test_it_is_known_by_what_it_returns(method: Any, moves: bool) -> None:
     assert moves_positions(method) is moves
 
 
+@pytest.mark.slow
 def test_it_says_where_positions_go() -> None:
     """How far, whether in order, how many pairs are met, and what the trained window sees."""
     assert told(rerope.bands)["reach"][1].endswith("0.25 at 16 windows")

@@ -373,7 +373,8 @@ class TestRefused:
             ({"scaling": "gone.py"}, "method file gone.py does not exist."),
             (
                 {"task": "reading"},
-                "no task is called 'reading'; known: ",
+                f"no task is called 'reading'; known: {', '.join(names('task'))}, or a path to a .py "
+                "file.",
             ),
             (
                 {"task": "passkey:trial=3"},
@@ -474,7 +475,8 @@ class TestRefused:
         GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=300).save_pretrained("gpt2")
         tiny_tokenizer().save_pretrained("gpt2")
         assert refused(model=Path("gpt2")) == (
-            "gpt2 models have no rotary embedding (no rope_parameters in the config)."
+            "gpt2 (gpt2) has no rotary embedding that pi could change; measure it as it is: "
+            "--scaling none."
         )
 
     def test_a_rotary_embedding_for_sliding_layers_alone_is_refused(

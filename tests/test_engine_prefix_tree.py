@@ -77,6 +77,7 @@ def test_a_grid_of_needles_forks_where_each_stands() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least", [1, 32])
 def test_many_nested_forks_are_no_recursion(least: int) -> None:
     """Sequences that fork at every one of 3000 tokens are planned."""

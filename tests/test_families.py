@@ -150,6 +150,7 @@ def test_a_model_of_sliding_layers_alone_is_refused() -> None:
         check_geometry(build(config), rope_of(config))
 
 
+@pytest.mark.slow
 def test_the_table_of_families_is_up_to_date() -> None:
     """results/families.md is what this library's models give."""
     text = (ROOT / "results" / "families.md").read_text(encoding="utf-8")

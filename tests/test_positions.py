@@ -167,6 +167,7 @@ def test_windows_of_one_document_are_one_sample() -> None:
     np.testing.assert_allclose(two[["score", "low", "high"]], one[["score", "low", "high"]])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["press,stride=24", "overlap,stride=24", "disjoint", "prefix"])
 def test_the_mean_over_all_positions_is_the_score(
     protocol: str, tiny: Path, docs: Path, tmp_path: Path

@@ -134,6 +134,7 @@ def test_a_model_that_shares_its_config_is_told() -> None:
         likelihoods(other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "method"),
     [
@@ -158,6 +159,7 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
             )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["rerope", "self_extend", "dual_chunk", "lm_infinite"])
 def test_neighbours_change_no_bit_of_moved_positions(
     method: str, reference: tuple[Checkpoint, Any]

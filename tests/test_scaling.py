@@ -140,6 +140,7 @@ def test_a_method_is_pure(name: str, rope: Rope, windows: float) -> None:
     assert rope == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
     """The check command fails none of them, and says of each whether it is plain inside.

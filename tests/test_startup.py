@@ -36,6 +36,7 @@ def test_the_version_is_that_of_the_project() -> None:
     assert done.stdout.strip() == told["project"]["version"]
 
 
+@pytest.mark.slow
 def test_the_current_directory_is_no_source_of_code_or_settings(many: Path, tmp_path: Path) -> None:
     """No numpy.py that lies there is run, and no matplotlibrc is read, not even a broken one."""
     (tmp_path / "numpy.py").write_text("raise SystemExit('run')")
