@@ -373,8 +373,8 @@ class TestRefused:
             ({"scaling": "gone.py"}, "method file gone.py does not exist."),
             (
                 {"task": "reading"},
-                f"no task is called 'reading'; known: {', '.join(names('task'))}, or a path to a .py "
-                "file.",
+                f"no task is called 'reading'; known: {', '.join(names('task'))}, or a path to a "
+                ".py file.",
             ),
             (
                 {"task": "passkey:trial=3"},
