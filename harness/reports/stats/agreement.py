@@ -11,7 +11,7 @@ from scipy.stats import spearmanr
 
 from harness.reports.stats.cells import CELL, cells
 from harness.reports.stats.key_tokens import measured
-from harness.reports.stats.measure import LOWER
+from harness.reports.stats.measure import LOWER, SHARES
 from tasks._intervals import LEVEL
 
 METHODS = 5  # the fewest of which a rank correlation says anything
@@ -36,7 +36,7 @@ def pairs(
     table = table[table["length"] > table["trained_length"]]
     lower = table["metric"].isin(LOWER)
     tails = table[lower & table["task"].isin(_tail(frame))]
-    kept = table[~lower & table["score"].between(0, 1)]
+    kept = table[table["metric"].isin(SHARES)]
     names = {"score": "kept", "low": "kept_low", "high": "kept_high"}
     kept = kept[[*ON, "task", "metric", *names]].rename(columns=names)
     rows = []
