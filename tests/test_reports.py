@@ -305,7 +305,7 @@ def test_the_trained_window_ends_at_the_trained_length() -> None:
 
 def test_looks_differ_in_more_than_colour() -> None:
     """Twelve methods are told apart in grey print: no two share marker and dashes."""
-    found = style.looks(TWELVE, told=TWELVE, plain=["none"])
+    found = style.looks(TWELVE, distinct=TWELVE, plain=["none"])
     assert len({(look.marker, str(look.linestyle)) for look in found.values()}) == len(TWELVE)
     assert (found["none"].color, found["none"].linestyle) == ("black", "--")
 
