@@ -65,7 +65,7 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
 
     Of ``tail``, whose targets are the same at every length, the loss of each is kept.
     """
-    each = question.facts["protocol"] == "tail"
+    each = question.facts.get("protocol") == "tail"
     losses = by_position(question.start, answer.nll, each=each)
     facts = {**question.facts, "tokens": len(answer.nll), **losses}
     return Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)
