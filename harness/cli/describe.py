@@ -50,7 +50,7 @@ class Description:
 
 
 def describe(given: str) -> Description:
-    """Describe a built-in plug-in, a user's .py file or module, or an bundled sweep.
+    """Describe a built-in plug-in, a user's .py file or module, or a bundled sweep.
 
     A user's file is executed, and methods and tasks are called to learn the ranges of their
     options. Raises UserError for an unknown name.
@@ -74,7 +74,9 @@ def describe(given: str) -> Description:
     documented = [inspect.getdoc(module), inspect.getdoc(entry(module, kind))]
     text = "\n\n".join(part for part in documented if part)
     shown = Path(name).stem if name.endswith(".py") else name
-    return Description(kind, shown, text, options, EXAMPLES[kind].format(_example(name, known)))
+    return Description(
+        kind, shown, text, options, EXAMPLES[kind].format(_example(name, module, known))
+    )
 
 
 def _found(name: str) -> tuple[str, ModuleType]:
@@ -107,7 +109,8 @@ def _type(hint: Any) -> str:
         return " or ".join(map(str, parts))
     if parts and NoneType in typing.get_args(hint):
         return " or ".join(map(_type, parts))
-    return WORDS.get(hint, str(hint))
+    plain = getattr(hint, "__supertype__", hint)  # of a NewType
+    return WORDS.get(plain, str(plain))
 
 
 def _default(value: Any) -> str:
@@ -117,11 +120,13 @@ def _default(value: Any) -> str:
         return "unset"
     if inspect.isfunction(value):  # of a method
         return value.__module__.rpartition(".")[2]
-    return str(value).lower() if isinstance(value, bool) else f"{value}"
+    return str(value).lower() if isinstance(value, bool) else f"{value}" or "empty"
 
 
-def _example(name: str, known: Mapping[str, inspect.Parameter]) -> str:
-    """Return the name with one option: a fixed factor, or the first with its default."""
+def _example(name: str, module: ModuleType, known: Mapping[str, inspect.Parameter]) -> str:
+    """Return the name with one option: its own EXAMPLE, a fixed factor, or the first default."""
+    if hasattr(module, "EXAMPLE"):
+        return f"{name}:{module.EXAMPLE}"
     if "factor" in known:
         return f"{name}:factor=4"
     set_ = [(key, p.default) for key, p in known.items() if p.default not in (None, p.empty)]
