@@ -19,7 +19,7 @@ from tasks._lm_eval_load import Wanted
 from tasks._types import Answer, CodeFolder, Question, Sample, Score, Source
 
 VERSION = 1
-EXAMPLE = "tasks=hellaswag,limit=50"
+EXAMPLE_OPTIONS = "tasks=hellaswag,limit=50"
 METRIC = "score"  # of a task whose metrics are named for lengths; else the metric is the task's
 FACTS = {"doc": int, "doc_hash": str, "prompt_hash": str, "target_hash": str, "made": str}
 

@@ -124,9 +124,9 @@ def _default(value: Any) -> str:
 
 
 def _example(name: str, module: ModuleType, known: Mapping[str, inspect.Parameter]) -> str:
-    """Return the name with one option: its own EXAMPLE, a fixed factor, or the first default."""
-    if hasattr(module, "EXAMPLE"):
-        return f"{name}:{module.EXAMPLE}"
+    """Return the name with one option: EXAMPLE_OPTIONS, a fixed factor, or the first default."""
+    if hasattr(module, "EXAMPLE_OPTIONS"):
+        return f"{name}:{module.EXAMPLE_OPTIONS}"
     if "factor" in known:
         return f"{name}:factor=4"
     set_ = [(key, p.default) for key, p in known.items() if p.default not in (None, p.empty)]
