@@ -15,6 +15,7 @@ import torch
 from harness.engine import answers
 from harness.errors import UserError
 from harness.model.checkpoint import Checkpoint, open_checkpoint
+from harness.model.gguf import _read_header
 from harness.model.weights import load_weights
 from tasks._types import Question
 from tests.command_line import Ropewalk
@@ -109,6 +110,15 @@ def test_what_transformers_would_leave_out_is_an_error(
     made = save_gguf(tmp_path / "m.gguf", "F32", facts=facts, extra=extra)
     with pytest.raises(UserError, match=f"does not read {words}.* give the folder or hub name"):
         opened(made)
+
+
+def test_the_header_of_a_file_is_read_once(file: Path) -> None:
+    """Beside what the library reads; and once more when the file changed."""
+    for place in range(2):
+        os.utime(file, ns=(place, place))
+        before = _read_header.cache_info().misses
+        assert opened(file).rope.base == opened(file).rope.base == BASE
+        assert _read_header.cache_info().misses == before + 1
 
 
 def test_a_text_is_split_as_the_file_says(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr
+from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -81,7 +82,7 @@ def gguf_config(where: str) -> Any:
         given = PreTrainedConfig.get_config_dict(folder, **options)[0]
         check_numbers(where, given)
         config = AutoConfig.for_model(**given)
-        facts, tensors = _header(folder)
+    facts, tensors = _header(where)
     left = [*_settings(config, facts), *_unread(config, facts["general.architecture"], tensors)]
     if left:
         message = f"transformers does not read {left[0]} of {where}: {FROM}"
@@ -96,8 +97,7 @@ def split_as_told(where: str, tokenizer: Any) -> Any:
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    with pretrained(where) as (folder, _):
-        facts, _ = _header(folder)
+    facts, _ = _header(where)
     kind, way = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre")
     if kind == "gpt2" and way in BY_DIGIT:
         digits = Split(Regex(r"\p{N}"), behavior="isolated")
@@ -115,17 +115,24 @@ def quantization(where: str) -> str | None:
         return None
     from gguf import LlamaFileType
 
-    with pretrained(where) as (folder, _):
-        kind = _header(folder)[0].get("general.file_type")
+    kind = _header(where)[0].get("general.file_type")
     known = {one.value: one.name.partition("_")[2] for one in LlamaFileType}
     return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
 
 
-def _header(folder: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+def _header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return a file's facts and the names of its tensors."""
+    state = Path(where).stat()
+    return _read_header(where, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)  # reading one with the tokens of a real model takes seconds
+def _read_header(where: str, *_state: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the same of a file of this size and time of change."""
     from transformers.integrations.gguf import read_gguf_metadata
 
-    found: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
+    with pretrained(where) as (folder, _):
+        found: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
     return found
 
 
