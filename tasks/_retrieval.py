@@ -20,11 +20,11 @@ BETWEEN = ", "  # answers in a record
 QUOTE = ' "\n'  # what may stand before an answer
 
 
-def check_trials(trials: int, depths: int = 1) -> None:
+def check_trials(trials: int, depths: int = 1, task: str = "it") -> None:
     """Raise ValueError for a grid without trials, or of too many."""
     if depths < 1 or trials < 1 or depths * trials > MOST:
         message = (
-            f"it needs depths >= 1, trials >= 1 and {MOST} trials a length at the most"
+            f"{task} needs depths >= 1, trials >= 1 and {MOST} trials a length at the most"
             f" (depths x trials), got {depths} and {trials}"
         )
         raise ValueError(message)

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from tasks._intervals import proportion
 from tasks._prompt import Filler, prompt
-from tasks._types import Answer, Fact, Question, Sample, Score, Source
+from tasks._retrieval import check_trials, grid, score
+from tasks._types import Answer, Fact, Question, Sample, Source
 
+__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "accuracy"
 FACTS = {
     "depth": float, "trial": int, "key": str, "needle": int,
     "found": str, "logprob": float, "argmax": str,
 }  # fmt: skip
-MOST = 10_000  # trials of one length: a 95 % interval is then 2 points wide at the widest
 
 
 def ask(
@@ -40,28 +40,16 @@ def ask(
     template, and "The pass key is" begins the reply. Raises ValueError when a prompt cannot fit,
     naming the least length.
     """
-    if depths < 1 or trials < 1 or depths * trials > MOST:
-        message = (
-            f"passkey needs depths >= 1, trials >= 1 and {MOST} trials a length at the most"
-            f" (depths x trials), got {depths} and {trials}"
-        )
-        raise ValueError(message)
-    digits = max(2, len(str(depths)))  # so that every depth has its own name
+    check_trials(trials, depths, "passkey")
     for length in lengths:
-        for index in range(depths):
-            depth = index / (depths - 1) if depths > 1 else 0.5
-            for trial in range(trials):
-                draw = Random(f"{seed}/{index}/{trial}")
-                key = draw.randrange(10_000, 100_000)
-                made = prompt(source, length, key, depth, filler=filler, draw=draw, chat=chat)
-                facts: dict[str, Fact] = {
-                    "depth": depth,
-                    "trial": trial,
-                    "key": str(key),
-                    "needle": made.needle,
-                }
-                unit = f"depth {depth:.{digits}f} trial {trial}"
-                yield Question(unit, length, made.tokens, made.start, facts)
+        for place, (depth, trial, unit) in enumerate(grid(depths, trials)):
+            draw = Random(f"{seed}/{place // trials}/{trial}")
+            key = draw.randrange(10_000, 100_000)
+            made = prompt(source, length, key, depth, filler=filler, draw=draw, chat=chat)
+            facts: dict[str, Fact] = {
+                "depth": depth, "trial": trial, "key": str(key), "needle": made.needle,
+            }  # fmt: skip
+            yield Question(unit, length, made.tokens, made.start, facts)
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
@@ -102,10 +90,3 @@ def _extends(source: Source, key: tuple[int, ...], following: int) -> bool:
     said = source.decode(key)
     more = source.decode((*key, following))[len(said) :]
     return more[:1].isdigit()
-
-
-def score(samples: Sequence[Sample]) -> Score:
-    """Return the share of keys found, with a Wilson 95 % interval."""
-    hits = round(sum(sample.value for sample in samples))
-    low, high = proportion(hits, len(samples))
-    return Score(hits / len(samples), low, high, len(samples))
