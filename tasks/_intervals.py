@@ -45,6 +45,14 @@ class Ratio:
         half = self.error * float(stdtrit(self.degrees, (1 + level) / 2))
         return self.value - half * self.below, self.value + half * self.above
 
+    def exp(self) -> tuple[float, float | None, float | None]:
+        """Return e^value and the ends of its interval, of a value in nats.
+
+        A loss above 700 nats has no perplexity in a float and counts as 700.
+        """
+        low, high = (None if end is None else _exp(end) for end in self.interval())
+        return _exp(self.value), low, high
+
     def p(self) -> float | None:
         """Return the two-sided probability of a value this far from 0, were it 0 in truth."""
         from scipy.special import stdtr
@@ -55,6 +63,10 @@ class Ratio:
             return 1.0 if self.value == 0 else 0.0
         toward = self.below if self.value > 0 else self.above
         return float(2 * stdtr(self.degrees, -abs(self.value) / (self.error * toward)))
+
+
+def _exp(nats: float) -> float:
+    return math.exp(min(nats, 700.0))
 
 
 def proportion(hits: float, n: int) -> tuple[float, float]:

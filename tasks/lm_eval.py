@@ -9,7 +9,6 @@ Differs from lm-eval: it cuts such a prompt on the left.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,16 +67,9 @@ def score(samples: Sequence[Sample]) -> Score:
     """
     values, weights = [s.value for s in samples], [s.weight for s in samples]
     if samples[0].facts["made"] == "exp":
-        found = ratio(values, weights)
-        low, high = (None if end is None else _exp(end) for end in found.interval())
-        return Score(_exp(found.value), low, high, len(samples))
+        return Score(*ratio(values, weights).exp(), len(samples))
     if set(values) <= {0.0, 1.0} and set(weights) == {1}:
         low, high = proportion(round(sum(values)), len(values))
         return Score(sum(values) / len(values), low, high, len(values))
     found = ratio(values, weights)
     return Score(found.value, *found.interval(), len(samples))
-
-
-def _exp(nats: float) -> float:
-    """Return e^nats; a loss above 700 nats has no perplexity in a float and counts as 700."""
-    return math.exp(min(nats, 700.0))

@@ -79,16 +79,5 @@ def score(samples: Sequence[Sample]) -> Score:
         sums.setdefault(sample.unit, []).append(sample.value)
         counts[sample.unit] = counts.get(sample.unit, 0) + sample.weight
     losses = [math.fsum(values) for values in sums.values()]
-    found = ratio(losses, list(counts.values()))
-    low, high = found.interval()
-    return Score(
-        _exp(found.value),
-        None if low is None else _exp(low),
-        None if high is None else _exp(high),
-        len(losses),
-    )
-
-
-def _exp(nats: float) -> float:
-    """Return e^nats; a loss above 700 nats has no perplexity in a float and counts as 700."""
-    return math.exp(min(nats, 700.0))
+    value, low, high = ratio(losses, list(counts.values())).exp()
+    return Score(value, low, high, len(losses))

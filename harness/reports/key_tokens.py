@@ -5,14 +5,14 @@ from __future__ import annotations
 import pandas as pd
 
 from harness.reports.stats.cells import CELL, cells
-from harness.reports.stats.key_tokens import RULE, measured
+from harness.reports.stats.key_tokens import DROP, MOST, RULE, measured
 from harness.reports.writing.tables import across, text
 
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
 
 
 def make(
-    frame: pd.DataFrame, *, evaluator: str = "none", drop: float = 2.0, most: float = 2.0
+    frame: pd.DataFrame, *, evaluator: str = "none", drop: float = DROP, most: float = MOST
 ) -> pd.DataFrame:
     """Return a row per cell of tail perplexity.
 

@@ -15,7 +15,6 @@ from harness.reports.stats.measure import LOWER, SHARES
 from tasks._intervals import LEVEL
 
 METHODS = 5  # the fewest of which a rank correlation says anything
-KEYS = (2.0, 2.0)  # of the rule of key tokens, in nats
 ON = ["model", "scaling", "length"]
 NONE = (
     "nothing to set against each other: it needs perplexity by the protocol tail and a task of "
@@ -90,7 +89,7 @@ def _keys(
 ) -> pd.DataFrame:
     """Return the same cells with the perplexity of their key tokens; none where it is unknown."""
     try:
-        found = measured(frame, evaluator, *KEYS)
+        found = measured(frame, evaluator)
     except ValueError:  # key_tokens says why
         return tails.iloc[:0]
     scores = drawn(found.reset_index())[[*CELL, "score", "low", "high"]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from harness.reports.stats.cells import CELL
 from tasks._intervals import ratio
 
+DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
 WINDOW = ["unit", "window"]  # of the same targets at every length
 NONE = (
     "no losses token by token: the sweep needs perplexity by the protocol tail, at two lengths "
@@ -33,8 +33,8 @@ class Rule:
     evaluator: str
     short: int
     long: int
-    drop: float = 2.0
-    most: float = 2.0
+    drop: float
+    most: float
 
     def keys(self, short: NDArray[np.float64], long: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return which targets are key."""
@@ -45,7 +45,9 @@ class Rule:
 RULE = [field.name for field in fields(Rule)]
 
 
-def measured(frame: pd.DataFrame, evaluator: str, drop: float, most: float) -> pd.DataFrame:
+def measured(
+    frame: pd.DataFrame, evaluator: str, drop: float = DROP, most: float = MOST
+) -> pd.DataFrame:
     """Return the key perplexity and the gain of every cell that has the losses, by CELL.
 
     Raises ValueError where none has, or where the evaluator has no two lengths in its window.
@@ -114,12 +116,11 @@ def over_keys(cell: Losses, masks: Masks) -> dict[str, Any]:
         for window, values in cell.items()
         if window in masks
     })  # fmt: skip
-    found = ratio(sums, counts) if counts else None
-    low, high = found.interval() if found else (None, None)
+    score, low, high = ratio(sums, counts).exp() if counts else (None, None, None)
     return {
-        "score": _exp(found.value) if found else None,
-        "low": None if low is None else _exp(low),
-        "high": None if high is None else _exp(high),
+        "score": score,
+        "low": low,
+        "high": high,
         "n": len(counts),
         "keys": int(sum(counts)),
     }
@@ -148,7 +149,3 @@ def _by_document(windows: dict[Any, tuple[float, int]]) -> tuple[list[float], li
         total[1] += int(count)
     some = [total for total in totals.values() if total[1]]
     return [total[0] for total in some], [int(total[1]) for total in some]
-
-
-def _exp(nats: float) -> float:
-    return math.exp(min(nats, 700.0))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -105,10 +104,7 @@ def scored(of: Units, how: Measure) -> Score:
     if how.made == "share":
         return Score(sum(values) / len(values), *proportion(int(sum(values)), len(values)))
     found = ratio(values, weights)
-    ends = [found.value, *found.interval()]
-    if how.made == "exp":
-        ends = [None if end is None else math.exp(min(end, 700.0)) for end in ends]
-    return Score(ends[0] or 0.0, ends[1], ends[2])
+    return Score(*(found.exp() if how.made == "exp" else (found.value, *found.interval())))
 
 
 def difference(one: Units, other: Units, how: Measure) -> Difference | None:
