@@ -151,9 +151,8 @@ def test_a_score_that_is_none_fails_its_cells_alone(
     after: str, message: str, mine: Callable[[str, str], Any]
 ) -> None:
     """No table says NaN, and the other tasks have their scores."""
-    done = mine(
-        "    low, high = found.interval()", f"    {after}\n    low, high = found.interval()"
-    )
+    before = "    losses = [math.fsum"
+    done = mine(before, f"    {after}\n{before}")
     assert done.status == 1
     assert message in done.out
     assert statuses() == {"mine": "failed", "perplexity": "ok"}
