@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.text import Text
 
 from harness.sweep.cells import Batch, Item
-from harness.sweep.pace import Pace, keep_rates, known_rates
+from harness.sweep.pace import Pace, before, keep_rows
 from harness.sweep.plan import Plan
 
 Watch = Callable[[Item, dict[str, Any]], None]
@@ -26,7 +26,7 @@ class Measuring:
     """Shows cells done, the last sample, the rate and the time left; plain lines in a log."""
 
     def __init__(self, console: Console, plan: Plan, machine: str) -> None:
-        """Show on a console; ``machine`` names what measures, for the rates known of it."""
+        """Show on a console; ``machine`` names what measures, for the speeds known of it."""
         self.console, self.plan, self.machine = console, plan, machine
         self.pace: Pace | None = None
         self.text, self.shown = LOADING, time.monotonic()
@@ -38,7 +38,7 @@ class Measuring:
             self._line("Complete: nothing to measure.")
             yield lambda *_: None
             return
-        pace = self.pace = Pace.of(self.plan, work, known_rates(self.plan, self.machine))
+        pace = self.pace = before(self.plan, work, self.machine)
         self.cells = Counter(item.cell.key for batch in work for item in batch.items)
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -50,12 +50,12 @@ class Measuring:
         )
         self.entry = self.bar.add_task(self.text, total=1.0)
         if not self.console.is_terminal:
-            self._line(LOADING)
+            self._line(f"{LOADING}; {speed(pace)}")
         with self.bar:
             try:
                 yield self._sample
             finally:
-                keep_rates(self.plan, self.machine, pace)
+                keep_rows(self.plan, self.machine, pace)
 
     def passing(self, tokens: float) -> None:
         """Note tokens that go through the model: none, once the weights are loaded."""

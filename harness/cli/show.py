@@ -18,7 +18,7 @@ from harness.runs.store import measured
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
-from harness.sweep.pace import Pace, known_rates
+from harness.sweep.pace import before
 from harness.sweep.plan import Plan
 from scaling._rotation import frequencies_of
 
@@ -70,10 +70,12 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
 
 
 def _time(plan: Plan, work: Sequence[Batch], machine: str) -> str:
-    seconds = Pace.of(plan, work, known_rates(plan, machine)).seconds_left()
+    pace = before(plan, work, machine)
+    seconds = pace.seconds_left()
     if seconds is None:
-        return "unknown on this machine yet"
-    return f"about {duration(seconds)} here" if seconds >= 1 else "less than a second here"
+        return "unknown on these machines yet"
+    about = f"about {duration(seconds)}" if seconds >= 1 else "less than a second"
+    return f"{about} here{'' if pace.known else ', by the speed of one product'}"
 
 
 def left_out(plan: Plan, console: Console) -> None:

@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.model.checkpoint import Checkpoint, parameter_count
 from harness.sweep.cells import Batch
+from harness.sweep.speeds import Cost
 from scaling._types import Frequencies
 from tasks._types import Question
 
 
 @dataclass(frozen=True)
 class Step:
-    """A run of tokens that is forwarded once; ``operations`` are multiplications and additions."""
+    """A run of tokens that is forwarded once, or of tokens that are written one by one.
+
+    ``cost`` are its runs, and multiplications and additions: by tokens, by pairs, of what is
+    written.
+    """
 
     tokens: int
-    operations: float
+    cost: Cost
 
 
 @dataclass(frozen=True)
@@ -41,13 +48,20 @@ def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
     per_token, per_pair, per_target = prices(checkpoint)
     questions = [question for _, question in batch.items]
     spans, paths = _spans(shared_tree(checkpoint, batch), questions)
-    costs = [(end - first) * (per_token + per_pair * (first + end) / 2) for first, end in spans]
+    costs = [
+        np.array([1, tokens * per_token, tokens * per_pair * (first + end) / 2, 0])
+        for first, end in spans
+        for tokens in [end - first]
+    ]
     for place, question in enumerate(questions):
-        costs[paths[place][-1]] += per_target * (question.length - question.start + 1)
         if question.new:  # its tokens are a run of their own
+            each = per_token + per_target + per_pair * question.length
             paths[place] += (len(spans),)
             spans.append((question.start, question.length))
-            costs.append(question.new * (per_token + per_pair * question.length))
+            costs.append(np.array([0, 0, 0, question.new * each]))
+        else:
+            targets = question.length - question.start + 1
+            costs[paths[place][-1]][1] += per_target * targets
     made = zip(spans, costs, strict=True)
     return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), tuple(paths))
 

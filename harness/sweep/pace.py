@@ -1,7 +1,7 @@
 """How fast a sweep goes and how long it still takes, from what each part of it costs.
 
-A cost is known before: tokens and pairs of every forward. What is measured is a rate, of every
-method and of all; rates are kept for the next sweep of the same model on the same machine.
+A cost is known before: tokens and pairs of every forward. What is measured are speeds
+(``speeds.py``); they are kept for the next sweep of the same model on the same machine.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 from huggingface_hub import cached_assets_path, constants
 
 from harness.errors import UserError
@@ -22,10 +23,10 @@ from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import Step, Steps, steps_of
 from harness.sweep.plan import Plan
 from harness.sweep.record import machine
+from harness.sweep.speeds import USUAL, Cost, Kind, Row, Rows, Speeds, fitted, guessed
 
-WORTH = 2.0  # seconds; a shorter measurement is no rate to keep
-PRIOR = 10.0  # seconds
-ALL = ""  # the rate over all methods
+WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
+NOTHING = np.zeros(4)
 
 
 @dataclass
@@ -39,33 +40,35 @@ class _Part:
     def __post_init__(self) -> None:
         """Begin with every step left."""
         self.left = dict(enumerate(self.steps.steps))
-        self.cost = sum(step.operations for step in self.steps.steps)
+        self.cost = sum((step.cost for step in self.steps.steps), NOTHING)
 
     def take(self, item: Item) -> list[Step]:
         """Return the steps that an answer shows to be done, and take them off."""
         needed = self.needs[item.key]
         done = [self.left.pop(step) for step in needed if step in self.left]
-        self.cost -= sum(step.operations for step in done)
+        self.cost = self.cost - sum((step.cost for step in done), NOTHING)
         return done
 
-    def under_way(self, tokens: float) -> float:
+    def under_way(self, tokens: float) -> Cost:
         """Return what so many tokens cost that went through the layers without an answer yet."""
-        cost = 0.0
+        cost = NOTHING
         for run in self.left.values():
-            share = min(1.0, tokens / run.tokens)
-            cost, tokens = cost + share * run.operations, tokens - run.tokens
             if tokens <= 0:
                 break
+            if not run.cost[3]:
+                cost = cost + min(1.0, tokens / run.tokens) * run.cost
+                tokens -= run.tokens
         return cost
 
 
 @dataclass
 class Pace:
-    """What is done and what is left of a sweep, in operations and in seconds."""
+    """What is done and what is left of a sweep, in parts of a cost and in seconds."""
 
     parts: tuple[_Part, ...]
-    known: dict[str, float] = field(default_factory=dict)  # operations a second, by method
-    spent: dict[str, tuple[float, float]] = field(default_factory=dict)  # operations, seconds
+    known: Rows = field(default_factory=dict)  # of earlier sweeps
+    guess: float | None = None  # seconds of an operation, where nothing is known
+    rows: Rows = field(default_factory=dict)  # of this one
     tokens: float = 0.0  # since the last answer
     forwarded: int = 0  # tokens whose answers came
     now: _Part | None = None
@@ -73,18 +76,20 @@ class Pace:
     seen: float = 0.0  # when anything was last heard
 
     @classmethod
-    def of(cls, plan: Plan, work: Sequence[Batch], known: dict[str, float]) -> Pace:
+    def of(cls, plan: Plan, work: Sequence[Batch], known: Rows, guess: float | None = None) -> Pace:
         """Begin with nothing done."""
         parts = []
         for batch in work:
             steps = steps_of(plan.checkpoint, batch)
             needs = dict(zip(batch.questions, steps.needs, strict=True))
             parts.append(_Part(batch.items[0].cell.scaling, steps, needs))
-        return cls(tuple(parts), known, now=next(iter(parts), None))
+        return cls(tuple(parts), known, guess, now=next(iter(parts), None))
 
     def __post_init__(self) -> None:
         """Find the part of every question."""
         self.part_of = {key: part for part in self.parts for key in part.needs}
+        self.whole = sum((part.cost for part in self.parts), NOTHING)
+        self.took = 0.0
 
     def begin(self) -> None:
         """Note that the weights are loaded."""
@@ -101,51 +106,54 @@ class Pace:
         since = self.seen - self.last if self.last is not None else seconds
         self.now = self.part_of[item.key]
         done = self.now.take(item)
-        cost = sum(step.operations for step in done)
         self.forwarded += sum(step.tokens for step in done)
+        kind = Kind(self.now.method, item.question.length, bool(item.question.new))
+        row = self.rows.setdefault(kind, Row())
+        row.cost = row.cost + sum((step.cost for step in done), NOTHING)
+        row.seconds += since
+        self.took += since
         if not self.now.left:
             self.now = next((part for part in self.parts if part.left), self.now)
-        for name in (item.cell.scaling, ALL):
-            before = self.spent.get(name, (0.0, 0.0))
-            self.spent[name] = before[0] + cost, before[1] + since
         self.last, self.tokens = self.seen, 0.0
 
     def tokens_a_second(self) -> float | None:
         """Return how many tokens are forwarded a second, those under way included."""
-        seconds = self.spent.get(ALL, (0.0, 0.0))[1] + self.seen - (self.last or self.seen)
+        seconds = self.took + self.seen - (self.last or self.seen)
         return (self.forwarded + self.tokens) / seconds if seconds > 0 else None
 
     def share(self) -> float:
-        """Return which share of all operations is done, those under way included."""
-        left = sum(part.cost for part in self.parts)
-        done = self.spent.get(ALL, (0.0, 0.0))[0]
-        under_way = self.now.under_way(self.tokens) if self.now else 0.0
-        return (done + under_way) / max(done + left, 1.0)
+        """Return which share of the time is over by the speeds known, what is under way included.
 
-    def rates(self) -> dict[str, float]:
-        """Return operations a second by method, as measured here, else as known from before."""
-        spent = dict(self.spent)
-        if self.now and self.tokens and self.last is not None:
-            cost = self.now.under_way(self.tokens)
-            for name in (self.now.method, ALL):
-                before = spent.get(name, (0.0, 0.0))
-                spent[name] = before[0] + cost, before[1] + self.seen - self.last
-        cost, took = spent.get(ALL, (0.0, 0.0))
-        if not cost or not took:
-            return self.known
-        base = cost / took  # a method counts as this fast until it was measured for a while
-        measured = {name: (c + base * PRIOR) / (t + PRIOR) for name, (c, t) in spent.items()}
-        return {**self.known, **measured, ALL: base}
+        Without any, it is the share by the usual ones.
+        """
+        usual = self.speeds() or Speeds(USUAL, {})
+        left = sum(usual.seconds(cost, method) for method, cost in self.left())
+        whole = sum(usual.seconds(row.cost, kind.method) for kind, row in self.rows.items()) + left
+        if self.now:
+            whole += usual.seconds(self.now.under_way(self.tokens), self.now.method)
+        return 1 - left / whole if whole else 1.0
+
+    def left(self) -> list[tuple[str, Cost]]:
+        """Return the method and the cost of every part that is left, without what is under way."""
+        return [
+            (part.method, part.cost - (part.under_way(self.tokens) if part is self.now else 0))
+            for part in self.parts
+        ]
+
+    def speeds(self) -> Speeds | None:
+        """Return the speeds as measured here, else as known from before."""
+        rows = dict(self.rows)
+        if self.now and self.tokens and self.last is not None and self.seen > self.last:
+            kind = Kind(self.now.method, 0, text=False)
+            rows[kind] = Row(self.now.under_way(self.tokens), self.seen - self.last)
+        return fitted(self.known, rows, self.guess)
 
     def seconds_left(self) -> float | None:
-        """Return how long what is left takes; None where no rate is known."""
-        rates = self.rates()
-        if ALL not in rates:
+        """Return how long what is left takes; None where no speed is known."""
+        speeds = self.speeds()
+        if speeds is None:
             return None
-        seconds = 0.0
-        for part in self.parts:
-            under_way = part.under_way(self.tokens) if part is self.now else 0.0
-            seconds += (part.cost - under_way) / rates.get(part.method, rates[ALL])
+        seconds = sum(speeds.seconds(cost, method) for method, cost in self.left())
         since = time.monotonic() - self.seen if self.last is not None else 0.0
         return max(seconds - since, 0.0)
 
@@ -156,24 +164,46 @@ def this_machine(device: str) -> str:
     return f"{here['device']}, {here['threads']} threads"
 
 
-def known_rates(plan: Plan, where: str) -> dict[str, float]:
-    """Return the rates that were measured with this model on this machine; empty for none."""
+def before(plan: Plan, work: Sequence[Batch], where: str) -> Pace:
+    """Return the pace of a sweep that has not begun, by what is known of this machine.
+
+    Where nothing is, and this process measures, a product is timed.
+    """
+    known, device = known_rows(plan, where), plan.checkpoint.device
+    guess = None
+    if not known and work and where == this_machine(device):
+        guess = guessed(device, plan.checkpoint.dtype)
+    return Pace.of(plan, work, known, guess)
+
+
+def known_rows(plan: Plan, where: str) -> Rows:
+    """Return what was measured with this model on this machine; empty for nothing."""
     try:
         found = json.loads(_file(plan, where).read_text(encoding="utf-8"))
-        return {str(name): float(rate) for name, rate in found.items() if float(rate) > 0}
+        return {
+            Kind(str(method), int(length), bool(text)): Row(np.array(cost, float), float(seconds))
+            for method, length, text, cost, seconds in found
+            if len(cost) == len(NOTHING) and float(seconds) > 0
+        }
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 
 
-def keep_rates(plan: Plan, where: str, pace: Pace) -> None:
-    """Keep the rates that were measured; where they cannot be, only an estimate is lost."""
-    if pace.spent.get(ALL, (0.0, 0.0))[1] >= WORTH:
+def keep_rows(plan: Plan, where: str, pace: Pace) -> None:
+    """Keep what was measured; where it cannot be, only an estimate is lost."""
+    if pace.took >= WORTH:
+        rows = {**pace.known, **pace.rows}
+        told = [
+            [kind.method, kind.length, kind.text, row.cost.tolist(), row.seconds]
+            for kind, row in rows.items()
+            if row.cost.any()
+        ]
         with suppress(OSError, ValueError, UserError), replacing(_file(plan, where)) as new:
-            new.write(json.dumps(pace.rates()).encode())
+            new.write(json.dumps(told).encode())
 
 
 def _file(plan: Plan, where: str) -> Path:
     told = f"{plan.checkpoint.fingerprint} {plan.checkpoint.dtype} {where}"
     name = hashlib.sha256(told.encode()).hexdigest()[:32]
-    folder = cached_assets_path("ropewalk", "rates", assets_dir=constants.HF_ASSETS_CACHE)
+    folder = cached_assets_path("ropewalk", "speeds", assets_dir=constants.HF_ASSETS_CACHE)
     return Path(folder) / f"{name}.json"
