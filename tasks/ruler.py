@@ -1,24 +1,26 @@
-"""RULER under one name: its eleven tasks that need no download, and their mean (arXiv:2404.06654).
+"""RULER under one name: eleven of its tasks, thirteen with data given, and their mean (2404.06654).
 
-The needle tests, variable tracking, common and frequent words, as many trials each; its two sets of
-questions and answers (SQuAD, HotpotQA) are not among them, so the mean is not that of its tables.
+The needle tests, variable tracking, common and frequent words, as many trials each; ``qa_1`` and
+``qa_2`` with ``squad=`` and ``hotpotqa=``, as task qa reads them. Without these two the mean is not
+that of RULER's tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from tasks import _retrieval, common_words, frequent_words, niah, variable_tracking
+from tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
 from tasks._needles import PRESETS
-from tasks._retrieval import check_trials, grade, score
-from tasks._types import Question, Source
+from tasks._retrieval import check_trials, score
+from tasks._types import Answer, Question, Sample, Source
 
-__all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
+__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "recall"
-FACTS = {**_retrieval.FACTS, "part": str}
+FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
 PARTS: dict[str, Callable[..., Iterator[Question]]] = {
     **{f"niah_{name}": partial(niah.ask, preset=name, depths=1) for name in PRESETS},
     "vt": variable_tracking.ask,
@@ -32,6 +34,8 @@ def ask(
     lengths: Sequence[int],
     *,
     seed: int = 0,
+    squad: str = "",
+    hotpotqa: str = "",
     trials: int = 5,
     chat: bool = False,
 ) -> Iterator[Question]:
@@ -40,8 +44,11 @@ def ask(
     A single needle stands in the middle, where parts with several have theirs drawn. Raises
     ValueError, with the name of the part, where one cannot fit.
     """
-    check_trials(trials, len(PARTS))
-    for name, part in PARTS.items():
+    parts = PARTS | {
+        name: partial(qa.ask, data=data) for name, data in given(squad, hotpotqa).items()
+    }
+    check_trials(trials, len(parts))
+    for name, part in parts.items():
         try:
             for asked in part(source, lengths, seed=seed, trials=trials, chat=chat):
                 facts = {key: fact for key, fact in asked.facts.items() if key != "depth"}
@@ -49,3 +56,23 @@ def ask(
         except ValueError as error:
             message = f"{name}: {error}"
             raise ValueError(message) from error
+
+
+def given(squad: str, hotpotqa: str) -> dict[str, str]:
+    """Return the data of the parts that need data, of those that have it."""
+    return {name: data for name, data in (("qa_1", squad), ("qa_2", hotpotqa)) if data}
+
+
+def about(
+    source: Source, *, squad: str = "", hotpotqa: str = "", **options: Any
+) -> Mapping[str, Any]:
+    """Return what the record says of the data."""
+    named = given(squad, hotpotqa).items()
+    return {name: qa.about(source, data=data, **options)["data"] for name, data in named}
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    """Return the share of the answers that occur in a text; of qa_1 and qa_2 any of them counts."""
+    if "query" in question.facts:
+        return qa.grade(question, answer, source)
+    return _retrieval.grade(question, answer, source)

@@ -229,7 +229,8 @@ def _cell(
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
     """Hash all a sample's number depends on but its question.
 
-    A switch that is off is left out: a task that gains one keeps its samples.
+    A switch that is off and a text that is empty are left out: a task that gains one keeps its
+    samples.
     """
     parts = [
         checkpoint.fingerprint,
@@ -238,7 +239,9 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         task.module.__name__.rpartition(".")[2],
         task.digest,
         task.module.VERSION,
-        sorted((name, value) for name, value in task.options.items() if value is not False),
+        sorted(
+            (k, value) for k, value in task.options.items() if value is not False and value != ""
+        ),
         length,
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

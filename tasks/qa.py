@@ -1,0 +1,85 @@
+"""RULER's questions on paragraphs, of SQuAD or HotpotQA, among other paragraphs (arXiv:2404.06654).
+
+``data`` is a JSON file as its authors publish it, or a data set. A text of ``new`` tokens counts
+where any of the answers occurs in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from random import Random
+from typing import Any
+
+from tasks._paragraphs import filled, listed, others, read
+from tasks._prompt import around, continued
+from tasks._retrieval import SHOWN, check_trials, new_tokens, question, room, score
+from tasks._types import Answer, Fact, Question, Sample, Source
+
+__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
+VERSION = 1
+METRIC = "accuracy"
+EXAMPLE_OPTIONS = "data=rajpurkar/squad_v2"
+FACTS = {"trial": int, "query": str, "answer": str, "said": str}
+TOLD = (
+    "Answer the question based on the given documents."
+    " Only give me the answer and do not output any other words.\n\n"
+)
+BEFORE = f"{TOLD}The following are given documents.\n\n"
+AFTER = f"{TOLD}Question: {{query}}"
+REPLY = " Answer:"
+LINE = "\n"  # between answers in a record
+
+
+def ask(
+    source: Source,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    data: str = "",
+    new: int = 32,
+    trials: int = 25,
+    chat: bool = False,
+) -> Iterator[Question]:
+    """Yield ``trials`` prompts of every length, each of the exact length.
+
+    Question, paragraphs and their order depend on seed and trial alone; a longer prompt has more
+    of them, and the one that was added last is cut. Raises ValueError where the paragraphs of a
+    question do not fit, naming the least length.
+    """
+    check_trials(trials)
+    new = new_tokens("text", new)
+    if not data:
+        message = "name the questions: data=FILE.json, or data=NAME:config=…+split=… of a data set"
+        raise ValueError(message)
+    known = read(data)
+    if trials > len(known.questions):
+        message = f"{data} has {len(known.questions)} questions, fewer than trials={trials}"
+        raise ValueError(message)
+    drawn = Random(f"{seed}/questions").sample(known.questions, trials)
+    written = cache(lambda text: continued(source, text))
+    for length in lengths:
+        for trial, one in enumerate(drawn):
+            frame = around(source, BEFORE, AFTER.format(query=one.query), REPLY, chat=chat)
+            own = listed(written, one.paragraphs)
+            space = room(length, frame, new, len(own))
+            more = others(known, one, Random(f"{seed}/{trial}/others"))
+            made = filled(written, one, more, space, Random(f"{seed}/{trial}/order"))
+            facts: dict[str, Fact] = {
+                "trial": trial, "query": one.query, "answer": LINE.join(one.answers),
+            }  # fmt: skip
+            yield question(f"trial {trial}", length, frame, made, facts, new)
+
+
+def about(source: Source, *, data: str = "", **options: Any) -> Mapping[str, Any]:
+    """Return what the record says of the data."""
+    del source, options
+    return {"data": read(data).facts}
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    """Score 1 when any of the answers occurs in the text, case aside."""
+    del source
+    said = answer.text.lower()
+    hit = any(one.lower() in said for one in str(question.facts["answer"]).split(LINE))
+    return Sample(question.unit, float(hit), 1, {**question.facts, "said": answer.text[:SHOWN]})

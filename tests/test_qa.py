@@ -1,0 +1,189 @@
+"""RULER's questions on paragraphs: its own text, both forms of data, exact lengths, any answer."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import groupby, islice
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from harness.data.source import make_source
+from harness.runs.frame import make_frame
+from tasks import Answer, Question, Source, qa, ruler
+from tasks._paragraphs import END, listed, others, read
+from tasks._prompt import around, continued
+from tests.command_line import Ropewalk
+from tests.tiny import tiny_tokenizer
+
+RULER: dict[str, Any] = json.loads((Path(__file__).parent / "ruler_texts.json").read_text())
+NUMBERED = re.compile(r"Document \d+:\n")
+BOTH = pytest.mark.parametrize("name", ["qa_1", "qa_2"])
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return make_source(tiny_tokenizer(), lambda: [("tale", "It was. It is. " * 400)], 512)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return files of both forms, as their authors publish them."""
+    folder = tmp_path_factory.mktemp("qa")
+    for name in ("qa_1", "qa_2"):
+        (folder / f"{name}.json").write_text(json.dumps(RULER[name]["data"]))
+    return {name: str(folder / f"{name}.json") for name in ("qa_1", "qa_2")}
+
+
+@BOTH
+def test_the_text_is_rulers(source: Source, files: dict[str, str], name: str) -> None:
+    """To the letter, of the same paragraphs in the same order; and the question's own answers."""
+    text, data = RULER[name]["text"], read(files[name])
+    context = text.removeprefix(qa.BEFORE).partition(qa.TOLD)[0]
+    paragraphs = [part.removesuffix(END) for part in NUMBERED.split(context)[1:]]
+    query = re.findall(r"Question: (.*) Answer:$", text)[0]
+    one = next(asked for asked in data.questions if asked.query == query)
+    made = listed(lambda part: continued(source, part), paragraphs)
+    frame = around(source, qa.BEFORE, qa.AFTER.format(query=query), qa.REPLY)
+    assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
+    assert [*one.answers] == [*dict.fromkeys(RULER[name]["answers"])]
+    assert {*one.paragraphs, *one.article} <= set(paragraphs) <= set(data.paragraphs)
+
+
+def test_questions_without_an_answer_are_left_out(files: dict[str, str]) -> None:
+    """Their paragraphs stay; a question knows the other paragraphs of its article."""
+    data = read(files["qa_1"])
+    assert len(data.questions) == 15
+    assert "Who wove the first rope?" not in {one.query for one in data.questions}
+    first = data.questions[0]
+    assert [text.split()[0] for text in (*first.paragraphs, *first.article)] == [
+        "A",
+        "Hemp,",
+        "Tar",
+    ]
+    assert list(data.paragraphs) == sorted(set(data.paragraphs))
+
+
+def test_other_paragraphs_are_those_of_the_article_first(files: dict[str, str]) -> None:
+    """Then all others, each once; then all again, as where RULER's paragraphs run out."""
+    data = read(files["qa_1"])
+    one = data.questions[0]
+    found = list(islice(others(data, one, Random(0)), 2 * len(data.paragraphs)))
+    assert set(found[:2]) == set(one.article)
+    assert {*found[: len(data.paragraphs) - 1], *one.paragraphs} == set(data.paragraphs)
+    assert found[len(data.paragraphs) - 1 :] == [*data.paragraphs, data.paragraphs[0]]
+
+
+def rows(name: str) -> list[dict[str, Any]]:
+    """Return the data as the rows of the hub's sets have them."""
+    data = RULER[name]["data"]
+    if name == "qa_2":
+        return [
+            {
+                "question": row["question"], "answer": row["answer"],
+                "context": {
+                    "title": [title for title, _ in row["context"]],
+                    "sentences": [sentences for _, sentences in row["context"]],
+                },
+            }
+            for row in data
+        ]  # fmt: skip
+    return [
+        {
+            "title": article["title"], "context": part["context"], "question": asked["question"],
+            "answers": {"text": [one["text"] for one in asked["answers"]]},
+        }
+        for article in data["data"]
+        for part in article["paragraphs"]
+        for asked in part["qas"]
+    ]  # fmt: skip
+
+
+@BOTH
+def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_path: Path) -> None:
+    """Rows of a folder laid out as on the hub, or saved, are the same questions and paragraphs."""
+    datasets = pytest.importorskip("datasets")
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    lines = [json.dumps(row) for row in rows(name)]
+    (folder / "validation.jsonl").write_text("\n".join(lines))
+    datasets.Dataset.from_list(rows(name)).save_to_disk(tmp_path / "saved")
+    for given in (f"{folder}", f"{folder}:split=validation", f"{tmp_path}/saved"):
+        assert read(given) == read(files[name])
+
+
+@BOTH
+def test_every_prompt_is_exact_and_shared(source: Source, files: dict[str, str], name: str) -> None:
+    """To the token at any length, with the question's own paragraphs whole; the last may be cut."""
+    data = read(files[name])
+    for seed in range(3):
+        asked = list(qa.ask(source, range(900, 960), seed=seed, data=files[name], trials=3))
+        for one in asked:
+            assert len(one.tokens) + 32 == one.length
+            assert set(one.facts) <= set(qa.FACTS)
+            text = source.decode(one.tokens[1:])
+            known = next(q for q in data.questions if q.query == one.facts["query"])
+            whole = [part.removesuffix(END) for part in NUMBERED.split(text)[1:-1]]
+            assert {*known.paragraphs} <= set(whole) <= set(data.paragraphs)
+            assert text.endswith(f"\n\n{qa.AFTER.format(query=known.query)}{qa.REPLY}")
+        queries = [{q.facts["query"] for q in g} for _, g in groupby(asked, lambda q: q.length)]
+        assert all(len(some) == 3 and some == queries[0] for some in queries)
+
+
+@pytest.mark.parametrize(
+    ("said", "value"), [("It is A Sheet Bend.", 1.0), ("hemp, tar", 1.0), ("Hemp", 0.0)]
+)
+def test_any_answer_counts(source: Source, said: str, value: float) -> None:
+    """Case aside, as RULER's string_match_part; a comma divides nothing."""
+    asked = Question("q", 13, [1] * 3, 3, {"query": "?", "answer": "Hemp, tar\nsheet bend"}, new=10)
+    for task in (qa, ruler):
+        assert task.grade(asked, Answer((0.1,), (5,), said), source).value == value
+
+
+def test_ruler_has_thirteen_parts_with_the_data(source: Source, files: dict[str, str]) -> None:
+    """Eleven without, and any of the two that is given; the record says what was read."""
+    given = {"squad": files["qa_1"], "hotpotqa": files["qa_2"]}
+    parts = [q.facts["part"] for q in ruler.ask(source, [3500], trials=2, **given)]
+    assert [parts.count(part) for part in {*parts}] == [2] * 13
+    assert ruler.about(source, trials=2, **given)["qa_1"]["questions"] == 15
+    parts = [q.facts["part"] for q in ruler.ask(source, [3500], trials=1, squad=files["qa_1"])]
+    assert (len(parts), parts[-1]) == (12, "qa_1")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ("", "data=FILE.json"),
+        ("data=absent.json", "absent.json cannot be read"),
+        ("data=nobody/nothing", "nobody/nothing cannot be read"),
+        ("data=nobody/nothing:field=text", "no option 'field'"),
+        ("data={other}", "not of the form"),
+        ("data={qa_2},trials=9", "3 questions"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_when_planned(
+    options: str, told: str, files: dict[str, str], tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """One sentence, status 2, no traceback."""
+    (tmp_path / "other.json").write_text('[{"text": "a"}]')
+    task = f"qa:{options}".format(other=tmp_path / "other.json", **files).rstrip(":")
+    ended = ropewalk("run", "--task", task, "--length", 1000, "--offline", "--dry-run")
+    assert ended.status == 2
+    sentence = " ".join(ended.err.split())
+    assert told in sentence
+    assert "Traceback" not in sentence
+
+
+def test_a_run_of_qa_is_recorded(
+    tiny: Path, files: dict[str, str], tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """With what was read in the record, and a sample a trial."""
+    folder = tmp_path / "run"
+    words = ["--model", tiny, "--scaling", "none", "--length", 900, "--out", folder]
+    assert not ropewalk("run", *words, "--task", f"qa:data={files['qa_1']},trials=2,new=4").status
+    (task,) = json.loads((folder / "run.json").read_text())["tasks"].values()
+    assert task["data"] == read(files["qa_1"]).facts
+    assert len(make_frame([folder])) == 2
