@@ -18,7 +18,9 @@ class Band:
     including, ``end[r]`` (int64 ``(rows,)``; none where they are equal). Its query is rotated to
     position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed) and the key at position n
     to ``key[n]`` (float64, as many as ``end`` reaches), both at ``frequencies``; so the relative
-    position of a pair is ``query[r] - key[n]``. Raises ValueError for what is not causal.
+    position of a pair is ``query[r] - key[n]``. ``phase`` is added to the angle of every query, a
+    channel pair at a time (float64 ``(rotary_dim // 2,)``, radians). Raises ValueError for what is
+    not causal.
     """
 
     first: torch.Tensor
@@ -27,6 +29,7 @@ class Band:
     key: torch.Tensor
     frequencies: Frequencies
     start: int = 0
+    phase: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         """Raise ValueError for values that would give wrong numbers later."""
@@ -37,9 +40,9 @@ class Band:
         if self.first.dtype != torch.int64 or self.end.dtype != torch.int64:
             message = f"first and end must be int64, got {self.first.dtype} and {self.end.dtype}"
             raise ValueError(message)
-        finite = bool(torch.isfinite(self.query).all() and torch.isfinite(self.key).all())
-        if not finite or {self.query.dtype, self.key.dtype} != {torch.float64}:
-            message = "query and key must be finite float64 positions"
+        numbers = [row for row in (self.query, self.key, self.phase) if row is not None]
+        if not all(n.dtype == torch.float64 and bool(torch.isfinite(n).all()) for n in numbers):
+            message = "query and key must be finite float64 positions, phase such angles"
             raise ValueError(message)
         rows = self.start + torch.arange(len(self.first))
         causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= rows + 1)
@@ -105,7 +108,8 @@ class Bands:
         digest = hashlib.sha256(f"bands {self.length}".encode())
         for band in self.bands:
             digest.update(f"{band.start} {band.frequencies.fingerprint}".encode())
-            for row in (band.first, band.end, band.query, band.key):
+            rows = (band.first, band.end, band.query, band.key, band.phase)
+            for row in (row for row in rows if row is not None):
                 digest.update(_bytes(row))
         if self.query_scale is not None:
             digest.update(_bytes(self.query_scale))
@@ -164,7 +168,7 @@ def plainest(found: Bands) -> Bands | Frequencies:
 
 def _unmoved(band: Band) -> bool:
     """Return whether a band's queries and keys are rotated to their true positions."""
-    return _counted(band.query, band.start) and _counted(band.key)
+    return band.phase is None and _counted(band.query, band.start) and _counted(band.key)
 
 
 def _counted(row: torch.Tensor, start: int = 0) -> bool:

@@ -9,25 +9,50 @@ import torch
 from scaling._types import Rope
 
 
-def by_turns(rope: Rope, slow: float, fast: float) -> torch.Tensor:
+def check_critical(rope: Rope, critical: int) -> int:
+    """Return a critical channel, counted from 0; raise ValueError for one that is none."""
+    slowest = rope.rotary_dim // 2 - 1
+    if not 1 <= critical <= slowest:
+        message = f"critical must be a channel from 1 to {slowest}, got {critical}"
+        raise ValueError(message)
+    return critical
+
+
+def by_turns(rope: Rope, slow: float, fast: float, critical: int | None = None) -> torch.Tensor:
     """Return the share kept: 0 to ``slow`` turns, 1 from ``fast``, linear in turns between.
 
-    float32 ``(rotary_dim // 2,)``. YaRN, arXiv:2309.00071, definition 2.
+    float32 ``(rotary_dim // 2,)``. YaRN, arXiv:2309.00071, definition 2. ``critical`` is a channel
+    whose turns take the place of ``slow``.
     """
+    if critical is not None:
+        slow = float(rope.turns()[check_critical(rope, critical)])
+        _check_slower(critical, slow < fast)
     return ((rope.turns() - slow) / (fast - slow)).clamp(0, 1)
 
 
-def by_index(rope: Rope, slow: float, fast: float, *, truncate: bool) -> torch.Tensor:
+def by_index(
+    rope: Rope, slow: float, fast: float, *, truncate: bool, critical: int | None = None
+) -> torch.Tensor:
     """Return the share kept: falls linearly in the channel index from ``fast`` to ``slow`` turns.
 
     float32 ``(rotary_dim // 2,)``. YaRN's reference code and transformers, corners included: an
-    empty range is a step.
+    empty range is a step. ``critical`` is the channel where nothing is kept, in place of ``slow``.
     """
     first, last = bounds(rope, slow, fast, truncate=truncate)
+    if critical is not None:
+        last = check_critical(rope, critical)
+        _check_slower(critical, first < last)
     if first == last:
         last += 0.001
     indices = torch.arange(rope.rotary_dim // 2, dtype=torch.float32)
     return 1 - ((indices - first) / (last - first)).clamp(0, 1)
+
+
+def _check_slower(critical: int, slower: bool) -> None:
+    """Raise ValueError where a critical channel leaves no room for the ramp."""
+    if not slower:
+        message = f"critical must be slower than the last channel that is kept, got {critical}"
+        raise ValueError(message)
 
 
 def bounds(rope: Rope, slow: float, fast: float, *, truncate: bool) -> tuple[float, float]:

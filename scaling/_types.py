@@ -32,12 +32,15 @@ class Rope:
         """Return base^(2i/d), fastest first, float32 ``(rotary_dim // 2,)``.
 
         RoFormer, arXiv:2104.09864, section 3.2.2. The operations and their order are those of
-        transformers, so that the plain frequencies are the same bits.
+        transformers, so that the plain frequencies are the same bits. Raises ValueError for a base
+        that float32 does not hold.
         """
+        base = self.base if base is None else base
+        if base > torch.finfo(torch.float32).max:
+            message = f"base must be at most 3.4e38, which float32 holds, got {base:.3g}"
+            raise ValueError(message)
         exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.int64).to(torch.float32)
-        powers: torch.Tensor = (self.base if base is None else base) ** (
-            exponents / self.rotary_dim
-        )
+        powers: torch.Tensor = base ** (exponents / self.rotary_dim)
         return powers
 
     def inv_freq(self, base: float | None = None) -> torch.Tensor:

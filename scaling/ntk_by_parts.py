@@ -15,11 +15,14 @@ def frequencies(
     factor: float | None = None,
     alpha: float = 1.0,
     beta: float = 32.0,
+    critical: int | None = None,
 ) -> Frequencies:
     """Return inv_freq / factor below alpha turns in the trained window, inv_freq above beta.
 
     Between them the mix is linear in turns. An unset factor is the stretch of the length. No
-    attention factor: with one, this is yarn with its ramp of the paper.
+    attention factor: with one, this is yarn with its ramp of the paper. ``critical`` is the first
+    channel, counted from 0, that is divided by the whole factor, in place of that at alpha turns
+    (arXiv:2502.20082: for Llama 3 it is 30, not 35).
 
     Differs from the YaRN repository's class of this name, which mixes in NTK-aware scaling and has
     other bounds: ``ntk_by_parts_code`` is that one, with up to 3.18 times these frequencies.
@@ -28,4 +31,4 @@ def frequencies(
         message = f"beta must be above alpha, and alpha 0 or more, got alpha={alpha}, beta={beta}"
         raise ValueError(message)
     scale = factor_or_stretch(factor, rope, length)
-    return Frequencies(mixed(rope, scale, by_turns(rope, alpha, beta)))
+    return Frequencies(mixed(rope, scale, by_turns(rope, alpha, beta, critical)))

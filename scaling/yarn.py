@@ -18,6 +18,7 @@ def frequencies(
     beta_slow: float = 1.0,
     truncate: bool = True,
     ramp: Literal["code", "paper"] = "code",
+    critical: int | None = None,
     attention_factor: float | None = None,
     mscale: float | None = None,
     mscale_all_dim: float | None = None,
@@ -29,6 +30,8 @@ def frequencies(
     ``paper``, in turns. An unset factor is the stretch of the length.
     ``mscale`` and ``mscale_all_dim`` make the attention factor the ratio of
     0.1 * mscale * ln(factor) + 1 of each; a given ``attention_factor`` holds at every length.
+    ``critical`` is the first channel, counted from 0, that is divided by the whole factor, in place
+    of that at beta_slow: LongRoPE2's (arXiv:2502.20082, YaRN-rcd) for Llama 3 is 30, not 35.
 
     Differs from the paper: its ramp is linear in turns. For Llama-2 at factor 16 it gives up to
     3.04 times lower frequencies (channel 38 of 64); ``ramp="paper"`` is that one.
@@ -41,9 +44,9 @@ def frequencies(
         raise ValueError(message)
     scale = factor_or_stretch(factor, rope, length)
     if ramp == "code":
-        kept = by_index(rope, beta_slow, beta_fast, truncate=truncate)
+        kept = by_index(rope, beta_slow, beta_fast, truncate=truncate, critical=critical)
     elif ramp == "paper" and truncate:
-        kept = by_turns(rope, beta_slow, beta_fast)
+        kept = by_turns(rope, beta_slow, beta_fast, critical)
     else:
         message = f"ramp is code or paper, truncate=False for code only, got {ramp} and {truncate}"
         raise ValueError(message)

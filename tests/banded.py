@@ -12,6 +12,7 @@ from harness.rope.positions import banded
 from scaling import (
     dual_chunk,
     dynamic_ntk,
+    jet_long,
     leaky_rerope,
     lm_infinite,
     log_n,
@@ -32,6 +33,8 @@ METHODS: dict[str, tuple[Any, dict[str, Any]]] = {
     "self_extend": (self_extend, {}),
     "dual_chunk": (dual_chunk, {}),
     "string": (string, {}),
+    "jet_long": (jet_long, {}),
+    "jet_long ramped": (jet_long, {"far": "ramped", "window": 9}),
     "lm_infinite": (lm_infinite, {}),
     "log_n on yarn": (log_n, {"on": partial(yarn.frequencies, factor=2)}),
     "per_query": (dynamic_ntk, {"mode": "per_query"}),

@@ -18,21 +18,21 @@ import torch
 
 from harness.rope.config import FULL
 from harness.rope.frequencies import PatchedRotary, placed, rotary_name
-from scaling._bands import Bands
+from scaling._bands import Band, Bands
 from scaling._types import Frequencies
 
-Pairs = dict[tuple[int, int], tuple[float, Frequencies]]
+Pairs = dict[tuple[int, int], tuple[float, Band]]
 
 
 def positions(bands: Bands, length: int) -> Pairs:
-    """Return the relative position and the frequencies of every pair that is met."""
+    """Return the relative position of every pair that is met, and its band."""
     found: Pairs = {}
     for band in bands.bands:
         for row in range(min(len(band.first), length - band.start)):
             for n in range(int(band.first[row]), int(band.end[row])):
                 pair = (band.start + row, n)
                 assert pair not in found, "a pair is in two bands"
-                found[pair] = (float(band.query[row] - band.key[n]), band.frequencies)
+                found[pair] = (float(band.query[row] - band.key[n]), band)
     return found
 
 
@@ -53,9 +53,12 @@ class Naive:
         self.asked.append((args, kwargs))
         return q, k
 
-    def moved(self, x: torch.Tensor, at: list[float], how: Frequencies, asked: Any) -> torch.Tensor:
+    def moved(
+        self, x: torch.Tensor, at: list[float], how: Frequencies, asked: Any, phase: Any = None
+    ) -> torch.Tensor:
         """Rotate (1, heads, tokens, width) to positions, by the model's own code."""
         angles = torch.outer(torch.tensor(at, dtype=torch.float64), how.inv_freq.double())
+        angles += 0 if phase is None else phase
         cos, sin = (
             self.laid(table)[None] * how.attention_factor for table in (angles.cos(), angles.sin())
         )
@@ -89,8 +92,9 @@ class Naive:
             for keys in groups.values():
                 query, key = q[:, :, [m] * len(keys)], k[:, :, keys]
                 if asked is not None:
-                    how = pairs[m, keys[0]][1]
-                    query = self.moved(query, [pairs[m, n][0] for n in keys], how, asked)
+                    band = pairs[m, keys[0]][1]
+                    how, at = band.frequencies, [pairs[m, n][0] for n in keys]
+                    query = self.moved(query, at, how, asked, band.phase)
                     key = self.moved(key, [0.0] * len(keys), how, asked)
                 scores[:, m, keys] = (query * key).sum(-1)[0]
         scores *= kwargs.get("scaling") or q.shape[-1] ** -0.5

@@ -317,19 +317,19 @@ def test_a_query_has_the_base_of_its_own_length() -> None:
     assert isinstance(found, Bands)
     pairs = positions(found, 60)
     assert len(pairs) == 60 * 61 // 2
-    for (m, n), (relative, frequencies) in pairs.items():
+    for (m, n), (relative, band) in pairs.items():
         own = dynamic_ntk.frequencies(ROPE, m + 1, factor=2.0)
-        assert (relative, frequencies.fingerprint) == (m - n, own.fingerprint)
+        assert (relative, band.frequencies.fingerprint) == (m - n, own.fingerprint)
 
 
 def test_a_block_of_queries_has_the_base_of_its_end() -> None:
     """block=8: lengths are rounded up to whole blocks; inside the window nothing is scaled."""
     found = dynamic_ntk.bands(ROPE, 61, mode="per_query", block=8)
     assert isinstance(found, Bands)
-    for (m, _), (_, frequencies) in positions(found, 61).items():
+    for (m, _), (_, band) in positions(found, 61).items():
         length = m + 1 if m < 48 else -(-(m + 1) // 8) * 8
         own = dynamic_ntk.frequencies(ROPE, length)
-        assert frequencies.fingerprint == own.fingerprint
+        assert band.frequencies.fingerprint == own.fingerprint
 
 
 def test_the_served_type_is_known_by_its_parameters() -> None:

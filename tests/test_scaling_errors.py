@@ -44,6 +44,7 @@ LLAMA2 = Rope(128, 10000.0, 4096)
             "give factor or base, not both, got factor=2.0 and base=500000.0",
         ),
         (ntk, {"base": 1.0}, "base must be above 1, got 1.0"),
+        (ntk, {"base": 1e39}, "base must be at most 3.4e38, which float32 holds, got 1e+39"),
         (ntk, {"base": math.nan}, "base must be above 1, got nan"),
         (
             ntk_by_parts,

@@ -14,6 +14,7 @@ import torch
 
 from scaling import (
     abf,
+    critical_ntk,
     dynamic_ntk,
     giraffe_power,
     giraffe_truncated,
@@ -59,6 +60,31 @@ def by_base(rope: Rope, factor: float) -> Iterator[float]:
     """NTK-aware: the base that divides the slowest frequency by exactly the factor."""
     d = rope.rotary_dim
     yield from plain(rope, rope.base * factor ** (d / (d - 2)))
+
+
+def by_critical_base(rope: Rope, factor: float) -> Iterator[float]:
+    """The base by which what turned once in the window turns once in the longer one."""
+    once, longer = (math.log(s * rope.trained_length / (2 * math.pi)) for s in (1, factor))
+    yield from plain(rope, rope.base ** (longer / once))
+
+
+def by_critical_channel(rope: Rope, factor: float) -> Iterator[float]:
+    """LongRoPE2: theta_c is 1 / (s base^(2c/d)), here of the middle channel."""
+    d, c = rope.rotary_dim, rope.rotary_dim // 4
+    yield from plain(rope, (factor * rope.base ** (2 * c / d)) ** (d / (2 * c)))
+
+
+def by_parts_from(channel: int) -> Naive:
+    """By parts, where the critical channel, not the one of a turn, is the first in full."""
+
+    def naive(rope: Rope, factor: float) -> Iterator[float]:
+        thetas = plain(rope)
+        least = turns(rope, thetas[channel])
+        for theta in thetas:
+            gamma = clip((turns(rope, theta) - least) / (1e6 - least))
+            yield (1 - gamma) * theta / factor + gamma * theta
+
+    return naive
 
 
 def by_parts(rope: Rope, factor: float) -> Iterator[float]:
@@ -119,6 +145,25 @@ SCALED: dict[str, tuple[Callable[[Rope, float], Frequencies], Naive]] = {
     "dynamic_ntk": (
         lambda rope, s: dynamic_ntk.frequencies(rope, 3 * rope.trained_length, factor=s),
         lambda rope, s: by_base(rope, 3 * s - (s - 1)),
+    ),
+    "critical_ntk": (
+        lambda rope, s: critical_ntk.frequencies(rope, 1, factor=s), by_critical_base,
+    ),
+    "critical_ntk of a channel": (
+        lambda rope, s: critical_ntk.frequencies(
+            rope, 1, factor=s, critical=rope.rotary_dim // 4
+        ),
+        by_critical_channel,
+    ),
+    "ntk_by_parts of a channel": (
+        lambda rope, s: ntk_by_parts.frequencies(rope, 1, factor=s, beta=1e6, critical=5),
+        by_parts_from(5),
+    ),
+    "yarn_paper of a channel": (
+        lambda rope, s: yarn.frequencies(
+            rope, 1, factor=s, beta_fast=1e6, ramp="paper", critical=5
+        ),
+        by_parts_from(5),
     ),
     "ntk_by_parts": (lambda rope, s: ntk_by_parts.frequencies(rope, 1, factor=s), by_parts),
     "yarn_paper": (lambda rope, s: yarn.frequencies(rope, 1, factor=s, ramp="paper"), by_parts),

@@ -145,12 +145,12 @@ class BandedAttention:
         Tables of few bands are computed once for all layers and calls; a call gets a view.
         """
         band, asked = part.band, part.own if query else part.keys
-        positions = band.query if query else band.key
+        positions, phase = (band.query, band.phase) if query else (band.key, None)
         if len(self.bands.bands) > KEPT_BANDS:
-            return layout.tables(positions[asked], band.frequencies, device)
+            return layout.tables(positions[asked], band.frequencies, device, phase)
         name = (layout, band, device, query)
         if name not in self._tables:
-            self._tables[name] = layout.tables(positions, band.frequencies, device)
+            self._tables[name] = layout.tables(positions, band.frequencies, device, phase)
         cos, sin = self._tables[name]
         return cos[asked], sin[asked]
 

@@ -44,17 +44,23 @@ class Layout:
         )
 
     def tables(
-        self, positions: torch.Tensor, found: Frequencies, device: torch.device
+        self,
+        positions: torch.Tensor,
+        found: Frequencies,
+        device: torch.device,
+        phase: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
 
-        The angles are float64 products: a pair's two rotations then give its relative position
-        to float32's rounding of cos and sin, however far both are from the beginning.
+        ``phase`` is added to the angles, in radians, one a channel pair. The angles are float64
+        products: a pair's two rotations then give its relative position to float32's rounding of
+        cos and sin, however far both are from the beginning.
 
         Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
         """
         exact = device if device.type in ("cpu", "cuda") else "cpu"  # others may lack float64
         angles = torch.outer(positions.to(exact), found.inv_freq.to(exact, torch.float64))
+        angles += 0.0 if phase is None else phase.to(exact)
         pair, sign = self.pair.to(device), self.sign.to(device)
         cos, sin = (
             x.float().to(device)[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin())

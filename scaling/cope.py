@@ -1,0 +1,51 @@
+"""CoPE: the slow channels fade out, or stop turning, on top of a method (arXiv:2602.05258)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from scaling import none
+from scaling._on import Method, frequencies_on
+from scaling._types import Frequencies, Rope
+
+TRAINING = "the authors train on with it, at a base of 10 million"
+
+
+def frequencies(
+    rope: Rope,
+    length: int,
+    *,
+    clip: Literal["soft", "hard"] = "soft",
+    onset: int | None = None,
+    on: Method = none.frequencies,
+) -> Frequencies:
+    """Return a method's frequencies, those from channel ``onset`` on times a falling weight.
+
+    The weight is half a cosine over the channel index, 1 at the onset and 0 at the slowest
+    (``soft``), or 0 for all of them (``hard``). Channels count from 0; an unset onset is the first
+    channel whose wavelength exceeds the trained window. ``on`` is the method below, whose attention
+    factor is kept. It is the same at every length: not ``none`` at stretch 1.
+
+    The numbers are those of the authors' code, hrlics/CoPE, for an onset of their own: 44 of 64
+    for Llama 3 at base 10 million, trained on at 64k, where 37 channels turn in the window. They
+    measure it after that training, with YaRN on top beyond it. Differs from the paper's equation,
+    whose cosine is over the frequency and not over the index.
+    """
+    if clip not in ("soft", "hard"):
+        message = f"clip is soft or hard, got {clip}"
+        raise ValueError(message)
+    inner = frequencies_on(on, rope, length)
+    pairs = len(inner.inv_freq)
+    first = int((rope.turns() >= 1).sum()) if onset is None else onset
+    if not 0 <= first <= pairs:
+        message = f"onset must be a channel from 0 to {pairs}, got {onset}"
+        raise ValueError(message)
+    weights = torch.zeros(pairs - first)
+    if clip == "soft":
+        weights = 0.5 * (1.0 + torch.cos(torch.linspace(0.0, torch.pi, pairs - first)))
+    return Frequencies(
+        torch.cat([inner.inv_freq[:first], inner.inv_freq[first:] * weights]),
+        inner.attention_factor,
+    )

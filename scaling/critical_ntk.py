@@ -1,0 +1,31 @@
+"""Critical-base NTK: what turns once in the window is slowed by factor (arXiv:2310.05209)."""
+
+from __future__ import annotations
+
+import math
+
+from scaling._ramp import check_critical
+from scaling._types import Frequencies, Rope, factor_or_stretch
+
+
+def frequencies(
+    rope: Rope, length: int, *, factor: float | None = None, critical: int | None = None
+) -> Frequencies:
+    """Return the plain frequencies of the base base^(ln(L / 2 pi) / ln(L0 / 2 pi)).
+
+    L0 is the trained window and L is factor * L0. It is base * factor^(d / 2c) for the critical
+    channel c, whose wavelength is the window (c = d/2 * ln(L0 / 2 pi) / ln(base), a fraction):
+    channel c is slowed by exactly the factor, slower ones by more, so that none leaves the angles
+    of training. ``ntk`` has the slowest channel, d/2 - 1, in its place. ``critical`` is another
+    channel, counted from 0: that of LongRoPE2 (arXiv:2502.20082, which searches it and calls this
+    NTK-rcd) is faster, 30 and not 34.98 for Llama 3. An unset factor is the stretch of the length.
+    """
+    turning = math.log(max(rope.trained_length, 1) / (2 * math.pi))
+    if turning <= 0:
+        message = f"critical_ntk needs a trained window of 7 tokens, got {rope.trained_length}"
+        raise ValueError(message)
+    scale = factor_or_stretch(factor, rope, length)
+    exponent = math.log(rope.base) / turning
+    if critical is not None:
+        exponent = rope.rotary_dim / (2 * check_critical(rope, critical))
+    return Frequencies(rope.inv_freq(rope.base * scale**exponent))

@@ -1,0 +1,72 @@
+"""Jet-Long: true positions near, far ones grouped, or at yarn's frequencies (arXiv:2607.07740)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from scaling import none
+from scaling._bands import Bands, beyond, by_distance, plainest
+from scaling._on import Method, frequencies_on
+from scaling._ramp import bounds
+from scaling._types import Frequencies, Rope
+from scaling.rerope import window_of
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    window: int | None = None,
+    far: Literal["grouped", "ramped"] = "grouped",
+    on: Method = none.frequencies,
+) -> Bands | Frequencies:
+    """Return true positions up to a distance of ``window`` tokens, and others beyond it.
+
+    ``grouped``: floor(m/G) - floor(n/G) with G = ceil(length / trained window), so that no position
+    leaves the trained window. ``ramped``: beyond the window every channel turns on at yarn's
+    frequency for the factor s = (length - window) / (trained window - window), and all logits are
+    multiplied by 0.1 ln(s) + 1. Both are the model itself up to the trained length. ``window``
+    is a 16th of the trained one, as in the authors' 2048 of 32768; ``on`` is a method whose
+    frequencies are used, of ``grouped`` alone.
+
+    The numbers are those of jet-ai-projects/Jet-Long (jetlong and jetlong_freq) in prefill and in
+    decoding. The paper's own text was not at hand.
+    """
+    near = window_of(rope, max(1, rope.trained_length // 16) if window is None else window)
+    frequencies = frequencies_on(on, rope, length)
+    if far not in ("grouped", "ramped"):
+        message = f"far is grouped or ramped, got {far}"
+        raise ValueError(message)
+    if far == "grouped":
+        grouped = torch.arange(length) // max(1, math.ceil(length / rope.trained_length))
+        return beyond(length, frequencies, near + 1, query=grouped, key=grouped)
+    if on is not none.frequencies:
+        message = f"far=ramped has yarn's frequencies; leave out on, or far, got on={on}"
+        raise ValueError(message)
+    return frequencies if length <= rope.trained_length else _ramped(rope, length, near)
+
+
+def _ramped(rope: Rope, length: int, near: int) -> Bands | Frequencies:
+    """Return the model's own frequencies near, and lower ones that go on from there beyond."""
+    if near >= rope.trained_length:
+        message = f"window must be below {rope.trained_length} tokens, got {near}"
+        raise ValueError(message)
+    s = (length - near) / (rope.trained_length - near)
+    first, last = bounds(rope, 1.0, 32.0, truncate=True)
+    last = min(last, rope.rotary_dim // 2 - 1)
+    index = torch.arange(rope.rotary_dim // 2, dtype=torch.float32)
+    ramp = ((index - first) / max(last - first, 0.001)).clamp(0, 1)
+    own = rope.inv_freq()
+    slowed = Frequencies(own - own * ramp * (1 - 1 / s))
+    query = torch.arange(length) - near
+    phase = near * own.double()
+    parts = (
+        by_distance(length, Frequencies(own), 0, near + 1),
+        replace(by_distance(length, slowed, near + 1, query=query), phase=phase),
+    )
+    heat = torch.full((length,), 0.1 * math.log(s) + 1.0, dtype=torch.float64)
+    return plainest(Bands(length, parts, heat))
