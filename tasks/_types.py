@@ -73,9 +73,11 @@ class Question:
     Of a loss, ``tokens`` is the whole input, and those from ``start`` on are the targets. Of a
     text, ``tokens`` is the prompt, ``start`` its end, ``new`` the largest number of tokens that
     follow; it ends earlier where the model ends it or one of ``stop`` occurs. ``length`` counts
-    input and new tokens. ``unit`` names the document or the trial for a reader and is the unit of
-    resampling; ``facts`` go into the record as they are. ``turn`` counts the questions before it
-    that are equal in all but their names.
+    input and new tokens. With ``divergence`` it asks not for the loss of targets, but for how far
+    the prediction of each is from that of the model as it is, without any method. ``unit`` names
+    the document or the trial for a reader and is the unit of resampling; ``facts`` go into the
+    record as they are. ``turn`` counts the questions before it that are equal in all but their
+    names.
 
     ``cell`` is the length of the cell it belongs to, where that is not its own: a shorter question
     is asked as it is, a longer one is not asked and its sample has the status too_long. ``parts``
@@ -95,6 +97,7 @@ class Question:
     cell: int = 0
     parts: tuple[Question, ...] = ()
     graded_by: str = ""
+    divergence: bool = False
 
     def __post_init__(self) -> None:
         """Check what every task promises: the exact length, and a context for every target."""
@@ -103,8 +106,11 @@ class Question:
             room = f" and room for {self.new}" if self.new else ""
             message = f"{self.unit}: {len(self.tokens)} tokens{room} where length is {self.length}"
             raise ValueError(message)
-        if self.new and (self.start != len(self.tokens) or not all(self.stop)):
-            message = f"{self.unit}: a text starts after the prompt, and no stop string is empty"
+        if self.new and (self.start != len(self.tokens) or not all(self.stop) or self.divergence):
+            message = (
+                f"{self.unit}: a text starts after the prompt and has no divergence, and no stop"
+                " string is empty"
+            )
             raise ValueError(message)
         if not 0 < self.start < self.length:
             message = f"{self.unit}: the first target {self.start} is outside 1..{self.length - 1}"
@@ -118,6 +124,8 @@ class Question:
         asked.update(b"again" * self.turn)  # equal windows of a text that repeats itself all count
         if self.new:
             asked.update(repr((self.new, self.stop)).encode())
+        if self.divergence:
+            asked.update(b"divergence")
         for part in self.parts:
             asked.update(part.digest.encode())
         asked.update(self.graded_by.encode())
@@ -145,14 +153,17 @@ class Answer:
     ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
     likely token at every target and at the place that would follow the last one, (n + 1,).
     Of a text, ``argmax`` has its tokens, (n,), the one that ended it included, ``nll`` their
-    losses, and ``text`` what they say before the stop string. Of a question with parts, ``parts``
-    has the answer to each, and the rest is empty.
+    losses, and ``text`` what they say before the stop string. Of a divergence, ``divergence`` has
+    that at every target, (n,): the Kullback-Leibler divergence, in nats, of the prediction asked
+    about from that of the model as it is, the mean being over the latter. Of a question with parts,
+    ``parts`` has the answer to each. What is not asked for is empty.
     """
 
     nll: tuple[float, ...]
     argmax: tuple[int, ...]
     text: str = ""
     parts: tuple[Answer, ...] = ()
+    divergence: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

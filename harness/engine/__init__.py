@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from harness.engine.compare import compared, hidden_states
 from harness.engine.decode import Text, together, write
 from harness.engine.forward import Forward, shareable
 from harness.engine.gather import Gather
@@ -24,8 +25,8 @@ from harness.engine.trunk import trunk_name
 from tasks._types import Answer, Question
 
 __all__ = [
-    "DEFAULT", "Answered", "Decode", "OutOfMemory", "Sizes", "alone", "answers",
-    "no_tokenizer", "out_of_memory", "shareable", "trunk_name",
+    "DEFAULT", "Answered", "Decode", "OutOfMemory", "Sizes", "alone", "answers", "compared",
+    "hidden_states", "no_tokenizer", "out_of_memory", "shareable", "trunk_name",
 ]  # fmt: skip
 
 T = TypeVar("T")

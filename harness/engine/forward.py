@@ -112,12 +112,12 @@ class Forward:
         rows = np.concatenate([r + s for (r, _), s in zip(asked, starts, strict=False)])
         targets = np.concatenate([t for _, t in asked])
         chunk = self.sizes.head_rows(self.model.config.get_text_config().vocab_size)
-        hidden = self._hidden(number, rows)
+        hidden = self.hidden(number, rows)
         nll, argmax = lm_head.read(self.model, hidden, rows, targets, chunk)
         ends = np.cumsum([len(r) for r, _ in asked])[:-1]
         return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
 
-    def _hidden(self, number: int, rows: NDArray[np.int64]) -> torch.Tensor:
+    def hidden(self, number: int, rows: NDArray[np.int64]) -> torch.Tensor:
         """Return the hidden states of a pack, (1, rows, width); only needed rows are valid."""
         pack, nodes = self.packs[number], self.tree.nodes
         if not self.sharing:

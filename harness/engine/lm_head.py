@@ -94,6 +94,29 @@ def read(
     return nll, argmax
 
 
+def divergences(model: Any, own: torch.Tensor, other: torch.Tensor, chunk: int) -> list[float]:
+    """Return the Kullback-Leibler divergence of every row's prediction, in nats, in float64.
+
+    ``own`` and ``other`` are hidden states of the same positions, (1, rows, width); the mean is
+    over the prediction of ``own``. Equal logits give exactly 0. ``chunk`` rows are computed at a
+    time, at least 16.
+    """
+    found: list[torch.Tensor] = []
+    with _head_only(model) as stub:
+        for first in range(0, own.shape[1], max(chunk, LEAST_ROWS)):
+            rows = slice(first, first + max(chunk, LEAST_ROWS))
+            logs = []
+            for hidden in (own[:, rows], other[:, rows]):
+                stub.hidden = hidden
+                inputs = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
+                logits = model(input_ids=inputs, use_cache=False).logits[0]
+                logs.append(logits.double().log_softmax(-1))
+            apart = torch.where(logs[0].isneginf(), 0.0, logs[0] - logs[1])
+            found.append((logs[0].exp() * apart).sum(-1).clamp_(min=0))
+    every: list[float] = torch.cat(found).tolist()
+    return every
+
+
 def _in_float32(logits: torch.Tensor, buffer: list[torch.Tensor]) -> torch.Tensor:
     """Return the logits in float32, of 16 bits in memory that is allocated once."""
     if logits.dtype == torch.float32:

@@ -7,7 +7,9 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.drawing.methods import fixed_factors
+from harness.reports.stats import divergence
 from harness.reports.stats.against import against, beside, key, signed
+from harness.reports.stats.divergence import KL, with_divergence
 from harness.reports.writing import sentences
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
@@ -17,9 +19,11 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, task, scaling and length inside the window, with its difference.
 
     A method whose factor follows the length changes nothing there and costs nothing by
-    construction ("same"); a fixed factor does.
+    construction ("same"); a fixed factor does. Where the task window_kl was measured, the columns
+    of its name have the divergence from the unpatched model with its interval.
     """
     inside = frame[frame["length"] <= frame["trained_length"]]
+    apart, inside = (inside[(inside["metric"] == KL) == is_kl] for is_kl in (True, False))
     own = next((name for name in OWN if name in set(inside["scaling"])), None)
     if own is None or inside["scaling"].nunique() < 2:
         message = "no cost inside the window to show: add a length of 1x and the scaling none"
@@ -29,12 +33,12 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         message = f"{own} has no score inside the window to compare with"
         raise ValueError(message)
     # One set of frequencies at every length is what can be served; others follow the length.
-    return table.assign(fixed=table["scaling"].isin(fixed_factors(frame)))
+    return with_divergence(table.assign(fixed=table["scaling"].isin(fixed_factors(frame))), apart)
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the table for people: lengths side by side."""
-    return beside(table)
+    """Return the tables for people, lengths side by side: the differences, and the divergence."""
+    return beside(table) | divergence.readable(table)
 
 
 def words(table: pd.DataFrame) -> list[str]:
@@ -52,7 +56,8 @@ def words(table: pd.DataFrame) -> list[str]:
 
 def legend(table: pd.DataFrame) -> list[str]:
     """Say what the table's words and marks mean."""
-    return [] if table["same"].all() else [key(table)]
+    told = [] if table["same"].all() else [key(table)]
+    return [*told, divergence.LEGEND] if KL in table else told
 
 
 def _clauses(facts: list[dict[str, Any]]) -> list[str]:
@@ -73,9 +78,9 @@ def _clauses(facts: list[dict[str, Any]]) -> list[str]:
         )
     if told := [f"`{name}` {signed(row)}" for name, row in last.items() if row["fixed"]]:
         clauses.append(f"with one fixed factor for all lengths, as it is served: {', '.join(told)}")
-    for verdict, text in GROUPS.items():
+    for verdict, form in GROUPS.items():
         if verdict in groups:
-            clauses.append(f"{sentences.listed(groups[verdict])} {text.format(own=own)}")
+            clauses.append(f"{sentences.listed(groups[verdict])} {form.format(own=own)}")
     return clauses
 
 

@@ -7,7 +7,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
-from harness.engine import Answered, Decode, Sizes, answers, no_tokenizer
+from harness.engine import (
+    Answered,
+    Decode,
+    OutOfMemory,
+    Sizes,
+    answers,
+    compared,
+    hidden_states,
+    no_tokenizer,
+    out_of_memory,
+)
+from harness.errors import UserError
 from harness.rope.config import is_rotary
 from harness.rope.frequencies import patched
 from harness.rope.positions import banded
@@ -16,7 +27,7 @@ from scaling._bands import Bands
 from scaling._rotation import Rotation
 from scaling._served import Served
 from scaling._types import Frequencies
-from tasks._types import Question
+from tasks._types import Answer, Question
 
 
 def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
@@ -47,3 +58,40 @@ def answering(
             yield partial(served_answers, rotation, model, decode=decode)
         else:
             yield partial(answers, model, sizes=sizes, decode=decode)
+
+
+@contextmanager
+def comparing(
+    model: Any, rotation: Rotation, sizes: Sizes
+) -> Iterator[Callable[[Sequence[Question]], Answered]]:
+    """Yield a function that answers questions for the divergence from the model as it is.
+
+    Each question is read twice, without the rotation and with it; the model is restored after each.
+    Raises UserError as ``scaled`` does, and for a rotation that follows the tokens it is served.
+    """
+    if isinstance(rotation, Served):
+        message = "the divergence from the unpatched model is not measured for what is served."
+        raise UserError(message)
+    yield partial(_compared, model, rotation, sizes)
+
+
+def _compared(
+    model: Any, rotation: Rotation, sizes: Sizes, questions: Sequence[Question]
+) -> Answered:
+    for index, question in enumerate(questions):
+        answer: Answer | OutOfMemory = OutOfMemory()
+        for size in (sizes, sizes.least):
+            try:
+                answer = _divergence(model, rotation, size, question)
+                break
+            except (RuntimeError, MemoryError) as error:
+                if not out_of_memory(error):
+                    raise
+        yield index, answer
+
+
+def _divergence(model: Any, rotation: Rotation, sizes: Sizes, question: Question) -> Answer:
+    own = hidden_states(model, question, sizes)
+    with scaled(model, rotation):
+        other = hidden_states(model, question, sizes)
+    return compared(model, own, other, sizes)

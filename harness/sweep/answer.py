@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, 
 from harness.errors import UserError, reason
 from harness.model.checkpoint import Checkpoint
 from harness.model.weights import load_weights
-from harness.rope.patch import answering, scaled
+from harness.rope.patch import answering, comparing, scaled
 from harness.sweep.cells import Key
 from scaling import native
 from scaling._rotation import Rotation
@@ -85,15 +85,31 @@ def _outcomes(
     sizes: Sizes,
     decode: Decode,
 ) -> Iterator[tuple[Key, Outcome, bool]]:
-    """Yield (key, outcome, shared) of every question.
+    """Yield (key, outcome, shared) of every question, those for a divergence last."""
+    plain = {key: question for key, question in questions.items() if not question.divergence}
+    other = {key: question for key, question in questions.items() if question.divergence}
+    if plain:
+        opened = answering(model, rotation, sizes, decode)
+        shares = partial(shareable, model) if not isinstance(rotation, Served) else lambda: False
+        yield from _asked(opened, plain, shares)
+    if other:
+        yield from _asked(comparing(model, rotation, sizes), other, lambda: False)
+
+
+def _asked(
+    opened: AbstractContextManager[Callable[[Sequence[Question]], Answered]],
+    questions: Mapping[Key, Question],
+    shares: Callable[[], bool],
+) -> Iterator[tuple[Key, Outcome, bool]]:
+    """Yield (key, outcome, shared) of questions of one kind.
 
     What an input can raise (``OF_AN_INPUT``) is raised over one question: those that are left are
     asked one by one. Any other error is a defect and fails all that are left.
     """
     keys, left = list(questions), dict(questions)
     try:
-        with answering(model, rotation, sizes, decode) as answer:
-            shared = not isinstance(rotation, Served) and shareable(model)
+        with opened as answer:
+            shared = shares()
             with suppress(*OF_AN_INPUT):
                 for index, outcome in answer(list(questions.values())):
                     del left[keys[index]]

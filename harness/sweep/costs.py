@@ -59,9 +59,14 @@ def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
             paths[place] += (len(spans),)
             spans.append((question.start, question.length))
             costs.append(np.array([0, 0, 0, question.new * each]))
-        else:
-            targets = question.length - question.start + 1
-            costs[paths[place][-1]][1] += per_target * targets
+            continue
+        if question.divergence:  # a second forward, of the model as it is
+            paths[place] += (len(spans),)
+            spans.append((0, question.length))
+            pairs = question.length**2 / 2
+            costs.append(np.array([1, question.length * per_token, pairs * per_pair, 0]))
+        targets = question.length - question.start + 1
+        costs[paths[place][-1]][1] += per_target * targets * (1 + question.divergence)
     made = zip(spans, costs, strict=True)
     return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), tuple(paths))
 

@@ -150,10 +150,11 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
         told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
         return _lost(question, "out_of_memory", told, estimate_mib=mib)
     for part, its in zip(question.asked, answer.parts or (answer,), strict=True):
-        if not all(map(math.isfinite, its.nll)):
-            first = next(i for i, nll in enumerate(its.nll) if not math.isfinite(nll))
+        asked, numbers = ("divergence", its.divergence) if part.divergence else ("loss", its.nll)
+        if not all(map(math.isfinite, numbers)):
+            first = next(i for i, number in enumerate(numbers) if not math.isfinite(number))
             place = part.start + first
-            told = f"the loss at position {place} is {its.nll[first]}"
+            told = f"the {asked} at position {place} is {numbers[first]}"
             return _lost(question, "not_finite", told, position=place)
     task = next(task for task in plan.tasks if task.label == cell.task)
     try:

@@ -121,7 +121,9 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         longest = max(question.length for question in questions)
         alone = sum(map(len, {question.tokens for question in questions}))
         together = sum(len(node.tokens) for node in tree.nodes) if tree else alone
-        together += sum(question.new for question in questions)
+        together += sum(
+            question.new or question.length * question.divergence for question in questions
+        )
         paths = tree.paths if tree else [()] * len(questions)
         found = zip(paths, questions, strict=True)
         texts = tuple((path, question.length) for path, question in found if question.new)

@@ -19,7 +19,7 @@ SHARES = {  # metrics that are shares: told in percent
 }  # fmt: skip
 LOWER = {
     "perplexity", "loss", "nll", "bits_per_byte", "bits per byte", "error",
-    "word_perplexity", "byte_perplexity", "brier_score", "ter",
+    "word_perplexity", "byte_perplexity", "brier_score", "ter", "window_kl",
 }  # fmt: skip
 
 

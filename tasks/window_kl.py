@@ -1,0 +1,61 @@
+"""Divergence from the unpatched model inside its trained window: what a method costs there.
+
+The mean Kullback-Leibler divergence KL(unpatched || patched) of the next-token distributions, in
+nats a token: what it costs to predict the unpatched model's own tokens by the patched one. Windows
+and targets are those of ``perplexity:protocol=tail``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from tasks import perplexity
+from tasks._intervals import ratio
+from tasks._types import Answer, Question, Sample, Score, Source
+
+VERSION = 1
+METRIC = "window_kl"
+FACTS = {"first": int, "window": int, "tokens": int}
+
+
+def ask(
+    source: Source,
+    lengths: Sequence[int],
+    *,
+    seed: int = 0,
+    tail: int = 128,
+    windows: int = 1,
+) -> Iterator[Question]:
+    """Yield the windows of every length that is not longer than the trained window.
+
+    ``tail`` and ``windows`` are those of perplexity. Raises ValueError as it does, and where no
+    length is inside the window.
+    """
+    inside = [length for length in lengths if length <= source.trained_length]
+    if not inside:
+        message = f"no length is inside the trained window of {source.trained_length}: add 1x"
+        raise ValueError(message)
+    for asked in perplexity.ask(source, inside, seed=seed, tail=tail, windows=windows):
+        facts = {name: fact for name, fact in asked.facts.items() if name in FACTS}
+        yield replace(asked, facts=facts, divergence=True)
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    """Sum the divergence over the targets, in nats; a fair sum in float64."""
+    del source
+    facts = {**question.facts, "tokens": len(answer.divergence)}
+    return Sample(question.unit, math.fsum(answer.divergence), len(answer.divergence), facts)
+
+
+def score(samples: Sequence[Sample]) -> Score:
+    """Return the mean per token; the interval is that of the documents, which are n."""
+    sums: dict[str, list[float]] = {}
+    counts: dict[str, int] = {}
+    for sample in samples:
+        sums.setdefault(sample.unit, []).append(sample.value)
+        counts[sample.unit] = counts.get(sample.unit, 0) + sample.weight
+    found = ratio([math.fsum(values) for values in sums.values()], list(counts.values()))
+    low, high = found.interval()
+    return Score(found.value, None if low is None else max(0.0, low), high, len(sums))

@@ -1,0 +1,169 @@
+"""Divergence from the unpatched model: a naive float64 computation, exact zeros, the reports."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import ropewalk as rw
+from harness.engine import Sizes
+from harness.errors import UserError
+from harness.reports import short_cost
+from harness.rope.patch import comparing
+from harness.runs.frame import make_frame
+from scaling._served import Served
+from tasks import Answer, Question, window_kl
+from tests.command_line import Ropewalk
+from tests.tiny import FAMILIES, tiny_config
+
+SIZE, START = 60, 20
+METHODS = {"none": {}, "yarn": {"factor": 4.0}, "rerope": {"window": 16}}
+
+
+def asked(start: int = START) -> Question:
+    draw = Random("kl")
+    tokens = tuple(draw.randrange(1, 257) for _ in range(SIZE))
+    return Question("q", SIZE, tokens, start, divergence=True)
+
+
+def model_of(family: str) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return AutoModelForCausalLM.from_config(tiny_config(family)).eval()
+
+
+def logs(model: Any) -> torch.Tensor:
+    with torch.inference_mode():
+        logits = model(torch.tensor([list(asked().tokens)])).logits[0, START - 1 : -1]
+    return logits.double().log_softmax(-1)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_it_is_the_naive_divergence(family: str, name: str) -> None:
+    """Of whole logits in float64, under frequencies and moved positions; none is exactly 0."""
+    model = model_of(family)
+    rotation = getattr(rw.methods, name)(rw.rope_of(model.config), SIZE, **METHODS[name])
+    own = logs(model)
+    with comparing(model, rotation, Sizes()) as answer:
+        ((_, found),) = answer([asked()])
+    with rw.patched(model, rotation):
+        other = logs(model)
+    assert torch.equal(logs(model), own)  # the model is restored
+    wanted = (own.exp() * (own - other)).sum(-1)
+    assert found.divergence == pytest.approx(wanted.tolist(), rel=1e-4, abs=1e-6)
+    assert (set(found.divergence) == {0.0}) == (name == "none")
+
+
+def test_chunks_change_nothing() -> None:
+    """The head takes rows in chunks: the same bits, whatever their size."""
+    model = model_of("llama")
+    rotation = rw.methods.yarn(rw.rope_of(model.config), SIZE, factor=4.0)
+    found = []
+    for logits in (16 * 2**20, 4 * 300 * 64):
+        with comparing(model, rotation, Sizes(logits=logits)) as answer:
+            found += answer([asked(1)])
+    assert found[0] == found[1]
+    assert len(found[0][1].divergence) == SIZE - 1
+
+
+def test_memory_that_is_too_little_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the smallest sizes; what fails there too is out of memory, and other errors are raised."""
+    model = model_of("llama")
+    tried: list[Sizes] = []
+
+    def states(_model: Any, _question: Question, sizes: Sizes) -> torch.Tensor:
+        tried.append(sizes)
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr("harness.rope.patch.hidden_states", states)
+    rotation = rw.methods.none(rw.rope_of(model.config), SIZE)
+    with comparing(model, rotation, Sizes()) as answer:
+        ((_, found),) = answer([asked()])
+    assert not isinstance(found, Answer)
+    assert tried == [Sizes(), Sizes().least]
+
+
+def test_a_state_that_follows_what_is_served_is_refused() -> None:
+    model = model_of("llama")
+    served = Served({}, 64, rw.methods.none(rw.rope_of(model.config), SIZE))
+    with pytest.raises(UserError, match="served"), comparing(model, served, Sizes()):
+        pass
+
+
+@pytest.fixture(scope="module")
+def words(tiny: Path, docs: Path) -> list[object]:
+    return [
+        "run", "--model", tiny, "--docs", docs, "--length", "0.5x", "1x", "2x",
+        "--scaling", "none", "yarn", "yarn:factor=4", "rerope",
+        "--task", "perplexity:tail=16", "window_kl:tail=16",
+    ]  # fmt: skip
+
+
+def test_a_run_measures_it_inside_the_window(
+    words: list[object], tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Lengths beyond have no samples; equal frequencies are measured once and are 0."""
+    ended = ropewalk(*words, "--out", tmp_path)
+    assert not ended.status, ended.err
+    frame = make_frame([tmp_path])
+    rows = frame[frame["metric"] == "window_kl"]
+    assert set(rows["length"]) == {32, 64}
+    assert set(rows["status"]) == {"ok"}
+    scores = rows.groupby(["scaling", "length"])["score"].first()
+    assert (scores[["none", "yarn"]] == 0).all()
+    assert (scores["yarn:factor=4"] > 0).all()
+    assert set(rows["weight"]) == {16}
+    again = ropewalk(*words, "--out", tmp_path)
+    assert "nothing to measure" in again.err
+    table = short_cost.make(frame)
+    assert not table["task"].str.startswith("window_kl").any()
+    row = table[(table["scaling"] == "yarn:factor=4") & (table["length"] == 64)].iloc[0]
+    assert row["window_kl"] == scores["yarn:factor=4", 64]
+    assert 0 <= row["window_kl_low"] < row["window_kl"] < row["window_kl_high"]
+    (title,) = (title for title in short_cost.readable(table) if "window_kl" in title)
+    shown = short_cost.readable(table)[title].set_index("scaling")
+    assert shown.loc["yarn:factor=4"].str.startswith(f"{row['window_kl']:.4f}").any()
+    assert any("KL(unpatched || patched)" in sentence for sentence in short_cost.legend(table))
+
+
+def test_only_lengths_beyond_the_window_are_refused(
+    words: list[object], ropewalk: Ropewalk
+) -> None:
+    at = words.index("--length")
+    ended = ropewalk(*words[: at + 1], "2x", *words[at + 4 :], "--dry-run")
+    assert ended.status == 2
+    assert "no length is inside the trained window" in " ".join(ended.err.split())
+
+
+def test_an_infinite_divergence_is_a_status(
+    words: list[object], tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never a number: the sample says at which position."""
+
+    def compared(*_: Any) -> Answer:
+        return Answer((), (), divergence=(*[0.0] * 15, float("inf")))
+
+    monkeypatch.setattr("harness.rope.patch.compared", compared)
+    ended = ropewalk(*words[:-2], words[-1], "--out", tmp_path)
+    assert ended.status == 1
+    records = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
+    assert {record["status"] for record in records} == {"not_finite"}
+    assert "the divergence at position" in records[0]["reason"]
+
+
+def test_documents_are_the_unit() -> None:
+    """Two windows of a document are one of n."""
+    question = Question("a", 4, (1, 2, 3, 4), 2, divergence=True)
+    samples = [
+        window_kl.grade(question, Answer((), (), divergence=(0.1, 0.3)), None)  # type: ignore[arg-type]
+        for _ in range(2)
+    ]
+    found = window_kl.score(samples)
+    assert (found.value, found.n) == (pytest.approx(0.2), 1)
