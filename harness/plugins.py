@@ -10,13 +10,16 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
 
+from harness.calling import RAISED, failure
+from harness.calling import call as call
 from harness.errors import UserError
+from harness.found import found_in
 from harness.names import nearest, printable
 from harness.options import Options, inner, names_method, read_options, split_options
 from tasks._types import CodeFolder
@@ -24,7 +27,6 @@ from tasks._types import CodeFolder
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {"method": "scaling", "task": "tasks", "report": "harness/reports"}
-RAISED = BaseException  # of a user's code: an exit there must not end the sweep
 CONTRACTS = {
     "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
@@ -71,11 +73,15 @@ def catalogue(kind: str) -> dict[str, str]:
 def load(kind: str, given: str | Callable[..., Any]) -> Plugin:
     """Load ``name``, ``name:option=value,…``, a path to a .py file, a dotted module or a function.
 
+    A method is also a .json file that ``ropewalk tune`` wrote, or a table of LongRoPE's factors.
     Raises UserError for an unknown name, a file without the contract, or a bad option.
     """
     if not isinstance(given, str):
         return _of_function(given)
     name, _, listed = given.strip().partition(":")
+    if kind == "method" and name.endswith(".json"):
+        inner = load(kind, found_in(name, listed))
+        return replace(inner, given=given, label=printable(Path(name).stem))
     module, digest = module_of(kind, name)
     missing = [part for part in CONTRACTS[kind] if not hasattr(module, part)]
     if kind == "method" and not any(hasattr(module, part) for part in METHOD):
@@ -137,6 +143,8 @@ def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
     if not isinstance(given, str):
         return True
     name, _, listed = given.strip().partition(":")
+    if kind == "method" and name.endswith(".json"):
+        return names_code(kind, found_in(name, listed))
     if name not in names(kind):
         return True
     module, _ = module_of(kind, name)
@@ -166,7 +174,7 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
             message = f"{kind} {name!r} cannot be imported: {error}."
             raise UserError(message) from None
         except RAISED as error:
-            message = f"{kind} {name!r} failed: {_failure(error)}."
+            message = f"{kind} {name!r} failed: {failure(error)}."
             raise UserError(message) from error
         return module, _digest(Path(module.__file__)) if module.__file__ else None
     message = (
@@ -190,7 +198,7 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     try:
         spec.loader.exec_module(module)
     except RAISED as error:
-        message = f"{kind} file {path} failed: {_failure(error)}."
+        message = f"{kind} file {path} failed: {failure(error)}."
         raise UserError(message) from error
     return module, digest
 
@@ -201,36 +209,6 @@ def _digest(path: Path) -> str:
 
 def _joined(digests: Sequence[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
-
-
-def call(what: str, function: Callable[[], T]) -> T:
-    """Run a user's code; whatever it raises becomes one sentence.
-
-    A ValueError is a plug-in's own sentence; any other error names the file and the line.
-    """
-    try:
-        return function()
-    except UserError:
-        raise
-    except ValueError as error:
-        message = f"{what}: {error}."
-        raise UserError(message.replace("..", ".")) from error
-    except RAISED as error:
-        message = f"{what} failed: {_failure(error)}."
-        raise UserError(message) from error
-
-
-def _failure(error: BaseException) -> str:
-    """Return an error in one line, with its file and line; Ctrl-C is raised again."""
-    if type(error) is KeyboardInterrupt:
-        raise error
-    if isinstance(error, SyntaxError):  # raised where the file is read, not where it is wrong
-        return f"SyntaxError: {error.msg} at {error.filename}:{error.lineno}"
-    last = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    where = f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
 
 
 def entry(module: ModuleType, kind: str) -> Callable[..., Any]:

@@ -6,8 +6,29 @@ import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Annotated, Literal
 
 import torch
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where ``ropewalk tune`` looks for an option's value, beside its type: not what is allowed.
+
+    ``low`` and ``high`` are in units of ``of``: 1, the stretch of the length or the trained window.
+    ``log``: equal steps are equal ratios. Write ``kept: Annotated[float, Range(0.1, 0.9)] = 0.5``.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    of: Literal["one", "stretch", "window"] = "one"
+
+
+Factor = Annotated[float | None, Range(0.5, 4.0, log=True, of="stretch")]
+Turns = Annotated[float, Range(4.0, 128.0, log=True)]  # above which channels are kept
+FewTurns = Annotated[float, Range(0.1, 4.0, log=True)]  # below which they are divided in full
+Window = Annotated[int | None, Range(1 / 64, 3 / 4, log=True, of="window")]  # in tokens
 
 
 @dataclass(frozen=True)

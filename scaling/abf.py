@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Range, Rope
 
 TRAINING = "the paper trains on at the new base"
 
 
-def frequencies(rope: Rope, length: int, *, base: float = 500000.0) -> Frequencies:
+def frequencies(
+    rope: Rope, length: int, *, base: Annotated[float, Range(1e3, 1e8, log=True)] = 500000.0
+) -> Frequencies:
     """Return the plain frequencies of ``base`` in place of the model's own.
 
     The base is the same at every length, so inside the trained window too the model is read

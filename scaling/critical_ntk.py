@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from scaling._ramp import check_critical
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(
-    rope: Rope, length: int, *, factor: float | None = None, critical: int | None = None
+    rope: Rope, length: int, *, factor: Factor = None, critical: int | None = None
 ) -> Frequencies:
     """Return the plain frequencies of the base base^(ln(L / 2 pi) / ln(L0 / 2 pi)).
 

@@ -7,15 +7,15 @@ import torch
 from scaling import none
 from scaling._bands import Band, Bands, plainest
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Rope, Window
 
 
 def bands(
     rope: Rope,
     length: int,
     *,
-    chunk: int | None = None,
-    largest: int | None = None,
+    chunk: Window = None,
+    largest: Window = None,
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return the three attentions of section 3: within a chunk, to the one before, to all earlier.

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
 import torch
 
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Range, Rope
 
 TRAINING = "the authors fine-tune with it"
 
 
-def frequencies(rope: Rope, length: int, *, power: float = 0.5) -> Frequencies:
+def frequencies(
+    rope: Rope, length: int, *, power: Annotated[float, Range(0.0, 1.0)] = 0.5
+) -> Frequencies:
     """Return frequencies that are slowed the more the slower they are; the fastest one is kept.
 
     0 is ``none``; 0.5 is the power that the authors report (abacusai/Long-Context), who train with

@@ -12,7 +12,7 @@ from scaling import none
 from scaling._bands import Bands, beyond, by_distance, plainest
 from scaling._on import Method, frequencies_on
 from scaling._ramp import bounds
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Rope, Window
 from scaling.rerope import window_of
 
 
@@ -20,7 +20,7 @@ def bands(
     rope: Rope,
     length: int,
     *,
-    window: int | None = None,
+    window: Window = None,
     far: Literal["grouped", "ramped"] = "grouped",
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:

@@ -9,7 +9,7 @@ import torch
 from scaling import none
 from scaling._bands import Bands, beyond
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope
+from scaling._types import Factor, Frequencies, Rope, Window
 from scaling.rerope import window_of
 
 
@@ -17,8 +17,8 @@ def bands(
     rope: Rope,
     length: int,
     *,
-    window: int | None = None,
-    factor: float | None = None,
+    window: Window = None,
+    factor: Factor = None,
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return relative positions window + (distance - window) / factor beyond the window.

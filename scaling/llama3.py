@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated
 
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, FewTurns, Frequencies, Range, Rope, factor_or_stretch
 
 
 def frequencies(
     rope: Rope,
     length: int,
     *,
-    factor: float | None = None,
-    low_freq_factor: float = 1.0,
-    high_freq_factor: float = 4.0,
+    factor: Factor = None,
+    low_freq_factor: FewTurns = 1.0,
+    high_freq_factor: Annotated[float, Range(1.0, 64.0, log=True)] = 4.0,
 ) -> Frequencies:
     """Return inv_freq / factor below low_freq_factor turns, inv_freq above high_freq_factor.
 

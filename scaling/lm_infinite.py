@@ -7,7 +7,7 @@ import torch
 from scaling import none
 from scaling._bands import Band, Bands, by_distance, plainest
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Rope, Window
 
 
 def bands(
@@ -15,7 +15,7 @@ def bands(
     length: int,
     *,
     sinks: int = 10,
-    window: int | None = None,
+    window: Window = None,
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return the lambda-shaped attention of section 4: relative positions min(distance, window).

@@ -8,17 +8,17 @@ from typing import Literal
 import torch
 
 from scaling._ramp import bounds
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 
 def frequencies(
     rope: Rope,
     length: int,
     *,
-    factor: float | None = None,
+    factor: Factor = None,
     kind: Literal["uni", "pro"] = "pro",
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
+    beta_fast: Turns = 32.0,
+    beta_slow: FewTurns = 1.0,
 ) -> Frequencies:
     """Return inv_freq above beta_fast turns in the trained window, / factor below beta_slow.
 

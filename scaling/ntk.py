@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(
-    rope: Rope, length: int, *, factor: float | None = None, base: float | None = None
+    rope: Rope, length: int, *, factor: Factor = None, base: float | None = None
 ) -> Frequencies:
     """Return the plain frequencies of a larger base.
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 
 from scaling._ramp import by_turns, mixed
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 
 def frequencies(
     rope: Rope,
     length: int,
     *,
-    factor: float | None = None,
-    alpha: float = 1.0,
-    beta: float = 32.0,
+    factor: Factor = None,
+    alpha: FewTurns = 1.0,
+    beta: Turns = 32.0,
     critical: int | None = None,
 ) -> Frequencies:
     """Return inv_freq / factor below alpha turns in the trained window, inv_freq above beta.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from scaling import ntk
 from scaling._ramp import by_index
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
 
 # Turns in the trained window between which one gives way to the next, by the channel index.
 LINEAR, NTK = 0.75, 1.25
 SCALED, PLAIN = 2.0, 16.0
 
 
-def frequencies(rope: Rope, length: int, *, factor: float | None = None) -> Frequencies:
+def frequencies(rope: Rope, length: int, *, factor: Factor = None) -> Frequencies:
     """Return inv_freq above 16 turns in the trained window, ntk at 2 to 1.25, / factor below 0.75.
 
     Between them, channels rounded outwards, the mix is linear in the channel index. The bounds are

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, Frequencies, Range, Rope, factor_or_stretch
 
 
 def frequencies(
-    rope: Rope, length: int, *, factor: float | None = None, exponent: float = 0.75
+    rope: Rope,
+    length: int,
+    *,
+    factor: Factor = None,
+    exponent: Annotated[float, Range(0.25, 1.0)] = 0.75,
 ) -> Frequencies:
     """Return inv_freq / factor^share, where a channel's share is (2(i+1)/d)^exponent.
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from scaling._types import Frequencies, Rope
+from typing import Annotated
+
+from scaling._types import Frequencies, Range, Rope
 
 TRAINING = "the paper pretrains with it"
 
 
-def frequencies(rope: Rope, length: int, *, p: float = 0.75) -> Frequencies:
+def frequencies(
+    rope: Rope, length: int, *, p: Annotated[float, Range(0.25, 1.0)] = 0.75
+) -> Frequencies:
     """Return the plain frequencies, with 0 for all but the floor(p * rotary_dim / 2) fastest.
 
     1 is ``none`` and 0 no position at all; 0.75 did best in the paper, which trains with it. It is

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
 
 
-def frequencies(rope: Rope, length: int, *, factor: float | None = None) -> Frequencies:
+def frequencies(rope: Rope, length: int, *, factor: Factor = None) -> Frequencies:
     """Return inv_freq / factor; an unset factor is the stretch of the length."""
     return Frequencies(rope.inv_freq() / factor_or_stretch(factor, rope, length))

@@ -7,11 +7,11 @@ import torch
 from scaling import none
 from scaling._bands import Bands, beyond
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Rope, Window
 
 
 def bands(
-    rope: Rope, length: int, *, window: int | None = None, on: Method = none.frequencies
+    rope: Rope, length: int, *, window: Window = None, on: Method = none.frequencies
 ) -> Bands | Frequencies:
     """Return relative positions min(distance, window): no pair is rotated farther than that.
 

@@ -7,7 +7,7 @@ import torch
 from scaling import none
 from scaling._bands import Bands, beyond
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Rope, Window
 from scaling.rerope import window_of
 
 
@@ -15,7 +15,7 @@ def bands(
     rope: Rope,
     length: int,
     *,
-    window: int | None = None,
+    window: Window = None,
     group: int | None = None,
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:

@@ -7,14 +7,14 @@ import torch
 from scaling import none
 from scaling._bands import Bands, beyond
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Rope, Window
 
 
 def bands(
     rope: Rope,
     length: int,
     *,
-    shift: int | None = None,
+    shift: Window = None,
     local: int | None = None,
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:

@@ -6,16 +6,16 @@ import math
 from typing import Literal
 
 from scaling._ramp import by_index, by_turns, mixed
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling._types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 
 def frequencies(
     rope: Rope,
     length: int,
     *,
-    factor: float | None = None,
-    beta_fast: float = 32.0,
-    beta_slow: float = 1.0,
+    factor: Factor = None,
+    beta_fast: Turns = 32.0,
+    beta_slow: FewTurns = 1.0,
     truncate: bool = True,
     ramp: Literal["code", "paper"] = "code",
     critical: int | None = None,

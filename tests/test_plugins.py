@@ -65,7 +65,7 @@ def test_options_are_typed_and_defaults_filled_in() -> None:
     plugin = load("method", "yarn:factor=8,truncate=false,ramp=paper")
     assert plugin.options == {
         "factor": 8.0, "beta_fast": 32.0, "beta_slow": 1.0, "truncate": False, "ramp": "paper",
-        "attention_factor": None, "mscale": None, "mscale_all_dim": None,
+        "critical": None, "attention_factor": None, "mscale": None, "mscale_all_dim": None,
     }  # fmt: skip
     assert isinstance(plugin.options["factor"], float)
     assert plugin.label == "yarn:factor=8,truncate=false,ramp=paper"

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.data.corpus import make_corpora, open_all
 from harness.errors import UserError
-from harness.methods.resolve import over_lengths, wider_of
 from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
-from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.runs.schema import check_question
 from harness.sweep.bounds import Tally, check_cells
 from harness.sweep.cells import Batch, Cell, Item, Key
+from harness.sweep.plan_cells import Asked, make_cells, rotations
 from harness.sweep.spec import Spec
 from scaling import native, none
 from scaling._rotation import Rotation
 from tasks._tokens import kept
 from tasks._types import Question, Source
-
-Questions = dict[int, list[Question]]  # by length
-Asked = dict[str, Questions]  # by task label
 
 
 @dataclass(frozen=True)
@@ -97,11 +91,7 @@ def make_plan(
     check_scaling_is_rotary(checkpoint)
     _check_rotary(checkpoint, methods)
     lengths = spec.lengths(checkpoint.rope.trained_length)
-    found = {
-        at: _beyond(checkpoint, at[1]) or one
-        for at, one in over_lengths(methods, checkpoint.rope, lengths).items()
-    }
-    wider = wider_of(found)
+    found = rotations(checkpoint, methods, lengths)
     corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     tally = Tally()
     asked: Asked = {
@@ -109,12 +99,7 @@ def make_plan(
         for task in tasks
     }
     _check_vocabulary(checkpoint, asked)
-    cells = tuple(
-        _cell(checkpoint, method, task, length, found[method.label, length], wider, asked)
-        for task in tasks
-        for method in methods
-        for length in lengths
-    )
+    cells = make_cells(checkpoint, tasks, found, asked)
     return Plan(
         spec=spec,
         checkpoint=checkpoint,
@@ -128,6 +113,21 @@ def make_plan(
     )
 
 
+def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
+    """Return a plan of the same questions under other methods; raise UserError as make_plan."""
+    check_cells(len(scaling), len(plan.tasks), len(plan.lengths))
+    methods = unlike("scaling", [load("method", given) for given in scaling])
+    _check_rotary(plan.checkpoint, methods)
+    asked = {
+        task.label: {cell.length: cell.questions for cell in plan.cells if cell.task == task.label}
+        for task in plan.tasks
+    }
+    found = rotations(plan.checkpoint, methods, plan.lengths)
+    cells = make_cells(plan.checkpoint, plan.tasks, found, asked)
+    spec = plan.spec.model_copy(update={"scaling": tuple(scaling)})
+    return replace(plan, spec=spec, methods=methods, cells=cells)
+
+
 def _check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
     """Raise UserError for a method asked of a model that has no rotary embedding."""
     changing = [method.label for method in methods if method.module not in (none, native)]
@@ -137,17 +137,6 @@ def _check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
             f" {changing[0]} could change; measure it as it is: --scaling none."
         )
         raise UserError(message)
-
-
-def _beyond(checkpoint: Checkpoint, length: int) -> UserError | None:
-    """Return why a model with so many positions cannot read a length, None where it can."""
-    if checkpoint.positions is None or length <= checkpoint.positions:
-        return None
-    message = (
-        f"{checkpoint.label} has positions for {checkpoint.positions:,} tokens and cannot read"
-        f" {length:,}."
-    )
-    return UserError(message)
 
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
@@ -162,9 +151,9 @@ def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
 
 def _ask(
     task: Plugin, source: Source, lengths: Sequence[int], seed: int, tally: Tally
-) -> Questions:
+) -> dict[int, list[Question]]:
     """Return the questions of a task by length."""
-    found: Questions = {length: [] for length in lengths}
+    found: dict[int, list[Question]] = {length: [] for length in lengths}
 
     def ask() -> None:
         asked = task.module.ask(source, lengths, seed=seed, **task.arguments)
@@ -206,42 +195,3 @@ def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
             " they do not belong together."
         )
         raise UserError(message)
-
-
-def _cell(
-    checkpoint: Checkpoint,
-    method: Plugin,
-    task: Plugin,
-    length: int,
-    found: Rotation | UserError,
-    wider: Mapping[str, Rotation],
-    asked: Asked,
-) -> Cell:
-    questions = tuple(asked[task.label][length])
-    if isinstance(found, UserError):
-        key, told = _key(checkpoint, None, task, length), printable(str(found))
-        return Cell(method.label, task.label, length, None, key, questions, told)
-    fingerprint = found.fingerprint
-    key, longer = _key(checkpoint, fingerprint, task, length), wider.get(fingerprint)
-    return Cell(method.label, task.label, length, found, key, questions, wider=longer)
-
-
-def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
-    """Hash all a sample's number depends on but its question.
-
-    A switch that is off and a text that is empty are left out: a task that gains one keeps its
-    samples.
-    """
-    parts = [
-        checkpoint.fingerprint,
-        checkpoint.dtype,
-        fingerprint,
-        task.module.__name__.rpartition(".")[2],
-        task.digest,
-        task.module.VERSION,
-        sorted(
-            (k, value) for k, value in task.options.items() if value is not False and value != ""
-        ),
-        length,
-    ]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,41 @@
+"""The file of a found method: what ``--scaling ./found.json`` names."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError, reason
+from harness.reading import read_regular
+
+LARGEST = 2**20  # bytes; a table of factors has some thousand
+
+
+def found_in(name: str, options: str = "") -> str:
+    """Return the method that a file names; one with LongRoPE's two lists is ``longrope`` of them.
+
+    Raises UserError for a file that has neither, and for options given behind it.
+    """
+    path = Path(name)
+    if options:
+        message = f"method file {path} has its options in it; leave out {options!r}."
+        raise UserError(message)
+    try:
+        table: Any = json.loads(read_regular(path, limit=LARGEST))
+    except FileNotFoundError:
+        message = f"method file {path} does not exist."
+        raise UserError(message) from None
+    except (OSError, ValueError, RecursionError) as error:
+        message = f"method file {path} cannot be read as JSON: {reason(error)}."
+        raise UserError(message) from None
+    named = table.get("scaling") if isinstance(table, dict) else None
+    if isinstance(named, str) and not named.endswith(".json"):
+        return named
+    if isinstance(table, dict) and {"short_factor", "long_factor"} <= table.keys():
+        return f"longrope:factors={path}"
+    message = (
+        f'method file {path} names no method: it needs "scaling", as ropewalk tune writes it, or'
+        " short_factor and long_factor."
+    )
+    raise UserError(message)
