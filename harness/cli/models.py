@@ -62,9 +62,25 @@ def measured(
 
 def measured_one(plan: Plan, folder: Path, ray: Cluster | None = None) -> list[Failure]:
     """Measure a plan into its folder, with progress on stderr; return what has no number."""
+    return measurer(plan, folder, ray)(plan)
+
+
+def measurer(
+    plan: Plan, folder: Path, ray: Cluster | None = None
+) -> Callable[[Plan], list[Failure]]:
+    """Return what measures plans of one model into a folder, one after the other.
+
+    The weights are loaded once, when the first question is asked. ``replace(plan, only=keys)`` is
+    a part of a plan.
+    """
     watching = Measuring(err, plan, machine_of(plan, ray))
-    here = ThisProcess(plan.checkpoint.device, watching.passing)
-    return measure(plan, folder, watching, Workers(ray) if ray else here)
+    backend = Workers(ray) if ray else ThisProcess(plan.checkpoint.device, watching.passing)
+
+    def more(plan: Plan) -> list[Failure]:
+        watching.plan = plan
+        return measure(plan, folder, watching, backend)
+
+    return more
 
 
 def machine_of(plan: Plan, ray: Cluster | None) -> str:

@@ -52,8 +52,15 @@ class Workers:
     def answers(
         self, plan: Plan, work: Sequence[Batch], sizes: Sizes
     ) -> Iterator[tuple[Item, Reply]]:
-        """Return the replies to all questions, once the first worker holds the weights."""
-        self.dispatch = Dispatch(self.cluster, plan, split(work, self.cluster.count), sizes)
+        """Return the replies to all questions, once the first worker holds the weights.
+
+        The workers of an earlier call, of a plan of the same model, go on.
+        """
+        batches = split(work, self.cluster.count)
+        if self.dispatch is None:
+            self.dispatch = Dispatch(self.cluster, plan, batches, sizes)
+        else:
+            self.dispatch.again(plan, batches, sizes)
         self.dispatch.start()
         return self.dispatch.replies()
 
@@ -99,9 +106,15 @@ class Dispatch:
         self.joined: list[dict[str, Any]] = []  # what a session records of each worker
         self.lost = 0  # workers in a row that were lost while they loaded
 
+    def again(self, plan: Plan, work: Sequence[Batch], sizes: Sizes) -> None:
+        """Take in more batches when all are answered; the workers keep the weights."""
+        self.plan, self.sizes = plan, sizes
+        self.queue.extend((batch, 0) for batch in work)
+
     def start(self) -> None:
         """Start the workers and wait for the first that has loaded the weights."""
-        for _ in range(min(self.cluster.count, len(self.queue))):
+        there = len(self.free) + len(self.loading)
+        for _ in range(min(self.cluster.count, len(self.queue)) - there):
             self._start_worker()
         while not self.free:
             self._loaded(self._wait())

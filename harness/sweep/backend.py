@@ -38,6 +38,7 @@ class ThisProcess:
 
     device: str
     passing: Passing | None = None  # is given the tokens that went through the layers
+    model: Any = None  # once it is loaded: plans that follow are of the same model
 
     @cached_property
     def machines(self) -> dict[str, Any]:
@@ -47,11 +48,14 @@ class ThisProcess:
     def answers(
         self, plan: Plan, work: Sequence[Batch], sizes: Sizes
     ) -> Iterator[tuple[Item, Reply]]:
-        """Load the weights and return the replies to all questions."""
-        model = ready(plan.checkpoint)
+        """Load the weights, the first time, and return the replies to all questions."""
+        if self.model is None:
+            self.model = ready(plan.checkpoint)
+            if self.passing:
+                _follow(self.model, self.passing)
         if self.passing:
-            _follow(model, self.passing)
-        return (reply for batch in work for reply in _replies(model, plan, batch, sizes))
+            self.passing(0.0)  # the weights are loaded
+        return (reply for batch in work for reply in _replies(self.model, plan, batch, sizes))
 
 
 def _replies(model: Any, plan: Plan, batch: Batch, sizes: Sizes) -> Iterator[tuple[Item, Reply]]:
@@ -69,6 +73,5 @@ def _follow(model: Any, passing: Passing) -> None:
         if hidden.shape[-2] > ROWS:  # else it is a token of a text, which is seen by its answer
             passing(hidden.shape[-2] / len(layers))
 
-    passing(0.0)  # the weights are loaded
     for layer in layers:
         layer.register_forward_hook(report)

@@ -108,8 +108,8 @@ def _failures(plan: Plan, samples: dict[Key, Record]) -> Iterator[Failure]:
             yield Failure(cell, None, "failed", cell.failed)
             continue
         for question in cell.questions:
-            record = samples[Item(cell, question).key]
-            if record["status"] != "ok":
+            record = samples.get(Item(cell, question).key)  # none of what is not asked yet
+            if record is not None and record["status"] != "ok":
                 told = record.get("reason") or record["status"]
                 yield Failure(cell, question.unit, record["status"], told)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -35,13 +35,15 @@ class Plan:
     sources: dict[str, Source]  # by task label
     documents: tuple[dict[str, Any], ...]
     left_out: dict[str, int]  # documents that are not read, by the reason
+    only: Set[Key] | None = None  # the questions to ask now, where it is not all of them
 
     def left(self, done: set[Key]) -> Iterator[Item]:
         """Yield the questions that have no sample yet, each once."""
         seen = set(done)
         for cell in self.cells:
             for item in (Item(cell, question) for question in cell.questions):
-                if cell.rotation is not None and item.key not in seen:
+                wanted = self.only is None or item.key in self.only
+                if wanted and cell.rotation is not None and item.key not in seen:
                     seen.add(item.key)
                     yield item
 

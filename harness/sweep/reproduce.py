@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,12 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     """Plan what a run's record describes, and check the plan against the record.
 
     ``places`` say where model and documents lie now. A record may come from anyone: what would run
-    code that it names needs ``code``. Raises UserError where the record and what would be measured
+    code that it names needs ``code``. Only what the run has samples of is measured again: a race
+    leaves most of its plan unmeasured. Raises UserError where the record and what would be measured
     differ in anything that decides a number, naming the first such thing.
     """
     record = checked_run(folder)
-    checked_samples(folder)  # a damaged one is rejected before anything is measured
+    samples = checked_samples(folder)  # a damaged one is rejected before anything is measured
     spec = parse(None, {**record["asked"], **places, "out": out})
     if not code:
         _check_no_code(folder, spec)
@@ -66,7 +67,7 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
                 f"has {was!r}."
             )
             raise UserError(message)
-    return plan
+    return replace(plan, only=samples.keys())
 
 
 def _check_no_code(folder: Path, asked: Spec) -> None:
