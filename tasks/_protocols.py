@@ -40,7 +40,8 @@ class Window:
 
     ``first`` is the first scored token's place in the document, or in the stream of all documents;
     ``bytes`` are those of the scored text in UTF-8, None for a tokenizer without offsets;
-    ``number`` names the window of a document in the tail protocol.
+    ``number`` names the window of a document in the tail protocol, and ``ends`` has the bytes of
+    the document before each of its targets and after the last.
     """
 
     unit: str
@@ -49,6 +50,7 @@ class Window:
     first: int
     bytes: int | None
     number: int | None = None
+    ends: Sequence[int] = ()
 
 
 Windows = Callable[[Sequence[Passage], int, Layout], Iterator[Window]]
@@ -60,7 +62,7 @@ def tail(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[W
     for passage in passages:
         for number, end in enumerate(tail_ends(passage, layout)):
             window = _window(passage, end - text, end - layout.tail, end, layout)
-            yield replace(window, number=number)
+            yield replace(window, number=number, ends=(passage.ends or ())[window.first : end + 1])
 
 
 def tail_ends(passage: Passage, layout: Layout) -> list[int]:

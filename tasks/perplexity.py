@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from tasks._intervals import ratio
 from tasks._positions import by_position
@@ -21,7 +22,7 @@ VERSION = 1
 METRIC = "perplexity"
 FACTS = {
     "protocol": str, "first": int, "window": int, "bytes": int,
-    "tokens": int, "start": int, "bucket": int, "losses": list,
+    "tokens": int, "start": int, "bucket": int, "losses": list, "begin": int, "sizes": str,
 }  # fmt: skip
 
 
@@ -57,6 +58,9 @@ def ask(
                 facts["window"] = window.number
             if window.bytes is not None:
                 facts["bytes"] = window.bytes
+            if window.ends:  # where every target stands in the text
+                facts["begin"] = window.ends[0]
+                facts["sizes"] = " ".join(str(end - one) for one, end in pairwise(window.ends))
             yield Question(window.unit, length, window.tokens, window.start, facts)
 
 

@@ -12,17 +12,24 @@ FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gai
 
 
 def make(
-    frame: pd.DataFrame, *, evaluator: str = "none", drop: float = DROP, most: float = MOST
+    frame: pd.DataFrame,
+    *,
+    evaluator: str = "none",
+    evaluator_model: str = "",
+    drop: float = DROP,
+    most: float = MOST,
 ) -> pd.DataFrame:
     """Return a row per cell of tail perplexity.
 
     A token is key where the loss of ``evaluator``, a method of the same sweep, falls by more than
     ``drop`` nats from its shortest window to its longest inside the trained length, to less than
-    ``most``. ``score`` is exp(mean loss) over them, ``gain`` the mean loss over all targets at the
-    shortest length less that at the cell's, both under the cell's own method, and ``large`` the
-    share of targets that gain more than ``drop``. Raises ValueError where losses lack.
+    ``most``. With ``evaluator_model`` it is that of another model: of other tokens a token is key
+    that lies in the text of the evaluator's key tokens. ``score`` is exp(mean loss) over them,
+    ``gain`` the mean loss over all targets at the shortest length less that at the cell's, both
+    under the cell's own method, and ``large`` the share of targets that gain more than ``drop``.
+    Raises ValueError where losses lack.
     """
-    found = measured(frame, evaluator, drop, most)
+    found = measured(frame, evaluator, drop, most, evaluator_model)
     joined = cells(frame).set_index(CELL)[["relative_length", "status"]].join(found, how="inner")
     joined["metric"] = "key perplexity"
     return joined.reset_index()[[*CELL, "relative_length", "metric", *FOUND, "status", *RULE]]

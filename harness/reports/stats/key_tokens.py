@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -10,16 +10,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from harness.reports.stats.cells import CELL
+from harness.reports.stats.spans import WINDOW, Losses, Masks, carried
 from tasks._intervals import ratio
 
 DROP, MOST = 2.0, 2.0  # nats, of the rule as its authors have it
-WINDOW = ["unit", "window"]  # of the same targets at every length
 NONE = (
     "no losses token by token: the sweep needs perplexity by the protocol tail, at two lengths "
     "inside the trained window at least (runs of version 0.1 or older kept means alone)"
 )
-Losses = dict[Any, NDArray[np.float64]]  # of every target, by document and window
-Masks = dict[Any, NDArray[np.bool_]]  # which targets are key, likewise
 
 
 @dataclass(frozen=True)
@@ -46,16 +44,27 @@ RULE = [field.name for field in fields(Rule)]
 
 
 def measured(
-    frame: pd.DataFrame, evaluator: str, drop: float = DROP, most: float = MOST
+    frame: pd.DataFrame,
+    evaluator: str,
+    drop: float = DROP,
+    most: float = MOST,
+    evaluator_model: str = "",
 ) -> pd.DataFrame:
     """Return the key perplexity and the gain of every cell that has the losses, by CELL.
 
-    Raises ValueError where none has, or where the evaluator has no two lengths in its window.
+    ``evaluator`` is a method of the same model, or of ``evaluator_model``. Raises ValueError where
+    none has the losses, or where the evaluator has no two lengths in its window.
     """
     rows: list[dict[str, Any]] = []
-    for (model, task), samples in each(frame).groupby(["model", "task"], sort=False):
-        of = rule(samples, evaluator, drop, most)
-        masks = key_masks(samples, of)
+    every = each(frame)
+    for (model, task), samples in every.groupby(["model", "task"], sort=False):
+        judge = evaluator_model or model
+        judged = every[(every["model"] == judge) & (every["task"] == task)]
+        of = rule(judged, evaluator, drop, most)
+        masks = key_masks(judged, of)
+        if judge != model:
+            of = replace(of, evaluator=f"{evaluator} of {judge}")
+            masks = carried(samples, judged, masks)
         for scaling, known in samples.groupby("scaling", sort=False):
             by_length = {int(str(n)): losses(cell) for n, cell in known.groupby("length")}
             short = by_length.get(of.short, {})
@@ -91,6 +100,9 @@ def rule(samples: pd.DataFrame, evaluator: str, drop: float, most: float) -> Rul
 
     Raises ValueError where it has no two lengths inside its trained window.
     """
+    if samples.empty:
+        message = "the evaluator's model has no losses of this task; see scores for the names"
+        raise ValueError(message)
     known = samples[samples["scaling"] == evaluator]
     inside = known.loc[known["length"] <= known["trained_length"], "length"]
     if inside.nunique() < 2:
