@@ -99,6 +99,19 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: s
             assert len(answer.nll) == len(said)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma2"])
+def test_a_repetition_penalty_is_that_of_generate(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the checkpoint's generation config: together, alone, and by the model's own cache."""
+    model, questions = model_of(family), asked()[1:4]
+    before = [answer.argmax for answer in texts(model, questions)]
+    monkeypatch.setattr(model.generation_config, "repetition_penalty", 1.5)
+    found = [answer.argmax for answer in texts(model, questions)]
+    assert found != before
+    assert found == [tuple(generated(model, list(one.tokens))) for one in questions]
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "cohere"])
 def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
     """Its tokens are the argmaxes of the same tokens asked as targets, with the same losses."""

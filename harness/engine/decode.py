@@ -109,7 +109,12 @@ def _step(model: Any, step: Step, sizes: Sizes) -> None:
         )[0]
     rows, likeliest = np.arange(len(drafts)), np.full(len(drafts), lm_head.LIKELIEST)
     chunk = sizes.head_rows(model.config.get_text_config().vocab_size)
-    losses, best = lm_head.read(model, hidden, rows, likeliest, chunk)
+
+    def penalize(first: int, logits: torch.Tensor) -> None:
+        for draft, scores in zip(drafts[first:], logits, strict=False):
+            draft.penalize(scores)
+
+    losses, best = lm_head.read(model, hidden, rows, likeliest, chunk, penalize)
     for draft, token, loss in zip(drafts, best.tolist(), losses.tolist(), strict=True):
         draft.add(token, loss)
 

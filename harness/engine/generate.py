@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from transformers import RepetitionPenaltyLogitsProcessor
 
 from harness.engine.lm_head import losses, most_likely
 from tasks._types import Answer, Question
@@ -19,8 +20,8 @@ Decode = Callable[[Sequence[int]], str]
 class Draft:
     """A text as it grows: its tokens so far, with the loss of each in nats.
 
-    Differs from ``model.generate(do_sample=False)``: a repetition penalty that a checkpoint's
-    generation config has (Qwen2.5: 1.05) is not applied.
+    ``penalty`` is the repetition penalty of a checkpoint's generation config (Qwen2.5: 1.05), which
+    ``model.generate(do_sample=False)`` applies too; 1 for none.
     """
 
     question: Question
@@ -29,13 +30,15 @@ class Draft:
     tokens: list[int] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     done: bool = False
+    penalty: float = 1.0
 
     @classmethod
     def of(cls, model: Any, question: Question, decode: Decode) -> Draft:
         """Begin a text with nothing; the model's generation config has the tokens that end one."""
         ends = getattr(model.generation_config, "eos_token_id", None)
         every = ends if isinstance(ends, list) else [] if ends is None else [ends]
-        return cls(question, decode, frozenset(every))
+        penalty = getattr(model.generation_config, "repetition_penalty", None) or 1.0
+        return cls(question, decode, frozenset(every), penalty=penalty)
 
     @property
     def newest(self) -> int:
@@ -46,6 +49,13 @@ class Draft:
     def position(self) -> int:
         """The position of that token."""
         return len(self.question.tokens) - 1 + len(self.tokens)
+
+    def penalize(self, scores: torch.Tensor) -> None:
+        """Apply the repetition penalty to the scores of the next token, (vocabulary,), in place."""
+        if self.penalty != 1:
+            before = torch.tensor([[*self.question.tokens, *self.tokens]], device=scores.device)
+            found = RepetitionPenaltyLogitsProcessor(self.penalty)(before, scores[None])
+            scores.copy_(found[0])
 
     def add(self, token: int, loss: float) -> None:
         """Continue the text by a token."""
@@ -76,6 +86,7 @@ def alone(model: Any, question: Question, decode: Decode) -> Answer:
         # Without a cache a model makes one of the kind that its layers need.
         out = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1)
         exact, cache = out.logits[0, -1:].float(), out.past_key_values
+        draft.penalize(exact[0])
         best = most_likely(exact)
         draft.add(int(best), float(losses(exact, best, best)))
         tokens = [draft.newest]

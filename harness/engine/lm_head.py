@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -19,6 +19,7 @@ BLOCK = 64  # logits whose maximum is computed first
 LIKELIEST = -1  # a target: whatever token is the most likely
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
+Change = Callable[[int, torch.Tensor], None]
 
 
 class _Hidden(BaseModelOutput):  # type: ignore[misc]  # its type is Any here
@@ -61,14 +62,24 @@ def _head_only(model: nn.Module) -> Iterator[_Stub]:
         setattr(model, name, trunk)
 
 
+def unchanged(_first: int, _logits: torch.Tensor) -> None:
+    """Change nothing."""
+
+
 def read(
-    model: Any, hidden: torch.Tensor, rows: Ints, targets: Ints, chunk: int
+    model: Any,
+    hidden: torch.Tensor,
+    rows: Ints,
+    targets: Ints,
+    chunk: int,
+    change: Change = unchanged,
 ) -> tuple[Floats, Ints]:
     """Return the loss of each target in nats, float32, and the argmax there, both (n,).
 
     ``hidden`` is (1, rows of a pack, width); target i is predicted by row ``rows[i]``, LIKELIEST
     being the argmax itself. Losses are computed in float32, ``chunk`` rows at a time, in place of
-    the logits; at least 16 rows, because fewer have other bits.
+    the logits; at least 16 rows, because fewer have other bits. ``change`` is given the first row
+    of a chunk and its logits, before anything is read off them.
 
     Differs from ``log_softmax`` in float32 on a CPU, whose sum over the vocabulary is too low: by
     8e-6 nats a token at 49k tokens, 2e-5 at 262k.
@@ -85,6 +96,7 @@ def read(
             stub.hidden = hidden.index_select(1, asked)
             logits = model(input_ids=asked[None], use_cache=False).logits[0]
             exact = _in_float32(logits, buffer)[:count]
+            change(first, exact)
             best = most_likely(exact)
             argmax[first : first + count] = best.cpu().numpy()
             wanted = torch.from_numpy(targets[first : first + count]).to(hidden.device)
