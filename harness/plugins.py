@@ -26,11 +26,14 @@ from tasks._types import CodeFolder
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {"method": "scaling", "task": "tasks", "report": "harness/reports"}
+FOLDERS = {
+    "method": "scaling", "task": "tasks", "report": "harness/reports", "engine": "harness/export",
+}  # fmt: skip
 CONTRACTS = {
     "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
     "report": ("make",),
+    "engine": ("express", "computed", "command", "NAMED"),
 }
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from harness.errors import UserError as UserError
     from harness.rope.config import rope_of as rope_of
     from ropewalk import methods as methods
+    from ropewalk._export import export as export
     from ropewalk._patched import patched as patched
     from ropewalk._run import Run as Run
     from ropewalk._run import frame as frame
@@ -39,6 +40,7 @@ HOMES = {
     "harness.errors": ("UserError",),
     "harness.rope.config": ("rope_of",),
     "ropewalk": ("methods",),
+    "ropewalk._export": ("export",),
     "ropewalk._patched": ("patched",),
     "ropewalk._run": ("Run", "frame", "run"),
     "scaling": ("Band", "Bands", "Frequencies", "Rope", "Rotation", "by_distance"),

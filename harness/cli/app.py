@@ -16,6 +16,8 @@ from rich.text import Text
 from harness.cli.check import check
 from harness.cli.compare import compare
 from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
+from harness.cli.doctor import doctor
+from harness.cli.export import export
 from harness.cli.inspect import inspect
 from harness.cli.list import list_
 from harness.cli.new import new
@@ -48,7 +50,7 @@ def _mistaken(error: CycloptsError) -> str:
 
 COMMANDS = {
     command.__name__.strip("_"): command
-    for command in (report, compare, rerun, inspect, check, list_, new)
+    for command in (report, compare, rerun, inspect, export, doctor, check, list_, new)
 }
 app = App(
     name="ropewalk",

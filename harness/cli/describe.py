@@ -24,6 +24,7 @@ EXAMPLES = {
     "method": "ropewalk run --scaling none {} --length 1x 4x",
     "task": "ropewalk run --task {} --length 1x 4x",
     "report": "ropewalk report RUN --report {}",
+    "engine": "ropewalk export MODEL --scaling yarn --length 4x --to {}",
     "sweep": "ropewalk run {} --dry-run",
 }
 

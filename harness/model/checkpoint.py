@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,14 +125,19 @@ def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
     Such a part (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under every
     method. It is detected from the config alone: the same model is built with and without it.
     """
-    shipped = checkpoint.rope.shipped
+    check_shipped(
+        checkpoint.config, checkpoint.rope.shipped, trust_remote_code=checkpoint.trust_remote_code
+    )
+
+
+def check_shipped(config: Any, shipped: Mapping[str, object], *, trust_remote_code: bool) -> None:
+    """Check the same of a config and the scaling that it ships."""
     if shipped.get("rope_type", "default") == "default":
         return
-    kind = checkpoint.config.model_type
-    trusted = checkpoint.trust_remote_code
+    kind = config.model_type
     with_it, without = (
-        _scales(without_weights(config, trust_remote_code=trusted))
-        for config in (checkpoint.config, rescaled(checkpoint.config, {"rope_type": "default"}))
+        _scales(without_weights(given, trust_remote_code=trust_remote_code))
+        for given in (config, rescaled(config, {"rope_type": "default"}))
     )
     changed = [name for name in with_it if with_it[name] != without.get(name)]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]

@@ -11,9 +11,11 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
+from harness.attempt import attempt
 from harness.model.meta import without_weights
 from harness.rope.config import WINDOWS, rescaled
-from harness.rope.frequencies import rotary_name
+from harness.rope.frequencies import as_is, rotary_name
+from scaling._types import Frequencies
 
 Kind = Literal["full", "sliding"]
 
@@ -58,6 +60,17 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     sliding = any(count["sliding"] for count in counts.values())
     apart = isinstance(own.rope_type, dict)
     return Layers(counts[True], counts[False], window if sliding else None, apart)
+
+
+def built(config: Any, changed: Any, *, trust_remote_code: bool = False) -> Frequencies:
+    """Return what the model's own rotary class has, built by the library from a changed config.
+
+    Both configs are those of the text model. Raises UserError where the library refuses it.
+    """
+    bare = rescaled(config, {"rope_type": "default"})
+    model = without_weights(bare, trust_remote_code=trust_remote_code)
+    kind = type(model.get_submodule(rotary_name(model)))
+    return as_is(attempt("config", f"this {config.model_type}", lambda: kind(config=changed)))
 
 
 def position_limit(model: Any) -> int | None:

@@ -54,12 +54,12 @@ def open_config(
         check_folder(path)
     commit = None if local else attempt("config", where, lambda: _commit(where, revision))
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
-    check_numbers(where, attempt("config", where, lambda: _raw(where, commit)))
+    check_numbers(where, attempt("config", where, lambda: read_raw(where, commit)))
     config = attempt("config", where, lambda: AutoConfig.from_pretrained(where, **options))
     return where, commit, _own_attention(config)
 
 
-def _raw(where: str, commit: str | None) -> dict[str, Any]:
+def read_raw(where: str, commit: str | None) -> dict[str, Any]:
     """Return the content of config.json, before a config is built from it."""
     found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
     return found

@@ -1,0 +1,57 @@
+"""``ropewalk export``: what a serving engine reads of a scaling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from harness.cli.console import COMPLETE, Switch, err, screen
+from harness.offline import go_offline
+
+
+def export(
+    model: str,
+    /,
+    *,
+    scaling: str,
+    length: str,
+    to: str,
+    out: Path | None = None,
+    copy: Annotated[bool, Parameter(negative="")] = False,
+    revision: str | None = None,
+    offline: Switch = None,
+    trust_remote_code: Switch = None,
+) -> int:
+    """Write a scaling as a serving engine reads it, and say how far what it computes is from it.
+
+    Args:
+        model: A folder, a hub name or a GGUF file.
+        scaling: One method: NAME, NAME:option=value,… or a path to your own file.
+        length: The longest input in tokens: 512, 4k (4096) or 2x (twice the trained window).
+        to: The engine: transformers, vllm, sglang, gguf (llama.cpp), mlx or hf-code.
+        out: A new folder (or GGUF file) to write; default: print the config and the command only.
+        copy: Copy the weights into the folder; default: link them.
+        revision: Branch, tag or commit on the hub.
+        offline: Send no request to the hub; use what its cache has.
+        trust_remote_code: Let code from the model's repository run.
+    """
+    from harness.sweep.parse import parse
+
+    asked = {
+        "model": model, "scaling": [scaling], "length": [length], "revision": revision,
+        "offline": offline, "trust_remote_code": trust_remote_code,
+    }  # fmt: skip
+    spec = parse(None, {name: value for name, value in asked.items() if value is not None})
+    if spec.offline:
+        go_offline()
+    with err.status("Reading config"):
+        from harness.export._export import export
+        from harness.export._write import write
+
+        found = export(spec, to)
+    with err.status("Writing"):
+        place = write(found, out, spec.revision, copy=copy) if out else None
+    screen.print(found.text(str(place) if place else None), soft_wrap=True)
+    return COMPLETE

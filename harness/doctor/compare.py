@@ -1,0 +1,50 @@
+"""Compare a server's losses with those measured, and find what explains a difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from harness.methods.findings import Finding
+
+CLOSE = 0.05  # nats, the mean difference of a loss that 16 bits and kernels make
+
+
+def server_finding(
+    asked: str,
+    known: Mapping[str, Mapping[int, float]],
+    theirs: Mapping[int, float],
+    counts: tuple[int, int | None],
+) -> Finding:
+    """Return whether a server computes what was ``asked``, or what else, and where they part.
+
+    ``known`` are our losses by place, under the name of what they were measured with: ``asked``,
+    and what explains other numbers. ``counts`` are the tokens of ours and of the server.
+    """
+    ours, (mine, other) = known[asked], counts
+    if other is not None and other not in {len(k) for k in known.values()} | {mine}:
+        told = f"it reads {other} tokens where the model's tokenizer has {mine}: other tokens"
+        return Finding("server", "failed", told)
+    apart = {name: _mean(losses, theirs) for name, losses in known.items()}
+    best = min(apart, key=lambda name: (apart[name], name != asked))
+    if apart[asked] <= CLOSE and apart[asked] <= 2 * apart[best] + 1e-3:
+        told = (
+            f"{asked}: the losses of {len(theirs)} tokens differ by {apart[asked]:.2g} on average"
+        )
+        return Finding("server", "passed", told)
+    shared = sorted(ours.keys() & theirs.keys())
+    first = next((at for at in shared if abs(ours[at] - theirs[at]) > 2 * CLOSE), shared[-1])
+    told = (
+        f"its losses differ from {asked} by {apart[asked]:.2g} nats on average, first at token "
+        f"{first} ({theirs[first]:.3f}, measured {ours[first]:.3f})"
+    )
+    explained = best != asked and apart[best] <= CLOSE
+    told += f"; they are those of {best}" if explained else "; no known cause explains them"
+    return Finding("server", "failed", told)
+
+
+def _mean(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float:
+    """Return the mean absolute difference of the losses at places that both have."""
+    shared = ours.keys() & theirs.keys()
+    if not shared:
+        return float("inf")
+    return sum(abs(ours[at] - theirs[at]) for at in shared) / len(shared)

@@ -1,0 +1,112 @@
+"""Examine a model: its config, its layers, its cache, and a server that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+from harness.data.documents import open_documents
+from harness.data.tokenize import tokenize
+from harness.doctor.cache import cache_finding, checked_length
+from harness.doctor.compare import server_finding
+from harness.doctor.config import config_findings, layer_findings
+from harness.doctor.server import Server
+from harness.engine import answers
+from harness.errors import UserError
+from harness.methods.findings import Finding
+from harness.methods.resolve import resolve
+from harness.model.layers import layers_of
+from harness.model.weights import load_weights
+from harness.plugins import load
+from harness.rope.config import is_rotary
+from harness.rope.patch import scaled
+from harness.sweep.plan import open_model
+from harness.sweep.spec import Spec
+from scaling import native
+from scaling._rotation import Rotation
+from scaling._served import Served
+from tasks._types import Question
+
+COMPARED = 256  # tokens of the document that a server is asked about
+CHARACTERS = 8 * COMPARED  # at most so many a token in real tokenizers' long words
+
+
+def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
+    """Yield what is found, part by part; raise UserError for what cannot be examined.
+
+    Without a method of its own the model is examined as it is loaded; the losses of a server are
+    compared with those of ``scaling``, which is ``native`` by default.
+    """
+    checkpoint = open_model(spec)
+    config, trusted, rope = checkpoint.config, spec.trust_remote_code, checkpoint.rope
+    if not is_rotary(config):
+        message = f"{spec.model} has no rotary embedding: there is nothing to examine."
+        raise UserError(message)
+    yield from config_findings(checkpoint.name, checkpoint.revision, config, trusted)
+    method = load("method", spec.scaling[0])
+    own = method.label == "native"
+    is_scaled = not own or native.shipped_type(rope) != "default"
+    layers = layers_of(config, trust_remote_code=trusted)
+    (length,) = spec.lengths(rope.trained_length)
+    rotation = resolve(method, rope, length)
+    text, tokens = _document(spec, checkpoint.tokenizer)
+    model: Any = load_weights(checkpoint)
+    for finding in layer_findings(layers, is_scaled):
+        try:
+            with nullcontext() if isinstance(rotation, Served) else scaled(model, rotation):
+                pass  # the patch proves itself on the model's output
+        except UserError as error:
+            finding = Finding("layers", "failed", f"{method.label} does not act: {error}")
+        yield finding
+    alone = own or isinstance(rotation, Served)
+    size = min(checked_length(rope.trained_length), len(tokens))
+    size = size if alone else min(size, length)  # bands reach no further
+    with nullcontext() if alone else scaled(model, rotation):
+        yield cache_finding(model, tokens[:size])
+    if server is not None:
+        yield _served(server, checkpoint.tokenizer, model, text, (method.label, rotation), rope)
+
+
+def _document(spec: Spec, tokenizer: Any) -> tuple[str, list[int]]:
+    """Return the beginning of the first document, and its tokens."""
+    docs = spec.docs if isinstance(spec.docs, str) else next(iter(spec.docs.values()))
+    text = next(iter(open_documents(docs).read()))[1] or ""
+    return text[:CHARACTERS], list(tokenize(tokenizer, text)[0][:2048])
+
+
+def _served(
+    server: Server, tokenizer: Any, model: Any, text: str, asked: tuple[str, Rotation], rope: Any
+) -> Finding:
+    """Compare a server with the method, with the model's other readings, with and without bos."""
+    label, rotation = asked
+    read = tokenize(tokenizer, text)[0][:COMPARED]
+    text = tokenizer.decode(list(read), clean_up_tokenization_spaces=False)
+    ids, bos = list(tokenize(tokenizer, text)[0]), tokenizer.bos_token_id
+    whole = tokenizer(text).input_ids  # as a server reads a prompt
+    begun = bos is not None and whole[:1] == [bos] and ids[:1] != [bos]
+    first = [bos] if begun else []
+    theirs, count = server.losses(text, [*first, *ids])
+    before = (len(first) + len(ids) if count is None else count) - len(ids)
+    wanted = {at - before: nll for at, nll in theirs.items() if at >= before}
+    others = {name: load("method", name) for name in ("none", "native")}
+    rotations = {label: rotation} | {
+        name: resolve(method, rope, rope.trained_length) for name, method in others.items()
+    }
+    known = {}
+    for name, found in rotations.items():
+        known[name] = _losses(model, found, first, ids)
+        if bos is not None:
+            told = "without its begin token" if begun else "with a begin token"
+            known[f"{name} {told}"] = _losses(model, found, [] if begun else [bos], ids)
+    return server_finding(label, known, wanted, (len(ids), len(ids) if before in (0, 1) else count))
+
+
+def _losses(
+    model: Any, rotation: Rotation, first: Sequence[int], ids: Sequence[int]
+) -> dict[int, float]:
+    """Return the loss of each token of a text by its place, read behind some first tokens."""
+    question = Question("text", len(first) + len(ids), (*first, *ids), 1)
+    with nullcontext() if isinstance(rotation, Served) else scaled(model, rotation):
+        _, answer = next(iter(answers(model, [question])))
+    return {at + 1 - len(first): nll for at, nll in enumerate(answer.nll)}  # type: ignore[union-attr]

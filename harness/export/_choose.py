@@ -1,0 +1,103 @@
+"""Choose the plainest form of a rotation that an engine computes as it was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import UserError
+from harness.export._forms import carrier, named
+from harness.export._types import Asked, Distance, Words
+from harness.plugins import Plugin
+from scaling._bands import Bands
+from scaling._served import Served
+
+FORMS = {
+    "default": "the plain embedding at another base, or as it is",
+    "longrope": "longrope, the one form of any frequencies (both lists are the same)",
+    "bands": "a modelling file",
+}
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an engine reads: ``form`` is its rope type, ``changed`` the keys, ``distance`` how far.
+
+    The distance is None where positions are moved: then they are stored as they were measured.
+    """
+
+    engine: str
+    module: Any
+    asked: Asked
+    form: str
+    changed: dict[str, Any]
+    distance: Distance | None
+
+    def text(self, place: str | None = None) -> str:
+        """Return the config, the distance and the command, of a ``place`` that was written."""
+        asked, form = self.asked, FORMS.get(self.form, self.form)
+        about = f"{asked.scaling} at {asked.length:,} tokens for {self.engine}: {form}"
+        far = "the positions are stored as they were measured"
+        if self.distance is not None:
+            far = f"What it computes: {self.distance}"
+        command = self.module.command(self.changed, place or asked.place, asked)
+        return "\n".join([about, shown(self.changed), f"{far}.", command])
+
+
+def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
+    """Return the first form that only rounding separates from what was measured.
+
+    Raises UserError, with the engine's reasons and the nearest that it can, where there is none.
+    """
+    module, name, said = engine.module, engine.label.replace("_", "-"), list[str]()
+    nearest: tuple[float, str] | None = None
+    try:
+        for words in _forms(asked, method, module.NAMED):
+            try:
+                changed = module.express(words, asked)
+            except ValueError as error:
+                said.append(f"{words['rope_type']}: {error}")
+                continue
+            found = module.computed(changed, asked)
+            distance = None if found is None else asked.distance(found)
+            if distance is None or distance.close:
+                return Export(name, module, asked, words["rope_type"], changed, distance)
+            apart = (distance.factor, f"the nearest is {words['rope_type']}, where {distance}")
+            nearest = min(apart, nearest or apart)
+    except ValueError as error:
+        said = [str(error)]
+    told = [*dict.fromkeys(said), *([nearest[1]] if nearest else [])]
+    message = f"{name} cannot serve {asked.scaling} at {asked.length:,} tokens ({'; '.join(told)})."
+    raise UserError(message)
+
+
+def _forms(asked: Asked, method: Plugin, known: tuple[str, ...]) -> Iterator[Words]:
+    """Yield the forms to try, the plainest first; raise ValueError where there can be none."""
+    rotation = asked.rotation
+    if isinstance(rotation, Bands) and "bands" in known:
+        yield {"rope_type": "bands"}
+    elif isinstance(rotation, Served):
+        if "dynamic" not in known:
+            message = (
+                "a base that follows the length step by step is in transformers alone. The nearest:"
+                " mode=frozen, the base of one length"
+            )
+            raise ValueError(message)
+        yield {**rotation.rope_parameters, "rope_theta": asked.rope.base}
+    else:
+        name = method.module.__name__.rpartition(".")[2]
+        own = method.arguments if method.digest is None else {}
+        forms = named(asked, name, own)
+        yield from (words for words in forms if words["rope_type"] in known)
+        yield carrier(asked)
+
+
+def shown(value: Any, depth: int = 0) -> str:
+    """Return JSON with a key a line and every list in one line."""
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    inner = "  " * (depth + 1)
+    lines = (f'{inner}"{key}": {shown(held, depth + 1)}' for key, held in value.items())
+    return "{\n" + ",\n".join(lines) + "\n" + "  " * depth + "}"

@@ -1,0 +1,55 @@
+"""The keys of config.json that carry a scaling, for engines that read Hugging Face's config."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from harness.export._types import Asked, Words
+from harness.rope.config import FULL
+from scaling import native
+from scaling._types import Frequencies, Rope
+
+KEPT = ("partial_rotary_factor",)  # of the embedding itself
+INTERLEAVED = (  # their neighbours are pairs: the longrope classes of both servers refuse them
+    "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "llama4", "deepseek_v2",
+)  # fmt: skip
+
+
+def changes(words: Words, asked: Asked) -> dict[str, Any]:
+    """Return what config.json says otherwise, in the words of transformers 5."""
+    given = asked.config.get_text_config().rope_parameters
+    shipped = given[FULL] if asked.slotted else given
+    new = {**words, **{name: shipped[name] for name in KEPT if name in shipped}}
+    changed: dict[str, Any] = {"max_position_embeddings": asked.length}
+    if getattr(asked.config.get_text_config(), "original_max_position_embeddings", None):
+        changed["original_max_position_embeddings"] = asked.rope.trained_length  # Phi 3 reads it
+    return {**changed, "rope_parameters": {**given, FULL: new} if asked.slotted else new}
+
+
+def words_of(changed: dict[str, Any]) -> Words:
+    """Return the scaling in changes of a flat config."""
+    words: Words = changed["rope_parameters"]
+    return words
+
+
+def check_flat(asked: Asked, engine: str) -> None:
+    """Raise ValueError for a model that has a rotary embedding per layer type."""
+    if asked.slotted:
+        message = (
+            f"{asked.config.model_type} has a rotary embedding per layer type, and how {engine} "
+            "reads a scaling of one of them is not checked. The nearest: --to transformers"
+        )
+        raise ValueError(message)
+
+
+def torch_frequencies(words: Words, asked: Asked) -> Frequencies:
+    """Return what words mean in the order of operations that transformers and its heirs have."""
+    rope, window = asked.rope, words.get("original_max_position_embeddings")
+    base, trained = float(words["rope_theta"]), int(window or rope.trained_length)
+    return native.frequencies(Rope(rope.rotary_dim, base, trained, words), trained + 1)
+
+
+def one_line(words: dict[str, Any]) -> str:
+    """Return JSON in one line."""
+    return json.dumps(words, separators=(", ", ": "))

@@ -1,0 +1,43 @@
+"""From a model, a method and a length to what an engine reads."""
+
+from __future__ import annotations
+
+from harness.errors import UserError
+from harness.export._choose import Export, choose
+from harness.export._types import Asked
+from harness.methods.resolve import resolve
+from harness.model.checkpoint import check_shipped
+from harness.model.opening import open_config
+from harness.plugins import load
+from harness.rope.config import is_rotary, rope_of
+from harness.sweep.spec import Spec
+
+
+def export(spec: Spec, engine: str) -> Export:
+    """Return what an engine reads for the one method and length of a spec; no weight is read.
+
+    Raises UserError for what the engine cannot express, with its reason and the nearest it can.
+    """
+    if len(spec.scaling) != 1 or len(spec.length) != 1:
+        message = "an export has one --scaling and one --length."
+        raise UserError(message)
+    plugin, method = load("engine", engine.replace("-", "_")), load("method", spec.scaling[0])
+    trusted = spec.trust_remote_code
+    where, _, config = open_config(spec.model, spec.revision, trusted)
+    if not is_rotary(config):
+        message = f"{spec.model} has no rotary embedding: there is nothing to export."
+        raise UserError(message)
+    rope = rope_of(config)
+    check_shipped(config, rope.shipped, trust_remote_code=trusted)
+    (length,) = spec.lengths(rope.trained_length)
+    asked = Asked(
+        scaling=method.label,
+        length=length,
+        rope=rope,
+        rotation=resolve(method, rope, length),
+        place=where,
+        config=config,
+        slotted="rope_theta" not in config.get_text_config().rope_parameters,
+        trusted=trusted,
+    )
+    return choose(asked, plugin, method)

@@ -1,0 +1,131 @@
+"""A causal language model whose queries and keys are rotated to moved positions.
+
+Written by ``ropewalk export --to hf-code``; it stands alone. ``moved_positions.npz`` beside it has
+bands: sets of query-key pairs with the position that each query and key is rotated to. All bands
+of a query are under one softmax. Keys are cached unrotated, so ``generate`` and its cache work.
+Rows are whole: prompts in one batch have one length, or are filled up on the right.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface, LlamaForCausalLM
+from transformers.utils import cached_file
+
+NAME, DATA = "moved_positions", "moved_positions.npz"
+ROWS, KEPT = 512, 8  # queries at a time; bands of a layer whose rotated keys are kept
+
+
+class AtRest(nn.Module):
+    """Stands for the model's rotary embedding: does not rotate, and knows how the model would."""
+
+    def __init__(self, inner: Any) -> None:
+        """Store the model's own rotary embedding."""
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return a cos of 1 and a sin of 0 in the model's own layout."""
+        cos, sin = self.inner(*args, **kwargs)
+        return torch.ones_like(cos), torch.zeros_like(sin)
+
+    def turned(self, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> torch.Tensor:
+        """Return queries or keys (batch, heads, tokens, width) rotated to positions."""
+        own, device = self.inner, x.device
+        kept = own.inv_freq, own.attention_scaling
+        own.inv_freq = torch.from_numpy(inv_freq).to(device)
+        own.attention_scaling = float(factor)
+        cos, sin = own(x.float(), torch.from_numpy(positions).to(device)[None])
+        own.inv_freq, own.attention_scaling = kept
+        rotate = sys.modules[type(own).__module__].apply_rotary_pos_emb
+        found: torch.Tensor = rotate(x.float(), x.float(), cos, sin)[0].to(x.dtype)
+        return found
+
+
+class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
+    """The model, with the attention below in every layer."""
+
+    def __init__(self, config: Any) -> None:
+        """Build the model and read the positions."""
+        super().__init__(config)
+        trunk = self.base_model
+        trunk.rotary_emb = AtRest(trunk.rotary_emb)
+        bands = dict(np.load(cached_file(config._name_or_path, DATA)))
+        for module in self.modules():
+            if hasattr(module, "layer_idx") and hasattr(module, "is_causal"):
+                module.moved = (bands, trunk.rotary_emb)
+        self.set_attn_implementation(NAME)
+
+
+def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
+    """Return no mask; raise ValueError for padded rows."""
+    if attention_mask is not None and not bool(attention_mask.all()):
+        message = "positions are moved for whole rows of tokens; padding is not supported"
+        raise ValueError(message)
+
+
+def attend(
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any, **more: Any
+) -> tuple[torch.Tensor, None]:
+    """Return (batch, rows, heads, width); the rows are the last positions of the keys."""
+    bands, _ = module.moved
+    first, keys = key.shape[2] - query.shape[2], key.shape[2]
+    if keys > bands["length"]:
+        message = f"positions are stored for {bands['length']} tokens, there are {keys}"
+        raise ValueError(message)
+    if "query_scale" in bands:
+        scale = torch.from_numpy(bands["query_scale"][first:keys])
+        query = query * scale.to(query)[:, None]
+    found, kept = [], dict[int, torch.Tensor]()
+    value = value.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    for start in range(first, keys, ROWS):
+        rows = query[:, :, start - first : start - first + ROWS]
+        scores = scored(module, rows, key, start, kept) * (
+            more.get("scaling") or rows.shape[-1] ** -0.5
+        )
+        if (cap := more.get("softcap")) is not None:
+            scores = cap * torch.tanh(scores / cap).where(scores.isfinite(), scores)
+        shares = scores.softmax(-1).to(value.dtype)
+        found.append(shares @ value[:, :, : scores.shape[-1]])
+    return torch.cat(found, 2).transpose(1, 2).contiguous(), None
+
+
+def scored(
+    module: Any, query: torch.Tensor, key: torch.Tensor, start: int, kept: dict[int, torch.Tensor]
+) -> torch.Tensor:
+    """Return the products of some queries and all keys before, -inf where a pair is in no band."""
+    bands, rope = module.moved
+    stop, count = start + query.shape[2], sum(name.startswith("first") for name in bands)
+    scores = query.new_full((*query.shape[:3], stop), -torch.inf, dtype=torch.float32)
+    for index in range(count):
+        band = {name: bands[f"{name}_{index}"] for name in PARTS}
+        begin = int(band["start"])
+        low, high = max(start, begin), min(stop, begin + len(band["first"]))
+        if low >= high:
+            continue
+        spin, own = (band["inv_freq"], band["factor"]), slice(low - begin, high - begin)
+        if index not in kept:
+            if count > KEPT:
+                kept.clear()
+            reach = min(len(band["key"]), key.shape[2])
+            turned = rope.turned(key[:, :, :reach], band["key"][:reach], *spin)
+            kept[index] = turned.repeat_interleave(query.shape[1] // key.shape[1], 1)
+        keys = kept[index][:, :, :stop]
+        rows = rope.turned(query[:, :, low - start : high - start], band["query"][own], *spin)
+        here = np.arange(keys.shape[2])
+        met = (here >= band["first"][own, None]) & (here < band["end"][own, None])
+        part = scores[:, :, low - start : high - start, : keys.shape[2]]
+        part.copy_(
+            torch.where(torch.from_numpy(met).to(key.device), (rows @ keys.mT).float(), part)
+        )
+    return scores
+
+
+PARTS = ("first", "end", "query", "key", "start", "inv_freq", "factor")
+AttentionInterface.register(NAME, attend)
+AttentionMaskInterface.register(NAME, no_mask)

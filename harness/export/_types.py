@@ -1,0 +1,89 @@
+"""Define what an engine is asked to express, and what it is given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from scaling._rotation import Rotation
+from scaling._served import Served
+from scaling._types import Frequencies, Rope
+
+Words = dict[str, Any]  # a scaling in Hugging Face's words: rope_type and its parameters
+NO_TURN = 1e-12  # radians at the last token: what turns less does not turn
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A rotation to be served.
+
+    ``scaling`` is the method's label, ``rotation`` its result at ``length`` tokens; ``place`` is
+    the model's folder, file or hub name, ``config`` its own, ``slotted`` whether it has a rotary
+    embedding per layer type, ``trusted`` whether its repository's code may run.
+    """
+
+    scaling: str
+    length: int
+    rope: Rope
+    rotation: Rotation
+    place: str
+    config: Any
+    slotted: bool
+    trusted: bool = False
+
+    @property
+    def frequencies(self) -> Frequencies:
+        """Return the rotation; raise ValueError for one that is more than frequencies.
+
+        Those of the library's stateful type are plain until an input is longer than the window.
+        """
+        if isinstance(self.rotation, Frequencies):
+            return self.rotation
+        if isinstance(self.rotation, Served):
+            return Frequencies(self.rope.inv_freq())
+        message = (
+            f"{self.scaling} gives every query and key other positions, or scales queries, and it "
+            "rotates every token to its own position. The nearest: --to hf-code, a folder with a "
+            "modelling file that does it in transformers; or a method of frequencies, as yarn"
+        )
+        raise ValueError(message)
+
+    def distance(self, computed: Frequencies) -> Distance:
+        """Return how far an engine's frequencies are from those that were asked for."""
+        wanted, found = self.frequencies.inv_freq.double(), computed.inv_freq.double()
+        turning = torch.maximum(wanted, found) * self.length > NO_TURN
+        unit = 2.0 ** (torch.floor(torch.log2(wanted.clamp(min=2.0**-126))) - 23)
+        apart = torch.where(turning, (found - wanted).abs() / unit, 0.0)
+        factor = abs(computed.attention_factor - self.frequencies.attention_factor)
+        return Distance(float(apart.max()), int((apart == 0).sum()), len(apart), factor)
+
+
+@dataclass(frozen=True)
+class Distance:
+    """How far what an engine computes is from what was measured.
+
+    ``units`` is the largest difference of a frequency in units in the last place of float32,
+    ``equal`` how many of ``pairs`` frequencies are the same bits; ``factor`` is the difference of
+    the attention factor.
+    """
+
+    units: float
+    equal: int
+    pairs: int
+    factor: float
+
+    @property
+    def close(self) -> bool:
+        """Return whether only rounding differs: an engine's own arithmetic takes up to 50 units."""
+        return self.units <= 128 and self.factor <= 1e-6
+
+    def __str__(self) -> str:
+        """Return the distance in a sentence without its end."""
+        same = "all" if self.equal == self.pairs else f"{self.equal}"
+        text = f"{same} of {self.pairs} frequencies are the bits that were measured"
+        if self.equal < self.pairs:
+            text += f", the others differ by at most {self.units:.0f} units in the last place"
+        apart = f"differs by {self.factor:.2g}" if self.factor else "is the same"
+        return f"{text}; the attention factor {apart}"

@@ -1,0 +1,66 @@
+"""A folder with a small modelling file: moved positions, wherever trust_remote_code is allowed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from transformers import AutoModelForCausalLM
+
+from harness.export._config import changes
+from harness.export._types import Asked, Words
+from harness.replacing import replacing
+from scaling._bands import Bands
+
+NAMED = ("bands",)
+# Families on which the file's losses were compared with those that are measured.
+READ = ("cohere", "gemma2", "granite", "llama", "mistral", "qwen2", "qwen3")
+FILE, DATA, CLASS = "modeling_moved.py", "moved_positions.npz", "MovedForCausalLM"
+BASE = "LlamaForCausalLM"  # in the file as it stands here
+
+
+def express(words: Words, asked: Asked) -> dict[str, Any]:
+    """Return the changes of config.json: the plain embedding, and the class of the file."""
+    if not isinstance(asked.rotation, Bands):
+        message = f"{asked.scaling} changes frequencies alone. The nearest: --to transformers, "
+        message += "whose config.json carries them without code"
+        raise ValueError(message)
+    kind = asked.config.model_type
+    if asked.slotted or kind not in READ:
+        message = f"the file is checked for {', '.join(READ)}, not for {kind}"
+        raise ValueError(message)
+    plain = changes({"rope_type": "default", "rope_theta": asked.rope.base}, asked)
+    named = {"AutoModelForCausalLM": f"{FILE.removesuffix('.py')}.{CLASS}"}
+    return {**plain, "architectures": [CLASS], "auto_map": named}
+
+
+def computed(changed: dict[str, Any], asked: Asked) -> None:
+    """Return nothing: positions are stored as they are, and angles are transformers' own."""
+
+
+def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
+    """Return the line of Python that loads it."""
+    return f'AutoModelForCausalLM.from_pretrained("{place}", trust_remote_code=True)'
+
+
+def write(folder: Path, asked: Asked) -> list[Path]:
+    """Write the modelling file and the positions; return the files."""
+    assert isinstance(asked.rotation, Bands)
+    bands = asked.rotation
+    held: dict[str, Any] = {"length": bands.length}
+    if bands.query_scale is not None:
+        held["query_scale"] = bands.query_scale.numpy()
+    for index, band in enumerate(bands.bands):
+        for name in ("first", "end", "query", "key"):
+            held[f"{name}_{index}"] = getattr(band, name).numpy()
+        held[f"start_{index}"] = band.start
+        held[f"inv_freq_{index}"] = band.frequencies.inv_freq.numpy()
+        held[f"factor_{index}"] = band.frequencies.attention_factor
+    with replacing(folder / DATA) as file:
+        np.savez_compressed(file, **held)
+    own = AutoModelForCausalLM._model_mapping[type(asked.config)].__name__
+    text = Path(__file__).with_name("_moved.py").read_text(encoding="utf-8")
+    with replacing(folder / FILE) as file:
+        file.write(text.replace(BASE, own).encode())
+    return [folder / FILE, folder / DATA]

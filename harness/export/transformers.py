@@ -1,0 +1,32 @@
+"""Transformers: every scaling of frequencies, by its name or as longrope, in config.json."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.export._config import changes
+from harness.export._types import Asked, Words
+from harness.model.layers import built
+from scaling._types import Frequencies
+
+NAMED = ("default", "linear", "llama3", "yarn", "dynamic")
+
+
+def express(words: Words, asked: Asked) -> dict[str, Any]:
+    """Return the changes of config.json."""
+    changed = changes(words, asked)
+    if words["rope_type"] == "dynamic":  # which scales from this window
+        changed["max_position_embeddings"] = asked.rope.trained_length
+    return changed
+
+
+def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
+    """Return what the model's own rotary class has, built by the library from this config."""
+    text = asked.config.get_text_config()
+    config = type(text).from_dict({**text.to_dict(), "rope_scaling": None, **changed})
+    return built(asked.config, config, trust_remote_code=asked.trusted)
+
+
+def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
+    """Return the line of Python that loads it."""
+    return f'AutoModelForCausalLM.from_pretrained("{place}")'

@@ -1,0 +1,48 @@
+"""vLLM: by name (linear, llama3, yarn) or as longrope with its own keys of the attention factor."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.export._config import (
+    INTERLEAVED,
+    changes,
+    check_flat,
+    one_line,
+    torch_frequencies,
+    words_of,
+)
+from harness.export._types import Asked, Words
+from scaling._types import Frequencies
+
+NAMED = ("default", "linear", "llama3", "yarn")
+
+
+def express(words: Words, asked: Asked) -> dict[str, Any]:
+    """Return the changes of config.json; raise ValueError for what vLLM 0.33 cannot read."""
+    check_flat(asked, "vLLM")
+    kind = asked.config.model_type
+    if words["rope_type"] == "longrope" and kind in INTERLEAVED:
+        message = f"its longrope does not take {kind}, whose channel pairs are neighbours"
+        raise ValueError(message)
+    reach = words.get("factor", 1) * words.get("original_max_position_embeddings", asked.length)
+    if words["rope_type"] == "yarn" and asked.length > reach:
+        message = f"its yarn has angles for factor x window = {reach:,.0f} tokens only"
+        raise ValueError(message)
+    return changes(words, asked)
+
+
+def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
+    """Return its frequencies, and of longrope the factor of the long list."""
+    words = dict(words_of(changed))
+    if words["rope_type"] == "longrope":
+        words["attention_factor"] = words.get("long_mscale")
+    return torch_frequencies(words, asked)
+
+
+def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
+    """Return the command that serves it; the overrides replace the whole of rope_parameters."""
+    line = f"vllm serve {place} --max-model-len {asked.length}"
+    if place == asked.place:
+        line += f" --hf-overrides '{one_line(changed)}'"
+    return line

@@ -1,0 +1,237 @@
+"""Planted faults are found, each by a test; a healthy model is told so in three lines."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import ropewalk as rw
+from harness.rope.patch import scaled
+from tests.command_line import Outcome, Ropewalk
+from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
+
+YARN = {
+    "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
+    "original_max_position_embeddings": WINDOW,
+}  # fmt: skip
+LONGROPE = {
+    **YARN, "rope_type": "longrope", "short_factor": [1.0] * 8, "long_factor": [1.0] * 8,
+}  # fmt: skip
+
+
+@pytest.fixture
+def examined(ropewalk: Ropewalk, tmp_path: Path, docs: Path) -> Callable[..., Outcome]:
+    """Return the command on a tiny model whose config.json has these keys, None for none."""
+
+    def call(*words: str, **keys: Any) -> Outcome:
+        folder = save_tiny(tmp_path / "m")
+        told = json.loads((folder / "config.json").read_text())
+        told = {name: value for name, value in {**told, **keys}.items() if value is not None}
+        (folder / "config.json").write_text(json.dumps(told))
+        return ropewalk("doctor", folder, "--docs", docs, *words)
+
+    return call
+
+
+@pytest.mark.parametrize("keys", [{}, {"rope_parameters": YARN, "max_position_embeddings": 256}])
+def test_a_healthy_model_has_three_lines(
+    keys: dict[str, Any], examined: Callable[..., Outcome]
+) -> None:
+    """Config, layers and cache, one line each, and status 0."""
+    done = examined(**keys)
+    assert done.status == 0, done.out
+    assert [line.split()[:2] for line in done.out.splitlines()] == [
+        ["✓", "config"], ["✓", "layers"], ["✓", "cache"],
+    ]  # fmt: skip
+    assert "2 of 2 attention layers" in done.out
+
+
+@pytest.mark.parametrize(("keys", "words"), [
+    ({"rope_parameters": {"rope_type": "default"}, "rope_base": 5e5}, "has no rope_theta, and "
+     "rope_base 500000.0, which is not read: transformers takes 10000"),
+    ({"rope_parameters": {**YARN, "rope_type": "default"}}, "factor 4 of its default scaling"),
+    ({"rope_parameters": {**YARN, "rope_type": "linear", "attention_factor": 1.2}},
+     "attention_factor 1.2 of its linear scaling is not read"),
+    ({"rope_parameters": {**YARN, "attn_factor": 1.2}}, "attn_factor 1.2 of its yarn scaling"),
+    ({"rope_parameters": {**LONGROPE, "attention_factor": 1.3}}, "is dropped by vLLM and SGLang"),
+    ({"rope_parameters": {**LONGROPE, "long_factor": [2.0] * 8}}, "two lists of factors"),
+    ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}},
+     "keys cached before keep an older one"),
+    ({"rope_parameters": {k: v for k, v in YARN.items() if k[0] != "o"}},
+     "has no original_max_position_embeddings"),
+    ({"rope_parameters": YARN, "rope_scaling": {**YARN, "factor": 8.0}}, "differ in factor"),
+    ({"rope_parameters": YARN, "rope_theta": 5e5}, "one or the other"),
+])  # fmt: skip
+def test_a_config_that_means_something_else(
+    keys: dict[str, Any], words: str, examined: Callable[..., Outcome]
+) -> None:
+    """What is filled in, not read, dropped, or follows the length is named, and the status is 1."""
+    done = examined(**keys)
+    assert done.status == 1
+    assert words in done.out
+    assert "✗ config" in done.out
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope"])
+def test_keys_of_an_older_base_are_found_in_the_cache(
+    kind: str, examined: Callable[..., Outcome]
+) -> None:
+    """A stateful type gives other losses token by token than in one forward."""
+    parameters = {**LONGROPE, "rope_type": kind, "long_factor": [4.0] * 8}
+    done = examined(rope_parameters=parameters)
+    assert "✗ cache" in done.out
+    assert "keys that were cached are not those of the whole text" in done.out
+    # The patch has one base for the whole text, so its cache is sound.
+    assert "✓ cache" in examined("--scaling", "yarn", "--length", "4x").out
+
+
+def test_layers_that_see_far_without_a_rotary_embedding(
+    ropewalk: Ropewalk, docs: Path, tmp_path: Path
+) -> None:
+    """A scaling of a model whose full-attention layers do not rotate changes nothing there."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.for_model(
+        "cohere2", hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=300,
+        num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=WINDOW,
+        sliding_window=16, layer_types=["sliding_attention", "full_attention"], bos_token_id=0,
+        eos_token_id=0, pad_token_id=None,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "m")
+    tiny_tokenizer().save_pretrained(tmp_path / "m")
+    done = ropewalk("doctor", tmp_path / "m", "--docs", docs, "--scaling", "yarn:factor=4")
+    assert done.status == 1
+    assert "no layer that sees the whole context has a rotary embedding" in done.out
+
+
+@contextmanager
+def serving(answer: Callable[[str, dict[str, Any]], Any]) -> Iterator[str]:
+    """Run a server on this machine; ``answer`` raises KeyError for what it does not know."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def _send(self, asked: dict[str, Any]) -> None:
+            try:
+                status, body = 200, answer(self.path, asked)
+            except KeyError:
+                status, body = 400, {"error": "unknown"}
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+
+        def do_GET(self) -> None:
+            self._send({})
+
+        def do_POST(self) -> None:
+            self._send(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+class Engine:
+    """A server's model: ``style`` is how it answers, the rest what is wrong with it."""
+
+    def __init__(
+        self, tiny: Path, style: str, scaling: str = "yarn:factor=4", bos: bool = False
+    ) -> None:
+        self.model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+        self.tokenizer, self.style, self.bos = tiny_tokenizer(), style, bos
+        self.rotation = rw.export(tiny, scaling=scaling, length="4x", to="vllm").asked.rotation
+        self.read = self.tokenizer
+
+    def logs(self, tokens: list[int]) -> torch.Tensor:
+        with torch.inference_mode(), scaled(self.model, self.rotation):
+            return self.model(torch.tensor([tokens])).logits[0].log_softmax(-1)
+
+    def __call__(self, path: str, asked: dict[str, Any]) -> Any:
+        if path == "/v1/models":
+            return {"data": [{"id": "tiny"}]}
+        if path == "/completion" and self.style == "llama.cpp":
+            last = self.logs(asked["prompt"])[-1].tolist()
+            listed = [{"id": index, "logprob": value} for index, value in enumerate(last)]
+            return {"completion_probabilities": [{"top_logprobs": listed}]}
+        if path != "/v1/completions" or self.style == "llama.cpp":
+            raise KeyError(path)
+        tokens = [0] * self.bos + self.read(asked["prompt"]).input_ids
+        logs = self.logs(tokens)[:-1].gather(1, torch.tensor(tokens[1:])[:, None])[:, 0].tolist()
+        if self.style == "echo" and asked.get("echo"):
+            return {"choices": [{"logprobs": {"token_logprobs": [None, *logs, -1.0]}}]}
+        if self.style == "vllm" and "prompt_logprobs" in asked:
+            found = [{str(t): {"logprob": v}} for t, v in zip(tokens[1:], logs, strict=True)]
+            return {"choices": [{"prompt_logprobs": [None, *found]}]}
+        raise KeyError(self.style)
+
+
+ASKED = ("--scaling", "yarn:factor=4", "--length", "4x", "--server")
+
+
+@pytest.mark.parametrize("style", ["echo", "vllm", "llama.cpp"])
+def test_a_server_that_computes_what_was_asked(
+    style: str, tiny: Path, docs: Path, ropewalk: Ropewalk
+) -> None:
+    """By echo, by prompt_logprobs or token by token: the losses agree, and one line says so."""
+    with serving(Engine(tiny, style)) as url:
+        done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
+    assert done.status == 0, done.out
+    assert "✓ server  yarn:factor=4: the losses of" in done.out
+
+
+@pytest.mark.parametrize(("change", "words"), [
+    ({"scaling": "none"}, "they are those of none"),
+    ({"bos": True}, "they are those of yarn:factor=4 with a begin token"),
+    ({"scaling": "pi:factor=2"}, "no known cause explains them"),
+])  # fmt: skip
+def test_a_server_that_computes_something_else(
+    change: dict[str, Any], words: str, tiny: Path, docs: Path, ropewalk: Ropewalk
+) -> None:
+    """Where the losses part, by how much, and what explains it: status 1."""
+    with serving(Engine(tiny, "echo", **change)) as url:
+        done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
+    assert done.status == 1
+    assert words in done.out
+    assert "first at token" in done.out
+
+
+def test_a_server_with_other_tokens(tiny: Path, docs: Path, ropewalk: Ropewalk) -> None:
+    """A text that the server reads in another number of tokens is said before any loss."""
+    engine = Engine(tiny, "echo")
+
+    class Halved:
+        def __init__(self, text: str) -> None:
+            self.input_ids = tiny_tokenizer()(text[::2]).input_ids
+
+    engine.read = Halved
+    with serving(engine) as url:
+        done = ropewalk("doctor", tiny, "--docs", docs, *ASKED, url)
+    assert done.status == 1
+    assert "other tokens" in done.out
+
+
+def test_a_mistake_is_one_sentence(tiny: Path, ropewalk: Ropewalk) -> None:
+    """No server, an address that is none, a model without: exit status 2."""
+    for words, said in (
+        (("--server", "localhost:80"), "http://HOST:PORT"),
+        (("--server", "http://127.0.0.1:9"), "does not answer"),
+    ):
+        done = ropewalk("doctor", tiny, *words)
+        assert done.status == 2
+        assert said in " ".join(done.err.split())

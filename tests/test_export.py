@@ -1,0 +1,298 @@
+"""What a serving engine reads gives the losses that were measured, or it is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+import ropewalk as rw
+from harness.errors import UserError
+from harness.export import hf_code
+from harness.export._types import Asked
+from harness.plugins import load
+from harness.rope.patch import scaled
+from scaling import none
+from scaling._types import Rope
+from tests.command_line import Ropewalk
+from tests.quantized import save_gguf
+from tests.tiny import WINDOW, save_tiny, tiny_config
+
+LENGTH = 4 * WINDOW
+TOKENS = torch.randint(1, 290, (1, LENGTH), generator=torch.Generator().manual_seed(0))
+# Plain forms, the carrier with a factor, with pairs that do not turn, and a user's own.
+METHODS = [
+    "none", "pi", "ntk", "yarn:factor=4", "yarn:ramp=paper", "yarn:truncate=false", "llama3",
+    "ntk_by_parts", "p_rope", "mr_rope", "abf:base=20000", "dynamic_ntk:factor=2",
+]  # fmt: skip
+MINE = """
+import torch
+from scaling import Frequencies
+
+def frequencies(rope, length):
+    inv_freq = rope.inv_freq()
+    inv_freq[::2] /= rope.stretch(length)
+    return Frequencies(inv_freq, 1.25)
+"""
+SERVED = json.loads((Path(__file__).parent / "data" / "served.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def mine(tmp_path_factory: pytest.TempPathFactory) -> str:
+    file = tmp_path_factory.mktemp("mine") / "mine.py"
+    file.write_text(MINE)
+    return str(file)
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+
+
+@torch.inference_mode()
+def losses(model: Any) -> torch.Tensor:
+    """Return the loss of every token but the first, float64."""
+    logits = model(TOKENS).logits[0, :-1].double()
+    return torch.nn.functional.cross_entropy(logits, TOKENS[0, 1:], reduction="none")
+
+
+def measured(model: Any, found: Any) -> torch.Tensor:
+    with scaled(model, found.asked.rotation):
+        return losses(model)
+
+
+@pytest.mark.parametrize("scaling", [*METHODS, "mine"])
+def test_transformers_reloads_what_was_measured(
+    scaling: str, tiny: Path, model: Any, mine: str, tmp_path: Path
+) -> None:
+    """A folder with the changed config has the losses of the patch: to the bit, or to rounding."""
+    given = mine if scaling == "mine" else scaling
+    found = rw.export(tiny, scaling=given, length="4x", to="transformers", out=tmp_path / "out")
+    again = losses(AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32))
+    wanted = measured(model, found)
+    assert found.distance is not None
+    if found.distance.units == 0:
+        assert torch.equal(again, wanted)
+    assert torch.allclose(again, wanted, rtol=1e-4, atol=1e-4)
+    assert found.distance.units <= 1
+    assert (tmp_path / "out" / "model.safetensors").is_symlink()
+
+
+@pytest.mark.parametrize(("scaling", "form"), [
+    ("none", "default"), ("ntk", "default"), ("dynamic_ntk:factor=2", "default"),
+    ("pi", "linear"), ("yarn", "yarn"), ("llama3", "llama3"), ("ntk_by_parts", "llama3"),
+    ("mr_rope", "longrope"), ("p_rope", "longrope"), ("dynamic_ntk:mode=transformers", "dynamic"),
+])  # fmt: skip
+def test_the_plainest_form_is_taken(scaling: str, form: str, tiny: Path) -> None:
+    """A method that the engine has by name, or that is another base, is written so."""
+    assert rw.export(tiny, scaling=scaling, length=LENGTH, to="transformers").form == form
+
+
+@pytest.mark.parametrize("case", SERVED, ids=lambda case: f"{case['engine']} {case['scaling']}")
+def test_the_classes_of_the_servers_give_the_same(case: dict[str, Any]) -> None:
+    """Frequencies and factor of the rotary classes of the wheels, from the config that we write.
+
+    ``data/served.json`` was made by the files of the wheels vllm 0.33.0 (``get_rope`` of
+    ``vllm/model_executor/layers/rotary_embedding``), sglang 0.5.23 (``sglang/srt/layers/
+    rotary_embedding``) and mlx-lm 0.32.2 (``initialize_rope``): each was given ``changed``, and
+    ``inv_freq`` and ``factor`` read from its module. The wheels' other imports were empty modules.
+    """
+    engine, method = load("engine", case["engine"]).module, load("method", case["scaling"])
+    rope = Rope(case["rotary_dim"], case["base"], case["window"])
+    rotation = method.module.frequencies(rope, case["length"], **method.arguments)
+    config = tiny_config("llama")
+    asked = Asked(case["scaling"], case["length"], rope, rotation, "m", config, slotted=False)
+    found = engine.computed(case["changed"], asked)
+    theirs = np.array(case["inv_freq"], dtype=np.float32)
+    turning = theirs * case["length"] > 1e-12
+    ours = found.inv_freq.numpy()
+    assert np.allclose(ours[turning], theirs[turning], rtol=case["rtol"], atol=0)
+    assert found.attention_factor == pytest.approx(case["factor"], rel=1e-6)
+    assert asked.distance(found).close
+
+
+@pytest.mark.parametrize(("to", "scaling", "words"), [
+    ("vllm", "rerope", "--to hf-code"),
+    ("mlx", "log_n", "scales queries"),
+    ("sglang", "dynamic_ntk:mode=transformers", "mode=frozen"),
+    ("hf-code", "yarn", "--to transformers"),
+    ("mlx", "./shrunk.py", "no attention factor below 1"),
+    ("tensorrt", "yarn", "known: gguf, hf_code"),
+])  # fmt: skip
+def test_what_an_engine_cannot_express_is_refused(
+    to: str, scaling: str, words: str, tiny: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk,
+) -> None:  # fmt: skip
+    """One sentence has the reason and the nearest thing; the exit status is 2."""
+    monkeypatch.chdir(tmp_path)
+    Path("shrunk.py").write_text(MINE.replace("1.25", "0.5"))
+    done = ropewalk("export", tiny, "--scaling", scaling, "--length", "4x", "--to", to)
+    assert done.status == 2
+    assert words in " ".join(done.err.split())
+
+
+def test_an_engine_reads_no_carrier_for_every_family(saved: Callable[[str], Path]) -> None:
+    """llama.cpp loads no factors for Qwen, vLLM no longrope where neighbours are pairs."""
+    for family, to, words in (
+        ("qwen2", "gguf", "not for qwen2"), ("cohere", "vllm", "cohere"),
+        ("gemma2", "mlx", "not known to read"), ("granite", "hf-code", ""),
+    ):  # fmt: skip
+        scaling = "rerope" if to == "hf-code" else "mr_rope"
+        if words:
+            with pytest.raises(UserError, match=words):
+                rw.export(saved(family), scaling=scaling, length="4x", to=to)
+        else:
+            assert rw.export(saved(family), scaling=scaling, length="4x", to=to).distance is None
+
+
+def test_a_yarn_that_ends_before_the_length_takes_the_carrier(tiny: Path) -> None:
+    """vLLM has angles for factor times window only, and reads beyond them without an error."""
+    assert rw.export(tiny, scaling="yarn:factor=4", length="4x", to="vllm").form == "yarn"
+    assert rw.export(tiny, scaling="yarn:factor=2", length="4x", to="vllm").form == "longrope"
+
+
+@pytest.mark.parametrize(("family", "scaling"), [
+    *((family, "self_extend") for family in hf_code.READ),
+    *(("llama", scaling) for scaling in (
+        "rerope", "lm_infinite", "dual_chunk", "log_n:on=yarn:factor=4",
+        "dynamic_ntk:mode=per_query", "temperature:on=rerope",
+    )),
+])  # fmt: skip
+def test_a_modelling_file_moves_positions(
+    family: str, scaling: str, saved: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Any tool that trusts the folder's code has the losses measured, whole and with a cache."""
+    model = AutoModelForCausalLM.from_pretrained(saved(family), dtype=torch.float32).eval()
+    found = rw.export(saved(family), scaling=scaling, length="4x", to="hf-code", out=tmp_path / "m")
+    wanted = measured(model, found)
+    moved = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "m", trust_remote_code=True, dtype=torch.float32
+    ).eval()
+    assert torch.allclose(losses(moved), wanted, rtol=1e-4, atol=2e-4)
+    with scaled(model, found.asked.rotation):
+        ours = model.generate(TOKENS[:, :200], max_new_tokens=4, do_sample=False)
+    theirs = moved.generate(TOKENS[:, :200], max_new_tokens=4, do_sample=False)
+    assert torch.equal(ours, theirs)
+    assert "ropewalk" not in (tmp_path / "m" / hf_code.FILE).read_text().split('"""')[2]
+    with pytest.raises(ValueError, match="positions are stored for 256 tokens"):
+        moved(torch.ones(1, LENGTH + 1, dtype=torch.int64))
+
+
+def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
+    """Keys and factors are those that llama.cpp reads, and no other byte of data is changed."""
+    from gguf import GGUFReader
+
+    file = save_gguf(tmp_path / "tiny.gguf", "Q4_1")
+    found = rw.export(file, scaling="mr_rope", length="4x", to="gguf", out=tmp_path / "new.gguf")
+    before, after = GGUFReader(file), GGUFReader(tmp_path / "new.gguf")
+    factors = found.changed["rope_freqs.weight"]
+    tensors = {tensor.name: tensor.data for tensor in after.tensors}
+    assert np.array_equal(tensors.pop("rope_freqs.weight"), np.array(factors, dtype=np.float32))
+    assert tensors.keys() == {tensor.name for tensor in before.tensors}
+    assert all(np.array_equal(tensors[tensor.name], tensor.data) for tensor in before.tensors)
+    assert after.fields["llama.context_length"].contents() == LENGTH
+    assert after.fields["llama.rope.scaling.type"].contents() == "none"
+    same = before.fields.keys() - {"GGUF.tensor_count", "GGUF.kv_count", "llama.context_length"}
+    assert all(before.fields[n].contents() == after.fields[n].contents() for n in same)
+    with pytest.raises(UserError, match="is there already"):
+        rw.export(file, scaling="pi", length="4x", to="gguf", out=tmp_path / "new.gguf")
+
+
+def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
+    """For engines that read folders its weights are written in float32, where they are exact."""
+    file = save_gguf(tmp_path / "tiny.gguf", "Q4_1")
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32).eval()
+    found = rw.export(file, scaling="yarn", length="4x", to="mlx", out=tmp_path / "out")
+    again = losses(AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32))
+    assert torch.allclose(again, measured(plain, found), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(not find_spec("mlx_lm"), reason="mlx-lm is not installed")
+@pytest.mark.parametrize(
+    "scaling", ["none", "pi", "ntk", "yarn:factor=4", "p_rope", "llama3", "mine"]
+)
+def test_mlx_gives_the_losses(
+    scaling: str, tiny: Path, model: Any, mine: str, tmp_path: Path
+) -> None:
+    """mlx-lm on a CPU reads the folder and has the mean loss measured to 1e-4, relatively."""
+    import mlx.core as mx
+    from mlx_lm.utils import load_model
+
+    given = mine if scaling == "mine" else scaling
+    found = rw.export(tiny, scaling=given, length="4x", to="mlx", out=tmp_path / "out")
+    served = load_model(tmp_path / "out")[0]
+    logits = torch.from_numpy(np.array(served(mx.array(TOKENS.numpy())).astype(mx.float32)))
+    nll = torch.nn.functional.cross_entropy(logits[0, :-1].double(), TOKENS[0, 1:])
+    assert float(nll) == pytest.approx(float(measured(model, found).mean()), rel=1e-4)
+
+
+def test_a_folder_says_the_same_to_older_readers(tiny: Path, tmp_path: Path) -> None:
+    """rope_scaling and rope_theta stand beside rope_parameters; the tokenizer admits the length."""
+    rw.export(tiny, scaling="yarn", length="4x", to="vllm", out=tmp_path / "out", copy=True)
+    told = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert told["rope_scaling"] == told["rope_parameters"]
+    assert told["rope_theta"] == told["rope_parameters"]["rope_theta"] == 10_000.0
+    assert told["max_position_embeddings"] == LENGTH
+    assert not (tmp_path / "out" / "model.safetensors").is_symlink()
+
+
+def test_the_command_prints_config_distance_and_line(tiny: Path, ropewalk: Ropewalk) -> None:
+    """What is printed can be pasted: JSON of the keys, and the line that serves it."""
+    words = ("export", tiny, "--scaling", "yarn:factor=4", "--length", "4x", "--to", "vllm")
+    done = ropewalk(*words)
+    assert done.status == 0
+    assert "all of 8 frequencies are the bits that were measured" in done.out
+    override = done.out.partition("--hf-overrides '")[2].partition("'")[0]
+    assert json.loads(override)["rope_parameters"]["rope_theta"] == 10_000.0
+
+
+def test_one_base_is_found_from_its_frequencies() -> None:
+    """Every base gives its own bits back; frequencies of none have none."""
+    from harness.export._forms import bases
+
+    for base in (2.0, 10_000.0, 41829.3671875, 1e6, 123456789.0):
+        rope = Rope(64, 500.0, 64)
+        found = bases(rope.inv_freq(base), rope)
+        assert len(found) == 1
+        assert torch.equal(rope.inv_freq(found[0]), rope.inv_freq(base))
+    bent = none.frequencies(Rope(64, 1e4, 64), 64).inv_freq * torch.linspace(1, 0.9, 32)
+    assert bases(bent, Rope(64, 1e4, 64)) == []
+
+
+def test_a_model_with_slots_is_served_by_transformers(tmp_path: Path) -> None:
+    """Of Gemma 3 the full-attention entry is scaled; servers are refused, since it is unchecked."""
+    config = {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16,
+        "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": WINDOW,
+        "vocab_size": 300, "sliding_window": 32, "pad_token_id": None,
+        "layer_types": ["sliding_attention", "full_attention"],
+    }  # fmt: skip
+    from transformers import AutoConfig
+
+    folder = tmp_path / "gemma3"
+    AutoConfig.for_model("gemma3_text", **config).save_pretrained(folder)
+    found = rw.export(folder, scaling="yarn", length="4x", to="transformers")
+    assert found.changed["rope_parameters"]["full_attention"]["rope_type"] == "yarn"
+    assert found.distance is not None
+    assert found.distance.units <= 1
+    with pytest.raises(UserError, match="per layer type"):
+        rw.export(folder, scaling="yarn", length="4x", to="vllm")
+
+
+def test_a_scaling_that_is_shipped_is_kept_by_native(tmp_path: Path) -> None:
+    """A checkpoint with yarn exports its own yarn, and none takes it away."""
+    shipped = {
+        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
+        "original_max_position_embeddings": WINDOW,
+    }  # fmt: skip
+    folder = save_tiny(tmp_path / "m", rope_parameters=shipped, max_position_embeddings=LENGTH)
+    kept = rw.export(folder, scaling="native", length="4x", to="transformers")
+    plain = rw.export(folder, scaling="none", length="4x", to="transformers")
+    assert (kept.form, plain.form) == ("yarn", "default")
