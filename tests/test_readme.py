@@ -18,7 +18,7 @@ from tests.conftest import WORDS
 from tests.tiny import save_tiny
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LISTS = {"scaling": ("method",), "tasks": ("task",), "harness": ("report", "sweep")}
+LISTS = {"scaling": ("method",), "tasks": ("task",), "harness": ("report", "engine", "sweep")}
 DOCUMENTS = [
     *ROOT.glob("*.md"),
     *ROOT.glob(".github/*.md"),
