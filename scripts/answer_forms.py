@@ -1,0 +1,107 @@
+"""Ask for every single answer twice, by the argmax of its tokens and as a text, on one prompt.
+
+``python -m scripts.answer_forms MODEL DOCUMENT OUT`` writes a row a trial: what each form finds.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.data.source import make_source
+from harness.engine import DEFAULT
+from harness.methods.resolve import resolve
+from harness.model.checkpoint import open_checkpoint
+from harness.model.weights import load_weights
+from harness.plugins import load
+from harness.rope.patch import answering
+from tasks import Answer, Question, Source, key_value, niah, passkey
+
+METHODS = ("none", "yarn:factor=4", "self_extend:group=4,window=128")
+ONE = ("single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3")
+KEY = ("task", "scaling", "length", "unit")
+LENGTHS, TRIALS = (512, 1024), 2
+MORE = 2  # tokens of a text after as many as the answer has: they show where it ends
+
+
+def asked(source: Source, length: int) -> Iterator[tuple[str, Any, Question]]:
+    """Yield a name, the task and the question by argmax of every trial."""
+    for preset in ONE:
+        given: Any = {"preset": preset, "form": "argmax", "depths": 1, "trials": TRIALS}
+        for question in niah.ask(source, [length], **given):
+            yield f"niah:preset={preset}", niah, question
+    for task in (passkey, key_value):
+        for question in task.ask(source, [length], depths=1, trials=TRIALS):
+            yield task.__name__.rpartition(".")[2], task, question
+
+
+def as_text(question: Question) -> Question:
+    """Return the same prompt as a question for a text."""
+    prompt = question.tokens[: question.start]
+    new = len(question.tokens) - len(prompt) + MORE
+    return Question(question.unit, len(prompt) + new, prompt, len(prompt), question.facts, new=new)
+
+
+def says(answer: str, text: str) -> bool:
+    """Return whether a text begins with the answer, which ends there."""
+    first = text.lstrip(' "\n')
+    return first.startswith(answer) and not first[len(answer) :][:1].isalnum()
+
+
+def rows(
+    model: Any, checkpoint: Any, source: Source, done: set[tuple[str, ...]]
+) -> Iterator[dict[str, Any]]:
+    """Yield a row of every trial that is not done, a trial of each task after the other."""
+    for trial, length in product(range(TRIALS), LENGTHS):
+        trials = [one for one in asked(source, length) if one[2].facts["trial"] == trial]
+        for method in METHODS:
+            rotation = resolve(load("method", method), checkpoint.rope, length)
+            with answering(model, rotation, DEFAULT, checkpoint.tokenizer.decode) as answer:
+                for name, task, question in trials:
+                    if (name, method, str(length), question.unit) in done:
+                        continue
+                    forms = dict(answer([question, as_text(question)]))
+                    targets, text = forms[0], forms[1]
+                    assert isinstance(targets, Answer)
+                    assert isinstance(text, Answer)
+                    sample = task.grade(question, targets, source)
+                    wanted = str(question.facts.get("answer") or question.facts["key"])
+                    yield {
+                        "task": name, "scaling": method, "length": length, "unit": question.unit,
+                        "answer": wanted, "argmax": sample.facts["found"] == "exact",
+                        "generated": says(wanted, text.text), "text": text.text,
+                    }  # fmt: skip
+
+
+def main(name: str, document: str, out: str) -> None:
+    """Add the rows of a model as they are measured; one thread, float32."""
+    torch.set_num_threads(1)
+    checkpoint = open_checkpoint(
+        name, revision=None, dtype="float32", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    )  # fmt: skip
+    model, tokenizer = load_weights(checkpoint), checkpoint.tokenizer
+    text = Path(document).read_text(encoding="utf-8")
+    source = make_source(tokenizer, lambda: [("document", text)], checkpoint.rope.trained_length)
+    done = set()
+    if Path(out).exists():
+        with Path(out).open(newline="", encoding="utf-8") as file:
+            done = {tuple(row[key] for key in KEY) for row in csv.DictReader(file)}
+    with Path(out).open("a", newline="", encoding="utf-8") as file:
+        writer = None
+        for row in rows(model, checkpoint, source, done):
+            writer = writer or csv.DictWriter(file, list(row))
+            if not file.tell():
+                writer.writeheader()
+            writer.writerow(row)
+            file.flush()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,82 @@
+"""Set ``lm_eval`` under ``none`` beside lm-eval's own evaluation of the same loaded model.
+
+``python -m scripts.plain_lm_eval MODEL TASKS LENGTH OUT`` runs every task of the folder TASKS both
+ways and writes OUT/documents.csv: a row a document with its hashes and both of its metrics.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import ropewalk as rw
+from harness.model.checkpoint import open_checkpoint
+from harness.model.weights import load_weights
+
+HASHES = ("doc_hash", "prompt_hash", "target_hash")
+
+
+def plain(model: Any, tokenizer: Any, folder: str, names: list[str], length: int) -> dict[str, Any]:
+    """Return what lm-eval gives of the tasks; its windows end before the last target."""
+    import lm_eval
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
+    lm = HFLM(pretrained=model, tokenizer=tokenizer, max_length=length - 1, batch_size=1)
+    manager = TaskManager(include_path=folder, include_defaults=False)
+    found: dict[str, Any] = lm_eval.simple_evaluate(
+        lm, tasks=names, task_manager=manager, bootstrap_iters=0
+    )
+    return found
+
+
+def rows(frame: Any, found: dict[str, Any], names: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a row of every document: same hashes, both metrics and scores."""
+    for name in names:
+        own = frame[frame["task"].str.contains(name)].set_index("doc")
+        metric = str(own["metric"].iloc[0])
+        score = found["results"][name][f"{metric},none"]
+        for sample in found["samples"][name]:
+            row = own.loc[sample["doc_id"]]
+            theirs = sample[metric]
+            first = theirs[0] if isinstance(theirs, tuple) else theirs
+            ours = row[f"{metric},none"]
+            yield {
+                "task": name, "doc": sample["doc_id"], "metric": metric,
+                "same_hashes": all(row[kind] == sample[kind] for kind in HASHES),
+                "ours": ours[0] if isinstance(ours, list) else ours, "lm_eval": first,
+                "score_ours": row["score"], "score_lm_eval": score,
+                **{kind: row[kind] for kind in HASHES},
+            }  # fmt: skip
+
+
+def main(name: str, folder: str, length: str, out: str) -> None:
+    """Load the model once, float32 on one thread, and compare."""
+    torch.set_num_threads(1)
+    names = sorted(path.stem for path in Path(folder).glob("*.yaml"))
+    checkpoint = open_checkpoint(
+        name, revision=None, dtype="float32", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    )  # fmt: skip
+    model, tokenizer = load_weights(checkpoint), checkpoint.tokenizer
+    with tempfile.TemporaryDirectory() as scratch:
+        run = rw.run(
+            model, tokenizer=tokenizer, scaling=["none"], length=[length], out=f"{scratch}/run",
+            task=[f"lm_eval:tasks={'+'.join(names)},include={folder}"],
+        )  # fmt: skip
+        frame = run.frame()
+    found = list(rows(frame, plain(model, tokenizer, folder, names, int(length)), names))
+    with (Path(out) / "documents.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(found[0]))
+        writer.writeheader()
+        writer.writerows(found)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
