@@ -7,6 +7,6 @@ moves relative positions ``bands(rope, length, *, options) -> Bands``. The types
 from scaling._bands import Band, Bands, by_distance
 from scaling._rotation import Rotation
 from scaling._served import Served
-from scaling._types import Frequencies, Rope
+from scaling._types import Frequencies, Range, Rope
 
-__all__ = ["Band", "Bands", "Frequencies", "Rope", "Rotation", "Served", "by_distance"]
+__all__ = ["Band", "Bands", "Frequencies", "Range", "Rope", "Rotation", "Served", "by_distance"]

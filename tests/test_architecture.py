@@ -33,13 +33,14 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
 # files beside them in harness/ itself, and those no room.
 ROOMS: dict[str, set[str]] = {
     "cli": {
-        *("doctor", "export", "inspection", "cluster", "sweep", "published", "methods", "runs"),
-        *("model", "data", "reports"),
+        *("doctor", "export", "inspection", "cluster", "tune", "sweep", "published", "methods"),
+        *("runs", "model", "data", "reports"),
     },
     "doctor": {"sweep", "methods", "model", "rope", "engine", "data"},
     "export": {"sweep", "methods", "model", "rope"},
     "inspection": {"sweep", "methods", "runs", "model", "rope", "reports"},
     "cluster": {"sweep", "engine"},
+    "tune": {"sweep", "methods", "runs", "reports"},
     "sweep": {"published", "methods", "runs", "model", "rope", "engine", "data"},
     "published": set(),
     "methods": set(),

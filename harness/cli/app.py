@@ -38,7 +38,7 @@ def _mistaken(error: CycloptsError) -> str:
     told = str(error)
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
-        for name in ("run", *COMMANDS):
+        for name in ("run", "tune", *COMMANDS):
             command = app[name].default_command
             parameters = signature(command).parameters if command else {}
             if option.removeprefix("--").replace("-", "_") in parameters:
@@ -65,6 +65,11 @@ app.command(
     "harness.cli.run:run",
     name="run",
     help="Run a sweep: every scaling x task x length. The same command continues where it stopped.",
+)
+app.command(
+    "harness.cli.tune:tune",
+    name="tune",
+    help="Search a method's options, or free factors of its channels, by CMA-ES at one length.",
 )
 for name, command in COMMANDS.items():
     app.command(command, name=name)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, get_args
 
 from cyclopts import Parameter
@@ -15,10 +16,13 @@ MANY = ("model", "adapter", "scaling", "task", "length")  # flags that take seve
 IN_FILES = ("published",)  # settings of a sweep file alone
 
 
-def with_settings(command: Callable[..., int]) -> Callable[..., int]:
+def with_settings(
+    command: Callable[..., int], helps: Mapping[str, str] = MappingProxyType({})
+) -> Callable[..., int]:
     """Give a command a flag for every setting, in place of its ``**settings``.
 
-    A flag that is not given is None: then a sweep file's value, or the default, stands.
+    A flag that is not given is None: then a sweep file's value, or the default, stands. ``helps``
+    are the command's own words for some flags.
     """
     signature = inspect.signature(command, eval_str=True)
     own = list(signature.parameters.values())
@@ -27,7 +31,9 @@ def with_settings(command: Callable[..., int]) -> Callable[..., int]:
             name,
             inspect.Parameter.KEYWORD_ONLY,
             default=None,
-            annotation=Annotated[_type(name, field.annotation), _help(name, field.description)],
+            annotation=Annotated[
+                _type(name, field.annotation), _help(name, helps.get(name, field.description))
+            ],
         )
         for name, field in Spec.model_fields.items()
         if name not in IN_FILES

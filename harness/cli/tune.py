@@ -1,0 +1,235 @@
+"""``ropewalk tune``: search a method's options, or free factors of its channels."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+from rich import box
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from harness.cli import show
+from harness.cli.console import COMPLETE, Many, err, keeping, say, screen
+from harness.cli.models import machine_of
+from harness.cli.progress import duration
+from harness.cli.settings import with_settings
+from harness.cluster.connect import connected
+from harness.cluster.workers import Cluster, Workers
+from harness.errors import UserError
+from harness.offline import go_offline
+from harness.sweep.backend import ThisProcess
+from harness.sweep.cells import Batch, Item
+from harness.sweep.measure import Watch
+from harness.sweep.memory import estimate
+from harness.sweep.pace import before
+from harness.sweep.parse import parse
+from harness.sweep.plan import make_plan
+from harness.sweep.spec import Spec
+from harness.tune import telling
+from harness.tune.factors import is_free, of_factors
+from harness.tune.losses import EVALUATOR, Split, kind_of
+from harness.tune.search import Trial
+from harness.tune.space import Space, default_of, of_options
+from harness.tune.telling import perplexity
+from harness.tune.tuning import Tuning, best_of
+from scaling import yarn
+
+AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
+DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}
+INSIDE = ("0.25x", "1x")  # lengths by which key tokens are found
+
+
+HELPS = {
+    "scaling": "What is searched: a method (yarn), some options of one (yarn:beta_fast=8..64), or "
+    "a factor for each channel (spline:knots=5, channels); default: yarn.",
+    "task": "What it is searched by: the loss of a task's targets (perplexity, the default) or of "
+    "its answers (passkey).",
+    "length": "The length in tokens: 4096, 4k or 4x (of the trained window); default: 4x.",
+    "out": "The run folder; default: results/tune-MODEL.",
+    "seed": "Seed of the split, of the search and of the task.",
+}
+
+
+@partial(with_settings, helps=HELPS)
+def tune(
+    *,
+    against: Annotated[
+        Many, Parameter(help=f"Closed-form methods to compare; default: {' '.join(AGAINST)}.")
+    ] = None,
+    trials: Annotated[int, Parameter(help="How many points are tried.")] = 60,
+    key_tokens: Annotated[
+        bool, Parameter(negative="", help="Search by the tokens that a longer context makes clear.")
+    ] = False,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="Print what is searched and its cost; measure nothing.")
+    ] = False,
+    **settings: Any,
+) -> int:
+    """Search a method's options, or free factors of the channels."""
+    spec = parse(None, DEFAULTS | {k: value for k, value in settings.items() if value is not None})
+    if {len(spec.scaling), len(spec.task), len(spec.length)} != {1} or trials < 1:
+        message = (
+            "tune searches one --scaling by one --task at one --length, with one trial or more."
+        )
+        raise UserError(message)
+    if spec.offline:
+        go_offline()
+    with connected(spec, say) as ray:
+        tuning, space = _set_up(spec, against or AGAINST, ray, key_tokens=key_tokens)
+        _announce(tuning, space, trials, machine_of(tuning.plan, ray))
+        if dry_run:
+            return COMPLETE
+        with keeping([tuning.folder]):
+            found, label = _searched(tuning, space, trials)
+    table = telling.rows(tuning, label)
+    told = telling.words(tuning, found, table, trials)
+    path = telling.write(tuning, found, table, trials)
+    _conclude(tuning, table, told, path)
+    return COMPLETE
+
+
+def _set_up(
+    spec: Spec, against: Sequence[str], ray: Cluster | None, *, key_tokens: bool
+) -> tuple[Tuning, Space]:
+    """Plan the closed-form methods, split the documents, and lay out what is searched."""
+    searched = str(spec.scaling[0])
+    methods = [*against, *([EVALUATOR] if key_tokens else [])]
+    if not is_free(searched):
+        methods.append(default_of(searched))
+    lengths = (*spec.length, *(INSIDE if key_tokens else ()))
+    asked = {"scaling": tuple(dict.fromkeys(methods)), "length": lengths}
+    with err.status("Reading config, tokenizer and documents"):
+        plan = make_plan(spec.model_copy(update=asked), elsewhere=ray.device if ray else None)
+    rope = plan.checkpoint.rope
+    (length,) = spec.lengths(rope.trained_length)
+    folder = spec.out or Path("results") / f"tune-{plan.checkpoint.label}"
+    if is_free(searched):
+        begin = yarn.frequencies(rope, length)
+        space = of_factors(searched, rope, length, begin, folder / "factors")
+    else:
+        space = of_options(searched, rope, length)
+    kind, split = kind_of(plan, key_tokens=key_tokens), Split.of(plan, spec.seed)
+    backend = Workers(ray) if ray else ThisProcess(plan.checkpoint.device)
+    return Tuning(plan, folder, length, kind, split, _unwatched, backend), space
+
+
+def _announce(tuning: Tuning, space: Space, trials: int, machine: str) -> None:
+    """Say what is searched, by what, on which documents, and what it will cost."""
+    plan, split = tuning.plan, tuning.split
+    show.left_out(plan, err)
+    units = "trials" if tuning.kind == "answers" else "documents"
+    closed = f"{len(tuning.closed)} closed-form methods ({', '.join(tuning.closed)})"
+    tokens, seconds = _cost(tuning, trials, machine)
+    time = "" if seconds is None else f", about {duration(seconds)} here"
+    for sentence in (
+        f"Searching {space.told}.",
+        f"{trials} trials and {closed} at {tuning.length:,} tokens, by the loss of the "
+        f"{tuning.kind} of {plan.tasks[0].label}, on {len(split.search)} {units}; "
+        f"{len(split.held)} are held out.",
+        f"Cost: about {tokens:,} tokens{time}. Run folder: {tuning.folder}.",
+    ):
+        err.print(sentence, soft_wrap=True)
+
+
+def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, float | None]:
+    """Return the tokens and the seconds of a whole search, from those of the closed forms."""
+    cells = tuple(cell for cell in tuning.plan.cells if cell.length == tuning.length)
+    plan = replace(tuning.plan, cells=cells)
+    work = plan.work(set())
+    held = len(tuning.split.held) / (len(tuning.split.search) + len(tuning.split.held))
+    times = trials * (1 - held) + held + len(tuning.closed)  # of all documents
+    tokens = estimate(plan, set()).tokens / len(work) * times
+    seconds = before(plan, work, machine).seconds_left()
+    return round(tokens), None if seconds is None else seconds / len(work) * times
+
+
+def _searched(tuning: Tuning, space: Space, trials: int) -> tuple[Trial, str]:
+    """Search, then measure the best trial on what was held out; return it and its label."""
+    with _Showing(tuning, trials) as showing:
+        tuning.watching, tuning.told = showing.watching, showing.told
+        found = best_of(tuning.run(space, trials, tuning.plan.spec.seed))
+        return found, tuning.hold_out(found)
+
+
+class _Showing:
+    """Shows trials done, the best so far and the time left; in a log a line a generation."""
+
+    def __init__(self, tuning: Tuning, trials: int) -> None:
+        """Show nothing yet."""
+        split, closed = tuning.split, len(tuning.closed)
+        windows = len(tuning.plan.cells[0].questions) / (len(split.search) + len(split.held))
+        samples = (trials + closed) * len(split.search) + (1 + closed) * len(split.held)
+        self.trials = trials
+        self.bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=20),
+            TimeRemainingColumn(),
+            console=err,
+            disable=not err.is_terminal,
+        )
+        self.entry = self.bar.add_task("Loading the weights", total=samples * windows)
+
+    def __enter__(self) -> _Showing:
+        """Begin to show."""
+        self.bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop, in any way."""
+        self.bar.stop()
+
+    @contextmanager
+    def watching(self, _: Sequence[Batch]) -> Iterator[Watch]:
+        """Count samples."""
+        yield self._sample
+
+    def _sample(self, item: Item, record: dict[str, Any]) -> None:
+        if self.bar.tasks[0].description == "Loading the weights":
+            self.bar.update(self.entry, description="The closed-form methods")
+        self.bar.advance(self.entry)
+        if record["status"] != "ok":
+            err.print(f"{item.cell.scaling}, {item.question.unit}: {record['status']}")
+
+    def told(self, done: Sequence[Trial]) -> None:
+        """Show the best of so many trials."""
+        best = min(done, key=lambda trial: trial.score)
+        text = f"{len(done)}/{self.trials} trials; best: {best.method}, {perplexity(best.score)}"
+        room = max(err.width - 40, 20)
+        self.bar.update(self.entry, description=text[:room])
+        if not err.is_terminal:
+            err.print(text, soft_wrap=True)
+
+
+@contextmanager
+def _unwatched(_: Sequence[Batch]) -> Iterator[Watch]:
+    """Show nothing."""
+    yield lambda *_: None
+
+
+def _conclude(
+    tuning: Tuning, table: Sequence[telling.Row], told: Sequence[str], path: Path
+) -> None:
+    """Print the sentences, the table, the files and what to do next."""
+    screen.print(" ".join(told), soft_wrap=True)
+    shown = telling.shown(tuning, table)
+    printed = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
+    for place, name in enumerate(shown.columns):
+        printed.add_column(str(name), justify="right" if place else "left", overflow="fold")
+    for row in shown.itertuples(index=False):
+        printed.add_row(*map(str, row))
+    screen.print(printed)
+    screen.print(f"Files: {path} {telling.report(tuning, table, told)}", soft_wrap=True)
+    spec = tuning.plan.spec
+    docs = f" --docs {shlex.quote(spec.docs)}" if isinstance(spec.docs, str) else ""
+    screen.print(
+        f"Next, its price inside the window: ropewalk run --model {shlex.quote(spec.model)}{docs} "
+        f"--scaling none {table[1].scaling} {path} --length 1x {tuning.length}",
+        soft_wrap=True,
+    )

@@ -1,0 +1,1 @@
+"""Search the options of a method, or free factors of its channels."""

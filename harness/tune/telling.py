@@ -1,0 +1,153 @@
+"""What a search found: a file that ``--scaling`` reads, a table, and what to make of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.replacing import replacing
+from harness.reports.stats.paired import Difference
+from harness.reports.writing.tables import page
+from harness.tune.losses import difference, score
+from harness.tune.search import Trial
+from harness.tune.tuning import Tuning
+
+FOUND, REPORT = "found.json", "tune.md"
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method: its losses in nats a target on both halves, and its difference there."""
+
+    scaling: str
+    search: float
+    held: float
+    on_search: Difference | None = None
+    on_held: Difference | None = None
+
+
+def rows(tuning: Tuning, label: str) -> list[Row]:
+    """Return the found method, then the closed-form ones, the best on the search documents first.
+
+    The differences are from that best one, and None for itself and where one has no number.
+    """
+    halves = (tuning.split.search, tuning.split.held)
+    every = {
+        name: [tuning.losses(name, units) for units in halves] for name in (label, *tuning.closed)
+    }
+    order = sorted(tuning.closed, key=lambda name: score(every[name][0]))
+    made = []
+    for name in (label, *(name for name in order if name != label)):
+        pairs = zip(every[name], every[order[0]], strict=True)
+        apart = [difference(one, best) if one and best else None for one, best in pairs]
+        search, held = (score(one) for one in every[name])
+        told = apart if name != order[0] else [None, None]
+        made.append(Row(name, search, held, *told))
+    return made
+
+
+def write(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> Path:
+    """Write found.json, which ``--scaling`` reads, and return its path."""
+    path = tuning.folder / FOUND
+    inner = Path(found.method)
+    whole: Table = (
+        json.loads(inner.read_text(encoding="utf-8"))
+        if inner.suffix == ".json"
+        else {"scaling": found.method}
+    )
+    whole |= {
+        "model": tuning.plan.checkpoint.name,
+        "length": tuning.length,
+        "task": tuning.plan.tasks[0].label,
+        "minimised": f"loss of the {tuning.kind}, nats each",
+        "trials": trials,
+        "search": table[0].search,
+        "held_out": table[0].held,
+    }
+    with replacing(path) as new:
+        new.write((json.dumps(whole, indent=1) + "\n").encode())
+    return path
+
+
+def shown(tuning: Tuning, table: Sequence[Row]) -> pd.DataFrame:
+    """Return the table as texts."""
+    best = table[1].scaling
+    name = {"targets": "perplexity", "key tokens": "perplexity of key tokens"}
+    metric = name.get(tuning.kind, "perplexity of the answers")
+    return pd.DataFrame(
+        {
+            "scaling": row.scaling,
+            f"{metric}, search": perplexity(row.search),
+            "held out": perplexity(row.held),
+            f"less {best}, search": _signed(row.on_search, ends=False),
+            f"less {best}, held out [95 %]": _signed(row.on_held),
+        }
+        for row in table
+    )
+
+
+def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> list[str]:
+    """Say what was found, whether it holds on held-out documents, and how much of it is lost."""
+    first, best = table[0], table[1].scaling
+    units = "trials" if tuning.kind == "answers" else "documents"
+    searched, held = len(tuning.split.search), len(tuning.split.held)
+    told = [
+        f"{found.method} is the best of {trials} points, number {found.number}, on {searched} "
+        f"{units}."
+    ]
+    if first.on_held is None or first.on_search is None:
+        return [*told, f"It or {best} has no number on all of them: nothing is compared."]
+    gains = [apart.value for apart in (first.on_search, first.on_held)]
+    low, high = first.on_held.interval()
+    told.append(
+        f"There its perplexity is {_apart(gains[0])} that of {best}, the best closed-form method "
+        f"there; on the {held} {units} held out it is {_signed(first.on_held)}. The gap between "
+        f"the two is {100 * abs(gains[1] - gains[0]):.1f} points."
+    )
+    if low is None or high is None:
+        told.append(f"{held} {units} are too few for an interval.")
+    elif high < 0:
+        told.append(f"On what it has not seen, the search beats {best}.")
+    elif low > 0:
+        told.append(f"On what it has not seen, {best} is better: the search does not pay.")
+    else:
+        told.append(f"On what it has not seen, the two are not distinguished: {best} will do.")
+    return told
+
+
+def report(tuning: Tuning, table: Sequence[Row], told: Sequence[str]) -> Path:
+    """Write the page with the sentences and the table, and return its path."""
+    path = tuning.folder / REPORT
+    title = f"{tuning.plan.tasks[0].label} at {tuning.length} tokens"
+    with replacing(path) as new:
+        new.write(page([({title: shown(tuning, table)}, told)]).encode())
+    return path
+
+
+def perplexity(nats: float) -> str:
+    """Return a loss in nats a target as a perplexity."""
+    return f"{math.exp(min(nats, 700.0)):.4g}" if math.isfinite(nats) else "no number"
+
+
+def _apart(value: float) -> str:
+    """Return "1.4 % below"."""
+    return f"{100 * abs(value):.1f} % {'below' if value < 0 else 'above'}"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:+.1f} %".replace("-", "−")
+
+
+def _signed(found: Difference | None, *, ends: bool = True) -> str:
+    if found is None:
+        return ""
+    low, high = found.interval()
+    around = f" [{_percent(low)}, {_percent(high)}]" if ends and None not in (low, high) else ""  # type: ignore[arg-type]
+    return f"{_percent(found.value)}{around}"

@@ -1,0 +1,206 @@
+"""``ropewalk tune`` from the command line: a run like any other, decided on held-out documents."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import UserError
+from harness.plugins import ROOT, load
+from harness.runs.store import read_run
+from harness.sweep import measure
+from harness.sweep.parse import parse
+from harness.sweep.plan import Plan, make_plan
+from harness.tune.losses import Split, kind_of
+from tests.command_line import Outcome, Ropewalk, samples
+
+TASK = "perplexity:tail=16"
+
+
+@pytest.fixture
+def tune(ropewalk: Ropewalk, tiny: Path, docs: Path) -> Callable[..., Outcome]:
+    """Return a small search: 12 methods in all, one document to search and two held out."""
+
+    def call(folder: Path, *switches: str, **changes: Sequence[str]) -> Outcome:
+        flags = {
+            "model": [str(tiny)], "docs": [str(docs)], "length": ["2x"], "task": [TASK],
+            "against": ["pi", "ntk"], "trials": ["9"], "out": [str(folder)], **changes,
+        }  # fmt: skip
+        return ropewalk("tune", *switches, *(
+            word for flag, values in flags.items() for word in (f"--{flag}", *values)
+        ))  # fmt: skip
+
+    return call
+
+
+Tune = Callable[..., Outcome]
+
+
+def plan_of(tiny: Path, docs: Path, task: str) -> Plan:
+    given = {"model": str(tiny), "docs": str(docs), "scaling": "none", "length": "8x", "task": task}
+    return make_plan(parse(None, given))
+
+
+def test_a_search_is_a_run_whose_found_method_scaling_reads(
+    tune: Tune, ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """The screen says what is searched before and what was found after; the files are a run's."""
+    folder = tmp_path / "out"
+    done = tune(folder)
+    assert done.status == 0, done.err
+    for told in ("Searching yarn: factor=1..8 (log), beta_fast=4..128 (log), beta_slow=0.1..4",
+                 "9 trials and 3 closed-form methods (pi, ntk, yarn) at 128 tokens",
+                 "on 1 documents; 2 are held out", "Cost: about "):  # fmt: skip
+        assert told in done.err
+    for told in ("is the best of 9 points", "The gap between the two is", "too few for an interval",
+                 "Next, its price inside the window: ropewalk run"):  # fmt: skip
+        assert told in " ".join(done.out.split())
+    found = json.loads((folder / "found.json").read_text())
+    record = read_run(folder)
+    assert list(record["methods"])[:3] == ["pi", "ntk", "yarn"]
+    assert len(record["methods"]) == 12
+    assert found["scaling"] in record["methods"]
+    assert "| scaling" in (folder / "tune.md").read_text()
+    # 12 methods on one document; then the closed forms and the found one on two more.
+    assert len(samples(folder)) == 12 + 4 * 2
+    again = ropewalk("run", "--model", tiny, "--docs", docs, "--task", TASK, "--length", "2x",
+                     "--scaling", folder / "found.json", "--out", tmp_path / "again")  # fmt: skip
+    assert again.status == 0
+    losses = [sample["value"] / sample["weight"] for sample in samples(tmp_path / "again").values()]
+    assert math.fsum(losses) == pytest.approx(found["search"] + 2 * found["held_out"])
+
+
+def test_a_search_that_was_interrupted_is_the_same(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after 7 samples and begun again: the same trials, samples, and found method."""
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    assert tune(whole).status == 0
+    own, left = measure.append, iter(range(7))
+
+    def append(*given: Any) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        own(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(measure, "append", append)
+        stopped = tune(torn)
+    assert stopped.status == 130
+    assert "The same command continues" in stopped.err
+    assert len(samples(torn)) == 7
+    assert tune(torn).status == 0
+    assert samples(torn) == samples(whole)
+    for file in ("found.json", "tune.md"):
+        assert (torn / file).read_text() == (whole / file).read_text()
+    assert read_run(torn)["methods"] == read_run(whole)["methods"]
+
+
+@pytest.mark.parametrize("given", ["spline:knots=4", "channels"])
+def test_free_factors_are_found(tune: Tune, given: str, tmp_path: Path) -> None:
+    """The found file is a table of LongRoPE's factors, one a channel, that a server reads too."""
+    folder = tmp_path / "out"
+    done = tune(folder, scaling=[given])
+    assert done.status == 0, done.err
+    found = json.loads((folder / "found.json").read_text())
+    assert found["short_factor"] == [1.0] * 8
+    assert found["long_factor"] == sorted(found["long_factor"])
+    assert load("method", str(folder / "found.json")).label == "found"
+
+
+def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -> None:
+    """Trials of a pass key are split, and the perplexity is that of the answers."""
+    done = tune(tmp_path, task=["passkey:depths=2,trials=2"], length=["4x"], trials=["2"])
+    text = " ".join(done.out.split())
+    assert "perplexity of the answers" in text, done.err
+    assert "on the 2 trials held out" in text
+
+
+def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> None:
+    """It reads its own two windows for them; random weights may make no token clear, and say so."""
+    done = tune(tmp_path, "--key-tokens", task=["perplexity:tail=8"], trials=["2"])
+    told = " ".join((done.out + done.err).split())
+    assert "perplexity of key tokens" in told or "no target is a key token" in told
+    measured = {(s["length"], s["frequencies"]) for s in samples(tmp_path).values()}
+    assert {length for length, _ in measured} == {16, 64, 128}
+    assert len({sign for length, sign in measured if length < 128}) == 1
+
+
+def test_a_task_without_a_loss_is_refused(tiny: Path, docs: Path) -> None:
+    """Of what is generated no answer has a probability; key tokens need the losses of tail."""
+    assert kind_of(plan_of(tiny, docs, TASK), key_tokens=True) == "key tokens"
+    with pytest.raises(UserError, match="form=argmax"):
+        kind_of(plan_of(tiny, docs, "niah"), key_tokens=False)
+    with pytest.raises(UserError, match="protocol tail"):
+        kind_of(plan_of(tiny, docs, "perplexity:protocol=prefix"), key_tokens=True)
+
+
+def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) -> None:
+    """One of every two neighbours is drawn by the seed; of one document nothing can be held out."""
+    plan = plan_of(tiny, docs, "passkey:depths=3,trials=4")
+    drawn = {Split.of(plan, seed).search for seed in range(4)}
+    assert len(drawn) > 1
+    for seed in range(4):
+        split = Split.of(plan, seed)
+        assert (len(split.search), len(split.held)) == (6, 6)
+        assert not split.search & split.held
+        assert {name[:10] for name in split.search} == {"depth 0.00", "depth 0.50", "depth 1.00"}
+    shutil.copy(docs / "document-0.txt", tmp_path)
+    with pytest.raises(UserError, match="two documents"):
+        Split.of(plan_of(tiny, tmp_path, TASK), 0)
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"scaling": ["yarn", "ntk"]}, "one --scaling"),
+        ({"length": ["1x", "2x"]}, "one --length"),
+        ({"trials": ["0"]}, "one trial or more"),
+        ({"scaling": ["none"]}, "no option with a range"),
+        ({"against": ["yarm"]}, "no method is called 'yarm'"),
+        ({"scaling": ["spline:knots=3"]}, "should be 4 to 6"),
+    ],
+)
+def test_a_mistake_is_one_sentence(
+    tune: Tune, more: dict[str, list[str]], told: str, tmp_path: Path
+) -> None:
+    """With exit status 2, and before anything is written."""
+    done = tune(tmp_path / "out", **more)
+    assert done.status == 2
+    assert told in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:
+    """It says what is searched, by what, and the cost."""
+    done = tune(tmp_path / "out", "--dry-run")
+    assert (done.status, (tmp_path / "out").exists()) == (0, False)
+    assert "Cost: about" in done.err
+
+
+@pytest.mark.slow
+def test_the_base_that_a_model_was_trained_with_is_found(
+    ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    """The reference model with a config that says 500 for its base: the search finds 10000.
+
+    Inside the trained window, where the base of training is the best.
+    """
+    model = tmp_path / "model"
+    shutil.copytree(ROOT / "harness/model/reference", model)
+    config = json.loads((model / "config.json").read_text())
+    config["rope_parameters"]["rope_theta"] = 500.0
+    (model / "config.json").write_text(json.dumps(config))
+    done = ropewalk("tune", "--model", model, "--docs", "embedded:count=6", "--length", "1x",
+                    "--task", "perplexity:tail=192", "--scaling", "abf:base=300..300000",
+                    "--against", "none", "--trials", 24, "--out", tmp_path / "out")  # fmt: skip
+    assert done.status == 0, done.err
+    found = load("method", str(tmp_path / "out/found.json")).options["base"]
+    assert 10_000 / 1.6 < found < 10_000 * 1.6
+    assert "On what it has not seen, the search beats abf" in " ".join(done.out.split())

@@ -1,0 +1,168 @@
+"""What is searched, and the search itself, on objectives whose optimum is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.errors import UserError
+from harness.plugins import entry, load
+from harness.tune.factors import broken, is_free, joined, of_factors
+from harness.tune.search import Trial, search
+from harness.tune.space import Space, of_options
+from scaling import yarn
+from scaling._types import Frequencies, Rope
+
+ROPE = Rope(32, 10_000.0, 256)
+
+
+def bowl(optimum: Sequence[float]) -> tuple[Space, Callable[[Sequence[Trial]], list[Trial]]]:
+    """Return a space whose methods are points, and a measure that is least at one of them."""
+    space = Space("a bowl", (0.5,) * len(optimum), lambda x, _: ",".join(f"{v:.17g}" for v in x))
+
+    def measure(some: Sequence[Trial]) -> list[Trial]:
+        points = [[float(text) for text in trial.method.split(",")] for trial in some]
+        told = zip(some, points, strict=True)
+        return [
+            replace(trial, score=sum((a - b) ** 2 for a, b in zip(x, optimum, strict=False)))
+            for trial, x in told
+        ]
+
+    return space, measure
+
+
+@pytest.mark.parametrize("optimum", [(0.8,), (0.1, 0.9), (0.3, 0.6, 0.2, 0.75)])
+def test_a_planted_optimum_is_recovered(optimum: tuple[float, ...]) -> None:
+    """Of one number, which CMA-ES does not take, as of several."""
+    space, measure = bowl(optimum)
+    done = search(space, 300, 0, measure)
+    assert [trial.number for trial in done] == list(range(1, 301))
+    best = min(done, key=lambda trial: trial.score)
+    found = [float(text) for text in best.method.split(",")][: len(optimum)]
+    assert found == pytest.approx(optimum, abs=0.02)
+
+
+def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
+    """Given the stored scores again it asks for the same points, bit for bit, then for new ones.
+
+    Also where trials have no number.
+    """
+    space, measure = bowl((0.2, 0.7))
+
+    def holed(some: Sequence[Trial]) -> list[Trial]:
+        return [replace(t, score=math.inf) if t.number % 5 == 0 else t for t in measure(some)]
+
+    whole = search(space, 40, 3, holed)
+    stored = {trial.method: trial.score for trial in search(space, 25, 3, holed)}
+    asked: list[str] = []
+
+    def remembered(some: Sequence[Trial]) -> list[Trial]:
+        new = [trial for trial in some if trial.method not in stored]
+        asked.extend(trial.method for trial in new)
+        fresh = {trial.number: trial for trial in holed(new)}
+        return [fresh.get(t.number) or replace(t, score=stored[t.method]) for t in some]
+
+    assert search(space, 40, 3, remembered) == whole
+    assert asked == [trial.method for trial in whole[25:]]
+    assert search(space, 40, 4, holed) != whole
+
+
+def test_a_method_is_searched_where_its_options_say() -> None:
+    """yarn: three, at the ends of the cube what their annotations declare; factor in stretches."""
+    space = of_options("yarn", ROPE, 1024)
+    ends = [space.method([x] * 3, 1) for x in (0.0, 1.0)]
+    assert ends == ["yarn:factor=2,beta_fast=4,beta_slow=0.1",
+                    "yarn:factor=16,beta_fast=128,beta_slow=4"]  # fmt: skip
+    assert space.default == "yarn"
+    assert space.method(space.start, 1).endswith("beta_fast=32,beta_slow=1")
+
+
+def test_given_ranges_are_searched_alone() -> None:
+    """LOW..HIGH in place of a value; what has a value keeps it, whole numbers stay whole."""
+    space = of_options("yarn:factor=4,beta_fast=16..64", ROPE, 1024)
+    assert len(space.start) == 1
+    assert space.method([0.5], 1) == "yarn:factor=4,beta_fast=32"
+    assert space.default == "yarn:factor=4"
+    assert of_options("yarn:attention_factor=1..1.5", ROPE, 1024).method([0.5], 1) == (
+        "yarn:attention_factor=1.25"
+    )
+    windows = of_options("self_extend", ROPE, 1024)
+    assert [windows.method([x], 1) for x in (0, 1)] == ["self_extend:window=4",
+                                                        "self_extend:window=192"]  # fmt: skip
+    assert of_options("jet_long:window=1..9", ROPE, 1024).method([0.5], 1) == "jet_long:window=3"
+
+
+def test_a_users_method_declares_its_own(tmp_path: Path) -> None:
+    """By the same annotation, and any method by LOW..HIGH."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from typing import Annotated\nfrom scaling import Frequencies, Range, Rope\n"
+        "def frequencies(rope: Rope, length: int, *, kept: Annotated[float, Range(0.2, 0.6)] = 0.4,"
+        " more: float = 1.0) -> Frequencies:\n    return Frequencies(rope.inv_freq() * kept)\n"
+    )
+    space = of_options(str(mine), ROPE, 512)
+    assert space.method(space.start, 1) == f"{mine}:kept=0.4"
+    assert space.method([1.0], 1) == f"{mine}:kept=0.6"
+    assert of_options(f"{mine}:more=1..100", ROPE, 512).method([0.5], 1) == f"{mine}:more=10"
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ("none", "no option with a range"),
+        ("yarn:factor=4,beta_fast=32,beta_slow=1", "no option with a range"),
+        ("yarn:beta=1..2", "has no option 'beta'"),
+        ("yarn:beta_fast=64..8", "is no range"),
+        ("yarn:beta_fast=..8", "should be a valid number"),
+        ("yarn:ramp=1..2", "ramp is no number"),
+        ("yarm", "no method is called 'yarm'"),
+        ("spline:knots=9", "should be 4 to 6"),
+        ("spline:nots=5", "did you mean 'knots'"),
+        ("channels:knots=5", "has no option 'knots'"),
+    ],
+)
+def test_what_cannot_be_searched_is_refused(given: str, words: str, tmp_path: Path) -> None:
+    """In a sentence, before anything is measured."""
+    begin = yarn.frequencies(ROPE, 1024)
+    with pytest.raises(UserError, match=words):
+        _ = (of_factors(given, ROPE, 1024, begin, tmp_path) if is_free(given)
+             else of_options(given, ROPE, 1024))  # fmt: skip
+
+
+def test_factors_inside_the_window_are_refused(tmp_path: Path) -> None:
+    """There a table of LongRoPE is the model itself."""
+    with pytest.raises(UserError, match="beyond the trained window"):
+        of_factors("channels", ROPE, 256, yarn.frequencies(ROPE, 256), tmp_path)
+
+
+def test_rising_shares_are_their_own_numbers_again() -> None:
+    """The independent numbers of a rising curve give it back."""
+    shares = [0.0, 0.1, 0.1, 0.5, 0.98]
+    assert joined(broken(shares)) == pytest.approx(shares)
+    assert np.all(np.diff(joined(np.random.default_rng(0).random(20).tolist())) >= 0)
+
+
+@pytest.mark.parametrize("given", ["spline:knots=4", "spline", "channels"])
+def test_a_point_of_factors_is_a_file_that_a_run_reads(given: str, tmp_path: Path) -> None:
+    """It begins near the method it is given, rises with the channel, and is 1 in the window."""
+    begin = yarn.frequencies(ROPE, 1024)
+    space = of_factors(given, ROPE, 1024, begin, tmp_path / "factors")
+    plugin = load("method", space.method(space.start, 7))
+    assert plugin.label == "trial_007"
+
+    def at(length: int) -> Frequencies:
+        found = entry(plugin.module, "method")(ROPE, length, **plugin.arguments)
+        assert isinstance(found, Frequencies)
+        return found
+
+    assert at(256).fingerprint == Frequencies(ROPE.inv_freq()).fingerprint
+    factors = (ROPE.inv_freq() / at(1024).inv_freq).numpy()
+    assert np.all(np.diff(factors) >= -1e-6)
+    wanted = (ROPE.inv_freq() / begin.inv_freq).numpy()
+    assert factors == pytest.approx(wanted, rel=1e-5 if given == "channels" else 0.6)
+    assert factors[[0, -1]] == pytest.approx(wanted[[0, -1]], rel=1e-5)
