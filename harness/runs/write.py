@@ -151,6 +151,9 @@ def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     }  # fmt: skip
     files = [folder / f"{name}{suffix}" for suffix in FIGURES]
     with drawing():
+        figure.set_dpi(DOTS_PER_INCH)
+        figure.draw_without_rendering()  # which lays it out, once for all formats
+        figure.set_layout_engine("none")
         for file in files:
             meta = dateless[file.suffix]
             with replacing(file) as new:

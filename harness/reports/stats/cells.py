@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable
 
 import pandas as pd
@@ -18,8 +19,13 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     Models, tasks and scalings keep their order of appearance, lengths rise. Raises ValueError
     when one cell comes with two scores, as from two runs that differ in what the labels leave out.
     """
-    rows = [_cell(samples) for _, samples in frame.groupby(CELL, sort=False)]
-    table = pd.DataFrame(rows, columns=COLUMNS)
+    measured_first = frame.iloc[frame["score"].isna().to_numpy().argsort(kind="stable")]
+    facts = measured_first.drop_duplicates(CELL)
+    _check_one_score(frame[frame["score"].notna()])
+    statuses = frame.groupby(CELL, sort=False)["status"].agg(_summary)
+    table = statuses.index.to_frame(index=False).merge(facts, on=CELL).reindex(columns=COLUMNS)
+    table["relative_length"] = table["length"] / table["trained_length"]
+    table["status"] = statuses.to_numpy()
     table["n"] = table["n"].astype("Int64")
     return table.sort_values(CELL, key=_rank, ignore_index=True)
 
@@ -42,28 +48,28 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     return kept.assign(scaling=kept["scaling"].map(labels))
 
 
-def _cell(samples: pd.DataFrame) -> dict[str, object]:
-    """Return one row of the table."""
-    measured = samples[samples["score"].notna()]
-    facts = (measured if len(measured) else samples).iloc[0]
-    if measured["score"].nunique() > 1:
-        cell = ", ".join(f"{name} {facts[name]}" for name in CELL)
-        scores = ", ".join(f"{score:g}" for score in measured["score"].unique())
-        runs = ", ".join(measured["run"].unique())
-        message = f"{cell} has several scores ({scores}) in {runs}; report these runs apart"
-        raise ValueError(message)
-    relative = facts["length"] / facts["trained_length"]
-    status = _summary(samples["status"])
-    return {**facts.reindex(COLUMNS), "relative_length": relative, "status": status}
+def _check_one_score(measured: pd.DataFrame) -> None:
+    """Raise ValueError for the first cell that has several scores."""
+    different = measured.drop_duplicates([*CELL, "score"])
+    again = different[different.duplicated(CELL)]
+    if again.empty:
+        return
+    facts = again.iloc[0]
+    samples = measured[(measured[CELL] == facts[CELL]).all(axis=1)]
+    cell = ", ".join(f"{name} {facts[name]}" for name in CELL)
+    scores = ", ".join(f"{score:g}" for score in samples["score"].unique())
+    runs = ", ".join(samples["run"].unique())
+    message = f"{cell} has several scores ({scores}) in {runs}; report these runs apart"
+    raise ValueError(message)
 
 
 def _summary(statuses: pd.Series[str]) -> str:
     """Return the one status all samples have, or how many have which."""
-    counts = statuses.value_counts(sort=False)
+    counts = Counter(statuses)
     if len(counts) == 1:
-        return str(counts.index[0])
+        return str(statuses.iloc[0])
     others = [f"{count} {status}" for status, count in counts.items() if status != "ok"]
-    return ", ".join([f"{counts.get('ok', 0)} of {counts.sum()} ok", *others])
+    return ", ".join([f"{counts['ok']} of {len(statuses)} ok", *others])
 
 
 def _rank(column: pd.Series[str]) -> pd.Series[int]:

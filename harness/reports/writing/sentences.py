@@ -69,7 +69,9 @@ def listed(names: Sequence[str], *, last: str = "and") -> str:
 
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with None for what is missing."""
-    rows: list[dict[str, Any]] = (
-        table.astype(object).where(table.notna(), None).to_dict("records")  # type: ignore[assignment]
-    )
-    return rows
+    columns = [
+        [None if gone else value for value, gone in zip(of.astype(object), of.isna(), strict=True)]
+        for _, of in table.items()
+    ]
+    names = [str(name) for name in table]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
