@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.hub_server import ENDPOINT
 
@@ -22,16 +24,23 @@ os.environ |= {
 }
 
 import pytest
-import torch
+from hypothesis import HealthCheck, settings
 
 from harness import plugins
 from harness.cli.app import main
-from harness.model.checkpoint import Checkpoint, open_checkpoint
-from harness.model.weights import load_weights
-from harness.runs import write
+from tests import runs
 from tests.command_line import MANY, Outcome, Ropewalk, sweep
-from tests.tiny import save_tiny
 
+# What takes seconds to import is imported where it is used: a process that only hands out tests,
+# as that of ``pytest -n``, waits for none of it.
+if TYPE_CHECKING:
+    from harness.model.checkpoint import Checkpoint
+
+# How long an example takes says how busy the machine is, and nothing of the property.
+settings.register_profile(
+    "busy", deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("busy")
 WORDS = [
     "rope",
     "walk",
@@ -49,30 +58,30 @@ WORDS = [
 ]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Compute on one thread: the same bits on every machine, and no fight for cores."""
-    del config
-    torch.set_num_threads(1)
-
-
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with slow tests first, so that two processes end together."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
 
+def pytest_collection_finish() -> None:
+    """Leave what is imported out of later collections of garbage: each would take long."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _few_reports() -> Iterator[None]:
-    """Let a run in this process write two reports: all of them take longer than a tiny sweep."""
+    """Let a run in this process write one report: all of them take longer than a tiny sweep."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "names", lambda _: ["best", "scores"])
+        patch.setattr("harness.runs.write.names", lambda _: ["scores"])
         yield
 
 
 @pytest.fixture
 def every_report(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a run in this process write every report, as it does for a user."""
-    monkeypatch.setattr(write, "names", plugins.names)
+    monkeypatch.setattr("harness.runs.write.names", plugins.names)
 
 
 @pytest.fixture(scope="session")
@@ -81,6 +90,8 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     folders: dict[str, Path] = {}
 
     def of(family: str) -> Path:
+        from tests.tiny import save_tiny
+
         if family not in folders:
             folders[family] = save_tiny(tmp_path_factory.mktemp("models") / family, family)
         return folders[family]
@@ -108,6 +119,9 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference() -> tuple[Checkpoint, Any]:
     """Return the embedded checkpoint and its model, float32 on the CPU."""
+    from harness.model.checkpoint import open_checkpoint
+    from harness.model.weights import load_weights
+
     opened = open_checkpoint(
         "reference", revision=None, dtype="float32", device="cpu",
         trust_remote_code=False, allow_pickle=False,
@@ -136,3 +150,15 @@ def many(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
         main(sweep(tiny, docs, folder, **MANY))
     assert not ended.value.code
     return folder
+
+
+@pytest.fixture(scope="session")
+def small(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a run of three samples that nothing disturbed."""
+    return runs.sweep(tiny, docs, tmp_path_factory.mktemp("runs") / "small")
+
+
+@pytest.fixture
+def run(small: Path, tmp_path: Path) -> Path:
+    """Return a copy of a small run, to be changed."""
+    return Path(shutil.copytree(small, tmp_path / "run"))

@@ -7,10 +7,11 @@ code (``apply_rotary_pos_emb`` and its own rotary module), pair by pair, and the
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from unittest.mock import patch
 
@@ -46,6 +47,24 @@ class Naive:
     per_type: bool
     asked: list[Any] = field(default_factory=list)
 
+    @cached_property
+    def layout(self) -> str:
+        """Return how the model's own rotary module lays the angles of its channel pairs out."""
+        pairs, layer = len(self.bands.frequencies.inv_freq), {}
+        if self.per_type:
+            layer = {"layer_type": FULL}
+        marked = Frequencies(torch.linspace(0.0, 1.0, pairs))
+        table = torch.ones(1, pairs, dtype=torch.float64)
+        cos = PatchedRotary(self.rotary, marked)(table, torch.ones(1, 1), **layer)[0][0, 0]
+        if len(cos) == pairs:
+            return "once"
+        return "halves" if torch.equal(cos[:pairs], cos[pairs:]) else "neighbours"
+
+    @cached_property
+    def pairs(self) -> Pairs:
+        """Return the pairs that are met at the bands' own length."""
+        return positions(self.bands, self.bands.length)
+
     def unrotated(self, q: Any, k: Any, cos: Any, sin: Any, *args: Any, **kwargs: Any) -> Any:
         """Stand in for apply_rotary_pos_emb: layers whose rotary is at rest rotate later."""
         if bool((sin != 0).any()):
@@ -66,36 +85,38 @@ class Naive:
 
     def laid(self, table: torch.Tensor) -> torch.Tensor:
         """Lay a table ``(tokens, pairs)`` out as the model's own rotary module lays out its own."""
-        pairs, layer = table.shape[1], {"layer_type": FULL} if self.per_type else {}
-        marked = Frequencies(torch.linspace(0.0, 1.0, pairs))
-        cos = PatchedRotary(self.rotary, marked)(table, torch.ones(1, 1), **layer)[0][0, 0]
-        if len(cos) == pairs:
-            return table
-        doubled = torch.equal(cos[:pairs], cos[pairs:])
-        return torch.cat((table, table), 1) if doubled else table.repeat_interleave(2, 1)
+        if self.layout == "halves":
+            return torch.cat((table, table), 1)
+        return table if self.layout == "once" else table.repeat_interleave(2, 1)
+
+    def met(self, m: int, window: int | None, *, moved: bool) -> Iterable[list[int]]:
+        """Return the keys that a query meets, those of one band together."""
+        groups: dict[int, list[int]] = {}
+        for n in range(m + 1):
+            if window is None or n > m - window:
+                if not moved:
+                    groups.setdefault(0, []).append(n)
+                elif (m, n) in self.pairs:
+                    groups.setdefault(id(self.pairs[m, n][1]), []).append(n)
+        return groups.values()
 
     def attend(self, module: Any, q: Any, k: Any, v: Any, *_: Any, **kwargs: Any) -> Any:
         """Stand in for eager_attention_forward."""
         asked = self.asked.pop() if self.asked else None
         length, window = q.shape[2], kwargs.get("sliding_window")
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        pairs = positions(self.bands, length)
+        still: dict[int, torch.Tensor] = {}
         scores = q.new_full((q.shape[1], length, length), -torch.inf)
         for m in range(length):
-            near = [n for n in range(m + 1) if window is None or n > m - window]
-            groups: dict[int, list[int]] = {}
-            for n in near:
-                if asked is None:
-                    groups.setdefault(0, []).append(n)
-                elif (m, n) in pairs:
-                    groups.setdefault(id(pairs[m, n][1]), []).append(n)
-            for keys in groups.values():
+            for keys in self.met(m, window, moved=asked is not None):
                 query, key = q[:, :, [m] * len(keys)], k[:, :, keys]
                 if asked is not None:
-                    band = pairs[m, keys[0]][1]
-                    how, at = band.frequencies, [pairs[m, n][0] for n in keys]
+                    band = self.pairs[m, keys[0]][1]
+                    how, at = band.frequencies, [self.pairs[m, n][0] for n in keys]
                     query = self.moved(query, at, how, asked, band.phase)
-                    key = self.moved(key, [0.0] * len(keys), how, asked)
+                    if id(band) not in still:
+                        still[id(band)] = self.moved(k, [0.0] * length, how, asked)
+                    key = still[id(band)][:, :, keys]
                 scores[:, m, keys] = (query * key).sum(-1)[0]
         scores *= kwargs.get("scaling") or q.shape[-1] ** -0.5
         if self.bands.query_scale is not None and window is None:

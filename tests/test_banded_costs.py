@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -72,7 +72,6 @@ def test_a_base_for_each_query_comes_in_blocks() -> None:
     spans=st.integers(0, 2**30),
     ordered=st.booleans(),
 )
-@settings(deadline=None)
 def test_reach_is_the_largest_relative_position(keys: list[int], spans: int, ordered: bool) -> None:
     """As a loop over every pair finds it, wherever keys are rotated to."""
     maker = torch.Generator().manual_seed(spans)

@@ -107,7 +107,7 @@ def relatives(found: Bands | Frequencies, length: int) -> dict[tuple[int, int], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "options", "formula"), CASES)
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(length=st.integers(1, 150))
 def test_relative_positions_are_the_papers(
     method: Any, options: dict[str, Any], formula: Formula, length: int
@@ -153,7 +153,7 @@ def test_the_group_is_the_least_that_the_rule_allows(length: int, group: int) ->
 
 @pytest.mark.parametrize("method", [leaky_rerope, self_extend])
 @given(length=st.integers(1, 700))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_an_unset_factor_keeps_within_the_window(method: Any, length: int) -> None:
     """No relative position is beyond the trained window, and inside it nothing is changed."""
     found = method.bands(ROPE, length)
@@ -166,7 +166,7 @@ def test_an_unset_factor_keeps_within_the_window(method: Any, length: int) -> No
 
 
 @given(length=st.integers(2, 120), shorter=st.integers(1, 119))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_a_shorter_context_is_the_beginning_of_a_longer(length: int, shorter: int) -> None:
     """Fixed options: the bands at a length are those of a longer one, cut off."""
     shorter = min(shorter, length)

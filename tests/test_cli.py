@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -20,8 +21,10 @@ from transformers import AutoConfig, GPT2Config
 from harness.cli.app import main
 from harness.engine import OutOfMemory
 from harness.plugins import names
-from harness.runs.store import RUN, SAMPLES, writing
+from harness.runs.store import RUN, SAMPLES, append, writing
+from harness.sweep import measure
 from tests import ROOT
+from tests.child import in_child
 from tests.command_line import CELLS, MINE, QUESTIONS, SETTINGS, Ropewalk, samples, sweep
 from tests.tiny import save_tiny, tiny_tokenizer
 
@@ -245,26 +248,22 @@ class TestRun:
         assert last["value"] == samples(whole)[last["cell"], last["question"]]["value"]
 
 
+def run_killed(kept: int, words: list[str]) -> None:
+    """Run a sweep that is killed in the midst of a line after so many samples."""
+    count = iter(range(kept))
+
+    def killed(file: Any, record: Any) -> None:
+        if next(count, None) is None:
+            file.file.write(b'{"cell": "' + record["cell"].encode())
+            os.kill(os.getpid(), signal.SIGKILL)
+        append(file, record)
+
+    measure.append = killed  # type: ignore[attr-defined]
+    main(words)
+
+
 class TestResume:
     """A run that ends before its end goes on where it stopped."""
-
-    KILLED = """
-import os, signal, sys
-from harness.sweep import measure
-from harness.cli.app import main
-left, append = int(sys.argv[1]), measure.append
-
-def killed(file, record):
-    global left
-    if not left:
-        file.file.write(b'{"cell": "' + record["cell"].encode())
-        os.kill(os.getpid(), signal.SIGKILL)
-    left -= 1
-    append(file, record)
-
-measure.append = killed
-main(sys.argv[2:])
-"""
 
     @pytest.mark.slow
     @pytest.mark.parametrize("kept", [0, QUESTIONS - 1])
@@ -279,11 +278,8 @@ main(sys.argv[2:])
     ) -> None:
         """Killed in the middle of a line, the same command gives the undisturbed run's samples."""
         words = sweep(tiny, docs, tmp_path)
-        killed = subprocess.run(
-            [sys.executable, "-c", self.KILLED, str(kept), *words],
-            cwd=ROOT, capture_output=True, check=False,
-        )  # fmt: skip
-        assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
+        killed = in_child(run_killed, kept, words)
+        assert killed.status == -signal.SIGKILL, killed.err
         left = (tmp_path / SAMPLES).read_bytes()
         assert left.count(b"\n") == kept
         assert not left.endswith(b"\n")

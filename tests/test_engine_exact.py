@@ -61,8 +61,8 @@ def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
 
 @pytest.mark.slow
 def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
-    """The same of a trained model over 1200 tokens, on one thread and on two."""
-    questions = asked(1200)
+    """The same of a trained model over 800 tokens, on one thread and on two."""
+    questions = asked(800)
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)

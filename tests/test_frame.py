@@ -18,11 +18,6 @@ from tests.runs import changed, sweep
 from tests.tiny import save_tiny
 
 
-@pytest.fixture
-def run(tiny: Path, docs: Path, tmp_path: Path) -> Path:
-    return sweep(tiny, docs, tmp_path / "run")
-
-
 def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
     """Two of three documents: the score stands, and its status says what it is of."""
     lines = (run / SAMPLES).read_text().splitlines(keepends=True)
@@ -93,7 +88,9 @@ def test_other_documents_are_not_the_same_curve(tiny: Path, run: Path, tmp_path:
         make_frame([run, second])
 
 
-def test_one_label_for_two_settings_is_refused(tiny: Path, docs: Path, tmp_path: Path) -> None:
+def test_one_label_for_two_settings_is_refused(
+    run: Path, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
     """The same cell with another seed or file under one name is not averaged or picked."""
     words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed")
     first, second = (sweep(tiny, docs, tmp_path / seed, *words, seed) for seed in "12")
@@ -103,9 +100,8 @@ def test_one_label_for_two_settings_is_refused(tiny: Path, docs: Path, tmp_path:
         "from scaling.ntk import frequencies  # another method under a known name\n"
     )
     mine = sweep(tiny, docs, tmp_path / "mine", "--scaling", str(tmp_path / "pi.py"))
-    plain = sweep(tiny, docs, tmp_path / "plain")
     with pytest.raises(UserError, match="with other settings or on other documents; report"):
-        make_frame([plain, mine])
+        make_frame([run, mine])
 
 
 def test_samples_of_another_task_version_are_not_scored(run: Path, tmp_path: Path) -> None:
@@ -130,16 +126,14 @@ def test_a_fact_does_not_take_the_place_of_a_column(run: Path) -> None:
 
 
 def test_lengths_measured_on_more_documents_are_not_one_curve(
-    tiny: Path, docs: Path, tmp_path: Path
+    run: Path, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
     """A longer length leaves documents out; joined runs must not hide that on the curve."""
-    short = sweep(tiny, docs, tmp_path / "short", "--length", "2x")
     long = sweep(tiny, docs, tmp_path / "long", "--length", "40x")
     with pytest.raises(UserError, match="are not the same documents or windows"):
-        make_frame([short, long])
-    both = sweep(tiny, docs, tmp_path / "both")
+        make_frame([run, long])
     with pytest.raises(UserError, match="report them apart"):
-        make_frame([changed(both, tmp_path / "cut", drop_one_question), both])
+        make_frame([changed(run, tmp_path / "cut", drop_one_question), run])
 
 
 def drop_one_question(record: dict[str, Any]) -> None:

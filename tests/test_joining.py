@@ -15,7 +15,7 @@ from harness.cli.app import main
 from harness.runs.comparable import reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
-from tests.runs import changed, sweep
+from tests.runs import changed
 
 
 def record(**changes: Any) -> dict[str, Any]:
@@ -61,13 +61,12 @@ def test_what_is_comparable(changes: dict[str, Any], aspects: list[str]) -> None
 
 
 def test_mixed_runs_stand_apart_and_say_so(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Told to, other documents are set beside these, under names of their own, with a note."""
-    first = sweep(tiny, docs, tmp_path / "first")
-    second = changed(first, tmp_path / "second", lambda r: r["documents"]["read"].pop())
+    second = changed(run, tmp_path / "second", lambda r: r["documents"]["read"].pop())
     capsys.readouterr()
-    words = ["report", str(first), str(second), "--report", "scores", "--out", str(tmp_path / "o")]
+    words = ["report", str(run), str(second), "--report", "scores", "--out", str(tmp_path / "o")]
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
@@ -78,15 +77,13 @@ def test_mixed_runs_stand_apart_and_say_so(
     assert "Not comparable: " in capsys.readouterr().out
     page = (tmp_path / "o" / "scores.md").read_text()
     assert "have different documents" in page
-    assert "llama (first)" in page
+    assert "llama (run)" in page
     assert "llama (second)" in page
 
 
-def test_folders_of_one_name_are_told_apart(tiny: Path, docs: Path, tmp_path: Path) -> None:
+def test_folders_of_one_name_are_told_apart(small: Path, tmp_path: Path) -> None:
     """a/run and b/run are two models in a mixed report, not one."""
-    first = sweep(tiny, docs, tmp_path / "a" / "run")
-    second = tmp_path / "b" / "run"
-    shutil.copytree(first, second)
+    first, second = (Path(shutil.copytree(small, tmp_path / name / "run")) for name in "ab")
     told = json.loads((second / RUN).read_text())
     told["seed"] = 9
     (second / RUN).write_text(json.dumps(told))

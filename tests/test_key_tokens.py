@@ -52,7 +52,7 @@ def test_a_small_case_by_hand() -> None:
     assert "2 of 5 scored tokens are key" in sentence
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), drop=st.floats(0.1, 3), most=st.floats(0.1, 5))
 def test_a_naive_loop_over_all_tokens_gives_the_same(seed: int, drop: float, most: float) -> None:
     """exp of the mean loss over the tokens whose loss falls by enough, to a small one."""

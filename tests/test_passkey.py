@@ -44,7 +44,7 @@ def blind(question: Question) -> Answer:
     return Answer((5.0,) * n, (99,) * (n + 1))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     length=st.integers(330, 2000),
     depth=st.floats(0, 1),

@@ -16,7 +16,6 @@ from harness.published.tables import read_table, read_tables
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
 from harness.sweep.sweep_file import bundled
-from tests.runs import sweep
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
           "yarn-table-1", "yarn-table-2"]  # fmt: skip
@@ -127,15 +126,14 @@ def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
 
 
 def test_what_is_not_comparable_is_refused_unless_told(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Another protocol or trained length, an unknown model, and no value in common: a sentence."""
-    run = str(sweep(tiny, docs, tmp_path / "run"))
 
     def compare(*more: str) -> tuple[int, str]:
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
-            main(["compare", run, "--published", *more])
+            main(["compare", str(run), "--published", *more])
         return int(ended.value.code or 0), " ".join(capsys.readouterr().err.split())
 
     status, told = compare("dca")
@@ -145,7 +143,7 @@ def test_what_is_not_comparable_is_refused_unless_told(
     assert "was measured with protocol=overlap, the run with tail" in told
     assert "its model was trained at 4096 tokens, this at 64" in told
     with pytest.raises(SystemExit):
-        main(["compare", run])
+        main(["compare", str(run)])
     assert "was not asked to reproduce a table; name one" in " ".join(
         capsys.readouterr().err.split()
     )
@@ -154,10 +152,9 @@ def test_what_is_not_comparable_is_refused_unless_told(
 
 
 def test_the_command_prints_and_writes_the_comparison(
-    tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against a table of its own value the run agrees, against twice that it does not."""
-    run = sweep(tiny, docs, tmp_path / "run")
     score = float(make_frame([run])["score"].iloc[0])
     own = (
         read_table("dca")

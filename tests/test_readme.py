@@ -59,7 +59,6 @@ def test_the_python_of_the_readme_runs(place: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("every_report")
 def test_every_ropewalk_command_runs(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """In a folder with the files the README names, each command ends with status 0."""
     (place / "mine.py").write_text(blocks("python")[0], encoding="utf-8")

@@ -14,15 +14,10 @@ from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep import reproduce
 from harness.sweep.reproduce import compare, differences
-from tests.runs import changed, sweep
+from tests.runs import changed
 from tests.tiny import save_tiny
 
 Rerun = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(tiny: Path, docs: Path, tmp_path: Path) -> Path:
-    return sweep(tiny, docs, tmp_path / "run")
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def test_a_rotation_keeps_the_norm(family: str, method: str) -> None:
     with heads(family, METHODS[method]) as at:
         start = [part.norm(dim=-1) for part in at(0, 0)]
 
-        @settings(deadline=None, max_examples=10)
+        @settings(max_examples=10)
         @given(first=POSITIONS, second=POSITIONS)
         def hold(first: int, second: int) -> None:
             for part, norm in zip(at(first, second), start, strict=True):
@@ -123,7 +123,7 @@ def test_a_score_depends_on_the_difference_of_positions(family: str, method: str
     frequencies = METHODS[method](rope_of(tiny(family)))
     with heads(family, METHODS[method]) as at:
 
-        @settings(deadline=None, max_examples=10)
+        @settings(max_examples=10)
         @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
         def hold(first: int, second: int, shift: int) -> None:
             shift = min(shift, FARTHEST - max(first, second))
@@ -144,7 +144,7 @@ def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
     """
     with heads(family, lambda rope: Frequencies(HALVING.inv_freq[: rope.rotary_dim // 2])) as at:
 
-        @settings(deadline=None, max_examples=20)
+        @settings(max_examples=20)
         @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
         def hold(first: int, second: int, shift: int) -> None:
             shift = min(shift, FARTHEST - max(first, second))

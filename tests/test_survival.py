@@ -9,65 +9,64 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+from harness.cli.app import main
 from harness.engine import Sizes
 from harness.errors import UserError
 from harness.replacing import replacing
 from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
-from harness.sweep import plan
+from harness.sweep import backend, measure, plan
 from tests import ROOT
+from tests.child import in_child
 from tests.command_line import MANY, Ropewalk, samples, sweep
 from tests.tiny import save_tiny
 
-KILLER = """
-import os, random, signal, sys, time
-from pathlib import Path
-import harness.runs.frame, harness.runs.write, harness.sweep.measure  # once, not in every child
-from harness.cli.app import main
 
-folder, words = Path(sys.argv[1]), sys.argv[2:]
-draw, file, kills, partly = random.Random(7), folder / "samples.jsonl", 0, 0
+def run_and_kill(folder: Path, words: list[str]) -> None:
+    """Run a sweep in children that are killed, till one ends; write kills and its status."""
+    draw, file = Random(7), folder / SAMPLES
+    kills, partly, status = 0, 0, int(signal.SIGKILL)
 
-def size():
-    return file.stat().st_size if file.exists() else 0
+    def size() -> int:
+        return file.stat().st_size if file.exists() else 0
 
-while True:
-    child = os.fork()
-    if not child:
-        try:
-            os.nice(19)  # the parent is to see it measure
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            main(words)
-        except SystemExit as ended:
-            os._exit(int(ended.code or 0))
-        os._exit(99)
-    began, before = time.monotonic(), size()
-    # By the clock, anywhere from planning to reports; or after so many bytes, while it measures.
-    by_clock = draw.random() < 0.15
-    seconds, more = (draw.uniform(0, 0.3), 1e9) if by_clock else (60, draw.uniform(0, 900))
-    pause = draw.uniform(0, 0.002)
-    while True:
-        pid, status = os.waitpid(child, os.WNOHANG)
-        if pid:
-            assert os.WIFEXITED(status), status
-            print(kills, partly, os.WEXITSTATUS(status))
-            sys.exit()
-        if kills < 16 and (time.monotonic() - began > seconds or size() - before > more):
-            time.sleep(pause)
-            os.kill(child, signal.SIGKILL)
-            _, status = os.waitpid(child, 0)
-            if os.WIFEXITED(status):
-                print(kills, partly, os.WEXITSTATUS(status))
-                sys.exit()
+    while status == signal.SIGKILL:
+        began, before = time.monotonic(), size()
+        # By the clock, from planning to reports; or after so many bytes, while it measures.
+        by_clock = draw.random() < 0.15
+        seconds, more = (draw.uniform(0, 0.3), 1e9) if by_clock else (60, draw.uniform(0, 900))
+        pause, child, pid = draw.uniform(0, 0.002), _run(words), 0
+        while not pid:
+            time.sleep(0.0005)
+            pid, status = os.waitpid(child, os.WNOHANG)
+            late = time.monotonic() - began > seconds or size() - before > more
+            if not pid and kills < 16 and late:
+                time.sleep(pause)
+                os.kill(child, signal.SIGKILL)
+                pid, status = os.waitpid(child, 0)
+        if status == signal.SIGKILL:
             kills, partly = kills + 1, partly + (size() > before)
-            break
-        time.sleep(0.0005)
-"""
+    sys.stdout.write(f"{kills} {partly} {os.waitstatus_to_exitcode(status)}")
+
+
+def _run(words: list[str]) -> int:
+    """Run a sweep in a child, slowed down, so that the parent sees it measure."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        os.nice(19)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        main(words)
+    except SystemExit as ended:
+        os._exit(int(ended.code or 0))
+    os._exit(99)
 
 
 @pytest.mark.slow
@@ -76,14 +75,11 @@ def test_kills_at_random_moments_change_no_bit(
 ) -> None:
     """Killed again and again, the same command ends with the undisturbed samples, each once."""
     folder = tmp_path / "run"
-    done = subprocess.run(
-        [sys.executable, "-c", KILLER, str(folder), *sweep(tiny, docs, folder, **MANY)],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    kills, partly, status = map(int, done.stdout.split())
-    assert status == 0, done.stderr
-    assert kills >= 6, done.stdout
-    assert partly >= 4, done.stdout
+    done = in_child(run_and_kill, folder, sweep(tiny, docs, folder, **MANY))
+    kills, partly, status = map(int, done.out.split())
+    assert (done.status, status) == (0, 0), done.err
+    assert kills >= 6, done.out
+    assert partly >= 4, done.out
     assert samples(folder) == samples(many)
     scores = Path("reports") / "scores.csv"
     assert (folder / scores).read_bytes() == (many / scores).read_bytes()
@@ -264,38 +260,28 @@ class TestScreen:
         assert self.ended(words, PYTHONIOENCODING="ascii") == (0, "")
 
 
+def run_limited(mib: int, words: list[str]) -> None:
+    """Run a sweep that may take so much memory beyond the weights."""
+    ready, failures = backend.ready, measure._failures
+
+    def limited(checkpoint: Any) -> Any:
+        model = ready(checkpoint)
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        limit = used + mib * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+        return model
+
+    def freed(*measured: Any) -> Any:  # the reports may take what they like
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        return failures(*measured)
+
+    backend.ready, measure._failures = limited, freed
+    main(words)
+
+
 @pytest.mark.slow
 class TestMemory:
     """Too little memory, made with a limit on the process: tried again, then told, never wrong."""
-
-    LIMITED = """
-import resource, sys
-from pathlib import Path
-from harness.sweep import backend
-from harness.sweep import measure
-from harness.cli.app import main
-more, ready, failures = int(sys.argv[1]) * 2**20, backend.ready, measure._failures
-
-def limited(checkpoint):
-    model = ready(checkpoint)
-    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + more, resource.RLIM_INFINITY))
-    return model
-
-def freed(*measured):  # the reports may take what they like
-    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
-    return failures(*measured)
-
-backend.ready, measure._failures = limited, freed
-main(sys.argv[2:])
-"""
-
-    def run(self, mib: int, words: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        """Run a sweep that may take so much memory beyond the weights."""
-        return subprocess.run(
-            [sys.executable, "-c", self.LIMITED, str(mib), *words],
-            cwd=ROOT, capture_output=True, text=True, check=False,
-        )  # fmt: skip
 
     def test_smaller_chunks_are_tried(
         self, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
@@ -303,8 +289,8 @@ main(sys.argv[2:])
         """What does not fit in the usual chunks is measured in smaller ones, bit for bit."""
         model = save_tiny(tmp_path / "broad", intermediate_size=30_000)
         changes = {"task": ["perplexity:tail=400"], "scaling": ["none"], "length": ["8x"]}
-        done = self.run(250, sweep(model, docs, tmp_path / "poor", **changes))
-        assert done.returncode == 0, done.stderr
+        done = in_child(run_limited, 250, sweep(model, docs, tmp_path / "poor", **changes))
+        assert done.status == 0, done.err
 
         def fail(_: Sizes) -> None:
             pytest.fail("tried again without need")
@@ -320,8 +306,8 @@ main(sys.argv[2:])
         model = save_tiny(tmp_path / "broad", intermediate_size=120_000)
         changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "20x"]}
         words = sweep(model, docs, tmp_path / "run", **changes)
-        done = self.run(150, words)
-        assert done.returncode == 1, done.stderr
+        done = in_child(run_limited, 150, words)
+        assert done.status == 1, done.err
         found = samples(tmp_path / "run").values()
         assert {(record["length"], record["status"]) for record in found} == {
             (64, "ok"), (1280, "out_of_memory"),
@@ -334,5 +320,5 @@ main(sys.argv[2:])
         assert 100 < lost["facts"]["estimate_mib"] < 1000
         units = "document-0.txt, document-1.txt, document-2.txt"
         told = f"none, perplexity:tail=16, 1280 tokens ({units}): out of memory: {lost['reason']}"
-        assert f"Without a number:\n  {told}\n" in done.stderr
+        assert f"Without a number:\n  {told}\n" in done.err
         assert ropewalk(*words).status == 0

@@ -24,6 +24,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import train_reference
 
+    monkeypatch.setattr(train_reference, "held_out", documents)  # watched, and soon read
     yield train_reference
     for name in ("train_reference", "_mixture"):
         sys.modules.pop(name, None)

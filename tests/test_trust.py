@@ -45,12 +45,18 @@ def marker(tmp_path: Path) -> Path:
     return tmp_path / "marker"
 
 
-@pytest.fixture
-def measured(tiny: Path, docs: Path, tmp_path: Path) -> Path:
-    """Return a small run."""
+@pytest.fixture(scope="module")
+def untouched(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
     words = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
-    assert call("run", *words, "--scaling", "none", "pi", "--out", tmp_path / "run") == 0
-    return tmp_path / "run"
+    assert call("run", *words, "--scaling", "none", "pi", "--out", folder) == 0
+    return folder
+
+
+@pytest.fixture
+def measured(untouched: Path, tmp_path: Path) -> Path:
+    """Return a copy of a small run, to be changed."""
+    return Path(shutil.copytree(untouched, tmp_path / "run"))
 
 
 class TestNoCode:
@@ -199,10 +205,10 @@ class TestNames:
     """A name is text wherever it is shown, and never a place in the file system."""
 
     @pytest.mark.slow
-    @pytest.mark.usefixtures("every_report")
     def test_names_are_no_markup(
-        self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+        self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
+        request: pytest.FixtureRequest,
+    ) -> None:  # fmt: skip
         """Signs of rich, Markdown, mathtext and terminals come out as they went in, or escaped."""
         texts = tmp_path / "texts"
         texts.mkdir()
@@ -217,6 +223,7 @@ class TestNames:
         words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", run]
         assert call("run", *words, "--dry-run") == 0
         assert call("run", *words) == 0
+        request.getfixturevalue("every_report")
         assert call("report", run) == 0
         shown = "".join(capsys.readouterr())
         assert "[red]*x*" in shown
@@ -265,7 +272,6 @@ junk = st.recursive(
 SIGNS = "[]{}-?:&*!|>'\"#%@`~,\n"
 SCALARS = ("<<", "!!python/object:os.system", "2001-99-99", "0x", "1_0", ".inf", "1e999", "a")
 fuzzing = settings(
-    deadline=None,
     max_examples=30,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
