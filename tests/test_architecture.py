@@ -7,6 +7,7 @@ import io
 import sys
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -60,9 +61,14 @@ def relative(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def imports(tree: ast.AST, *, deep: bool = False) -> Iterator[tuple[str, bool]]:
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def imports(part: ast.AST, *, deep: bool = False) -> Iterator[tuple[str, bool]]:
     """Yield every imported module and whether it is imported inside a function."""
-    for node in ast.iter_child_nodes(tree):
+    for node in ast.iter_child_nodes(part):
         if isinstance(node, ast.Import):
             yield from ((alias.name, deep) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -89,7 +95,7 @@ def code_lines(path: Path) -> int:
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in nothing:
             counted.update(range(token.start[0], token.end[0] + 1))
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree(path)):
         if isinstance(node, (ast.Module, ast.ClassDef, *FUNCTIONS)) and ast.get_docstring(node):
             told = node.body[0]
             counted -= set(range(told.lineno, (told.end_lineno or told.lineno) + 1))
@@ -108,7 +114,7 @@ def test_imports_point_one_way(folder: str) -> None:
     anywhere, in_functions = MAY_IMPORT[folder]
     wrong = []
     for path in sorted((ROOT / folder).rglob("*.py")):
-        for module, deep in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for module, deep in imports(tree(path)):
             allowed = anywhere | (in_functions if deep else set())
             if module.partition(".")[0] not in sys.stdlib_module_names and not within(
                 module, allowed
@@ -124,7 +130,7 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
     for path in sorted((ROOT / "harness").rglob("*.py")):
         here = path.relative_to(ROOT / "harness").parts
         room = here[0] if len(here) > 1 else None
-        for module, _ in imports(ast.parse(path.read_text(encoding="utf-8"))):
+        for module, _ in imports(tree(path)):
             other = module.split(".")[1] if module.startswith("harness.") else ""
             if other in ROOMS and other != room:
                 if room is None and path.name != "__main__.py":
@@ -142,7 +148,7 @@ def test_data_scripts_and_tests_are_never_imported() -> None:
     wrong = [
         f"{relative(path)} imports {module}"
         for path in FILES
-        for module, _ in imports(ast.parse(path.read_text(encoding="utf-8")))
+        for module, _ in imports(tree(path))
         if within(module, NEVER)
     ]
     assert wrong == []
@@ -154,7 +160,7 @@ def test_no_test_imports_from_another() -> None:
     wrong = [
         f"{path.name} imports {module}"
         for path in sorted((REPOSITORY / "tests").glob("*.py"))
-        for module, _ in imports(ast.parse(path.read_text(encoding="utf-8")))
+        for module, _ in imports(tree(path))
         if module.startswith("tests.test_")
     ]
     assert wrong == []
@@ -164,7 +170,7 @@ def test_a_plugin_is_told_in_one_line() -> None:
     """The first docstring line is the catalogue entry: one sentence of 100 characters at most."""
     wrong = {}
     for path in PLUGINS:
-        told = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        told = ast.get_docstring(tree(path)) or ""
         entry, _, rest = told.partition("\n")
         if not entry.endswith(".") or len(entry) > ENTRY_CHARACTERS or rest[:1].strip():
             wrong[relative(path)] = f"{len(entry)} characters: {entry}"
@@ -187,7 +193,7 @@ def test_a_function_fits_on_a_page() -> None:
     """No function's body is longer than 40 lines, its docstring apart."""
     long = {}
     for path in FILES:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, FUNCTIONS) and body_lines(node) > FUNCTION_LINES:
                 long[f"{relative(path)}:{node.name}"] = body_lines(node)
     assert long == {}

@@ -204,7 +204,9 @@ def test_a_chat_model_is_told_to_be_asked_in_raw_text(
             main(["run", *map(str, words), "--scaling", "none", "--out", str(out)])
         captured = capsys.readouterr()
         told = json.loads((out / "run.json").read_text())["chat_template"]
-        caption = "without the model's chat template" in (out / "reports" / "best.tex").read_text()
+        caption = (
+            "without the model's chat template" in (out / "reports" / "scores.tex").read_text()
+        )
         sayings[model.name] = (told, caption, "has a chat template" in captured.err)
     assert sayings == {tiny.name: (None, False, False), "chat": ("not applied", True, True)}
 
