@@ -56,12 +56,12 @@ def _runs(cell: pd.DataFrame) -> list[dict[str, Any]]:
     documents = cell["unit"].unique()
     # Windows of one document are no samples of their own: their sums are one.
     sums, counts = np.zeros((2, len(documents), size))
-    for row, unit in enumerate(documents):
-        for window in cell[cell["unit"] == unit].itertuples():
-            places, tokens = _places(window)
-            index = (places - origin).astype(int) // bucket
-            np.add.at(sums[row], index, np.array(window.losses) * tokens)
-            np.add.at(counts[row], index, tokens)
+    rank = {unit: row for row, unit in enumerate(documents)}
+    for window in cell[["unit", "start", "bucket", "tokens", "losses"]].itertuples():
+        places, tokens = _places(window)
+        index = (places - origin).astype(int) // bucket
+        np.add.at(sums[rank[window.unit]], index, np.array(window.losses) * tokens)
+        np.add.at(counts[rank[window.unit]], index, tokens)
     rows = []
     for place in np.flatnonzero(counts.sum(axis=0)):
         met = counts[:, place] > 0
