@@ -64,7 +64,7 @@ def test_of_many_methods_the_best_stand_out() -> None:
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names[-1] == f"{len(grey)} others"
     assert len(names) == FEW + 2
-    assert f"the best {FEW + 1} at the longest length" in note(figure)
+    assert f"the {FEW} methods of the best mean rank" in note(figure)
     assert not any(look == REST for look in methods(FRAME).look.values())
     assert DISTINCT >= FEW
 

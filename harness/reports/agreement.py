@@ -11,6 +11,7 @@ from matplotlib.ticker import PercentFormatter
 
 from harness.reports.drawing.methods import Methods, methods
 from harness.reports.drawing.panel import LOG_FROM, plain_log
+from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import (
     SIZE,
     columns_for,
@@ -41,8 +42,8 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
     groups = list(pairs(frame, known.drawn, evaluator).groupby(panel, sort=False))
     shown, left_out = readable_part(groups, "panels")
     lengths = len({length for (*_, length), _ in shown})
-    columns = min(3, lengths) if lengths > 1 else columns_for(len(shown), 1)
-    figure, panels = sheet(len(shown), columns, panel_height=2.5)
+    columns = columns_for(len(shown), min(3, lengths))
+    figure, panels = sheet(len(shown), columns, panel_height=paper().tall(2.5))
     for axes, ((_, title, length), rows) in zip(panels, shown, strict=True):
         _panel(axes, rows, known)
         relative = int(str(length)) / rows["trained_length"].iloc[0]

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from harness.reports.drawing.line_labels import fit, label_ends
 from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import MOST_BANDS, draw, lost
+from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import SIZE, columns_for, readable_part, sheet, tidy
 from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import alike
@@ -39,7 +40,7 @@ def make(frame: pd.DataFrame) -> Figure:
     every = list(table.groupby(["model", "task"], sort=False))
     groups, left_out = readable_part(every, "panels")
     columns = columns_for(len(groups), table["task"].nunique())
-    figure, panels = sheet(len(groups), columns, panel_height=2.7)
+    figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.7))
     room = figure.get_size_inches()[0] / columns - 0.65
     look, protocols = known.look, _protocols(frame)
     above = 9 if lost(table) else 2
@@ -53,8 +54,7 @@ def make(frame: pd.DataFrame) -> Figure:
         draw(axes, rows, look, scale=scale, room=room, above=above)
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
-        narrow = columns > 2
-        unit = "tokens" if narrow else "tokens, trained windows"
+        unit = "tokens" if columns > 2 else "tokens, trained windows"
         axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
         if named:
             label_ends(axes, look, tall=1.7)

@@ -13,6 +13,7 @@ from matplotlib.ticker import NullLocator
 
 from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import window
+from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import (
     SIZE,
     Look,
@@ -43,7 +44,7 @@ def make(frame: pd.DataFrame) -> Figure:
     groups, left_out = readable_part(every, "panels")
     table = pd.concat([rows for _, rows in groups])
     columns = columns_for(len(groups), 1)
-    figure, panels = sheet(len(groups), columns, panel_height=2.6)
+    figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.6))
     room = figure.get_size_inches()[0] / columns - 0.65
     look = known.look
     parts = [part for part in ("model", "task") if table[part].nunique() > 1]

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 
 from harness.reports.drawing.forest_plot import forest
 from harness.reports.drawing.methods import methods
+from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import (
     SIZE,
     folded,
@@ -69,4 +70,4 @@ def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
 def _lengths(kin: pd.DataFrame) -> list[pd.DataFrame]:
     """Return the rows of the longest lengths at which any method differs from the baseline."""
     every = [rows for _, rows in kin.groupby("length") if not rows["same"].all()]
-    return every[-MOST_LENGTHS:]
+    return every[-paper().across(MOST_LENGTHS) :]

@@ -35,6 +35,7 @@ def make(frame: pd.DataFrame) -> Figure:
         left_out += f" The best {len(kept)} of {len(names)} methods at the longest length are here."
     widest = max(len(shown.lengths) for shown in maps)
     columns = columns_for(len(maps), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
+    columns = max(columns, min(len(maps), 2)) if widest <= 4 else columns
     tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in maps), 2.4))
     figure, panels = sheet(len(maps), columns, panel_height=tall + 0.75)
     room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
@@ -46,7 +47,7 @@ def make(frame: pd.DataFrame) -> Figure:
         if index % columns == 0:
             axes.set_ylabel("Depth (%)", fontsize=SIZE)
         if index // columns == rows - 1:
-            axes.set_xlabel("Context length (tokens)", fontsize=SIZE)
+            axes.set_xlabel("Context length (tokens)" if room > 1.5 else "Length", fontsize=SIZE)
     percent = PercentFormatter(1, symbol="")
     bar = figure.colorbar(mesh, ax=panels, format=percent, aspect=12 * rows, pad=0.02)
     bar.set_label("Found (%)", fontsize=SIZE)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from matplotlib.axes import Axes
 
+from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import SIZE, Look
 
 MOST_LINES, LONGEST = 6, 14  # lines, and letters of a name, for which there is room beside a panel
@@ -31,7 +32,7 @@ def label_ends(axes: Axes, look: Mapping[str, Look], *, tall: float) -> None:
         if name in look and len(known):
             point = axes.transScale.transform((x[known[-1]], y[known[-1]]))
             places[name] = float(axes.transLimits.transform(point)[1])
-    for name, height in spread(places, LINE / tall).items():
+    for name, height in spread(places, LINE / paper().tall(tall)).items():
         axes.annotate(
             name, (1, height), (5, 0), xycoords="axes fraction", textcoords="offset points",
             va="center", fontsize=SIZE - 1, color=look[name].color, annotation_clip=False,

@@ -11,12 +11,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import REST, Look, foot, looks
 from harness.reports.stats.cells import coinciding
 from harness.reports.stats.measure import LOWER
 
-DISTINCT = 12  # methods beside ``none`` that get a look of their own; of more only the FEW best do
+DISTINCT = 8  # methods beside ``none`` that get a look of their own; of more only the FEW best do
 FEW = 6
+RULE = (
+    "In colour: {plain}the {count} methods of the best mean rank over the tasks at their longest "
+    "length; grey: {others} others, in the table of scores."
+)
 LONGEST = 60  # letters of a name
 FIXED = "Long dashes: the same frequencies at every length, as a fixed factor is served."
 
@@ -62,29 +67,35 @@ class Methods:
         drawn = {name: lines[name] for name in own} | dict(more or {})
         if others:
             drawn[f"{others} others"] = Line2D([], [], color=REST.color, linewidth=REST.width)
-            note += f" In colour: the best {len(own)} at the longest length; all are in scores."
+            best = [name for name in own if self.look[name].color != "black"]
+            plain = "" if len(best) == len(own) else "the unscaled model and "
+            note += f" {RULE.format(plain=plain, count=len(best), others=others)}"
         if any(name in self.fixed and self.look[name].color != "black" for name in own):
             note += f" {FIXED}"
         drawn = {} if named else drawn
         foot(figure, list(drawn.values()), list(drawn), note)
 
 
-def methods(frame: pd.DataFrame) -> Methods:
-    """Give every method of a run its name and look; the frame is that of all the run's samples."""
-    known = frame.reset_index(drop=True)
+def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
+    """Give every method of a run its name and look; the frame is that of all the run's samples.
+
+    More than ``distinct`` methods have no look of their own, but the few best.
+    """
+    known, asked = frame.reset_index(drop=True), paper()
     kept = coinciding(known)
     names: dict[str, str] = {}
-    plain = set()
     labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
-    for scaling, label in labels.items():
+    for scaling, label in asked.kept(labels).items():
         names[scaling] = _short(label, set(names.values()))
-        if "none" in label.split(" = "):
-            plain.add(names[scaling])
+    plain = {name for scaling, name in names.items() if "none" in labels[scaling].split(" = ")}
+    colours = {name: asked.colour(labels[scaling]) for scaling, name in names.items()}
     best = [names[scaling] for scaling in _ranked(known) if scaling in names]
     own = [name for name in best if name not in plain]
-    own = own if len(own) <= DISTINCT else own[:FEW]
+    own = own if len(own) <= distinct else own[:FEW]
+    own += [name for name in names.values() if colours[name] and name not in own]
     fixed = {names[scaling] for scaling in fixed_factors(known) if scaling in names}
     look = looks(list(names.values()), distinct={*own, *plain}, plain=plain, fixed=fixed)
+    look |= {name: look[name].of(color) for name, color in colours.items() if color}
     return Methods(names, look, best, fixed)
 
 

@@ -19,7 +19,8 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-WIDTH = 7.0  # inches: the text width of a two-column paper
+from harness.reports.drawing.paper import PAGE, Paper, drawn_for, paper
+
 SIZE = 8.0  # points; notes and tick labels one less
 GREY = "0.4"
 MOST_PANELS = 12  # that can be read on a page
@@ -38,15 +39,17 @@ DASHES: dict[tuple[bool, bool], str | tuple[float, tuple[float, ...]]] = {
 
 
 @contextmanager
-def drawing() -> Iterator[None]:
+def drawing(asked: Paper | None = None) -> Iterator[None]:
     """Draw and save under settings of our own, whatever a matplotlibrc says: same data, same bytes.
 
     A $ in a name is a $, and no formula. SVG text becomes paths, for a viewer without the font
     would set it in another width than was measured here; PDF embeds the font and keeps its text.
+    The paper that is ``asked`` for has a say in fonts and lines, not in sizes.
     """
-    with rc_context():
+    with rc_context(), drawn_for(asked):
         rcdefaults()
-        rcParams["text.parse_math"] = False
+        rcParams.update(asked.style if asked and asked.style else {})
+        rcParams["text.parse_math"] = rcParams["text.usetex"] = False
         rcParams["svg.fonttype"] = "path"
         rcParams["svg.hashsalt"] = "ropewalk"
         rcParams["pdf.fonttype"] = 42
@@ -62,6 +65,11 @@ class Look:
     linestyle: str | tuple[float, tuple[float, ...]]
     face: str
     width: float = 1.2
+
+    def of(self, color: str) -> Look:
+        """Return the same in another colour."""
+        face = self.face if self.face == "white" else color
+        return Look(color, self.marker, self.linestyle, face, self.width)
 
 
 REST = Look("0.72", "", "-", "0.72", 0.7)  # one of many without a look of their own
@@ -95,8 +103,8 @@ def looks(
 
 def sheet(panels: int, columns: int, *, panel_height: float) -> tuple[Figure, list[Axes]]:
     """Return a figure with a grid of panels, each ``panel_height`` inches tall."""
-    rows = math.ceil(panels / columns)
-    width = WIDTH if columns > 1 else 0.65 * WIDTH
+    rows, room = math.ceil(panels / columns), paper().width
+    width = room if columns > 1 or room < PAGE else 0.65 * PAGE
     figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for spare in axes[panels:]:
@@ -191,8 +199,8 @@ def tick_label(length: int, trained_length: int) -> str:
 def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:
     """Return how many panels are side by side: one per kind where that fits, else a square."""
     if 1 < kinds <= most:
-        return kinds
-    return min(most, 2 if panels == 4 else panels)
+        return paper().across(kinds)
+    return paper().across(min(most, 2 if panels == 4 else panels))
 
 
 def trace(

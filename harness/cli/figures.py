@@ -1,0 +1,100 @@
+"""How figures are drawn: flags of ``ropewalk report``, and ``figures.toml`` beside a run."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from harness.errors import UserError
+from harness.names import nearest, printable
+from harness.reports.drawing.paper import COLUMN, PAGE, Paper
+
+FILE = "figures.toml"
+
+
+class Figures(BaseModel):
+    """The keys of ``figures.toml``; a flag of the same name wins over its key."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    width: Literal["page", "column"] = "page"
+    style: Path | None = None
+    only: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+    rename: dict[str, str] = Field(default_factory=dict)
+    colours: dict[str, str] = Field(default_factory=dict)
+
+
+def asked(run: Path, flags: Mapping[str, Any]) -> Figures:
+    """Return what the file beside a run and the flags ask for, or raise UserError."""
+    file = run / FILE
+    try:
+        told = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        message = f"{file} cannot be read: {error}."
+        raise UserError(message) from None
+    if "style" in told:
+        told["style"] = str(run / str(told["style"]))
+    given = {name: value for name, value in flags.items() if value is not None}
+    if "rename" in given:
+        given["rename"] = {**told.get("rename", {}), **_renamed(given["rename"])}
+    try:
+        return Figures.model_validate({**told, **given})
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        message = (
+            f"{file}: {printable(place)}: {first['msg']}; known: {', '.join(Figures.model_fields)}."
+        )
+        raise UserError(message) from None
+
+
+def _renamed(pairs: Sequence[str]) -> dict[str, str]:
+    """Read METHOD=NAME; a method has ``=`` in its options, so that the last one counts."""
+    found = {}
+    for pair in pairs:
+        method, sign, name = pair.rpartition("=")
+        if not (method and sign and name):
+            message = f"--rename {pair!r}: write METHOD=NAME, as yarn:factor=4=YaRN."
+            raise UserError(message)
+        found[method] = name
+    return found
+
+
+def paper(figures: Figures, methods: Collection[str]) -> Paper:
+    """Return what figures are drawn by; raise UserError for a method, colour or style unknown."""
+    from matplotlib.colors import is_color_like
+
+    named = (figures.only, figures.order, figures.rename, figures.colours)
+    for method in (name for names in named for name in names):
+        if method not in methods:
+            message = f"no method of these runs is called {method!r}; {nearest(method, methods)}."
+            raise UserError(message)
+    for method, colour in figures.colours.items():
+        if not is_color_like(colour):
+            message = f"{colour!r}, of {method}, is no colour; write one as '#0072B2'."
+            raise UserError(message)
+    return Paper(
+        width=COLUMN if figures.width == "column" else PAGE,
+        style=_style(figures.style) if figures.style else {},
+        only=figures.only,
+        order=figures.order,
+        names=figures.rename,
+        colours=figures.colours,
+    )
+
+
+def _style(file: Path) -> Any:
+    """Return the settings of a Matplotlib style, by its file or its name."""
+    import matplotlib.style
+
+    try:
+        named = matplotlib.style.library.get(str(file))
+        return named or matplotlib.rc_params_from_file(file, use_default_template=False)
+    except (OSError, ValueError) as error:
+        message = f"--style {file}: {error}; name a Matplotlib style file, or a style it has."
+        raise UserError(message) from None
