@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
 # files beside them in harness/ itself, and those no room.
 ROOMS: dict[str, set[str]] = {
     "cli": {
-        *("doctor", "export", "inspection", "cluster", "tune", "sweep", "published", "methods"),
+        *("doctor", "export", "inspection", "cluster", "tune", "recommend", "sweep", "published"),
+        "methods",
         *("runs", "model", "data", "reports"),
     },
     "doctor": {"sweep", "methods", "model", "rope", "engine", "data"},
@@ -42,6 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "inspection": {"sweep", "methods", "runs", "model", "rope", "reports"},
     "cluster": {"sweep", "engine"},
     "tune": {"sweep", "methods", "runs", "reports"},
+    "recommend": {"sweep", "runs", "reports"},
     "sweep": {"published", "methods", "runs", "model", "rope", "engine", "data"},
     "published": set(),
     "methods": set(),

@@ -38,7 +38,7 @@ def _mistaken(error: CycloptsError) -> str:
     told = str(error)
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
-        for name in ("run", "tune", *COMMANDS):
+        for name in (*LAZY, *COMMANDS):
             command = app[name].default_command
             parameters = signature(command).parameters if command else {}
             if option.removeprefix("--").replace("-", "_") in parameters:
@@ -60,17 +60,15 @@ app = App(
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
 )
-# Its flags are the settings of a sweep, whose module takes half a second: loaded when it is named.
-app.command(
-    "harness.cli.run:run",
-    name="run",
-    help="Run a sweep: every scaling x task x length. The same command continues where it stopped.",
-)
-app.command(
-    "harness.cli.tune:tune",
-    name="tune",
-    help="Search a method's options, or free factors of its channels, by CMA-ES at one length.",
-)
+LAZY = {
+    "run": "Run a sweep: every scaling x task x length. The same command continues where it "
+    "stopped.",
+    "tune": "Search a method's options, or free factors of its channels, by CMA-ES at one length.",
+    "recommend": "Name the method for a target length, by a race on your documents.",
+}
+# Their flags are the settings of a sweep, whose module takes half a second: loaded when named.
+for name, told in LAZY.items():
+    app.command(f"harness.cli.{name}:{name}", name=name, help=told)
 for name, command in COMMANDS.items():
     app.command(command, name=name)
 

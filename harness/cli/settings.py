@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, get_args
@@ -17,9 +17,12 @@ IN_FILES = ("published",)  # settings of a sweep file alone
 
 
 def with_settings(
-    command: Callable[..., int], helps: Mapping[str, str] = MappingProxyType({})
+    command: Callable[..., int],
+    helps: Mapping[str, str] = MappingProxyType({}),
+    *,
+    without: Collection[str] = (),
 ) -> Callable[..., int]:
-    """Give a command a flag for every setting, in place of its ``**settings``.
+    """Give a command a flag for every setting but those ``without``, in place of ``**settings``.
 
     A flag that is not given is None: then a sweep file's value, or the default, stands. ``helps``
     are the command's own words for some flags.
@@ -36,7 +39,7 @@ def with_settings(
             ],
         )
         for name, field in Spec.model_fields.items()
-        if name not in IN_FILES
+        if name not in (*IN_FILES, *without)
     ]
     positional = [p for p in own if p.kind is inspect.Parameter.POSITIONAL_ONLY]
     rest = [p for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]

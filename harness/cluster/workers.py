@@ -56,11 +56,10 @@ class Workers:
 
         The workers of an earlier call, of a plan of the same model, go on.
         """
-        batches = split(work, self.cluster.count)
         if self.dispatch is None:
-            self.dispatch = Dispatch(self.cluster, plan, batches, sizes)
-        else:
-            self.dispatch.again(plan, batches, sizes)
+            self.dispatch = Dispatch(self.cluster, plan, [], sizes)
+        self.dispatch.sizes = sizes
+        self.dispatch.queue.extend((batch, 0) for batch in split(work, self.cluster.count))
         self.dispatch.start()
         return self.dispatch.replies()
 
@@ -105,11 +104,6 @@ class Dispatch:
         self.free: list[Loaded] = []
         self.joined: list[dict[str, Any]] = []  # what a session records of each worker
         self.lost = 0  # workers in a row that were lost while they loaded
-
-    def again(self, plan: Plan, work: Sequence[Batch], sizes: Sizes) -> None:
-        """Take in more batches when all are answered; the workers keep the weights."""
-        self.plan, self.sizes = plan, sizes
-        self.queue.extend((batch, 0) for batch in work)
 
     def start(self) -> None:
         """Start the workers and wait for the first that has loaded the weights."""

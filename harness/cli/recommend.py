@@ -1,0 +1,181 @@
+"""``ropewalk recommend``: which method to use at a target length, by a race."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say, screen
+from harness.cli.settings import with_settings
+from harness.errors import UserError
+from harness.offline import go_offline
+from harness.sweep.parse import parse
+
+if TYPE_CHECKING:
+    from harness.cluster.workers import Cluster
+    from harness.recommend.race import Standing
+    from harness.recommend.run import Race
+    from harness.sweep.plan import Plan
+    from harness.sweep.spec import Spec
+
+TARGET = "4x"
+HELPS = {
+    "model": "A folder, a hub name (NAME@REVISION) or a GGUF file; default: the embedded model.",
+    "scaling": "The candidates: NAME, NAME:option=value,… or your own .py file; default: all that "
+    "need no training, at the fixed factor of the target.",
+    "length": "The target: 32k (32768) or 4x (of the trained window); default: 4x.",
+    "out": "The run folder; default: results/recommend-MODEL.",
+}
+MOST_TAIL = 2048  # tokens that are scored of a document; half a window where it is shorter
+
+
+@partial(with_settings, helps=HELPS, without=("task",))
+def recommend(
+    *,
+    tolerance: Annotated[
+        float, Parameter(help="Percent of perplexity that a method may cost inside the window.")
+    ] = 1.0,
+    margin: Annotated[
+        float, Parameter(help="Percent of perplexity below which methods are alike: it ends then.")
+    ] = 1.0,
+    budget: Annotated[
+        str | None,
+        Parameter(
+            help="What it may spend: 2h, 30min, a number of forwards, or all; default: a third of "
+            "what measuring every method on every document takes."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, Parameter(negative="", help="Say what it may cost; read no weights, write nothing.")
+    ] = False,
+    **settings: Any,
+) -> int:
+    """Name the method for a target length (--length, default 4x), by a race on your documents.
+
+    Methods (--scaling; default: all training-free ones) are measured on the same documents in
+    rounds, and what is surely worse than the leader is dropped. The same command goes on.
+    """
+    given = {name: value for name, value in settings.items() if value is not None}
+    spec = parse(None, {"length": TARGET, **given})
+    if spec.offline:
+        go_offline()
+    if not (tolerance >= 0 and margin > 0):
+        message = f"--tolerance must be 0 or more and --margin above 0, got {tolerance}, {margin}."
+        raise UserError(message)
+    from harness.cluster.connect import connected
+
+    with connected(spec, say) as ray:
+        race = _race(spec, ray, tolerance, margin, budget, chosen="scaling" in given)
+        _before(race, ray)
+        if dry_run:
+            return COMPLETE
+        with keeping([race.folder]):
+            standing = race.run(partial(_round, race))
+    return _answer(race, standing)
+
+
+def _race(
+    spec: Spec, ray: Cluster | None, tolerance: float, margin: float, budget: str | None, *,
+    chosen: bool,
+) -> Race:  # fmt: skip
+    """Return the race that is asked for; nothing is measured yet."""
+    from harness.cli import show
+    from harness.cli.models import measurer
+    from harness.recommend.budget import Budget, read_budget
+    from harness.recommend.race import Rules, rounds
+    from harness.recommend.run import Race
+
+    with err.status("Reading config, tokenizer and documents"):
+        plan = _plan(spec, ray, chosen=chosen)
+    show.left_out(plan, err)
+    folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
+    documents = len(plan.cells[0].questions)
+    rules = Rules(rounds(documents), tolerance / 100, margin / 100)
+    race = Race(plan, folder, rules, Budget(), measurer(plan, folder, ray))
+    race.budget = read_budget(budget, race.grid, documents)
+    return race
+
+
+def _plan(spec: Spec, ray: Cluster | None, *, chosen: bool) -> Plan:
+    """Return the plan of everything that a race could measure: the window and the target."""
+    from harness.recommend.candidates import OWN, usual
+    from harness.sweep.plan import make_plan, open_model
+
+    checkpoint = open_model(spec, elsewhere=ray.device if ray else None)
+    trained = checkpoint.rope.trained_length
+    target = spec.lengths(trained)
+    if len(target) > 1 or target[0] <= trained:
+        message = (
+            f"--length must be one length beyond the trained window ({trained:,} tokens), got "
+            f"{' '.join(spec.length)}."
+        )
+        raise UserError(message)
+    named = spec.scaling if chosen else usual(target[0] / trained)
+    scaling = named if OWN in named else (OWN, *named)
+    asked = {
+        "scaling": scaling,
+        "length": (str(trained), str(target[0])),
+        "task": (f"perplexity:tail={max(1, min(trained // 2, MOST_TAIL))}",),
+    }
+    return make_plan(spec.model_copy(update=asked), checkpoint=checkpoint)
+
+
+def _before(race: Race, ray: Cluster | None) -> None:
+    """Say what the race may cost, before the first sample."""
+    from harness.cli.models import machine_of
+    from harness.cli.progress import duration
+    from harness.runs.store import measured
+    from harness.sweep.pace import before
+
+    first = race.first()
+    work = first.work(measured(race.samples))
+    left = before(first, work, machine_of(first, ray)).seconds_left() if work else 0.0
+    rounds, count = race.rules.rounds, len(race.alike)
+    about = "" if left is None else f", about {duration(left)} here"
+    say(
+        f"{count} candidates at {race.target:,} tokens on {rounds[-1]} documents; the first round "
+        f"is {rounds[0]} of them, {count * rounds[0]} forwards{about}. Budget: {race.budget}; "
+        f"measuring everything takes {race.grid:,} forwards."
+    )
+
+
+def _round(race: Race, standing: Standing, forwards: int) -> None:
+    """Say how the race stands after a round."""
+    left = f"{len(standing.left)} of {standing.everyone} candidates left"
+    say(
+        f"After {standing.documents} documents: {left}, lowest `{standing.leader}`; {forwards:,} "
+        f"of {race.grid:,} forwards."
+    )
+
+
+def _answer(race: Race, standing: Standing) -> int:
+    """Print and write the paragraph, the table and the figure, and the next line to type."""
+    from harness.recommend.answer import next_line, paragraph, readable, table
+    from harness.recommend.figure import draw
+    from harness.replacing import make_folder
+    from harness.reports.drawing.style import drawing
+    from harness.runs.folders import reports_of
+    from harness.runs.write import grids, print_words, save_figure, save_table
+
+    made = table(race, standing)
+    said, shown = paragraph(race, standing, made), readable(made, race)
+    line = next_line(race, standing)
+    label, folder = race.plan.checkpoint.label, reports_of(race.folder)
+    make_folder(folder)
+    with keeping([race.folder]), drawing():
+        lengths = (race.window, race.target)
+        figure = draw(made, model=label, lengths=lengths, tolerance=race.rules.tolerance)
+        files = save_table(made, [({label: shown}, [said, f"Next: {line}"])], folder / "recommend")
+        files += save_figure(figure, folder, "recommend")
+    print_words({"recommend": [said]}, screen)
+    screen.print()
+    for part in grids(shown, screen.width):
+        screen.print(part)
+    for name, reason in race.failed.items():
+        screen.print(f"No number of {name}: {reason}", soft_wrap=True)
+    screen.print(f"\nTable and figure: {files[0].with_suffix('')}.*")
+    screen.print(f"Next:  {line}", soft_wrap=True)
+    return WITH_FAILURES if race.failed else COMPLETE

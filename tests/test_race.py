@@ -1,0 +1,144 @@
+"""A race decides from losses alone: who is dropped, when it ends, and how often it errs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.recommend.race import (
+    BUDGET,
+    DOCUMENTS,
+    MARGIN,
+    ONE,
+    OPEN,
+    PRICE,
+    WORSE,
+    Array,
+    Losses,
+    Rules,
+    Standing,
+    affordable,
+    chances,
+    decided,
+    priced,
+    rounds,
+    unpriced,
+)
+from scripts.simulate_race import SHAPES, simulate
+
+RULES = Rules(rounds(40))
+NOTHING = np.zeros(40)
+
+
+def losses(documents: int, **means: float) -> Losses:
+    """Return losses about means, with a spread of 1 % between methods and 1 nat of documents."""
+    rng = np.random.default_rng(1)
+    shared = rng.standard_normal(40)
+    every = {name: shared + mean + 0.01 * rng.standard_normal(40) for name, mean in means.items()}
+    return {name: found[:documents] for name, found in every.items()}
+
+
+def free(far: Losses) -> dict[str, Array]:
+    return {name: np.zeros(len(found)) for name, found in far.items()}
+
+
+def after(far: Losses, prices: Losses | None = None) -> Standing:
+    return decided(Standing(tuple(far)), far, prices or free(far), RULES)
+
+
+@pytest.mark.parametrize("documents", [1, 3, 6, 7, 20, 23, 50, 1000])
+def test_rounds_grow_to_all_documents(documents: int) -> None:
+    """The first is of six documents at most, each is larger, and one ends at those for a winner."""
+    found = rounds(documents)
+    assert found[-1] == documents
+    assert sorted(set(found)) == list(found)
+    assert found[0] <= 7
+    assert documents < 30 or 20 in found
+
+
+def test_who_is_surely_worse_is_dropped_but_two_stay_before_20_documents() -> None:
+    """Six documents drop what is far behind; a winner needs twenty."""
+    early = after(losses(6, best=2.0, next=2.2, far=4.0, last=5.0))
+    assert early.left == ("best", "next")
+    assert (early.leader, early.ended, early.sole) == ("best", "", "")
+    assert {one.name: (one.why, one.by) for one in early.dropped} == {
+        "far": (WORSE, "best"), "last": (WORSE, "best"),
+    }  # fmt: skip
+    late = after(losses(20, best=2.0, next=2.2, far=4.0))
+    assert (late.ended, late.sole) == (ONE, "best")
+
+
+def test_equal_candidates_end_by_the_margin_and_near_ones_do_not() -> None:
+    """Left are those surely within a margin; of two margins apart, one; between, it is open."""
+    alike = after(losses(40, a=2.0, b=2.0001))
+    assert alike.ended == MARGIN
+    assert set(alike.left) == {"a", "b"}
+    apart = after(losses(40, a=2.0, b=2.02))
+    assert apart.ended == ONE
+    open_still = after(losses(20, a=2.0, b=2.006))
+    assert open_still.ended == ""
+    assert after(losses(40, a=2.0, b=2.0045)).ended == DOCUMENTS
+
+
+def test_below_three_documents_nothing_is_concluded() -> None:
+    """Not even of a difference of ten nats; and three need one that is plain."""
+    assert len(after(losses(2, a=2.0, b=12.0, c=13.0)).left) == 3
+    assert (chances(np.full((2, 1), 10.0), 0.05) == 1).all()
+
+
+def test_the_price_is_asked_of_who_would_lead_and_drops_who_costs_too_much() -> None:
+    """Whoever was dropped for one that costs too much comes back."""
+    far = losses(20, dear=2.0, cheap=2.2, none=4.0)
+    spread = losses(20, noise=0.0)["noise"] * 1e-3
+    prices: dict[str, Array] = {"none": NOTHING[:20]}
+    standing = Standing(tuple(far))
+    assert unpriced(standing, far, prices, RULES) == "dear"
+    prices["dear"] = 0.005 + spread
+    early = decided(standing, far, prices, RULES)
+    assert early.left == ("dear",)
+    prices["dear"] = 0.05 + spread
+    assert unpriced(standing, far, prices, RULES) == "cheap"
+    again = decided(early, {"dear": far["dear"]}, prices, RULES)
+    assert set(again.left) == {"cheap", "none"}
+    assert [(one.name, one.why) for one in again.dropped] == [("dear", PRICE)]
+    prices["cheap"] = NOTHING[:20]
+    here = {name: far[name] for name in again.left}
+    assert decided(again, here, prices, RULES).sole == "cheap"
+
+
+def test_at_the_end_every_price_counts() -> None:
+    """Who is left and surely costs too much is not among those left."""
+    standing = Standing(("a", "b"), leader="a", documents=40, ended=DOCUMENTS)
+    dear = 0.1 + 1e-3 * losses(40, noise=0.0)["noise"]
+    assert priced(standing, {"a": NOTHING, "b": dear}, RULES).left == ("a",)
+
+
+def test_a_budget_sets_the_worst_aside_and_says_so() -> None:
+    """What it does not carry is not called worse; where not even two go on, the race is over."""
+    far = losses(6, a=2.0, b=2.001, c=2.002, d=2.003)
+    standing = after(far)
+    assert len(standing.left) == 4
+    fewer = affordable(standing, far, 100, 97, RULES)
+    assert len(fewer.left) == 4 - len(fewer.open)
+    assert fewer.open
+    assert all(one.why == OPEN for one in fewer.dropped)
+    assert fewer.leader in fewer.left
+    assert affordable(standing, far, 3, 0, RULES).ended == BUDGET
+    assert affordable(standing, far, np.inf, 0, RULES) == standing
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("documents", "lead"), [(3, 0.0), (23, 0.0), (50, 0.01)])
+def test_a_wrong_winner_is_rare(shape: str, documents: int, lead: float) -> None:
+    """Of 25 equal candidates, or one ahead by 1 %, the wrong one wins in at most 5 % of races."""
+    found = simulate(shape, documents, lead=lead, noise=0.02, races=20, seed=documents)
+    assert found.wrong == 0
+    assert found.lost <= 0.1
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_two_percent_is_found(shape: str) -> None:
+    """One of 25 that leads by 2 % wins on 50 documents, where methods differ by 1.4 % on each."""
+    found = simulate(shape, 50, lead=0.02, noise=0.01, races=10, seed=1)
+    assert found.right >= 0.7
+    assert found.spent < 0.6

@@ -1,0 +1,166 @@
+"""``ropewalk recommend``: a race of methods on documents, its answer, and the run it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.errors import UserError
+from harness.recommend import race, run
+from harness.recommend.budget import read_budget
+from harness.recommend.candidates import usual
+from harness.runs.store import RUN, SAMPLES, read_samples
+from tests.command_line import Outcome, Ropewalk
+
+METHODS = ("pi:factor=4", "yarn:factor=4", "ntk:factor=4", "self_extend")
+
+
+@pytest.fixture
+def recommend(
+    ropewalk: Ropewalk, tiny: Path, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Outcome]:
+    """Return the command on the tiny model and three documents, in rounds of two and three."""
+    monkeypatch.setattr(race, "FIRST", 2)
+
+    def call(*words: object) -> Outcome:
+        given = ["--model", tiny, "--docs", docs, "--scaling", *METHODS]
+        return ropewalk("recommend", *given, *words)
+
+    return call
+
+
+def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
+    recommend: Callable[..., Outcome], tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """It says what three documents cannot; the run it leaves is reported and measured again."""
+    done = recommend("--out", tmp_path / "race", "--budget", "all")
+    assert done.status == 0, done.err
+    text = " ".join(done.out.split())
+    assert "3 documents are too few to name a winner; it needs 20" in text
+    assert "of the 27 forwards (100 %)" in text
+    assert "Next: ropewalk export" in text
+    assert "first round is 2 of them, 10 forwards, about" in " ".join(done.err.split())
+    files = {file.suffix for file in (tmp_path / "race" / "reports").glob("recommend.*")}
+    assert files == {".csv", ".parquet", ".md", ".tex", ".png", ".svg", ".pdf"}
+    table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv")
+    assert set(table["scaling"]) == {*METHODS, "none"}
+    assert table["verdict"][0] == "lowest so far"
+    assert table["worse"].min() == 0
+    assert ropewalk("report", tmp_path / "race").status == 0
+    again = ropewalk("rerun", tmp_path / "race", "--out", tmp_path / "again")
+    assert again.status == 0
+    assert "reproduced" in again.out
+
+
+def test_a_race_goes_on_where_it_stopped(
+    recommend: Callable[..., Outcome], tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """A budget ends it early; with more it measures only what is missing, and ends as at once."""
+    short = recommend("--out", tmp_path / "short", "--budget", "14")
+    assert short.status == 0, short.err
+    assert "budget of 14 forwards ended the race" in " ".join(short.out.split())
+    few = read_samples(tmp_path / "short")
+    assert 10 <= len(few) <= 14
+    more = recommend("--out", tmp_path / "short", "--budget", "all")
+    whole = recommend("--out", tmp_path / "whole", "--budget", "all")
+    tables = [pd.read_csv(tmp_path / at / "reports" / "recommend.csv") for at in ("short", "whole")]
+    pd.testing.assert_frame_equal(*tables)
+    assert more.status == whole.status == 0
+    assert few.items() <= read_samples(tmp_path / "short").items()
+    assert ropewalk("report", tmp_path / "short").status == 0
+
+
+def test_a_dry_run_measures_nothing(recommend: Callable[..., Outcome], tmp_path: Path) -> None:
+    """It says what the race may cost."""
+    done = recommend("--out", tmp_path / "race", "--dry-run")
+    assert done.status == 0
+    assert "measuring everything takes 27 forwards" in " ".join(done.err.split())
+    assert not (tmp_path / "race" / RUN).exists()
+    assert not (tmp_path / "race" / SAMPLES).exists()
+
+
+def test_a_method_without_a_number_is_left_out(
+    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """Its reason is told, in the table too, and the others race."""
+    broken = tmp_path / "broken.py"
+    broken.write_text(
+        '"""Broken."""\n\nfrom scaling import Frequencies\n\n\ndef frequencies(rope, length):\n'
+        "    if length > 100:\n        raise ValueError('too long for it')\n"
+        "    return Frequencies(rope.inv_freq())\n"
+    )
+    done = ropewalk(
+        "recommend", "--model", tiny, "--docs", docs, "--scaling", "yarn:factor=4", broken,
+        "--out", tmp_path / "race",
+    )  # fmt: skip
+    assert done.status == 1, done.err
+    assert "too long for it" in done.out
+    table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv").set_index("scaling")
+    assert table.loc["broken", "verdict"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--length", "1x"], "beyond the trained window"),
+        (["--length", "2x", "4x"], "one length"),
+        (["--budget", "soon"], "write 2h"),
+        (["--tolerance", "-1"], "--tolerance"),
+        (["--task", "passkey"], "Unknown option"),
+    ],
+)
+def test_what_is_asked_wrongly_is_one_sentence(
+    recommend: Callable[..., Outcome], words: list[str], told: str
+) -> None:
+    """Before any weight is read, with exit status 2."""
+    done = recommend(*words)
+    assert done.status == 2
+    assert told in done.err
+
+
+def test_a_budget_is_a_time_or_a_number() -> None:
+    """By default it is a third of everything, and enough for four candidates."""
+    assert read_budget("2h", 900, 20).seconds == 7200
+    assert read_budget("1.5min", 900, 20).seconds == 90
+    assert read_budget("300", 900, 20).forwards == 300
+    assert read_budget(None, 900, 20).forwards == 300
+    assert read_budget(None, 200, 20).forwards == 160
+    assert read_budget("all", 900, 20) == read_budget("all", 1, 1)
+    with pytest.raises(UserError, match="no budget"):
+        read_budget("2 days", 900, 20)
+
+
+def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
+    """One fixed factor, as it is served; no method whose authors train with it."""
+    found = usual(4)
+    assert found[0] == "none"
+    assert {"yarn:factor=4", "self_extend", "log_n:on=yarn:factor=4"} <= set(found)
+    assert not {"native", "abf", "p_rope"} & {name.partition(":")[0] for name in found}
+
+
+@pytest.mark.slow
+def test_a_race_on_ray_ends_as_in_one_process(
+    recommend: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """The workers keep the weights from round to round; every value has the same bits."""
+    pytest.importorskip("ray")
+    for place, words in (("one", []), ("ray", ["--workers", "2"])):
+        done = recommend("--out", tmp_path / place, "--budget", "all", *words)
+        assert done.status == 0, done.err
+    one, other = (read_samples(tmp_path / at) for at in ("one", "ray"))
+    assert {k: r["value"] for k, r in one.items()} == {k: r["value"] for k, r in other.items()}
+
+
+def test_the_time_of_a_race_is_that_of_its_samples(tiny: Path) -> None:
+    """A budget of time counts what the samples took, also of an earlier session."""
+    del tiny
+    made: Any = object.__new__(run.Race)
+    made.asked = {("cell", "a"): 4, ("cell", "b"): 4}
+    made.samples = {("cell", "a"): {"seconds": 2.0}, ("cell", "b"): {"seconds": 4.0}}
+    made.target, made.budget = 4, read_budget("30s", 10, 10)
+    assert made.seconds == 6
+    assert made._spare() == pytest.approx(8)
