@@ -52,10 +52,7 @@ class Workers:
     def answers(
         self, plan: Plan, work: Sequence[Batch], sizes: Sizes
     ) -> Iterator[tuple[Item, Reply]]:
-        """Return the replies to all questions, once the first worker holds the weights.
-
-        The workers of an earlier call, of a plan of the same model, go on.
-        """
+        """Return the replies, once a worker holds the weights; those of an earlier call go on."""
         if self.dispatch is None:
             self.dispatch = Dispatch(self.cluster, plan, [], sizes)
         self.dispatch.sizes = sizes
