@@ -59,7 +59,7 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
                  "on 1 documents; 2 are held out", "Cost: about "):  # fmt: skip
         assert told in done.err
     for told in ("is the best of 9 points", "The gap between the two is", "too few for an interval",
-                 "Next, its price inside the window: ropewalk run"):  # fmt: skip
+                 "Next, the price inside the window: ropewalk run", "ropewalk export"):  # fmt: skip
         assert told in " ".join(done.out.split())
     found = json.loads((folder / "found.json").read_text())
     record = read_run(folder)

@@ -13,7 +13,7 @@ import pytest
 from harness.errors import UserError
 from harness.plugins import entry, load
 from harness.tune.factors import broken, is_free, joined, of_factors
-from harness.tune.search import Trial, search
+from harness.tune.search import Trial, check_installed, search
 from harness.tune.space import Space, of_options
 from scaling import yarn
 from scaling._types import Frequencies, Rope
@@ -70,6 +70,13 @@ def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
     assert search(space, 40, 3, remembered) == whole
     assert asked == [trial.method for trial in whole[25:]]
     assert search(space, 40, 4, holed) != whole
+
+
+def test_without_the_optimiser_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says what to install."""
+    monkeypatch.setattr("harness.tune.search.find_spec", lambda _: None)
+    with pytest.raises(UserError, match=r"ropewalk\[tune\]"):
+        check_installed()
 
 
 def test_a_method_is_searched_where_its_options_say() -> None:

@@ -35,7 +35,7 @@ from harness.sweep.spec import Spec
 from harness.tune import telling
 from harness.tune.factors import is_free, of_factors
 from harness.tune.losses import EVALUATOR, Split, kind_of
-from harness.tune.search import Trial
+from harness.tune.search import Trial, check_installed
 from harness.tune.space import Space, default_of, of_options
 from harness.tune.telling import perplexity
 from harness.tune.tuning import Tuning, best_of
@@ -79,6 +79,7 @@ def tune(
             "tune searches one --scaling by one --task at one --length, with one trial or more."
         )
         raise UserError(message)
+    check_installed()
     if spec.offline:
         go_offline()
     with connected(spec, say) as ray:
@@ -227,9 +228,13 @@ def _conclude(
     screen.print(printed)
     screen.print(f"Files: {path} {telling.report(tuning, table, told)}", soft_wrap=True)
     spec = tuning.plan.spec
+    best = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
     docs = f" --docs {shlex.quote(spec.docs)}" if isinstance(spec.docs, str) else ""
-    screen.print(
-        f"Next, its price inside the window: ropewalk run --model {shlex.quote(spec.model)}{docs} "
-        f"--scaling none {table[1].scaling} {path} --length 1x {tuning.length}",
-        soft_wrap=True,
-    )
+    model, better = shlex.quote(spec.model), path if table[0].held < table[1].held else best
+    for line in (
+        f"Next, the price inside the window: ropewalk run --model {model}{docs} --scaling none "
+        f"{best} {path} --length 1x {tuning.length}",
+        f"To serve what was better held out: ropewalk export {model} --scaling {better} "
+        f"--length {tuning.length} --to transformers",
+    ):
+        screen.print(line, soft_wrap=True)

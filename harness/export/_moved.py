@@ -117,6 +117,8 @@ def scored(
             kept[index] = turned.repeat_interleave(query.shape[1] // key.shape[1], 1)
         keys = kept[index][:, :, :stop]
         rows = rope.turned(query[:, :, low - start : high - start], band["query"][own], *spin)
+        if f"phase_{index}" in bands:  # an angle of every query besides: one turn by it
+            rows = rope.turned(rows, np.ones(rows.shape[2]), bands[f"phase_{index}"], 1.0)
         here = np.arange(keys.shape[2])
         met = (here >= band["first"][own, None]) & (here < band["end"][own, None])
         part = scores[:, :, low - start : high - start, : keys.shape[2]]

@@ -57,6 +57,8 @@ def write(folder: Path, asked: Asked) -> list[Path]:
         held[f"start_{index}"] = band.start
         held[f"inv_freq_{index}"] = band.frequencies.inv_freq.numpy()
         held[f"factor_{index}"] = band.frequencies.attention_factor
+        if band.phase is not None:
+            held[f"phase_{index}"] = band.phase.float().numpy()
     with replacing(folder / DATA) as file:
         np.savez_compressed(file, **held)
     own = AutoModelForCausalLM._model_mapping[type(asked.config)].__name__

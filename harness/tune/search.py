@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import numpy as np
 
@@ -23,6 +24,13 @@ class Trial:
     score: float  # infinite for one that has no number
 
 
+def check_installed() -> None:
+    """Raise UserError where the optimiser is not installed, before anything is measured."""
+    if find_spec("cmaes") is None:
+        message = "tune needs the package cmaes: pip install 'ropewalk[tune]'."
+        raise UserError(message)
+
+
 def search(
     space: Space, trials: int, seed: int, measure: Callable[[Sequence[Trial]], Sequence[Trial]]
 ) -> list[Trial]:
@@ -32,11 +40,8 @@ def search(
     stored scores is the one that was not interrupted, bit for bit. ``measure`` takes the trials of
     one generation without scores and returns them with.
     """
-    try:
-        from cmaes import CMA
-    except ImportError:
-        message = "tune needs the package cmaes: pip install 'ropewalk[tune]'."
-        raise UserError(message) from None
+    from cmaes import CMA
+
     size = max(2, len(space.start))  # CMA-ES needs two; the second then has no effect
     start = np.array([*space.start, *[0.5] * (size - len(space.start))])
     cube = np.array([[0.0, 1.0]] * size)

@@ -107,8 +107,8 @@ def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> li
     gains = [apart.value for apart in (first.on_search, first.on_held)]
     low, high = first.on_held.interval()
     told.append(
-        f"There its perplexity is {_apart(gains[0])} that of {best}, the best closed-form method "
-        f"there; on the {held} {units} held out it is {_signed(first.on_held)}. The gap between "
+        f"There its perplexity is {_apart(gains[0])} that of {best}, the best closed-form method; "
+        f"on the {held} {units} held out it is {_signed(first.on_held)}. The gap between "
         f"the two is {100 * abs(gains[1] - gains[0]):.1f} points."
     )
     if low is None or high is None:
