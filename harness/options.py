@@ -56,7 +56,7 @@ def read_options(
     of another type, and for a value that no record can hold.
     """
     given = split_options(name, listed)
-    hints = typing.get_type_hints(function)
+    hints = hints_of(function)
     recorded: dict[str, Any] = {}
     passed: dict[str, Any] = {}
     digests = []
@@ -82,6 +82,12 @@ def read_options(
         message = f"{name}: options must be finite numbers, words or None for the record: {passed}."
         raise UserError(message) from None
     return Options(recorded, passed, tuple(digests))
+
+
+def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the types of a function's parameters, or of a class's."""
+    named: Any = function
+    return typing.get_type_hints(named.__init__ if inspect.isclass(named) else named)
 
 
 def names_method(hint: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Find, load and inspect the plug-ins: methods, tasks, reports. The file is the registration."""
+"""Find, load and inspect the plug-ins, methods to encodings. The file is the registration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import importlib
 import importlib.util
 import inspect
 import sys
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,21 +20,22 @@ from harness.calling import call as call
 from harness.errors import UserError
 from harness.found import found_in
 from harness.names import nearest, printable
-from harness.options import Options, inner, names_method, read_options, split_options
+from harness.options import Options, hints_of, inner, names_method, read_options, split_options
 from tasks._types import CodeFolder
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
     "method": "scaling", "task": "tasks", "report": "harness/reports", "engine": "harness/export",
+    "encoding": "harness/encodings",
 }  # fmt: skip
 CONTRACTS = {
     "method": (),  # one of METHOD
     "task": ("ask", "grade", "score", "VERSION", "METRIC"),
     "report": ("make",),
     "engine": ("express", "computed", "command", "NAMED"),
+    "encoding": ("Encoding",),
 }
-
 
 METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both
 
@@ -151,7 +151,7 @@ def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
     if name not in names(kind):
         return True
     module, _ = module_of(kind, name)
-    hints = typing.get_type_hints(entry(module, kind))
+    hints = hints_of(entry(module, kind))
     return any(
         hints.get(key) is CodeFolder
         or (names_method(hints.get(key)) and names_code("method", inner(text)))

@@ -19,10 +19,10 @@ EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_everything_that_is_listed_is_described(kind: str, name: str) -> None:
     """Each has all its options with their defaults, and an example whose options are right."""
-    found = describe(name)
+    found = describe(name, kind)
     assert found.kind == kind
     assert [option.name for option in found.options] == list(load(kind, name).options)
-    named = next(word for word in found.example.split() if word.startswith(name))
+    named = next(word for word in found.example.split()[1:] if word.startswith(name))
     assert load(kind, named).options.keys() == {option.name for option in found.options}
 
 

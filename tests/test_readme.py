@@ -19,6 +19,7 @@ from tests.tiny import save_tiny
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 LISTS = {"scaling": ("method",), "tasks": ("task",), "harness": ("report", "engine", "sweep")}
+LISTS["harness/encodings"] = ("encoding",)
 DOCUMENTS = [
     *ROOT.glob("*.md"),
     *ROOT.glob(".github/*.md"),

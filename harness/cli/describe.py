@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.names import nearest
-from harness.options import names_method
+from harness.options import hints_of, names_method
 from harness.plugins import CONTRACTS, FOLDERS, METHOD, call, entry, module_of, names, parameters
 from harness.sweep.sweep_file import BUNDLED, bundled
 
@@ -25,6 +25,7 @@ EXAMPLES = {
     "task": "ropewalk run --task {} --length 1x 4x",
     "report": "ropewalk report RUN --report {}",
     "engine": "ropewalk export MODEL --scaling yarn --length 4x --to {}",
+    "encoding": "python scripts/train_encodings.py --encodings {} --minutes 3",
     "sweep": "ropewalk run {} --dry-run",
 }
 
@@ -50,8 +51,10 @@ class Description:
     example: str
 
 
-def describe(given: str) -> Description:
+def describe(given: str, kind: str | None = None) -> Description:
     """Describe a built-in plug-in, a user's .py file or module, or a bundled sweep.
+
+    ``kind`` is that of a name which several kinds have; unset, it is the first of them.
 
     A user's file is executed, and methods and tasks are called to learn the ranges of their
     options. Raises UserError for an unknown name.
@@ -60,9 +63,9 @@ def describe(given: str) -> Description:
     if name in bundled():
         text = (BUNDLED / f"{name}.yaml").read_text(encoding="utf-8")
         return Description("sweep", name, text.rstrip(), (), EXAMPLES["sweep"].format(name))
-    kind, module = _found(name)
+    kind, module = _found(name, [kind] if kind else FOLDERS)
     known = parameters(module, kind)
-    hints = typing.get_type_hints(entry(module, kind))
+    hints = hints_of(entry(module, kind))
     options = tuple(
         Option(
             option,
@@ -80,9 +83,9 @@ def describe(given: str) -> Description:
     )
 
 
-def _found(name: str) -> tuple[str, ModuleType]:
+def _found(name: str, kinds: Iterable[str]) -> tuple[str, ModuleType]:
     """Return the kind of a name and its module; a user's kind is that of its contract."""
-    for kind in FOLDERS:
+    for kind in kinds:
         if name in names(kind):
             return kind, module_of(kind, name)[0]
     if "." not in name:
@@ -92,12 +95,13 @@ def _found(name: str) -> tuple[str, ModuleType]:
     module = module_of("plug-in", name)[0]
     if any(hasattr(module, part) for part in METHOD):
         return "method", module
-    for kind in ("task", "report"):
+    for kind in ("task", "report", "encoding"):
         if all(hasattr(module, part) for part in CONTRACTS[kind]):
             return kind, module
     message = (
         f"{name} is no plug-in: a method defines {' or '.join(METHOD)}, a task "
-        f"{', '.join(CONTRACTS['task'])}, a report {', '.join(CONTRACTS['report'])}."
+        f"{', '.join(CONTRACTS['task'])}, a report {', '.join(CONTRACTS['report'])}, an encoding "
+        f"{', '.join(CONTRACTS['encoding'])}."
     )
     raise UserError(message)
 
@@ -156,6 +160,10 @@ def _call(module: ModuleType, kind: str, options: Mapping[str, Any]) -> None:
         text = Passage("text", range(4096))
         source = Source(lambda text: list(text.encode()), str, None, 256, lambda: (text,))
         next(iter(entry(module, kind)(source, [512], seed=0, **options)), None)
+    elif kind == "encoding":
+        from harness.encodings._types import Shape
+
+        entry(module, kind)(Shape(32, 1, 2, 16, 64), **options)
     else:
         from scaling import Rope
 

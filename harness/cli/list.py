@@ -6,14 +6,20 @@ from harness.cli.console import COMPLETE, screen
 
 
 def list_(name: str | None = None, /) -> int:
-    """List methods, tasks and reports, each with what it does and its source, and the sweeps.
+    """List methods, tasks, reports, encodings, each with what it does and its source, and sweeps.
 
     Args:
         name: One of them, or your own .py file: prints its options and an example.
     """
+    from harness.plugins import FOLDERS, catalogue, names
+
     if name is not None:
-        return _describe(name)
-    from harness.plugins import FOLDERS, catalogue
+        kinds: list[str | None] = [
+            kind for kind in FOLDERS if name.partition(":")[0] in names(kind)
+        ]
+        for each in kinds or [None]:
+            _describe(name, each)
+        return COMPLETE
     from harness.sweep.sweep_file import bundled
 
     for kind, lines in ({kind: catalogue(kind) for kind in FOLDERS} | {"sweep": bundled()}).items():
@@ -24,14 +30,15 @@ def list_(name: str | None = None, /) -> int:
     return COMPLETE
 
 
-def _describe(given: str) -> int:
+def _describe(given: str, kind: str | None) -> None:
     from rich import box
     from rich.table import Table
 
     from harness.cli.describe import describe
 
-    found = describe(given)
-    screen.print(f"{found.name}, a {found.kind}", style="bold")
+    found = describe(given, kind)
+    article = "an" if found.kind[0] in "aeiou" else "a"
+    screen.print(f"{found.name}, {article} {found.kind}", style="bold")
     screen.print(f"\n{found.text}\n", soft_wrap=True)
     if found.options:
         ranges = any(option.range for option in found.options)
@@ -47,4 +54,3 @@ def _describe(given: str) -> int:
     elif found.kind != "sweep":
         screen.print("It has no options.\n")
     screen.print(f"Example: {found.example}", soft_wrap=True)
-    return COMPLETE

@@ -21,6 +21,13 @@ NEXT = {
         "ropewalk run --scaling none yarn --task {file} --out results/{name}",
         "ropewalk report results/{name} --task {file}",
     ),
+    "encoding": (
+        "Does it keep the contract; train it beside another, and measure both:",
+        "ropewalk check {file}",
+        "python scripts/train_encodings.py --encodings rope {file} --minutes 3",
+        "ropewalk run --model training/encodings/rope-1 training/encodings/{name}-1 \\",
+        "  --scaling none --trust-remote-code --out results/{name}",
+    ),
     "report": (
         "Make it of any run:",
         "ropewalk report RUN --report {file}",
@@ -29,7 +36,11 @@ NEXT = {
 
 
 def new(
-    kind: Literal["method", "bands", "task", "report"], name: str, /, *, out: Path = Path()
+    kind: Literal["method", "bands", "task", "report", "encoding"],
+    name: str,
+    /,
+    *,
+    out: Path = Path(),
 ) -> int:
     """Write NAME.py, a plug-in of ten lines or so that runs as it is.
 

@@ -117,11 +117,46 @@ def words(table: pd.DataFrame) -> list[str]:
     return [f"{{slowest['scaling']}} at {{slowest['length']}} tokens took the longest."]
 '''
 
-TEXTS = {"method": FREQUENCIES, "bands": BANDS, "task": TASK, "report": REPORT}
+ENCODING = '''\
+"""{name}: what it adds and where it comes from, in one line."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.encodings import Places, Shape
+
+
+class Encoding(nn.Module):
+    """Here scores fall by the square root of the distance, at a learned rate a head.
+
+    It holds parameters and persistent buffers alone. Other methods that it may have: inputs, turn,
+    values, attend. Keyword-only parameters are the options.
+    """
+
+    def __init__(self, shape: Shape, *, rate: float = 0.5) -> None:
+        super().__init__()
+        self.rate = nn.Parameter(torch.full((shape.heads, 1, 1), rate))
+
+    def scores(
+        self, layer: Any, query: torch.Tensor, key: torch.Tensor, places: Places
+    ) -> torch.Tensor:
+        """Return what is added to the scaled scores, (heads, queries, keys)."""
+        return -self.rate * places.distance.to(query.dtype) ** 0.5
+'''
+
+TEXTS = {
+    "method": FREQUENCIES,
+    "bands": BANDS,
+    "task": TASK,
+    "report": REPORT,
+    "encoding": ENCODING,
+}
 
 
 def begin(what: str, name: str, folder: Path) -> Path:
-    """Write NAME.py, a method, bands, a task or a report; raise UserError for a bad name."""
+    """Write NAME.py, a plug-in of a kind, or bands; raise UserError for a bad name."""
     kind = "method" if what == "bands" else what
     if not name.isidentifier() or iskeyword(name):
         message = (

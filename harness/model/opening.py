@@ -9,7 +9,9 @@ from typing import Any
 from transformers import AutoConfig, PreTrainedConfig
 from transformers.utils import logging
 
+import harness.encodings._model  # noqa: F401  # transformers then opens the laboratory's models
 from harness.attempt import attempt
+from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import say_waits
 from harness.model.download import ADAPTER, exists, fetch
@@ -56,6 +58,9 @@ def open_config(
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     check_numbers(where, attempt("config", where, lambda: read_raw(where, commit)))
     config = attempt("config", where, lambda: AutoConfig.from_pretrained(where, **options))
+    if isinstance(config, EncodingConfig):
+        config.run_code = trust_remote_code
+        check_code(config)
     return where, commit, _own_attention(config)
 
 

@@ -1,0 +1,128 @@
+"""The config of the laboratory's model: a small Llama whose position encoding is a plug-in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedConfig
+
+from harness.encodings._types import Shape
+from harness.errors import UserError
+from harness.plugins import Plugin, call, load, names_code
+
+STEP = 8  # channels of an MLP: what an encoding adds is taken from it in these
+
+
+class EncodingConfig(PreTrainedConfig):  # type: ignore[misc]  # its type is Any here
+    """The fields of Llama's config, and ``encoding``: NAME or FILE.py, with options.
+
+    ``code`` is the hash of a user's file, which lies beside the weights; it runs only where
+    ``run_code`` is set, which is never read from a file.
+    """
+
+    model_type = "ropewalk_encoding"
+    encoding: str = "none"
+    code: str | None = None
+    run_code: bool = False
+    vocab_size: int = 2048
+    hidden_size: int = 256
+    intermediate_size: int = 512
+    num_hidden_layers: int = 4
+    num_attention_heads: int = 4
+    num_key_value_heads: int | None = None
+    head_dim: int | None = None
+    hidden_act: str = "silu"
+    max_position_embeddings: int = 256
+    initializer_range: float = 0.02
+    rms_norm_eps: float = 1e-6
+    use_cache: bool = True
+    mlp_bias: bool = False
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = None
+    bos_token_id: int | None = 0
+    eos_token_id: int | None = 1
+    rope_parameters: dict[str, Any] | None = None
+
+    def __post_init__(self, **more: Any) -> None:
+        """Fill in what follows from other fields."""
+        self.num_key_value_heads = self.num_attention_heads
+        self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
+        given = self.rope_parameters
+        super().__post_init__(**more)
+        self.rope_parameters = given and {"rope_type": "default", **given}
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **more: Any) -> Any:
+        """Read a config; that code may run is not a file's to say."""
+        return super().from_dict({**config_dict, "run_code": False}, **more)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what a file holds: of a user's encoding its file's name, for it lies beside."""
+        held: dict[str, Any] = super().to_dict()
+        name, colon, options = self.encoding.partition(":")
+        del held["run_code"]
+        return {**held, "encoding": Path(name).name + colon + options}
+
+    @property
+    def shape(self) -> Shape:
+        """What an encoding is told of the model."""
+        return Shape(
+            self.hidden_size, self.num_hidden_layers, self.num_attention_heads,
+            self.head_dim or 0, self.max_position_embeddings,
+        )  # fmt: skip
+
+
+def plugin_of(config: EncodingConfig) -> Plugin:
+    """Return the encoding that a config names; raise UserError for code that may not run."""
+    name, colon, options = config.encoding.partition(":")
+    if name.endswith(".py"):
+        name = str(Path(config.name_or_path) / name)
+    check_code(config)
+    found = load("encoding", f"{name}{colon}{options}")
+    if config.code not in (None, found.digest):
+        message = f"{name} is not the file of the encoding that the model was trained with."
+        raise UserError(message)
+    return found
+
+
+def check_code(config: EncodingConfig) -> None:
+    """Raise UserError where a config names code, and that it may run was not said."""
+    if not config.run_code and names_code("encoding", config.encoding):
+        message = (
+            f"{config.name_or_path or 'the model'} has the encoding {config.encoding}, which is"
+            " code beside its weights; --trust-remote-code runs it."
+        )
+        raise UserError(message)
+
+
+def built(plugin: Plugin, shape: Shape) -> Any:
+    """Return the module of an encoding for a model of a shape."""
+    what = f"encoding {plugin.label}"
+    module: Any = call(what, lambda: plugin.module.Encoding(shape, **plugin.arguments))
+    if not isinstance(module, torch.nn.Module):
+        message = f"{what}: it is {type(module).__name__}, not a torch.nn.Module."
+        raise UserError(message)
+    return module
+
+
+def config_of(encoding: str, **fields: Any) -> EncodingConfig:
+    """Return a config with an encoding, whose MLP gives back the parameters that it adds.
+
+    So models of all encodings are of one size to a tenth of a percent. The rotary embedding has
+    the base that the encoding asks for, if it does.
+    """
+    plugin = load("encoding", encoding)
+    config = EncodingConfig(encoding=encoding, code=plugin.digest, run_code=True, **fields)
+    with torch.device("meta"):
+        module = built(plugin, config.shape)
+    added = sum(parameter.numel() for parameter in module.parameters())
+    channel = 3 * config.hidden_size * config.num_hidden_layers  # of all MLPs
+    config.intermediate_size -= round(added / channel / STEP) * STEP
+    if config.intermediate_size < STEP:
+        message = f"encoding {plugin.label} adds {added:,} parameters, more than the model has."
+        raise UserError(message)
+    if hasattr(module, "base"):
+        config.rope_parameters = {"rope_type": "default", "rope_theta": float(module.base)}
+    return config

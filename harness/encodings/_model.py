@@ -1,0 +1,236 @@
+"""The laboratory's model: a plain causal Transformer around any position encoding."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, DynamicCache
+from transformers.generation import GenerationMixin
+from transformers.masking_utils import create_causal_mask
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, PreTrainedModel
+from transformers.models.llama.modeling_llama import (
+    LlamaMLP,
+    LlamaRMSNorm,
+    LlamaRotaryEmbedding,
+    eager_attention_forward,
+)
+
+from harness.encodings._config import EncodingConfig, built, plugin_of
+from harness.encodings._types import Places
+
+Angles = tuple[torch.Tensor, torch.Tensor]
+
+
+class EncodingAttention(nn.Module):
+    """Multi-head attention with what the encoding adds.
+
+    It calls the attention of transformers' registry, with scores the encoding adds as its mask;
+    an encoding with ``values`` or ``attend`` is computed here.
+    """
+
+    def __init__(self, config: EncodingConfig, layer_idx: int, encoding: Any) -> None:
+        """``encoding`` is the model's one module, which is registered there."""
+        super().__init__()
+        self.config, self.layer_idx, self.held = config, layer_idx, (encoding,)
+        self.head_dim = config.shape.head_dim
+        self.scaling = getattr(encoding, "scale", self.head_dim**-0.5)
+        self.num_key_value_groups, self.is_causal, self.attention_dropout = 1, True, 0.0
+        wide = config.num_attention_heads * self.head_dim
+        self.q_proj, self.k_proj, self.v_proj = (
+            nn.Linear(config.hidden_size, wide, bias=False) for _ in range(3)
+        )
+        self.o_proj = nn.Linear(wide, config.hidden_size, bias=False)
+
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        position_embeddings: Angles | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        **more: Any,
+    ) -> tuple[torch.Tensor, Any]:
+        """Return the attention's output for its rows; positions are those of every row."""
+        (encoding,), rows = self.held, hidden_states.shape[:-1]
+        query, key, value = (
+            project(hidden_states).view(*rows, -1, self.head_dim).transpose(1, 2)
+            for project in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        here = torch.arange(rows[1], device=query.device)
+        here = here if position_ids is None else position_ids[0]
+        if hasattr(encoding, "turn"):
+            query, key = encoding.turn(query, key, position_embeddings, here)
+        there = here
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+            there = torch.arange(key.shape[2], device=key.device)
+        places = Places(here, there)
+        if hasattr(encoding, "attend"):
+            out = encoding.attend(self, query, key, value, places).transpose(1, 2)
+        else:
+            mask = self.mask(encoding, query, key, places, attention_mask)
+            out = self.attended(encoding, (query, key, value), places, mask, more)
+        return self.o_proj(out.reshape(*rows, -1)), None
+
+    def mask(
+        self, encoding: Any, query: torch.Tensor, key: torch.Tensor, places: Places,
+        given: torch.Tensor | None,
+    ) -> torch.Tensor | None:  # fmt: skip
+        """Return the mask with the scores that the encoding adds; the one given where it has none.
+
+        A given mask is true where a key is seen, or is added to the scores.
+        """
+        if not hasattr(encoding, "scores"):
+            return given
+        scores: torch.Tensor = encoding.scores(self, query, key, places).to(query.dtype)
+        scores = scores if scores.dim() == 4 else scores[None]
+        if given is None or given.dtype == torch.bool:
+            hidden = (places.behind < 0)[None, None] if given is None else ~given
+            return scores.masked_fill(hidden, float("-inf"))
+        return scores + given
+
+    def attended(
+        self, encoding: Any, states: tuple[torch.Tensor, ...], places: Places,
+        mask: torch.Tensor | None, more: dict[str, Any],
+    ) -> Any:  # fmt: skip
+        """Return softmax attention, ``(batch, queries, heads, head_dim)``."""
+        if not hasattr(encoding, "values"):
+            interface = ALL_ATTENTION_FUNCTIONS.get_interface(
+                self.config._attn_implementation, eager_attention_forward
+            )
+            return interface(self, *states, mask, scaling=self.scaling, dropout=0.0, **more)[0]
+        query, key, value = states
+        scores = query @ key.mT * self.scaling
+        scores = scores.masked_fill(places.behind < 0, float("-inf")) if mask is None else (
+            scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
+        )  # fmt: skip
+        wide = torch.promote_types(query.dtype, torch.float32)
+        weights = scores.softmax(-1, wide).to(query.dtype)
+        out: torch.Tensor = weights @ value + encoding.values(self, weights, places)
+        return out.transpose(1, 2)
+
+
+class EncodingLayer(GradientCheckpointingLayer):  # type: ignore[misc]  # its type is Any here
+    """Attention and MLP, each after a norm."""
+
+    def __init__(self, config: EncodingConfig, layer_idx: int, encoding: Any) -> None:
+        """Build Llama's parts around the attention."""
+        super().__init__()
+        self.self_attn = EncodingAttention(config, layer_idx, encoding)
+        self.mlp = LlamaMLP(config)
+        self.input_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.post_attention_layernorm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+
+    def forward(self, hidden_states: torch.Tensor, **more: Any) -> torch.Tensor:
+        """Return the hidden states after this layer."""
+        hidden_states = (
+            hidden_states + self.self_attn(self.input_layernorm(hidden_states), **more)[0]
+        )
+        out: torch.Tensor = hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
+        return out
+
+
+class EncodingPreTrainedModel(PreTrainedModel):  # type: ignore[misc]  # its type is Any here
+    """What both classes have: the config's class, and which attention they take."""
+
+    config_class = EncodingConfig
+    base_model_prefix = "model"
+    _no_split_modules = ("EncodingLayer",)
+    _supports_sdpa = True
+    _supports_attention_backend = True
+
+
+class EncodingModel(EncodingPreTrainedModel):
+    """From tokens to hidden states."""
+
+    def __init__(self, config: EncodingConfig) -> None:
+        """Build the layers around one encoding, which keeps its own initial weights."""
+        super().__init__(config)
+        self.encoding = built(plugin_of(config), config.shape)
+        for module in self.encoding.modules():
+            module._is_hf_initialized = True
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        numbers = range(config.num_hidden_layers)
+        self.layers = nn.ModuleList(EncodingLayer(config, n, self.encoding) for n in numbers)
+        self.norm = LlamaRMSNorm(config.hidden_size, eps=config.rms_norm_eps)
+        self.rotary_emb = LlamaRotaryEmbedding(config) if config.rope_parameters else None
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        attention_mask: torch.Tensor | None = None,
+        position_ids: torch.Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: torch.Tensor | None = None,
+        use_cache: bool | None = None,
+        **_: Any,
+    ) -> BaseModelOutputWithPast:
+        """Return the hidden states, and the keys and values if ``use_cache``."""
+        hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
+            past_key_values = DynamicCache(config=self.config)
+        if position_ids is None:
+            first = past_key_values.get_seq_length() if past_key_values is not None else 0
+            position_ids = torch.arange(first, first + hidden.shape[1], device=hidden.device)[None]
+        mask = create_causal_mask(
+            config=self.config, inputs_embeds=hidden, attention_mask=attention_mask,
+            past_key_values=past_key_values, position_ids=position_ids,
+        )  # fmt: skip
+        if hasattr(self.encoding, "inputs"):
+            hidden = self.encoding.inputs(hidden, position_ids)
+        angles = None if self.rotary_emb is None else self.rotary_emb(hidden, position_ids)
+        for layer in self.layers:
+            hidden = layer(
+                hidden, position_embeddings=angles, attention_mask=mask,
+                position_ids=position_ids, past_key_values=past_key_values,
+            )  # fmt: skip
+        return BaseModelOutputWithPast(self.norm(hidden), past_key_values)
+
+
+class EncodingForCausalLM(EncodingPreTrainedModel, GenerationMixin):  # type: ignore[misc]
+    """The language model: hidden states, and a head tied to the embeddings."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: EncodingConfig) -> None:
+        """Build the model of a config; raise UserError for an encoding that it cannot have."""
+        super().__init__(config)
+        self.model = EncodingModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.post_init()
+
+    def forward(
+        self,
+        input_ids: torch.Tensor | None = None,
+        labels: torch.Tensor | None = None,
+        logits_to_keep: int = 0,
+        **more: Any,
+    ) -> CausalLMOutputWithPast:
+        """Return the logits of the last so many rows (0: of all), and the loss of labels."""
+        out = self.model(input_ids=input_ids, **more)
+        logits = self.lm_head(out.last_hidden_state[:, -logits_to_keep:])
+        loss = None
+        if labels is not None:
+            loss = self.loss_function(
+                logits=logits, labels=labels, vocab_size=self.config.vocab_size
+            )
+        return CausalLMOutputWithPast(loss, logits, out.past_key_values)
+
+    def save_pretrained(self, save_directory: Any, **more: Any) -> None:
+        """Write config and weights, and the file of a user's encoding beside them."""
+        super().save_pretrained(save_directory, **more)
+        file = Path(plugin_of(self.config).module.__file__ or "")
+        if self.config.code is not None and file.resolve().parent != Path(save_directory).resolve():
+            shutil.copy(file, save_directory)
+
+
+AutoConfig.register(EncodingConfig.model_type, EncodingConfig)
+AutoModel.register(EncodingConfig, EncodingModel)
+AutoModelForCausalLM.register(EncodingConfig, EncodingForCausalLM)

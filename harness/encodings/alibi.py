@@ -1,0 +1,33 @@
+"""ALiBi: scores fall by a fixed slope a head times the distance (Press 2022, arXiv:2108.12409)."""
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.encodings._types import Places, Shape
+
+
+def slopes(heads: int) -> list[float]:
+    """Return 2^(-8h/n) for h from 1 to n heads.
+
+    Of a number that is no power of 2: those of the power below, then every second one of twice it.
+    """
+    whole = 2 ** int(math.log2(heads))
+    own = [2.0 ** (-8 * (head + 1) / whole) for head in range(whole)]
+    return own if whole == heads else own + slopes(2 * whole)[::2][: heads - whole]
+
+
+class Encoding(nn.Module):
+    """Section 3: softmax(q·k / sqrt(d) - slope * (i - j)); nothing is learned."""
+
+    def __init__(self, shape: Shape) -> None:
+        """It has no parameters."""
+        super().__init__()
+        self.slopes = slopes(shape.heads)
+
+    def scores(self, _: Any, query: torch.Tensor, __: Any, places: Places) -> torch.Tensor:
+        """Return what the distance takes from every score, ``(heads, queries, keys)``."""
+        slope = torch.tensor(self.slopes, device=query.device, dtype=torch.float32)
+        return -slope[:, None, None] * places.distance

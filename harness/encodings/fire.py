@@ -1,0 +1,35 @@
+"""FIRE: a learned function of log distance over log position (Li 2024, arXiv:2310.04418)."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.encodings._types import Places, Shape
+
+
+class Encoding(nn.Module):
+    """Equation 4: f(ψ(i-j) / ψ(max(L, i))), ψ(x) = log(c x + 1), f a network; each layer's own.
+
+    L is learned from a quarter of the window on, as the paper's 512 of 2048, c from 0.1 on.
+    """
+
+    def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
+        """``hidden`` is the width of the network, of one hidden layer."""
+        super().__init__()
+        self.window = shape.window
+        self.networks = nn.ModuleList(
+            nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, shape.heads))
+            for _ in range(shape.layers)
+        )
+        self.c = nn.Parameter(torch.full((shape.layers,), 0.1))
+        self.threshold = nn.Parameter(torch.full((shape.layers,), 0.25))  # L, in windows
+
+    def scores(self, layer: Any, _: Any, __: Any, places: Places) -> torch.Tensor:
+        """Return the bias of every pair, ``(heads, queries, keys)``."""
+        index = layer.layer_idx
+        c, least = self.c[index].abs(), self.threshold[index].abs() * self.window
+        longest = torch.maximum(places.query[:, None].to(c.dtype), least)
+        share = (c * places.distance + 1).log() / ((c * longest + 1).log() + 1e-6)
+        bias: torch.Tensor = self.networks[index](share[..., None])
+        return bias.permute(2, 0, 1)

@@ -1,0 +1,14 @@
+"""No encoding: the causal mask alone tells the order (NoPE, Kazemnejad 2023, arXiv:2305.19466)."""
+
+from torch import nn
+
+from harness.encodings._types import Shape
+
+
+class Encoding(nn.Module):
+    """It adds nothing."""
+
+    def __init__(self, shape: Shape) -> None:
+        """It needs nothing of the shape."""
+        del shape
+        super().__init__()

@@ -1,0 +1,25 @@
+"""Rotary: queries and keys are rotated by their positions (RoFormer: Su 2021, arXiv:2104.09864)."""
+
+import torch
+from torch import nn
+
+from harness.encodings._types import Shape, swapped
+
+Angles = tuple[torch.Tensor, torch.Tensor]
+
+
+class Encoding(nn.Module):
+    """Section 3.2.2, channel pairs half-split: x cos + swapped(x) sin at base^(-2i/d) per token."""
+
+    def __init__(self, shape: Shape, *, base: float = 10_000.0) -> None:
+        """``base`` goes to the model's own rotary embedding, which every scaling method patches."""
+        del shape
+        super().__init__()
+        self.base = base
+
+    def turn(
+        self, query: torch.Tensor, key: torch.Tensor, angles: Angles, _: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rotate queries and keys by the cos and sin of their positions."""
+        cos, sin = (part[:, None] for part in angles)
+        return query * cos + swapped(query) * sin, key * cos + swapped(key) * sin

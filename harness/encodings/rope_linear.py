@@ -1,0 +1,49 @@
+"""Linear attention, rotary in the numerator alone (RoFormer, section 3.3, arXiv:2104.09864)."""
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import elu
+
+from harness.encodings._types import Places, Shape, swapped
+
+Angles = tuple[torch.Tensor, torch.Tensor]
+
+
+class Encoding(nn.Module):
+    """Equation 19 with φ = elu + 1: Σ (R φ(q))·(R φ(k)) v / Σ φ(q)·φ(k), sums over seen keys.
+
+    The denominator is not rotated, and so positive. It is computed pair by pair, not by running
+    sums: the same numbers, in quadratic time.
+    """
+
+    def __init__(self, shape: Shape, *, rotated: bool = True, base: float = 10_000.0) -> None:
+        """``rotated=false`` is plain linear attention (Katharopoulos 2020, arXiv:2006.16236)."""
+        del shape
+        super().__init__()
+        if rotated:
+            self.base = base
+
+    def turn(
+        self, query: torch.Tensor, key: torch.Tensor, angles: Angles | None, _: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return φ of queries and keys, rotated and unrotated, one beside the other."""
+        both = []
+        for states in (elu(query) + 1, elu(key) + 1):
+            turned = states
+            if angles is not None:
+                cos, sin = (part[:, None] for part in angles)
+                turned = states * cos + swapped(states) * sin
+            both.append(torch.cat((turned, states), -1))
+        return both[0], both[1]
+
+    def attend(
+        self, _: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, places: Places
+    ) -> torch.Tensor:
+        """Return the weighted values, ``(batch, heads, queries, head_dim)``."""
+        (turned, plain), (keys, at_rest) = query.chunk(2, -1), key.chunk(2, -1)
+        later = places.behind < 0
+        above = (turned @ keys.mT).masked_fill(later, 0.0)
+        below = (plain @ at_rest.mT).masked_fill(later, 0.0)
+        return above @ value / below.sum(-1, keepdim=True)

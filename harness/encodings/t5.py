@@ -1,0 +1,27 @@
+"""A learned bias for every bucket of distances and head (T5: Raffel 2020, arXiv:1910.10683)."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.encodings._buckets import bucket, check
+from harness.encodings._types import Places, Shape
+
+
+class Encoding(nn.Module):
+    """Section 2.1: half of the buckets are exact, half logarithmic; all layers share the biases.
+
+    Differs from T5: content scores are divided by sqrt(d), which T5 puts into its initial weights.
+    """
+
+    def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:
+        """Distances from ``farthest`` on are in one bucket."""
+        super().__init__()
+        check(buckets, farthest)
+        self.farthest = farthest
+        self.bias = nn.Parameter(torch.zeros(shape.heads, buckets))
+
+    def scores(self, _: Any, __: Any, ___: Any, places: Places) -> torch.Tensor:
+        """Return the bias of every pair, ``(heads, queries, keys)``."""
+        return self.bias[:, bucket(places.distance, self.bias.shape[1], self.farthest)]

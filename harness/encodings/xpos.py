@@ -1,0 +1,40 @@
+"""xPos: rotary, and scores that decay with distance (Sun 2022, arXiv:2212.10554)."""
+
+import torch
+from torch import nn
+
+from harness.encodings._types import Shape, swapped
+
+Angles = tuple[torch.Tensor, torch.Tensor]
+
+
+class Encoding(nn.Module):
+    """Algorithm 1: queries times ζ^(n/B), keys times ζ^(-n/B), ζ = (2i/d + γ) / (1 + γ), γ = 0.4.
+
+    B is half of the window, as the paper's 512 of 1024. Differs from the paper: its blockwise
+    attention at inference is not part of it. A scaling method changes the rotation alone.
+    """
+
+    def __init__(
+        self, shape: Shape, *, base: float = 10_000.0, gamma: float = 0.4,
+        scale_base: float | None = None,
+    ) -> None:  # fmt: skip
+        """``scale_base`` is B in tokens; a larger ``gamma`` decays less."""
+        super().__init__()
+        if gamma <= 0:
+            message = f"gamma must be more than 0, got {gamma}"
+            raise ValueError(message)
+        self.base, self.gamma = base, gamma
+        self.scale_base = shape.window / 2 if scale_base is None else scale_base
+
+    def turn(
+        self, query: torch.Tensor, key: torch.Tensor, angles: Angles, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Rotate queries and keys, and scale their channel pairs by their positions."""
+        cos, sin = (part[:, None] for part in angles)
+        half = query.shape[-1] // 2
+        pairs = torch.arange(half, device=query.device, dtype=torch.float64) / half
+        zeta = ((pairs + self.gamma) / (1 + self.gamma)).repeat(2)
+        decay = zeta ** (positions[:, None].double() / self.scale_base)
+        query = (query * cos + swapped(query) * sin) * decay.to(query.dtype)
+        return query, (key * cos + swapped(key) * sin) / decay.to(key.dtype)

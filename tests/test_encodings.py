@@ -1,0 +1,276 @@
+"""The laboratory: every encoding against its paper's formula, and its model as any other model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from harness.encodings._config import config_of
+from harness.encodings._model import EncodingForCausalLM
+from harness.engine import Sizes, answers, shareable
+from harness.errors import UserError
+from harness.methods.resolve import resolve
+from harness.model.checkpoint import open_checkpoint
+from harness.plugins import load, names
+from harness.rope.config import rope_of
+from harness.rope.patch import answering, scaled
+from scaling import Frequencies
+from tasks import Question
+from tests import naive_encodings as naive
+from tests.command_line import Ropewalk
+from tests.tiny import tiny_tokenizer
+
+OPTIONS = ["rope_linear:rotated=false", "kerple:kind=power", "shaw:clip=3", "deberta:clip=5"]
+EVERY = [*names("encoding"), *OPTIONS]
+ROTARY, TABLES = ("rope", "rope_linear", "xpos"), ("learned", "untied")
+SMALL = {
+    "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": naive.WINDOW, "vocab_size": 300, "initializer_range": 0.4,
+    "eos_token_id": None,
+}  # fmt: skip
+MINE = '''
+"""Scores fall with the square root of the distance."""
+import torch
+from torch import nn
+
+
+class Encoding(nn.Module):
+    def __init__(self, shape, *, rate: float = 0.5):
+        super().__init__()
+        self.rate = nn.Parameter(torch.full((shape.heads, 1, 1), rate))
+
+    def scores(self, layer, query, key, places):
+        return -self.rate * places.distance.to(query.dtype) ** 0.5
+'''
+
+
+def model_of(encoding: str) -> Any:
+    """Return a small model of seeded random weights, those of the encoding included."""
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        model = EncodingForCausalLM(config_of(encoding, **SMALL)).eval()
+        for parameter in model.model.encoding.parameters():
+            parameter += 0.2 * torch.randn_like(parameter)
+    return model
+
+
+def text(count: int) -> torch.Tensor:
+    return torch.arange(count)[None] ** 2 * 7 % 300
+
+
+@pytest.mark.parametrize("encoding", EVERY)
+def test_attention_is_the_formula_of_the_paper(encoding: str) -> None:
+    """In float64 each layer's output is that of a loop over heads, queries and keys."""
+    model = model_of(encoding).double()
+    trunk, name = model.model, encoding.partition(":")[0]
+    layer = trunk.layers[naive.LAYER].self_attn
+    positions, states = torch.arange(40)[None], torch.randn(1, 40, 32, dtype=torch.float64)
+    with torch.no_grad():
+        angles = trunk.rotary_emb(states, positions) if trunk.rotary_emb else None
+        found = layer(states, position_embeddings=angles)[0][0]
+        plain = [
+            project(states[0]).view(40, 2, 16).transpose(0, 1)
+            for project in (layer.q_proj, layer.k_proj, layer.v_proj)
+        ]
+        turned = trunk.rotary_emb is not None
+        wanted = naive.attention(name, trunk.encoding, layer, tuple(plain), turned=turned)
+        wanted = layer.o_proj(wanted.transpose(0, 1).reshape(40, 32))
+    # The model's angles are float32, as in transformers: 4e-6 radians at position 40.
+    assert torch.allclose(found, wanted, atol=2e-5 if angles else 1e-10)
+
+
+def test_what_absolute_encodings_add_to_the_inputs() -> None:
+    """The sinusoids of Vaswani with scaled embeddings, and the rows of a table."""
+    given, positions = torch.randn(1, 5, 32, dtype=torch.float64), torch.tensor([[0, 1, 7, 20, 63]])
+    rows = [naive.sinusoid(int(p), 32) for p in positions[0]]
+    found = model_of("sinusoidal").model.encoding.inputs(given, positions)
+    assert torch.allclose(found[0], given[0] * 32**0.5 + torch.stack(rows), atol=1e-12)
+    learned = model_of("learned").double().model.encoding
+    assert torch.equal(learned.inputs(given, positions), given + learned.table.weight[positions])
+
+
+def test_slopes_of_any_number_of_heads() -> None:
+    """Those of the paper: 1/2 to 1/256 for 8 heads, and every second one of 16 beside 8 for 12."""
+    slopes = load("encoding", "alibi").module.slopes
+    assert slopes(8) == [2.0**-h for h in range(1, 9)]
+    assert slopes(12) == slopes(8) + [2.0 ** -(h / 2) for h in (1, 3, 5, 7)]
+
+
+@pytest.mark.parametrize("encoding", EVERY)
+@torch.inference_mode()
+def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) -> None:
+    """Read from its file it has the same bits; in parts, and eager, the same logits."""
+    model, tokens = model_of(encoding), text(50)
+    whole = model(input_ids=tokens, use_cache=False).logits
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert torch.equal(again(input_ids=tokens, use_cache=False).logits, whole)
+    cache, parts = None, []
+    for part in tokens.tensor_split((20, 21, 33), 1):
+        out = model(input_ids=part, past_key_values=cache)
+        cache = out.past_key_values
+        parts.append(out.logits)
+    assert torch.allclose(torch.cat(parts, 1), whole, atol=1e-4)
+    model.set_attn_implementation("eager")
+    assert torch.allclose(model(input_ids=tokens).logits, whole, atol=1e-4)
+    assert torch.allclose(model(input_ids=tokens[:, :30]).logits, whole[:, :30], atol=1e-4)
+
+
+@pytest.mark.parametrize("encoding", names("encoding"))
+@torch.inference_mode()
+def test_the_engine_answers_as_the_model_does(encoding: str) -> None:
+    """Losses of shared and of plain forwards, and texts, are those of the model's own forward."""
+    model, tokens = model_of(encoding), text(60)[0].tolist()
+    asked = [
+        Question("one", 60, tuple(tokens), 30),
+        Question("other", 50, (*tokens[:40], *tokens[50:]), 45),
+        Question("text", 20, tuple(tokens[:16]), 16, new=4),
+    ]
+    found = dict(answers(model, asked, decode=lambda tokens: " ".join(map(str, tokens))))
+    for index in (0, 1):
+        given = torch.tensor([asked[index].tokens])
+        logits = model(input_ids=given, use_cache=False).logits[0, asked[index].start - 1 : -1]
+        nll = torch.nn.functional.cross_entropy(
+            logits, given[0, asked[index].start :], reduction="none"
+        )
+        assert torch.allclose(torch.tensor(found[index].nll), nll, atol=1e-4)
+    written = model.generate(torch.tensor([tokens[:16]]), max_new_tokens=4, do_sample=False)
+    assert list(found[2].argmax) == written[0, 16:].tolist()
+    assert shareable(model) == (encoding in ("none", "sinusoidal", "learned", "rope", "xpos"))
+
+
+@pytest.mark.parametrize("encoding", ROTARY)
+@torch.inference_mode()
+def test_scaling_methods_patch_the_rotary_ones(encoding: str) -> None:
+    """Frequencies of zero take the rotation away; on exit the model has its own bits again."""
+    model, tokens = model_of(encoding), text(40)
+    rope = rope_of(model.config)
+    assert (rope.rotary_dim, rope.base, rope.trained_length) == (16, 10_000.0, naive.WINDOW)
+    before = model(input_ids=tokens).logits
+    with scaled(model, Frequencies(torch.zeros(8))):
+        still = model(input_ids=tokens).logits
+    assert not torch.allclose(still, before, atol=1e-2)
+    if encoding == "rope_linear":
+        plain = model_of("rope_linear:rotated=false")
+        assert torch.allclose(plain(input_ids=tokens).logits, still, atol=1e-4)
+    assert torch.equal(model(input_ids=tokens).logits, before)
+
+
+@torch.inference_mode()
+def test_positions_are_moved_in_the_rotary_one() -> None:
+    """ReRoPE of a window beyond the text changes nothing; linear attention cannot be moved."""
+    model, tokens = model_of("rope"), text(60)[0].tolist()
+    rope, asked = rope_of(model.config), [Question("one", 60, tuple(tokens), 30)]
+    (_, wanted), *_ = answers(model, asked)
+    for window, same in ((100, True), (8, False)):
+        bands = resolve(load("method", f"rerope:window={window}"), rope, 60)
+        with answering(model, bands, Sizes()) as answer:
+            (_, found), *_ = answer(asked)
+        assert (abs(torch.tensor(found.nll) - torch.tensor(wanted.nll)) < 1e-4).all() == same
+    linear = model_of("rope_linear")
+    with pytest.raises(UserError, match="attention"), scaled(linear, bands):
+        pass
+
+
+def test_models_are_of_one_size() -> None:
+    """What an encoding adds its MLP gives back: all are within 2 % of the plain one."""
+    fields = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}
+    counts = {}
+    for name in names("encoding"):
+        with torch.device("meta"):
+            model = EncodingForCausalLM(config_of(name, **fields))
+        counts[name] = sum(parameter.numel() for parameter in model.parameters())
+    assert max(abs(count / counts["none"] - 1) for count in counts.values()) < 0.02
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the folder of a model with a user's own encoding."""
+    file = tmp_path / "mine.py"
+    file.write_text(MINE, encoding="utf-8")
+    return saved(f"{file}:rate=0.25", tmp_path / "model")
+
+
+def saved(encoding: str, to: Path) -> Path:
+    model_of(encoding).save_pretrained(to)
+    tiny_tokenizer().save_pretrained(to)
+    return to
+
+
+def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+    """Without a rotary embedding they run as they are; past a table's end the status is failed."""
+    models = [saved(name, tmp_path / name) for name in ("alibi", "learned")]
+    words = ("--scaling", "none", "--task", "perplexity:tail=16", "--length", "1x", "2x")
+    done = ropewalk("run", "--model", *models, "--docs", docs, *words, "--out", tmp_path / "out")
+    assert done.status == 1
+    assert "learned has positions for 64 tokens and cannot read 128." in done.out + done.err
+    refused = ropewalk("run", "--model", models[0], "--scaling", "yarn", "--out", tmp_path / "no")
+    assert refused.status == 2
+    assert "no rotary embedding" in refused.err
+
+
+def test_code_beside_weights_runs_only_where_it_is_allowed(
+    folder: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """A user's file is saved with the model, and runs with --trust-remote-code alone."""
+    words = ("run", "--model", folder, "--docs", docs, "--scaling", "none", "--length", "1x")
+    words = (*words, "--task", "perplexity:tail=16", "--out", tmp_path / "out")
+    refused = ropewalk(*words)
+    assert refused.status == 2
+    assert "--trust-remote-code" in refused.err
+    assert ropewalk(*words, "--trust-remote-code").status == 0
+    with pytest.raises(UserError, match="trust-remote-code"):
+        AutoModelForCausalLM.from_pretrained(folder)
+    (folder / "mine.py").write_text(MINE.replace("0.5\n", "0.6\n"), encoding="utf-8")
+    changed = ropewalk(*words, "--trust-remote-code")
+    assert changed.status == 2
+    assert "is not the file" in changed.err
+
+
+def test_a_config_does_not_allow_its_own_code(folder: Path) -> None:
+    """A field in the file that says so is not read."""
+    config = (folder / "config.json").read_text(encoding="utf-8")
+    (folder / "config.json").write_text(config.replace("{", '{"run_code": true,', 1))
+    with pytest.raises(UserError, match="trust-remote-code"):
+        open_checkpoint(
+            str(folder), revision=None, dtype="float32", device="cpu", trust_remote_code=False,
+            allow_pickle=False,
+        )  # fmt: skip
+
+
+def test_an_encoding_begins_as_a_file_that_passes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
+) -> None:
+    """``new`` writes it, ``check`` passes it and ``list`` shows its option."""
+    monkeypatch.chdir(tmp_path)
+    assert ropewalk("new", "encoding", "mine").status == 0
+    done = ropewalk("check", "./mine.py:rate=2")
+    assert done.status == 0
+    assert "mine:rate=2: passed" in done.out
+    assert "rate" in ropewalk("list", "./mine.py").out
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_check_says_what_a_table_cannot_read(name: str, ropewalk: Ropewalk) -> None:
+    """A model with a table passes, and reads no text beyond its window."""
+    assert "no text longer than the trained window" in ropewalk("check", name).out
+
+
+def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
+    """A buffer that is not saved, an error in the file, and an option that is not there."""
+    file = tmp_path / "wrong.py"
+    lost = "self.rate = torch.rand(shape.heads, 1, 1) * rate"
+    file.write_text(
+        MINE.replace("self.rate = nn.Parameter(torch.full((shape.heads, 1, 1), rate))", lost)
+    )
+    done = ropewalk("check", file)
+    assert done.status == 1
+    assert "✗ saved" in done.out
+    file.write_text(MINE.replace("** 0.5", "** wrong"))
+    assert "NameError" in ropewalk("check", file).out
+    assert ropewalk("check", "shaw:clip=0").status == 1
+    assert ropewalk("check", "shaw:clips=1").status == 2
