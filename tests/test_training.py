@@ -1,8 +1,11 @@
-"""The training of the reference model: repeatable and resumable."""
+"""The training of the reference model and of the laboratory's: repeatable and resumable."""
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,11 +25,19 @@ SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Import the script as Python does when it is run."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
+    import _training
+    import train_encodings
     import train_reference
 
-    monkeypatch.setattr(train_reference, "held_out", documents)  # watched, and soon read
+    monkeypatch.setattr(_training, "held_out", documents)
+    monkeypatch.setattr(train_encodings, "EVERY", 2)
+    monkeypatch.setattr(train_encodings, "training", documents)
+    monkeypatch.setattr(
+        train_encodings.AutoTokenizer, "from_pretrained", lambda _: tiny_tokenizer()
+    )
+    monkeypatch.setattr(train_encodings, "PLAIN", recipe(train_reference))
     yield train_reference
-    for name in ("train_reference", "_mixture"):
+    for name in ("train_reference", "train_encodings", "_training", "_mixture"):
         sys.modules.pop(name, None)
 
 
@@ -47,21 +58,86 @@ def test_a_killed_training_goes_on_to_the_same_weights(
     """Stopped after its first checkpoint and started again, it ends at the same bits."""
     whole = recipe(scripts)
     scripts.train(whole, documents(), tmp_path / "whole", every=2)
-    batch = scripts.batch
+    with stopping_at(3, monkeypatch):
+        scripts.train(whole, documents(), tmp_path / "killed", every=2)
+    scripts.train(whole, documents(), tmp_path / "killed", every=2)
+    check_equal(tmp_path / "whole", tmp_path / "killed")
 
-    def stop_at_three(*given: Any) -> Any:
-        if given[-1] == 3:
+
+@contextmanager
+def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Interrupt a training before a step."""
+    import _training
+
+    batch = _training.batch
+
+    def stop(*given: Any) -> Any:
+        if given[-1] == step:
             raise KeyboardInterrupt
         return batch(*given)
 
-    monkeypatch.setattr(scripts, "batch", stop_at_three)
-    with pytest.raises(KeyboardInterrupt):
-        scripts.train(whole, documents(), tmp_path / "killed", every=2)
-    monkeypatch.setattr(scripts, "batch", batch)
-    scripts.train(whole, documents(), tmp_path / "killed", every=2)
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    monkeypatch.setattr(_training, "batch", stop)
+    try:
+        yield
+    except KeyboardInterrupt:
+        return
+    finally:
+        monkeypatch.setattr(_training, "batch", batch)
+    pytest.fail(f"it did not come to step {step}")
+
+
+def check_equal(one: Path, other: Path) -> None:
+    """The weights of both folders are the same bits."""
+    found, wanted = (load_file(folder / "model.safetensors") for folder in (one, other))
+    assert found.keys() == wanted.keys()
+    assert all(torch.equal(found[name], wanted[name]) for name in found)
+
+
+@pytest.mark.slow
+def test_the_models_of_the_laboratory_are_trained_alike(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two encodings by one command, killed and gone on with: the weights of an undisturbed run.
+
+    The record has their hash; a folder has one recipe, and what is done is not done again.
+    """
+    import train_encodings
+
+    del scripts
+    asked = {"encodings": ["kerple", "rope"]}
+    train_encodings.main(**asked, out=tmp_path / "whole")
+    with stopping_at(3, monkeypatch):
+        train_encodings.main(**asked, out=tmp_path / "killed")
+    train_encodings.main(**asked, out=tmp_path / "killed")
+    for name in ("kerple-1", "rope-1"):
+        check_equal(tmp_path / "whole" / name, tmp_path / "killed" / name)
+    records = [json.loads((tmp_path / folder / "kerple-1/training.json").read_text())
+               for folder in ("whole", "killed")]  # fmt: skip
+    assert records[0]["weights"] == records[1]["weights"]
+    assert records[0]["of_the_encoding"] == 2 * 4
+    assert [point["step"] for point in records[0]["curve"]] == [2, 4]
+    assert not (tmp_path / "whole" / "rope-1" / "checkpoint.pt").exists()
+    with stopping_at(0, monkeypatch):  # a second seed is new, the first is there
+        train_encodings.main(**asked, seeds=2, out=tmp_path / "whole")
+    with pytest.raises(SystemExit, match="models of 4 steps"):
+        train_encodings.main(**asked, steps=5, out=tmp_path / "whole")
+    with pytest.raises(SystemExit, match="no encoding is called 'rop'"):
+        train_encodings.main(encodings=["rop"], out=tmp_path / "new")
+
+
+def test_minutes_become_steps(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many as the slowest of the encodings takes: here at most those of a second."""
+    import train_encodings
+
+    del scripts
+    told: list[Any] = []
+    monkeypatch.setattr(train_encodings, "train", lambda *given: told.append(given[1]))
+    train_encodings.main(encodings=["none", "t5"], minutes=1 / 60, out=tmp_path)
+    train_encodings.main(encodings=["none", "t5"], minutes=1 / 60, out=tmp_path)
+    assert told[0].steps >= 1
+    assert len(set(told)) == 1
 
 
 @pytest.mark.slow
@@ -78,10 +154,12 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
     settings = recipe(scripts)
     source = make_source(tiny_tokenizer(), documents, settings.window)
     least = sum(map(len, frame(source, 10_000)))
-    tokens, weights = scripts.batch(source, settings, least, 3)
+    from _mixture import batch
+
+    tokens, weights = batch(source, settings, least, 3)
     assert tokens.shape == weights.shape == (8, 400)
     assert (tokens[:, 0] == source.bos).all()
-    again, _ = scripts.batch(source, settings, least, 3)
-    other, _ = scripts.batch(source, settings, least, 4)
+    again, _ = batch(source, settings, least, 3)
+    other, _ = batch(source, settings, least, 4)
     assert torch.equal(tokens, again)
     assert not torch.equal(tokens, other)
