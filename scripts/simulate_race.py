@@ -20,7 +20,7 @@ Array = NDArray[np.float64]
 Random = np.random.Generator
 CANDIDATES = 25
 DOCUMENTS = (3, 10, 23, 50)
-RACES = 200
+RACES = 100
 # Losses of a document under one method, less those of the document itself, of spread 1.
 SHAPES: dict[str, Callable[[Random, tuple[int, ...]], Array]] = {
     "normal": lambda rng, size: rng.standard_normal(size),

@@ -45,7 +45,8 @@ def recommend(
         str | None,
         Parameter(
             help="What it may spend: 2h, 30min, a number of forwards, or all; default: a third of "
-            "what measuring every method on every document takes."
+            "what measuring every method on every document takes. The first round is always "
+            "measured."
         ),
     ] = None,
     dry_run: Annotated[
