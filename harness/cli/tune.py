@@ -201,7 +201,7 @@ class _Showing:
     def told(self, done: Sequence[Trial]) -> None:
         """Show the best of so many trials."""
         best = min(done, key=lambda trial: trial.score)
-        text = f"{len(done)}/{self.trials} trials; best: {best.method}, {perplexity(best.score)}"
+        text = f"{len(done)}/{self.trials} trials; best: {perplexity(best.score)}, {best.method}"
         room = max(err.width - 40, 20)
         self.bar.update(self.entry, description=text[:room])
         if not err.is_terminal:
