@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError, UnknownOptionError
+from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 from rich.text import Text
 
 from harness.cli.check import check
@@ -36,6 +36,12 @@ def _version() -> str:
 def _mistaken(error: CycloptsError) -> str:
     """Return what is wrong with a command line; for another command's option, name the command."""
     told = str(error)
+    if isinstance(error, UnusedCliTokensError):
+        command = " ".join(error.command_chain or ())
+        told = (
+            f"{command} has no place for {' '.join(error.unused_tokens)!r}: a model is --model "
+            f"NAME, and so on (see {command} --help)."
+        )
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
         for name in (*LAZY, *COMMANDS):
