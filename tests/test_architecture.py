@@ -26,6 +26,7 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
     # One formula for an interval, in the score and in the difference of two: the tasks'.
     "harness/reports": (
         {"harness.reports", "pandas", "matplotlib", "numpy", "tabulate", "scipy"}
+        | {"jinja2", "markupsafe"}
         | {"tasks._intervals"},
         set(),
     ),

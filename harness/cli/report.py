@@ -1,18 +1,19 @@
-"""``ropewalk report``: tables and figures from the files of runs alone."""
+"""``ropewalk report``: tables, figures and a page from the files of runs alone."""
 
 from __future__ import annotations
 
-from itertools import groupby
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
-from harness.names import printable
 
-VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
+if TYPE_CHECKING:
+    from harness.cli.figures import Figures
+
+PAGE = "index.html"
 
 
 def report(
@@ -35,60 +36,108 @@ def report(
     out: Annotated[
         Path | None, Parameter(help="Where the files go; default: RUN/reports, for one run.")
     ] = None,
+    page: Annotated[
+        Path | None,
+        Parameter(
+            help="The page, one file with all charts and tables, to send; default: index.html "
+            "beside the files of all reports."
+        ),
+    ] = None,
     mixed: Annotated[
         bool, Parameter(negative="", help="Set runs that are not comparable beside each other.")
     ] = False,
+    width: Annotated[
+        str | None, Parameter(help="Of figures: page (7 inches, the default) or column (3.3).")
+    ] = None,
+    style: Annotated[
+        Path | None, Parameter(help="A Matplotlib style file, or a style it has, for figures.")
+    ] = None,
+    only: Annotated[
+        tuple[str, ...] | None,
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="The methods that figures show, in their order; tables have all.",
+        ),
+    ] = None,
+    rename: Annotated[
+        tuple[str, ...] | None,
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="METHOD=NAME in figures: yarn:factor=4='YaRN 4×'. RUN/figures.toml has all "
+            "this too, and order and colours.",
+        ),
+    ] = None,
 ) -> int:
-    """Make the tables and figures of one or more runs from their files."""
+    """Make the tables, figures and page of one or more runs from their files."""
+    from harness.cli.figures import asked
     from harness.runs.folders import reports_of, runs_in
 
     found = runs_in(runs)
-    if len(runs) > 1 and out is None:
-        message = "several runs are joined: say with --out where their tables and figures go."
+    if len(runs) > 1 and out is None and page is None:
+        message = (
+            "several runs are joined: say with --out where their tables and figures go, or with "
+            "--page where a page of them goes."
+        )
         raise UserError(message)
-    whole = write(found, out or reports_of(runs[0]), report, task or (), mixed=mixed)
+    if page is not None and page.suffix.lower() not in (".html", ".htm"):
+        message = f"--page {page}: name a file that ends in .html."
+        raise UserError(message)
+    flags = {"width": width, "style": style, "only": only, "rename": rename}
+    figures = asked(runs[0], flags)
+    folder = out or (reports_of(runs[0]) if len(runs) == 1 else None)
+    whole = write(found, folder, report, task or (), mixed=mixed, page=page, figures=figures)
     return COMPLETE if whole else WITH_FAILURES
 
 
 def write(
     runs: list[Path],
-    folder: Path,
+    folder: Path | None,
     chosen: tuple[str, ...] | None,
     tasks: tuple[str, ...] = (),
     *,
     mixed: bool = False,
+    page: Path | None = None,
+    brief: bool = False,
+    figures: Figures | None = None,
 ) -> bool:
-    """Write the reports of these runs, and show the table and where the files are.
+    """Write the reports of these runs and their page, and show what they say and where they are.
 
     ``tasks`` are those whose code may run beside the built-in ones: a record alone runs none.
+    The page of all reports is made in any case, that of chosen ones where it is named. ``brief``:
+    what is shown fits on a screen. ``figures`` say how these are drawn, or the file beside a run.
     Returns whether every task and report could do its part; where one could not, it says why.
     """
     with err.status("Making tables and figures"):
+        from harness.cli import outcome
+        from harness.cli.figures import asked, paper
         from harness.runs.comparable import raw_text, reasons, unpaired
         from harness.runs.frame import make_frame
+        from harness.runs.page import write_page
         from harness.runs.store import read_run
-        from harness.runs.write import print_skipped, print_words, show, write_reports
+        from harness.runs.write import write_reports
 
         frame = make_frame(runs, tasks, mixed=mixed)
         records = {run: read_run(run) for run in runs}
         unlike = reasons(records)
         notes = [f"Not comparable: {'; '.join(unlike)}."] if unlike else []
         note = " ".join([*(notes or unpaired(records)), *raw_text(records.values())])
-        written = write_reports(frame, folder, chosen, note)
+        drawn = paper(figures or asked(runs[0], {}), set(frame["scaling"]))
+        written = write_reports(frame, folder, chosen, note, drawn)
+        if page is None and folder is not None and chosen is None:
+            page = folder / PAGE
+        if page is not None:
+            write_page(page, frame, list(records.values()), written.tables, note)
     if note:
         screen.print(note, style="bold", highlight=False)
-    verdict = {name: words for name, words in written.words.items() if name == VERDICT}
-    print_words(verdict, screen)
-    show(frame, screen)
-    rest = {name: words for name, words in written.words.items() if name not in verdict}
-    print_words(rest, screen)
-    print_skipped(written, screen)
-    unscored = frame.loc[(frame["status"] == "failed") & frame["value"].notna(), "reason"].unique()
-    for reason in unscored:
-        screen.print(f"No score: {reason}", highlight=False, markup=False, soft_wrap=True)
-    screen.print("\nTables and figures:", highlight=False)
-    for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
-        first, *others = (file.suffix for file in files)
-        names = " ".join([f"{printable(str(stem))}{first}", *others])
-        screen.print(f"  {names}", highlight=False, soft_wrap=True)
-    return not (len(unscored) or written.failed)
+    if brief:
+        outcome.brief(frame, written, screen)
+    else:
+        outcome.whole(frame, written, screen)
+    unscored = outcome.unscored(frame, screen)
+    if brief:
+        outcome.rest(page, runs, screen)
+    else:
+        outcome.files(written, page, screen)
+    return not (unscored or written.failed)

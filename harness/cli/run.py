@@ -53,7 +53,9 @@ def run(
     reports = folders[0] if len(specs) == 1 else folders[0].parent
     # Models of one sweep may have different tokenizers: then they are kept apart, under a note.
     with keeping(folders):
-        whole = write(folders, reports_of(reports), None, specs[0].task, mixed=len(folders) > 1)
+        mixed = len(folders) > 1
+        place = reports_of(reports)
+        whole = write(folders, place, None, specs[0].task, mixed=mixed, brief=True)
     for plan, _ in pairs:
         show.warnings(plan, err)
     show.failures(failed, err)

@@ -11,7 +11,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from pandas.api.types import is_numeric_dtype
 from rich import box
 from rich.cells import cell_len
 from rich.console import Console
@@ -20,11 +19,11 @@ from rich.table import Table
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names
 from harness.replacing import make_folder, replacing
+from harness.reports.drawing.paper import Paper
 from harness.reports.drawing.style import drawing, wrapped
 from harness.reports.stats.cells import cells
-from harness.reports.writing.escape import csv_text
 from harness.reports.writing.latex import latex
-from harness.reports.writing.tables import Part, page, parted, wide
+from harness.reports.writing.tables import Part, Told, csv, page, parted, wide
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,41 +37,62 @@ MOST_NAME = 24  # letters in a line of a name in a narrow terminal
 
 @dataclass
 class Written:
-    """What became of the reports: files, what tables say in words, why others are not made."""
+    """What became of the reports: files, tables, why others are not made."""
 
     files: list[Path] = field(default_factory=list)
-    words: dict[str, list[str]] = field(default_factory=dict)
+    tables: dict[str, Told] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: bool = False
 
 
 def write_reports(
-    frame: pd.DataFrame, folder: Path, chosen: Sequence[str] | None = None, note: str = ""
+    frame: pd.DataFrame,
+    folder: Path | None,
+    chosen: Sequence[str] | None = None,
+    note: str = "",
+    paper: Paper | None = None,
 ) -> Written:
-    """Make the chosen reports (all, when None) from one frame.
+    """Make the chosen reports (all, when None) from one frame, and files of them in the folder.
 
     ``note`` is put under every table and figure, as for joined runs that are not comparable.
+    ``paper`` says how figures are drawn.
     """
-    make_folder(folder)
+    if folder is not None:
+        make_folder(folder)
     written = Written()
     for given in chosen or names("report"):
         report = load("report", given)
         name = report.label.partition(":")[0]
         try:
-            made = call(f"report {report.label}", partial(_made, report, frame))
+            made = call(f"report {report.label}", partial(_made, report, frame, paper))
         except UserError as error:  # the other reports are made all the same
             made, written.failed = str(error), True
         if isinstance(made, str):
             written.skipped[report.label] = made
-            for suffix in (*TABLES, *FIGURES):  # of an earlier sweep of this folder
-                (folder / f"{name}{suffix}").unlink(missing_ok=True)
         elif isinstance(made, pd.DataFrame):
-            written.words[report.label] = _sentences(report, made, "words")
-            parts = _parts(report, made, [note] if note else [])
-            written.files += save_table(made, parts, folder / name)
-        else:
-            written.files += save_figure(_noted(made, note), folder, name)
+            about = (report.module.__doc__ or "").partition("\n")[0]
+            words = _sentences(report, made, "words")
+            written.tables[report.label] = Told(about, words, _whole(made))
+        if folder is not None:
+            written.files += _save(report, made, folder / name, note, paper)
     return written
+
+
+def _save(
+    report: Plugin,
+    made: pd.DataFrame | Figure | str,
+    stem: Path,
+    note: str,
+    paper: Paper | None,
+) -> list[Path]:
+    """Write the files of a report; of one that was not made, remove those of an earlier sweep."""
+    if isinstance(made, str):
+        for suffix in (*TABLES, *FIGURES):
+            stem.with_name(stem.name + suffix).unlink(missing_ok=True)
+        return []
+    if isinstance(made, pd.DataFrame):
+        return save_table(made, _parts(report, made, [note] if note else []), stem)
+    return save_figure(_noted(made, note), stem.parent, stem.name, paper)
 
 
 def _sentences(report: Plugin, table: pd.DataFrame, *parts: str) -> list[str]:
@@ -96,10 +116,10 @@ def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
     ]
 
 
-def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
+def _made(report: Plugin, frame: pd.DataFrame, paper: Paper | None) -> pd.DataFrame | Figure | str:
     """Return the table or figure, or the reason why the report does not apply to this frame."""
     try:
-        with drawing():
+        with drawing(paper):
             made: pd.DataFrame | Figure = report.module.make(frame, **report.arguments)
     except ValueError as error:
         return str(error)
@@ -108,15 +128,20 @@ def _made(report: Plugin, frame: pd.DataFrame) -> pd.DataFrame | Figure | str:
 
 def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:
     """Write a table whole for programs, and in its readable form, with sentences, for people."""
-    whole = table.reset_index() if table.index.name is not None else table
-    csv, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
-    save_csv(whole, csv)
+    whole = _whole(table)
+    plain, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
+    save_csv(whole, plain)
     with replacing(parquet) as new:
         whole.to_parquet(new, index=False)
     for file, text in ((md, page(parts)), (tex, "\n".join(map(_latex, parts)))):
         with replacing(file) as new:
             new.write(text.encode())
     return files
+
+
+def _whole(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table with its index, where that has a name, as a column."""
+    return table.reset_index() if table.index.name is not None else table
 
 
 def _latex(part: Part) -> str:
@@ -130,11 +155,9 @@ def _latex(part: Part) -> str:
 
 
 def save_csv(table: pd.DataFrame, file: Path) -> None:
-    """Write a table for programs and spreadsheets; no name becomes a formula."""
-    texts = [name for name in table if not is_numeric_dtype(table[name])]
-    plain = table.assign(**{str(name): table[name].map(csv_text) for name in texts})
+    """Write a table for programs and spreadsheets."""
     with replacing(file) as new:
-        plain.to_csv(new, index=False, lineterminator="\n")
+        new.write(csv(table).encode())
 
 
 def _noted(figure: Figure, note: str) -> Figure:
@@ -144,13 +167,13 @@ def _noted(figure: Figure, note: str) -> Figure:
     return figure
 
 
-def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = None) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; the same data give the same bytes."""
     dateless = {
         ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
     }  # fmt: skip
     files = [folder / f"{name}{suffix}" for suffix in FIGURES]
-    with drawing():
+    with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
         figure.draw_without_rendering()  # which lays it out, once for all formats
         figure.set_layout_engine("none")

@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from harness.reports.stats.measure import SHARES
-from harness.reports.writing.escape import markdown_sentence, markdown_text
+from harness.reports.writing.escape import csv_text, markdown_sentence, markdown_text
+
+
+@dataclass(frozen=True)
+class Told:
+    """A table report as it was made: what it is, its sentences, and its rows."""
+
+    about: str
+    words: Sequence[str]
+    table: pd.DataFrame
+
 
 Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
 
@@ -57,6 +69,13 @@ def page(parts: Sequence[Part]) -> str:
             f"### {markdown_text(title)}\n\n{markdown(table)}\n" for title, table in shown.items()
         ]
     return "\n".join(texts)
+
+
+def csv(table: pd.DataFrame) -> str:
+    """Return a table for programs and spreadsheets; no name becomes a formula."""
+    texts = [name for name in table if not is_numeric_dtype(table[name])]
+    plain = table.assign(**{str(name): table[name].map(csv_text) for name in texts})
+    return plain.to_csv(index=False, lineterminator="\n")
 
 
 def parted(widths: Sequence[float], room: float) -> list[list[int]]:

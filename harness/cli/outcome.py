@@ -1,0 +1,108 @@
+"""Print what reports say: on one screen after a run, and whole on request."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+from rich.padding import Padding
+
+from harness.names import printable
+from harness.reports.drawing.methods import methods
+from harness.reports.stats.cells import cells
+from harness.reports.writing.answer import answer
+from harness.reports.writing.tables import text
+from harness.runs.write import Written, grids, print_skipped, print_words, show
+
+VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
+MOST_LENGTHS, MOST_METHODS = 3, 16  # of a screen of 80 x 40
+
+
+def whole(frame: pd.DataFrame, written: Written, console: Console) -> None:
+    """Print the verdict, the scores and the sentences of all tables."""
+    words = {name: told.words for name, told in written.tables.items()}
+    print_words({name: told for name, told in words.items() if name == VERDICT}, console)
+    show(frame, console)
+    print_words({name: told for name, told in words.items() if name != VERDICT}, console)
+    print_skipped(written, console)
+
+
+def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
+    """Print the best methods of the longest lengths, and all scores at the longest."""
+    several = frame["model"].nunique() > 1
+    if VERDICT in written.tables:
+        for told in answer(written.tables[VERDICT].table):
+            _answer(told, f", {told['model']}" if several else "", console)
+    known = methods(frame)
+    for model, rows in known.drawn(cells(frame)).groupby("model", sort=False):
+        scores = _longest(rows, known.best)
+        most = MOST_METHODS if len(scores.columns) < 4 else MOST_METHODS // 2
+        console.print(f"\n{model}, {rows['length'].max():,} tokens, score [95 % interval]")
+        for part in grids(scores.head(most), console.width):
+            console.print(part)
+        if len(scores) > most:
+            console.print(f"… and {len(scores) - most} more methods.")
+    if written.failed:
+        print_skipped(written, console)
+
+
+def _answer(model: dict[str, Any], named: str, console: Console) -> None:
+    """Print, for the longest lengths, the best on every task and on each."""
+    beyond = [row for row in model["lengths"] if row["beyond"]] or model["lengths"]
+    for row in beyond[-MOST_LENGTHS:]:
+        where = f"At {row['relative'].replace('×', 'x')} ({row['length']:,} tokens){named}"
+        every = f", best or not distinguished on every task: {row['names'] or 'none'}"
+        console.print(f"{where}{every if len(model['tasks']) > 1 else ':'}", style="bold")
+        for head, cell in zip(model["tasks"], row["tasks"], strict=True):
+            if cell is not None:
+                others = f"not distinguished from {cell['tied']} more"
+                told = f"; {others if cell['tied'] else cell['told']}".removesuffix("; ")
+                line = f"{head['measure']}: {cell['best']} {cell['score']}{told}"
+                console.print(Padding(line, (0, 0, 0, 2)))
+    if len(beyond) > MOST_LENGTHS:
+        console.print(f"  … and {len(beyond) - MOST_LENGTHS} shorter lengths.")
+
+
+def _longest(rows: pd.DataFrame, best: Sequence[str]) -> pd.DataFrame:
+    """Return the scores of one model at its longest length: a row a method, the best first."""
+    last = rows[rows["length"] == rows["length"].max()]
+    texts = last.assign(text=[text(cell) for cell in last.to_dict("records")])
+    wide: pd.DataFrame = texts.pivot(index="scaling", columns="task", values="text").fillna("")
+    order = [name for name in best if name in wide.index]
+    return wide.reindex(index=order, columns=list(last["task"].unique())).reset_index()
+
+
+def unscored(frame: pd.DataFrame, console: Console) -> bool:
+    """Print why tasks could not score what was measured; return whether any could not."""
+    reasons = frame.loc[(frame["status"] == "failed") & frame["value"].notna(), "reason"].unique()
+    for reason in reasons:
+        console.print(f"No score: {reason}", highlight=False, markup=False, soft_wrap=True)
+    return bool(len(reasons))
+
+
+def files(written: Written, page: Path | None, console: Console) -> None:
+    """Print every file that was written."""
+    if written.files:
+        console.print("\nTables and figures:", highlight=False)
+    for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
+        first, *others = (file.suffix for file in files)
+        names = " ".join([f"{printable(str(stem))}{first}", *others])
+        console.print(f"  {names}", highlight=False, soft_wrap=True)
+    if page is not None:
+        console.print(f"Page: {printable(str(page))}", highlight=False, soft_wrap=True)
+
+
+def rest(page: Path | None, runs: Sequence[Path], console: Console) -> None:
+    """Print where everything is that the screen leaves out."""
+    folders = " ".join(shlex.quote(str(run)) for run in runs)
+    for line in (
+        f"All charts and tables in one page: {page}",
+        "Tables and figures are beside it.",
+        f"Every sentence and table here: ropewalk report {folders}",
+    ):
+        console.print(printable(line), highlight=False, soft_wrap=True)

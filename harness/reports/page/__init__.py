@@ -1,0 +1,1 @@
+"""One page that holds a whole report: tables, charts and what draws them, in a single file."""

@@ -1,0 +1,123 @@
+"use strict";
+// Tables: read from the CSV that the page holds, shown with sorting and a filter, saved as that CSV.
+
+const MOST_ROWS = 1000; // shown at once; the filter and the file reach the rest
+
+const content = JSON.parse(document.getElementById("content").textContent);
+const known = new Map();
+
+/** Make an element with text, which is never markup. */
+function make(tag, settings = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(settings)) {
+    if (name in made) made[name] = value;
+    else made.setAttribute(name, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** Return the records of a CSV text: cells with commas, quotes or line ends stand in quotes. */
+function parsed(text) {
+  const records = [];
+  let record = [];
+  for (const [, quoted, plain, end] of text.matchAll(/(?:"((?:[^"]|"")*)"|([^",\n]*))(,|\n)/g)) {
+    record.push(quoted === undefined ? plain : quoted.replaceAll('""', '"'));
+    if (end === "\n") {
+      records.push(record);
+      record = [];
+    }
+  }
+  return records;
+}
+
+/** Return a table of the page: its columns, its rows as objects, and which columns are numbers. */
+function table(name) {
+  if (!known.has(name)) {
+    const source = content.sources[name];
+    const [columns, ...records] = parsed(source.csv);
+    const numbers = new Set(source.numbers);
+    const value = (column, text) => (numbers.has(column) ? (text === "" ? null : Number(text)) : text);
+    const rows = records.map((record) =>
+      Object.fromEntries(columns.map((column, place) => [column, value(column, record[place])])));
+    known.set(name, { columns, rows, numbers });
+  }
+  return known.get(name);
+}
+
+/** Return what a cell shows: five digits of a number, or the text. */
+function shown(value) {
+  if (value === null || value === undefined) return "";
+  if (typeof value !== "number" || Number.isInteger(value)) return String(value);
+  return String(Number(value.toPrecision(5)));
+}
+
+/** Return what a cell is sorted by: a text such as "13.5 [9.7, 21.0]" by its number. */
+function key(value) {
+  if (value === null || value === "") return null;
+  const number = parseFloat(value);
+  return Number.isNaN(number) ? value : number;
+}
+
+/** Compare two cells; what is missing comes last, either way. */
+function compare(one, other, sign) {
+  const [first, second] = [key(one), key(other)];
+  if (first === null || second === null) return (first === null) - (second === null);
+  if (typeof first === "number" && typeof second === "number") return sign * (first - second);
+  return sign * String(one).localeCompare(String(other));
+}
+
+/** Put a table into an element: a filter, a button for its CSV, columns that sort. */
+function showTable(place, name, kept = () => true, file = name) {
+  const { columns, rows, numbers } = table(name);
+  const mine = rows.filter(kept);
+  const body = make("tbody");
+  const count = make("span", { className: "note", role: "status" });
+  const filter = make("input", { type: "search", placeholder: "filter rows", ariaLabel: `Filter ${file}` });
+  const heads = columns.map((column) =>
+    make("th", { scope: "col" }, make("button", { type: "button", textContent: column.replaceAll("_", " ") })));
+  let order = mine;
+  const fill = () => {
+    const words = filter.value.toLowerCase().split(/\s+/);
+    const found = order.filter((row) => {
+      const text = Object.values(row).map(shown).join("\n").toLowerCase();
+      return words.every((word) => text.includes(word));
+    });
+    body.replaceChildren(...found.slice(0, MOST_ROWS).map((row) => make("tr", {}, ...columns.map((column) =>
+      make("td", { className: numbers.has(column) ? "number" : "", textContent: shown(row[column]) })))));
+    const cut = found.length > MOST_ROWS ? `the first ${MOST_ROWS} of ` : "";
+    count.textContent = `${cut}${found.length} of ${mine.length} rows`;
+  };
+  heads.forEach((head, place) => head.firstChild.addEventListener("click", () => {
+    const sign = head.ariaSort === "ascending" ? -1 : 1;
+    heads.forEach((other) => other.removeAttribute("aria-sort"));
+    head.setAttribute("aria-sort", sign === 1 ? "ascending" : "descending");
+    order = [...mine].sort((one, other) => compare(one[columns[place]], other[columns[place]], sign));
+    fill();
+  }));
+  filter.addEventListener("input", fill);
+  const save = make("button", { type: "button", className: "tool", textContent: `${name}.csv` });
+  save.addEventListener("click", () => download(`${name}.csv`, content.sources[name].csv));
+  fill();
+  place.append(
+    make("div", { className: "tools" }, filter, save, count),
+    make("div", { className: "shown", tabIndex: 0, role: "region", ariaLabel: `Table ${file}` },
+      make("table", { className: "rows" }, make("thead", {}, make("tr", {}, ...heads)), body)));
+}
+
+/** Hand a text to the reader as a file. */
+function download(name, text) {
+  const link = make("a", { href: URL.createObjectURL(new Blob([text], { type: "text/csv" })), download: name });
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+/** Fill a disclosure the first time it is opened. */
+function whenOpened(details, fill) {
+  details.addEventListener("toggle", fill, { once: true });
+}
+
+for (const place of document.querySelectorAll("[data-table]")) showTable(place, place.dataset.table);
+for (const place of document.querySelectorAll("[data-lazy]")) {
+  whenOpened(place, () => showTable(place, place.dataset.lazy));
+}

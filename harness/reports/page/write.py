@@ -1,0 +1,96 @@
+"""Put tables, charts and what draws them into one HTML file that asks no network for anything."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.style import MARKERS
+from harness.reports.page.charts import curves, losses
+from harness.reports.page.data import Source, depths, embedded, failures, positions
+from harness.reports.page.looks import looks
+from harness.reports.stats.cells import cells
+from harness.reports.writing.answer import answer
+from harness.reports.writing.tables import Told
+
+HERE = Path(__file__).parent
+LIBRARIES = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
+OWN = ("tables.js", "page.js")
+
+
+def page(
+    frame: pd.DataFrame,
+    reports: Mapping[str, Told],
+    facts: Sequence[tuple[str, Sequence[str]]] = (),
+    note: str = "",
+) -> str:
+    """Return the HTML of a frame's page.
+
+    ``reports`` are the tables by name; ``facts`` say how it was measured. No text of a record is
+    read as markup: the template escapes all, the data are JSON without a ``<``, and the page's
+    policy runs only the scripts whose hashes it names.
+    """
+    known, table = methods(frame, distinct=len(MARKERS)), cells(frame)
+    sources = {name: Source(told.table, told.about) for name, told in reports.items()}
+    sources.setdefault("scores", Source(table, CELLS))
+    sources |= {**positions(frame), **depths(frame), **failures(frame)}
+    drawn = looks(known)
+    lost = known.drawn(sources["positions"].table) if "positions" in sources else None
+    content = {
+        "sources": embedded(sources),
+        "methods": drawn,
+        "charts": {
+            "curves": curves(known.drawn(table), drawn),
+            "losses": [] if lost is None else losses(lost, drawn),
+        },
+    }
+    scripts = [(HERE / "vendor" / name).read_text(encoding="utf-8") for name in LIBRARIES]
+    scripts += [(HERE / name).read_text(encoding="utf-8") for name in OWN]
+    best = reports.get("best")
+    made: str = _template().render(
+        title=", ".join([*frame["model"].unique()][:3]),
+        answer=answer(best.table) if best else [],
+        reports=reports,
+        sources=sources,
+        facts=facts,
+        note=note,
+        policy=_policy(scripts),
+        scripts=list(map(Markup, scripts)),
+        style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
+        licences=(HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8"),
+        content=Markup(_json(content)),
+    )
+    return made
+
+
+CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
+
+
+def _template() -> Any:
+    """Return the template, which escapes every text."""
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    return environment.get_template("page.html.jinja")
+
+
+def _json(content: Any) -> str:
+    """Return JSON that ends no script element: without a ``<`` there is neither tag nor comment."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """Return the page's policy: these scripts, the page's own style, and no connection."""
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
+    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:"

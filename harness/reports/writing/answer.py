@@ -1,0 +1,72 @@
+"""Which method is best at which length, and how sure that is: the first thing that is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.reports.stats.ranking import choice
+from harness.reports.writing import sentences
+
+MOST = 4  # methods that a cell names
+
+
+def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return, for every model, its tasks and a row a length, of the table of ``best``.
+
+    A row has the length, the methods that are best or not distinguished from it on every task, and
+    a task the best, its score, and what is known of its lead.
+    """
+    shown = []
+    for model, rows in best.groupby("model", sort=False):
+        tasks = list(rows["task"].unique())
+        lengths = []
+        for _, facts in rows.groupby("length", sort=True):
+            known = {row["task"]: row for row in sentences.records(facts)}
+            first = next(iter(known.values()))
+            lengths.append({
+                "length": int(first["length"]),
+                "relative": f"{first['relative_length']:.3g}×",
+                "beyond": first["length"] > first["trained_length"],
+                "names": _names(choice(list(known.values()))),
+                "tasks": [_task(known[task]) if task in known else None for task in tasks],
+            })  # fmt: skip
+        heads = [_head(rows[rows["task"] == task].iloc[0]) for task in tasks]
+        shown.append({"model": model, "tasks": heads, "lengths": lengths})
+    return shown
+
+
+def _head(row: pd.Series[Any]) -> dict[str, str]:
+    return {"task": row["task"], "measure": row["measure"], "better": f"{row['better']} is better"}
+
+
+def _task(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what one task says at one length."""
+    same = row["same"].split(", ") if row["same"] else []
+    return {
+        "best": _names([row["best"], *same]),
+        "score": sentences.score(row),
+        "n": f"{row['n']} {row['units']}",
+        "tied": len(row["tied"].split(", ")) if row["tied"] else 0,
+        "told": _lead(row),
+    }
+
+
+def _lead(row: dict[str, Any]) -> str:
+    """Say by how much the best leads, or from which methods it is not distinguished."""
+    if row["runner_up"] is None:
+        return ""
+    if row["difference"] is None:
+        return f"before {row['runner_up']}; the two cannot be compared sample by sample"
+    if row["tied"] is not None:
+        return f"not distinguished from {_names(row['tied'].split(', '))}"
+    side = "below" if row["difference"] < 0 else "above"
+    chance = sentences.chance(row["p"])
+    return f"{sentences.gap(row)} {side} {row['runner_up']}, {chance}"
+
+
+def _names(names: list[str]) -> str:
+    """Return "a, b, c", of many the first and how many more."""
+    more = f" and {len(names) - MOST} more" if len(names) > MOST + 1 else ""
+    return ", ".join(names[:MOST] if more else names) + more

@@ -1,0 +1,93 @@
+"""How runs were measured, in words, for a reader who has a report of them and nothing else."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pandas as pd
+
+Run = Mapping[str, Any]
+NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out
+
+
+def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
+    """Return model, documents, tasks, methods, machine and commands of these records.
+
+    A line that several runs share is there once.
+    """
+    found: dict[str, dict[str, None]] = {}
+    for run in runs:
+        for name, lines in _facts(run):
+            found.setdefault(name, {}).update(dict.fromkeys(lines))
+    return [(name, list(lines)) for name, lines in found.items() if lines]
+
+
+def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
+    model, documents = run["model"], run["documents"]
+    told = {name: model.get(name) for name in ("type", "dtype", "revision", "quantized")}
+    yield "model", [f"{model['name']}: {_options(told | {'window': model['trained_length']})}"]
+    yield "weights", [f"{model['name']}: {model['fingerprint']}"] if "fingerprint" in model else []
+    tokens = sum(one["tokens"] for one in documents["read"])
+    given = documents.get("given")
+    named = given if isinstance(given, str) else _options(given or {})
+    yield "documents", [f"{named}: {len(documents['read'])}, of {tokens:,} tokens together"]
+    for kind, singular in (("tasks", "task"), ("methods", "method")):
+        yield (
+            singular,
+            [
+                f"{label}{_version(one)}: {_options(one.get('options') or {}) or 'no options'}"
+                for label, one in run[kind].items()
+            ],
+        )
+    yield "seed", [str(run["seed"])]
+    yield "machine", [line for session in run["sessions"] for line in _machines(session)]
+    yield "the command", list(filter(None, [command(run["asked"])]))
+
+
+def _version(one: Mapping[str, Any]) -> str:
+    return f" (version {one['version']})" if "version" in one else ""
+
+
+def _options(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
+
+
+def _machines(session: Mapping[str, Any]) -> Iterable[str]:
+    """Yield what one start was measured with: a line, or one a worker."""
+    for one in session.get("workers") or [session]:
+        versions = " ".join(f"{name} {text}" for name, text in one.get("versions", {}).items())
+        told = [one.get("device"), f"{one.get('threads')} threads", one.get("system")]
+        told += [f"Python {one.get('python')}", versions, f"commit {one.get('commit')}"]
+        yield ", ".join(str(text) for text in told if text and not str(text).endswith("None"))
+
+
+def command(asked: Mapping[str, Any]) -> str:
+    """Return the command line of a sweep; empty where only a file can state it."""
+    words = ["ropewalk", "run"]
+    for name, value in asked.items():
+        flag = f"--{name.replace('_', '-')}"
+        if isinstance(value, Mapping):
+            return ""
+        if value in NOT_ASKED or name == "out":
+            continue
+        if value is True:
+            words.append(flag)
+        else:
+            many = value if isinstance(value, list) else [value]
+            words += [flag, *map(str, many)]
+    return shlex.join(words)
+
+
+def documents(runs: Iterable[Run]) -> pd.DataFrame:
+    """Return the documents that were read: name, hash of the text, tokens."""
+    rows = [
+        {
+            "model": run["model"]["name"],
+            **{key: one.get(key) for key in ("name", "sha256", "tokens")},
+        }
+        for run in runs
+        for one in run["documents"]["read"]
+    ]
+    return pd.DataFrame(rows, columns=["model", "name", "sha256", "tokens"]).drop_duplicates()

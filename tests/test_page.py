@@ -1,0 +1,266 @@
+"""The page that is sent: one file, whose numbers, switches and silence a real browser tries."""
+
+from __future__ import annotations
+
+import io
+import re
+import shutil
+from collections.abc import Iterator
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.reports import best, scores, summary
+from harness.reports.page.write import page
+from harness.reports.writing.tables import Told, csv
+from harness.runs.provenance import command, documents, facts
+from harness.runs.store import read_run
+from tests import ROOT
+from tests.command_line import Ropewalk
+from tests.frames import PERPLEXITY, sweep
+
+HOSTILE = '</script><img src="http://away.test/x" onerror="document.title=1">'
+INSTALLED = ("chromium", "chromium-browser", "google-chrome")  # by Debian, Alpine, Google
+FACTS = [("model", [HOSTILE]), ("the command", ["ropewalk run --model reference"])]
+SIZE, OPENED = 3e6, 2.0  # bytes and seconds, of the largest sweep that is promised
+
+
+def with_losses(frame: pd.DataFrame) -> pd.DataFrame:
+    """Let perplexity score whole windows, in 16 runs of positions."""
+    whole = frame["task"] == PERPLEXITY
+    size = (frame["length"] // 16).where(whole)
+    losses = [[3.0 + place / 9 for place in range(16)] if one else None for one in whole]
+    return frame.assign(
+        protocol=frame["protocol"].where(~whole, "prefix"), start=size * 0, bucket=size,
+        tokens=frame["length"], losses=losses,
+    )  # fmt: skip
+
+
+def html(frame: pd.DataFrame, *makers: Any, note: str = "") -> str:
+    tables = {}
+    for maker in makers:
+        table = maker.make(frame)
+        tables[maker.__name__.rpartition(".")[2]] = Told("A table.", maker.words(table), table)
+    return page(frame, tables, FACTS, note)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    frame = with_losses(sweep(lengths=(256, 1024, 2048)))
+    hostile = frame["scaling"].replace({"pi": HOSTILE, "mine": "=cmd|' /C calc'!A0"})
+    return frame.assign(scaling=hostile, reason=frame["status"].map({"out_of_memory": HOSTILE}))
+
+
+@pytest.fixture(scope="module")
+def made(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("page") / "page.html"
+    file.write_text(html(frame, best, scores, summary, note=HOSTILE), encoding="utf-8")
+    return file
+
+
+# The file.
+
+
+def test_a_page_is_small_and_names_no_other_place(made: Path) -> None:
+    """It is under 1.5 MB, and no element of it has an address."""
+    text = made.read_text(encoding="utf-8")
+    assert len(text.encode()) < 1.5e6
+    own = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r"<(?:link|img|iframe|object|form|base)\b", own)
+    assert not re.search(r"<[^>]+\b(?:src|href)=(?!\"#)", own)
+    assert "default-src 'none'" in unescape(own)
+
+
+def test_names_are_text_and_never_markup(made: Path) -> None:
+    """A name that would end a script or load a picture is escaped wherever it stands."""
+    text = made.read_text(encoding="utf-8")
+    assert "<img" not in re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert text.count("</script>") == 6  # the data, three libraries, two files of the page
+    assert "&lt;/script&gt;&lt;img" in text
+    assert "\\u003c/script>\\u003cimg" in text
+
+
+def test_a_run_has_its_page_beside_its_tables(
+    ropewalk: Ropewalk, many: Path, tmp_path: Path
+) -> None:
+    """The page is written with all reports, or where it is asked for, also of runs together."""
+    done = ropewalk("report", many, "--out", tmp_path / "files")
+    assert done.status == 0
+    text = (tmp_path / "files" / "index.html").read_text(encoding="utf-8")
+    assert "How it was measured" in text
+    assert "--scaling none pi yarn:factor=4" in text
+    assert str(tmp_path / "files" / "index.html") in done.out
+    one = tmp_path / "sent" / "page.html"
+    done = ropewalk("report", many, many, "--page", one, "--report", "scores")
+    assert (done.status, [path.name for path in one.parent.iterdir()]) == (0, ["page.html"])
+    done = ropewalk("report", many, "--page", tmp_path / "page.pdf")
+    assert (done.status, ".html" in done.err) == (2, True)
+
+
+def test_a_page_says_how_a_run_was_measured() -> None:
+    """Model, documents, tasks, methods, machine and command of a record, each line once."""
+    record = read_run(ROOT / "results" / "reference")
+    told = dict(facts([record, record]))
+    assert told["documents"][0].startswith("embedded: 23, of ")
+    assert any(
+        line.startswith("yarn:factor=4: factor=4.0, beta_fast=32.0") for line in told["method"]
+    )
+    assert len(told["the command"]) == 1
+    assert told["the command"][0].startswith("ropewalk run --model reference --scaling none pi ")
+    assert len(documents([record, record])) == 23
+    assert command({"model": "m", "docs": {"passkey": "embedded"}}) == ""
+    assert (
+        command({"docs": "my books", "offline": True}) == "ropewalk run --docs 'my books' --offline"
+    )
+
+
+# In a browser.
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip("playwright.sync_api")
+    with playwright.sync_playwright() as driver:
+        own = driver.chromium.executable_path  # what "playwright install chromium" installs
+        found = next(filter(None, map(shutil.which, (*INSTALLED, own))), None)
+        if found is None:
+            pytest.skip("no Chromium on this machine (Debian: apt-get install chromium)")
+        opened = driver.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+class Opened:
+    """A page in the browser, all its charts drawn, with what it said and asked for."""
+
+    def __init__(self, browser: Any, file: Path, width: int = 1280) -> None:
+        self.told: list[str] = []
+        self.asked: list[str] = []
+        self.tab = browser.new_page(viewport={"width": width, "height": 900})
+        self.tab.on("console", lambda message: self.told.append(message.text))
+        self.tab.on("pageerror", lambda error: self.told.append(str(error)))
+        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self.tab.goto(file.as_uri())
+        self.tab.wait_for_selector("body[data-drawn]")
+
+    def saved(self, place: str, button: str) -> str:
+        """Click a button below a place, and return the file that it saves."""
+        with self.tab.expect_download() as waiting:
+            self.tab.locator(place).get_by_role("button", name=button).first.click()
+        return Path(waiting.value.path()).read_text(encoding="utf-8")
+
+    def rows(self, chart: int) -> pd.DataFrame:
+        """Return the rows that a chart draws."""
+        told = self.tab.evaluate(f"views[{chart}].data('rows').map(row => ({{...row}}))")
+        return pd.DataFrame(told)
+
+    def lines(self, chart: int) -> int:
+        self.tab.evaluate("Promise.all(views.map(view => view.runAsync())).then(() => 0)")
+        return int(self.tab.locator(".plot").nth(chart).locator(".mark-line path").count())
+
+
+@pytest.fixture(scope="module")
+def opened(browser: Any, made: Path) -> Opened:
+    return Opened(browser, made)
+
+
+def test_a_page_is_silent(opened: Opened, made: Path) -> None:
+    """It has no word for the console, asks for nothing but itself, and runs nobody's name."""
+    assert opened.told == []
+    assert opened.asked == [made.as_uri()]
+    assert opened.tab.title() == "toy-7m – Ropewalk"
+    assert opened.tab.locator("img").count() == 0
+
+
+def test_the_numbers_behind_the_charts_are_those_of_the_csv(
+    opened: Opened, frame: pd.DataFrame
+) -> None:
+    """What a button saves is the CSV of the report, and every chart draws its rows."""
+    table = scores.make(frame)
+    opened.tab.locator("summary", has_text="The numbers of this chart").first.click()
+    saved = opened.saved("figure details", "scores.csv")
+    assert saved == csv(table)
+    whole = pd.read_csv(io.StringIO(saved), keep_default_na=False, na_values=[""])
+    columns = ["scaling", "length", "score", "low", "high", "n", "status", "frequencies"]
+    for chart, (_, rows) in enumerate(whole.groupby("task", sort=False)):
+        drawn = rows[rows["scaling"] != "dynamic_ntk"]  # it coincides with ntk
+        left, right = (one[columns].reset_index(drop=True) for one in (opened.rows(chart), drawn))
+        pd.testing.assert_frame_equal(left, right, check_dtype=False)
+
+
+def test_a_method_switched_off_leaves_the_picture(opened: Opened) -> None:
+    """By the keyboard alone: the line is gone from every chart and the map from the maps."""
+    box = opened.tab.get_by_label("yarn", exact=True)
+    plot = opened.tab.locator(".plot").first
+    before, maps = plot.screenshot(), opened.tab.locator(".grid:visible")
+    lines, losses, shown = opened.lines(0), opened.lines(2), maps.count()
+    box.focus()
+    opened.tab.keyboard.press("Space")
+    assert (opened.lines(0), opened.lines(2)) == (lines - 1, losses - 1)
+    assert maps.count() == shown - 1
+    assert plot.screenshot() != before
+    opened.tab.get_by_role("button", name="all", exact=True).click()
+    assert (opened.lines(0), maps.count()) == (lines, shown)
+
+
+def test_a_slider_chooses_the_length_of_the_losses(opened: Opened) -> None:
+    """It says the length in tokens and windows, and the chart has that length's rows alone."""
+    slider = opened.tab.get_by_role("slider")
+    slider.press("Home")
+    assert opened.tab.locator(".slider output").inner_text() == "256 tokens (1×)"
+    assert opened.tab.evaluate("views[2].signal('length')") == 256
+    assert opened.lines(2) == 5
+
+
+def test_the_ranking_sorts_and_filters(opened: Opened) -> None:
+    """A click on a head sorts by its numbers, a second turns the order; a filter keeps rows."""
+    ranking = opened.tab.locator("#ranking")
+    head = ranking.get_by_role("button", name="passkey:trials=4 at longest")
+    place = ranking.locator("th").all_inner_texts().index("passkey:trials=4 at longest")
+    cells = ranking.locator(f"tbody td:nth-child({place + 1})")
+    head.click()
+    rising = [float(text.partition("%")[0]) for text in cells.all_inner_texts()]
+    assert rising == sorted(rising)
+    head.click()
+    assert [float(t.partition("%")[0]) for t in cells.all_inner_texts()] == rising[::-1]
+    assert ranking.locator("th[aria-sort=descending]").count() == 1
+    ranking.get_by_role("searchbox").fill("yarn")
+    assert ranking.locator("tbody tr").count() == 1
+
+
+def test_a_chart_says_what_a_point_is(opened: Opened) -> None:
+    """Pointing at a point shows method, score, interval, n, status and hash."""
+    points = opened.tab.locator(".plot").first.locator(".mark-symbol").nth(1).locator("path")
+    points.nth(4).hover(force=True)
+    told = opened.tab.locator("#vg-tooltip-element").inner_text()
+    for word in ("method", "length", "score", "95 % from", "to", "n", "status", "frequencies"):
+        assert word in told
+
+
+@pytest.mark.parametrize("width", [390, 820])
+def test_a_page_fits_every_width(browser: Any, made: Path, width: int) -> None:
+    """On a phone and a tablet nothing is wider than the screen."""
+    opened = Opened(browser, made, width)
+    assert opened.tab.evaluate("document.documentElement.scrollWidth") <= width
+    assert opened.told == []
+    opened.tab.close()
+
+
+def test_a_large_sweep_opens_at_once(browser: Any, tmp_path: Path) -> None:
+    """25 methods at 12 lengths: under 3 MB, and under 2 seconds of the processor to draw."""
+    names = ("none", *(f"yarn:factor={number}" for number in range(24)))
+    lengths = tuple(256 * number for number in range(1, 13))
+    file = tmp_path / "large.html"
+    text = html(with_losses(sweep(scalings=names, lengths=lengths)), scores)
+    file.write_text(text, encoding="utf-8")
+    assert len(text.encode()) < SIZE
+    opened = Opened(browser, file)
+    metrics = opened.tab.context.new_cdp_session(opened.tab)
+    metrics.send("Performance.enable")
+    told = {one["name"]: one["value"] for one in metrics.send("Performance.getMetrics")["metrics"]}
+    assert (opened.told, opened.asked) == ([], [file.as_uri()])
+    # The processor's time: a clock would count what else the machine does.
+    assert told["ProcessTime"] < OPENED

@@ -1,0 +1,150 @@
+"""Figures and tables for a paper: width, style, which methods, their names, order and colours."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import pytest
+from matplotlib.colors import to_hex
+from matplotlib.figure import Figure
+
+from harness.cli.figures import Figures, asked, paper
+from harness.errors import UserError
+from harness.reports import agreement, curves, paired_differences, passkey_map, scores, short_long
+from harness.reports.drawing.methods import DISTINCT
+from harness.reports.drawing.paper import COLUMN, Paper
+from harness.reports.drawing.style import SIZE, drawing
+from harness.reports.writing.latex import latex
+from harness.reports.writing.tables import wide
+from tests.command_line import Ropewalk
+from tests.frames import TWELVE, sweep
+
+FRAME = sweep()
+MANY = sweep(scalings=TWELVE, lengths=(256, 2048))
+LATEX = r"""\documentclass[10pt,twocolumn]{article}
+\usepackage{array}
+\IfFileExists{booktabs.sty}{\usepackage{booktabs}}{%%
+  \let\toprule\hline\let\midrule\hline\let\bottomrule\hline}
+\begin{document}
+%s
+\end{document}
+"""
+
+
+def made(report: Any, asked: Paper) -> Figure:
+    with drawing(asked):
+        figure: Figure = report.make(FRAME)
+        figure.draw_without_rendering()
+    return figure
+
+
+def names(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize(
+    "report", [curves, passkey_map, paired_differences, short_long, agreement],
+    ids=lambda report: report.__name__.rpartition(".")[2],
+)  # fmt: skip
+def test_a_figure_fits_a_column(report: Any) -> None:
+    """It is 3.3 inches wide and no taller than a page, and its panels have room to be read."""
+    figure = made(report, Paper(width=COLUMN))
+    width, height = figure.get_size_inches()
+    assert width == COLUMN
+    assert height < 9.5
+    for axes in figure.axes:
+        assert axes.get_title(loc="left") == "" or axes.get_position().width * width > 0.8
+        assert axes.xaxis.label.get_size() in (SIZE, SIZE - 1, mpl.rcParams["font.size"])
+
+
+def test_only_some_methods_are_drawn_in_their_order_and_under_other_names() -> None:
+    """A name stands for those that coincide with it too; the colour is the one asked for."""
+    asked = Paper(only=("yarn", "dynamic_ntk", "none"), names={"yarn": "YaRN", "ntk": "NTK"},
+                  colours={"yarn": "#aa3377"})  # fmt: skip
+    figure = made(curves, asked)
+    assert names(figure) == ["YaRN", "NTK = dynamic_ntk", "none"]
+    [line] = [line for line in figure.axes[0].get_lines() if line.get_label() == "YaRN"]
+    assert to_hex(line.get_color()) == "#aa3377"
+
+
+def test_an_order_draws_all() -> None:
+    """Methods that the order does not name follow in that of the sweep."""
+    drawn = made(curves, Paper(order=("mine", "yarn")))
+    assert names(drawn) == ["mine", "yarn", "none", "pi", "ntk = dynamic_ntk"]
+
+
+def test_of_more_methods_than_a_figure_carries_the_caption_states_the_rule() -> None:
+    """The best few are in colour, the others grey, and the note says by which rule."""
+    assert len(TWELVE) > DISTINCT
+    note = " ".join(curves.make(MANY).texts[-1].get_text().split())
+    assert "In colour: the unscaled model and the 6 methods of the best mean rank" in note
+    assert "grey: " in note
+
+
+def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path: Path) -> None:
+    """Text is in the style's font, a name with a $ is no formula, and settings are as before."""
+    (tmp_path / "mine.mplstyle").write_text("font.family: serif\ntext.usetex: True\n")
+    before = dict(mpl.rcParams)
+    found = paper(Figures(style=tmp_path / "mine.mplstyle"), FRAME["scaling"].unique())
+    figure = made(curves, found)
+    assert figure.axes[0].xaxis.label.get_fontfamily() == ["serif"]
+    assert not figure.axes[0].xaxis.label.get_usetex()
+    assert dict(mpl.rcParams) == before
+
+
+def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> None:
+    """Its names and the flags' are joined; a style is looked for beside it."""
+    (tmp_path / "figures.toml").write_text(
+        'width = "column"\norder = ["yarn"]\nstyle = "x.mplstyle"\n'
+        '[rename]\nyarn = "YaRN"\n[colours]\nyarn = "#aa3377"\n'
+    )
+    found = asked(tmp_path, {"width": "page", "rename": ["yarn:factor=4=YaRN 4×"], "only": None})
+    assert found.width == "page"
+    assert found.rename == {"yarn": "YaRN", "yarn:factor=4": "YaRN 4×"}
+    assert found.style == tmp_path / "x.mplstyle"
+    assert asked(tmp_path / "none", {}) == Figures()
+
+
+@pytest.mark.parametrize(
+    ("flags", "word"),
+    [
+        ({"only": ("yran",)}, "did you mean 'yarn'"),
+        ({"rename": ("yarn",)}, "METHOD=NAME"),
+        ({"width": "broad"}, "width"),
+        ({"style": "absent.mplstyle"}, "style file"),
+        ({"colours": {"yarn": "reddish"}}, "is no colour"),
+    ],
+)
+def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], word: str) -> None:
+    """It says what was given and what is allowed."""
+    with pytest.raises(UserError, match=word):
+        paper(asked(tmp_path, flags), ["none", "yarn"])
+
+
+def test_the_flags_reach_the_figures(ropewalk: Ropewalk, many: Path, tmp_path: Path) -> None:
+    """From the command line to the SVG: its width, and one method less."""
+    words = ["--report", "short_cost", "passkey_map", "--out", tmp_path, "--width", "column"]
+    done = ropewalk("report", many, *words, "--only", "pi", "--rename", "pi=Interpolated")
+    assert done.status == 0
+    text = (tmp_path / "passkey_map.svg").read_text()
+    assert f'width="{72 * COLUMN:.1f}pt"' in text
+    done = ropewalk("report", many, *words, "--only", "abf")
+    assert (done.status, "no method of these runs" in done.err) == (2, True)
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
+def test_latex_tables_compile(tmp_path: Path) -> None:
+    """Every sign of a name is set, and a wide table and a long one fit their page."""
+    odd = MANY.assign(scaling=MANY["scaling"].replace("mine", r"./_$%&#{}~^\|<>±×.py"))
+    tables = [latex(table, title) for title, table in wide(scores.make(odd)).items()]
+    (tmp_path / "paper.tex").write_text(LATEX % "\n".join(tables), encoding="utf-8")
+    done = subprocess.run(
+        ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, errors="replace",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "Overfull" not in done.stdout
