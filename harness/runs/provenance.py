@@ -37,7 +37,7 @@ def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
         yield (
             singular,
             [
-                f"{label}{_version(one)}: {_options(one.get('options') or {}) or 'no options'}"
+                f"{label}{_version(one)}: {_options(one.get('options') or {}) or 'default options'}"
                 for label, one in run[kind].items()
             ],
         )
@@ -58,7 +58,7 @@ def _machines(session: Mapping[str, Any]) -> Iterable[str]:
     """Yield what one start was measured with: a line, or one a worker."""
     for one in session.get("workers") or [session]:
         versions = " ".join(f"{name} {text}" for name, text in one.get("versions", {}).items())
-        told = [one.get("device"), f"{one.get('threads')} threads", one.get("system")]
+        told = [one.get("device"), f"threads {one.get('threads')}", one.get("system")]
         told += [f"Python {one.get('python')}", versions, f"commit {one.get('commit')}"]
         yield ", ".join(str(text) for text in told if text and not str(text).endswith("None"))
 

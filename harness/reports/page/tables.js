@@ -52,6 +52,11 @@ function shown(value) {
   return String(Number(value.toPrecision(5)));
 }
 
+/** Return what stands in a cell: an interval is not broken. */
+function unbroken(text) {
+  return text.replace(/ (?=[^[\]]*\])/g, "\u00a0");
+}
+
 /** Return what a cell is sorted by: a text such as "13.5 [9.7, 21.0]" by its number. */
 function key(value) {
   if (value === null || value === "") return null;
@@ -84,7 +89,7 @@ function showTable(place, name, kept = () => true, file = name) {
       return words.every((word) => text.includes(word));
     });
     body.replaceChildren(...found.slice(0, MOST_ROWS).map((row) => make("tr", {}, ...columns.map((column) =>
-      make("td", { className: numbers.has(column) ? "number" : "", textContent: shown(row[column]) })))));
+      make("td", { className: numbers.has(column) ? "number" : "", textContent: unbroken(shown(row[column])) })))));
     const cut = found.length > MOST_ROWS ? `the first ${MOST_ROWS} of ` : "";
     count.textContent = `${cut}${found.length} of ${mine.length} rows`;
   };
