@@ -92,7 +92,7 @@ class TestRun:
         folder = shutil.copytree(whole, tmp_path / "run")
         done = ropewalk(*sweep(tiny, docs, folder))
         assert done.status == 0
-        assert "At 8x (512 tokens), best or not distinguished on every task: " in done.out
+        assert "At 8x (512 tokens), best or tied on every task: " in done.out
         assert len(done.out.splitlines()) < 40
         assert "corrected for all pairs" in (folder / "reports" / "best.md").read_text()
         files = {path.name for path in (folder / "reports").iterdir()}

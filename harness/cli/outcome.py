@@ -56,12 +56,12 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
     beyond = [row for row in model["lengths"] if row["beyond"]] or model["lengths"]
     for row in beyond[-MOST_LENGTHS:]:
         where = f"At {row['relative'].replace('×', 'x')} ({row['length']:,} tokens){named}"
-        every = f", best or not distinguished on every task: {row['names'] or 'none'}"
+        every = f", best or tied on every task: {row['names'] or 'none'}"
         console.print(f"{where}{every if len(model['tasks']) > 1 else ':'}", style="bold")
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):
             if cell is not None:
-                others = f"not distinguished from {cell['tied']} more"
-                told = f"; {others if cell['tied'] else cell['told']}".removesuffix("; ")
+                tied = f"tied with {cell['tied']} more"
+                told = f"; {tied if cell['tied'] else cell['told']}".removesuffix("; ")
                 line = f"{head['measure']}: {cell['best']} {cell['score']}{told}"
                 console.print(Padding(line, (0, 0, 0, 2)))
     if len(beyond) > MOST_LENGTHS:
@@ -101,8 +101,8 @@ def rest(page: Path | None, runs: Sequence[Path], console: Console) -> None:
     """Print where everything is that the screen leaves out."""
     folders = " ".join(shlex.quote(str(run)) for run in runs)
     for line in (
-        f"All charts and tables in one page: {page}",
-        "Tables and figures are beside it.",
-        f"Every sentence and table here: ropewalk report {folders}",
+        "Tied: the samples do not distinguish them.",
+        f"All charts and tables, one page: {page}",
+        f"Everything in words: ropewalk report {folders}",
     ):
         console.print(printable(line), highlight=False, soft_wrap=True)

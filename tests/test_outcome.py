@@ -1,0 +1,42 @@
+"""What a run shows at its end: one screen."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from rich.console import Console
+
+from harness.cli import outcome
+from harness.runs.write import write_reports
+from tests.frames import sweep
+
+
+def shown(**changes: object) -> list[str]:
+    """Return the lines of the last screen, 80 columns wide."""
+    frame = sweep(**changes)  # type: ignore[arg-type]
+    console = Console(width=80, file=io.StringIO(), markup=False, emoji=False, highlight=False)
+    outcome.brief(frame, write_reports(frame, None, ["best"]), console)
+    outcome.rest(Path("run/reports/index.html"), [Path("run")], console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+def test_the_last_screen_is_one() -> None:
+    """The best method of every longer length, one table, and where the rest is, in 40 lines."""
+    lines = shown()
+    assert len(lines) < 40
+    assert max(map(len, lines)) <= 80
+    [four] = [line for line in lines if line.startswith("At 4x (1,024 tokens)")]
+    assert "best or tied on every task: yarn" in four
+    assert lines[-2].endswith("run/reports/index.html")
+    assert lines[-1] == "Everything in words: ropewalk report run"
+
+
+def test_the_last_screen_stays_one_of_many_methods_and_lengths() -> None:
+    """The longest lengths and the best methods stay, and what is left out is counted."""
+    names = ("none", *(f"mine{number}" for number in range(20)))
+    lines = shown(scalings=names, lengths=(256, 512, 768, 1024, 1536, 2048))
+    assert len(lines) < 40
+    assert any("shorter lengths" in line for line in lines)
+    assert any("more methods" in line for line in lines)
