@@ -40,7 +40,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "doctor": {"sweep", "methods", "model", "rope", "engine", "data"},
     "export": {"sweep", "methods", "model", "rope"},
-    "inspection": {"sweep", "methods", "runs", "model", "rope", "reports"},
+    "inspection": {"encodings", "sweep", "methods", "runs", "model", "rope", "reports"},
     "cluster": {"sweep", "engine"},
     "tune": {"sweep", "methods", "runs", "reports"},
     "recommend": {"sweep", "runs", "reports"},

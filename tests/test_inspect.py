@@ -27,7 +27,11 @@ from tests import ROOT
 # Frequencies 1 and 1/10: 32 / 2π = 5.09 and 0.509 turns in the trained window.
 SMALL = Rope(rotary_dim=4, base=100.0, trained_length=32)
 PLAIN = Frequencies(SMALL.inv_freq())
-FILES = [f"{name}.{end}" for name in ("channels", "decay") for end in ("csv", "pdf", "png", "svg")]
+FILES = [
+    f"{name}.{end}"
+    for name in ("channels", "decay", "scores", "wavelengths")
+    for end in ("csv", "pdf", "png", "svg")
+]
 
 
 def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str, str]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, Many, Switch, err, screen
 from harness.offline import go_offline
+
+APART = ("base", "encoding", "out")  # what is no setting of a sweep
 
 
 def inspect(
@@ -17,6 +23,8 @@ def inspect(
     revision: str | None = None,
     offline: Switch = None,
     trust_remote_code: Switch = None,
+    base: Annotated[Sequence[float] | None, Parameter(consume_multiple=True)] = None,
+    encoding: Many = None,
     out: Path | None = None,
 ) -> int:
     """Show what each scaling does to a model's channels; reads its config alone, no weights.
@@ -28,19 +36,28 @@ def inspect(
         revision: Branch, tag or commit on the hub.
         offline: Send no request to the hub; use what its cache has.
         trust_remote_code: Let code from the model's repository run.
-        out: Where channels and decay go, as CSV, PNG, SVG and PDF; default: print the table only.
+        base: Other bases of the rotary embedding, for the figure of scores.
+        encoding: Encodings for that figure: NAME, or the folder of a trained model of one.
+        out: Where tables and figures go, as CSV, PNG, SVG and PDF; default: print the table only.
     """
-    flags = {name: value for name, value in locals().items() if name != "out"}
+    flags = {name: value for name, value in locals().items() if name not in APART}
     from harness.sweep.parse import parse
 
     spec = parse(None, {name: value for name, value in flags.items() if value is not None})
     if spec.offline:
         go_offline()
     with err.status("Reading config"):
+        from harness.inspection.identities import show as show_identities
         from harness.inspection.inspect import inspect, show, write
+        from harness.inspection.scores import of_base, of_encoding
 
         inspection = inspect(spec)
+        rope, longest = inspection.rope, max(reading.length for reading in inspection.readings)
+        more = [of_base(one, rope, longest) for one in base or ()]
+        trusted = spec.trust_remote_code
+        more += [of_encoding(one, rope, longest, trusted=trusted) for one in encoding or ()]
     show(inspection, screen)
-    for file in write(inspection, out) if out else ():
+    show_identities(rope, longest, screen)
+    for file in write(inspection, out, more) if out else ():
         screen.print(f"  {file}", highlight=False, soft_wrap=True)
     return COMPLETE

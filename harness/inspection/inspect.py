@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.inspection import channel_figure, decay_figure
+from harness.inspection import channel_figure, decay_figure, score_figure, scores, wave_figure
 from harness.inspection.notes import notes
 from harness.methods.channels import Change, Channel, channels, decay
 from harness.methods.resolve import resolve
@@ -144,13 +147,26 @@ def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
     }
 
 
-def write(inspection: Inspection, folder: Path) -> list[Path]:
-    """Write both tables as CSV and both figures as PNG, SVG and PDF; return the files."""
+def write(inspection: Inspection, folder: Path, more: Sequence[scores.Curve] = ()) -> list[Path]:
+    """Write the tables as CSV and the figures as PNG, SVG and PDF; return the files.
+
+    ``more`` are curves of other bases and encodings, beside those of the scalings.
+    """
     make_folder(folder)
-    files = []
-    made = (
+    files, window = [], inspection.rope.trained_length
+    own = [
+        scores.of_rotation(f"scaling, {r.length:,} tokens", r.scaling, r.rotation, r.length)
+        for r in inspection.readings
+    ]
+    made: tuple[tuple[str, pd.DataFrame, Callable[[pd.DataFrame], Figure]], ...] = (
         ("channels", channel_frame(inspection), channel_figure.draw),
         ("decay", decay_frame(inspection), decay_figure.draw),
+        ("wavelengths", channel_frame(inspection), wave_figure.draw),
+        (
+            "scores",
+            scores.frame([*own, *more]),
+            partial(score_figure.draw, trained_length=window),
+        ),
     )
     for name, frame, draw in made:
         files.append(folder / f"{name}.csv")

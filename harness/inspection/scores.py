@@ -1,0 +1,143 @@
+"""Attention scores against distance, of rotary embeddings and of every other encoding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from harness.encodings._config import built, config_of, plugin_of
+from harness.encodings._model import EncodingForCausalLM
+from harness.encodings._types import Places
+from harness.errors import UserError
+from harness.names import place
+from scaling._bands import Bands
+from scaling._rotation import Rotation, frequencies_of
+from scaling._types import Frequencies, Rope
+
+DRAWS, POINTS = (
+    64,
+    200,
+)  # contents of a curve; distances, on a linear and on a logarithmic axis each
+WIDTH, HEADS = 128, 2  # channels and heads of the model around an encoding that is not trained
+SPREAD = (0.05, 0.95)  # the share of contents below a curve's lower and upper bound
+
+
+@dataclass(frozen=True)
+class Curve:
+    """The score of a query with a key of the same content, by distance in tokens.
+
+    Queries and keys have standard normal channels; scores are divided by sqrt(head_dim), and what
+    an encoding adds is added. ``mean``, ``low`` and ``high`` are over contents and heads.
+    """
+
+    panel: str
+    name: str
+    distance: Sequence[int]
+    mean: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+
+
+def distances(length: int) -> list[int]:
+    """Return the distances of a curve: 0 to length - 1, near ones one by one."""
+    even = np.linspace(0, length - 1, POINTS)
+    return sorted({round(x) for x in (*even, *np.geomspace(1, max(1, length - 1), POINTS))})
+
+
+def of_rotation(panel: str, name: str, found: Rotation, length: int) -> Curve:
+    """Return the curve of a rotation; where positions are moved, that of the last query."""
+    every = distances(length)
+    seen, scale = [float(distance) for distance in every], 1.0
+    if isinstance(found, Bands):
+        seen = found.relative(found.length - 1).flip(0)[every].tolist()
+        scale = 1.0 if found.query_scale is None else float(found.query_scale[-1])
+    rotation = frequencies_of(found)
+    angles = torch.outer(torch.tensor(seen, dtype=torch.float64), rotation.inv_freq.double())
+    pairs = len(rotation.inv_freq)
+    draw = torch.Generator().manual_seed(0)
+    content = torch.randn(DRAWS, pairs, 2, dtype=torch.float64, generator=draw).square().sum(-1)
+    factor = scale * rotation.attention_factor**2 / (2 * pairs) ** 0.5
+    return _curve(panel, name, every, factor * content @ angles.cos().mT)
+
+
+def of_base(base: float, rope: Rope, length: int) -> Curve:
+    """Return the curve of the plain rotary embedding at another base."""
+    plain = Frequencies(replace(rope, base=base).inv_freq())
+    return of_rotation("rotary at other bases", f"base {base:g}", plain, length)
+
+
+@torch.no_grad()
+def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
+    """Return the curve of an encoding, NAME or a trained model's folder, in its first layer.
+
+    Projections are left out: a head's channels are those of the inputs, with what the encoding
+    adds to them. Raises UserError for linear attention, which has no scores.
+    """
+    config, encoding, name = _opened(given, rope, trusted=trusted)
+    shape = config.shape
+    if hasattr(encoding, "attend"):
+        message = f"encoding {given} has no scores: it replaces softmax attention."
+        raise UserError(message)
+    tables = [m.num_embeddings for m in encoding.modules() if isinstance(m, torch.nn.Embedding)]
+    length = min(length, *tables, length)
+    draw = torch.Generator().manual_seed(0)
+    content = torch.randn(DRAWS, 1, shape.width, generator=draw)
+    positions = torch.arange(length)
+    states = content.expand(-1, length, -1)
+    if hasattr(encoding, "inputs"):
+        states = encoding.inputs(content / shape.width**0.5, positions[None]) * shape.width**0.5
+        states = states * (shape.width**0.5 / states.norm(dim=-1, keepdim=True))
+    heads = states.reshape(DRAWS, length, shape.heads, -1).transpose(1, 2)
+    layer = _Layer(config, encoding)
+    query, key = heads, heads
+    if hasattr(encoding, "turn"):
+        plain = Frequencies(Rope(shape.head_dim, float(encoding.base), shape.window).inv_freq())
+        angles = torch.outer(positions.float(), plain.inv_freq).repeat(1, 2)[None]
+        query, key = encoding.turn(query, key, (angles.cos(), angles.sin()), positions)
+    query, places = query[:, :, -1:], Places(positions[-1:], positions)
+    scores = query @ key.mT * layer.scaling
+    if hasattr(encoding, "scores"):
+        scores = scores + encoding.scores(layer, query, key, places)
+    every = distances(length)
+    return _curve("encodings", name, every, scores[:, :, 0].flip(-1)[..., every].flatten(0, 1))
+
+
+class _Layer:
+    """The first layer as an encoding sees it: projections that change nothing."""
+
+    def __init__(self, config: Any, encoding: Any) -> None:
+        self.layer_idx = 0
+        self.scaling = getattr(encoding, "scale", config.shape.head_dim**-0.5)
+        self.q_proj = self.k_proj = torch.nn.Identity()
+
+
+def _opened(given: str, rope: Rope, *, trusted: bool) -> tuple[Any, Any, str]:
+    """Return config, module and name of an encoding: trained where a folder is named."""
+    folder = place(given)
+    if (folder / "config.json").exists():
+        model = EncodingForCausalLM.from_pretrained(folder, run_code=trusted)
+        return model.config, model.model.encoding, folder.name
+    config = config_of(
+        given, hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=1,
+        max_position_embeddings=rope.trained_length, intermediate_size=2**16,
+    )  # fmt: skip
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        plugin = plugin_of(config)
+        return config, built(plugin, config.shape), plugin.label
+
+
+def _curve(panel: str, name: str, every: Sequence[int], scores: torch.Tensor) -> Curve:
+    """Return the mean and the bounds of scores ``(contents, distances)``."""
+    low, high = (scores.double().quantile(share, 0).tolist() for share in SPREAD)
+    return Curve(panel, name, every, scores.double().mean(0).tolist(), low, high)
+
+
+def frame(curves: Sequence[Curve]) -> pd.DataFrame:
+    """Return one row a curve and distance."""
+    return pd.concat([pd.DataFrame({**vars(curve)}) for curve in curves], ignore_index=True)

@@ -1,0 +1,83 @@
+"""Scores against distance, wavelengths and identities of ``ropewalk inspect``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from harness.encodings._model import EncodingForCausalLM
+from harness.errors import UserError
+from harness.inspection.identities import identities
+from harness.inspection.scores import of_base, of_encoding, of_rotation
+from harness.inspection.wave_figure import draw
+from harness.plugins import names
+from scaling import Frequencies, Rope, pi
+from tests.command_line import Ropewalk
+
+ROPE = Rope(64, 10_000.0, 256)
+
+
+def test_a_rotation_keeps_norms_and_relative_positions() -> None:
+    """To rounding, in both precisions; layouts are equal up to a permutation."""
+    found = identities(Frequencies(ROPE.inv_freq()), 2048)
+    assert len(found) == 3
+    for one in found:
+        assert 0 < one.float64 < 1e-14
+        assert one.float64 < one.float32 < 1e-4
+
+
+def test_the_score_of_equal_contents_is_a_sum_of_cosines() -> None:
+    """In the mean over many contents 2 Σ cos(m θ) / sqrt(d); interpolated, that of m / s."""
+    plain = of_rotation("", "none", Frequencies(ROPE.inv_freq()), 256)
+    at = torch.tensor(plain.distance, dtype=torch.float64)
+    wanted = 2 * torch.outer(at, ROPE.inv_freq().double()).cos().sum(1) / 8
+    assert torch.tensor(plain.mean, dtype=torch.float64).allclose(wanted, atol=0.6)  # of 64 contents
+    slow = of_rotation("", "pi", pi.frequencies(ROPE, 1024), 1024)
+    both = dict(zip(slow.distance, slow.mean, strict=True))
+    ours = dict(zip(plain.distance, plain.mean, strict=True))
+    same = [d for d in ours if 4 * d in both]
+    assert [both[4 * d] for d in same] == pytest.approx([ours[d] for d in same], abs=1e-4)
+    assert of_base(10_000.0, ROPE, 256).mean == plain.mean
+    assert all(low <= high for low, high in zip(plain.low, plain.high, strict=True))
+
+
+def test_the_score_of_an_encoding() -> None:
+    """ALiBi's falls by its mean slope; that of no encoding is flat; a table ends at its window."""
+    alibi = of_encoding("alibi", ROPE, 512, trusted=False)
+    slope = (2**-4 + 2**-8) / 2  # of two heads
+    wanted = [alibi.mean[0] - slope * distance for distance in alibi.distance]
+    assert alibi.mean == pytest.approx(wanted, abs=1e-3)
+    flat = of_encoding("none", ROPE, 512, trusted=False)
+    assert max(flat.mean) == pytest.approx(min(flat.mean), abs=1e-4)
+    assert of_encoding("learned", ROPE, 512, trusted=False).distance[-1] == 255
+    with pytest.raises(UserError, match="has no scores"):
+        of_encoding("rope_linear", ROPE, 512, trusted=False)
+    rope = of_encoding("rope", ROPE, 512, trusted=False)
+    assert rope.mean == pytest.approx(of_base(10_000.0, ROPE, 512).mean, abs=1.0)
+    for name in set(names("encoding")) - {"rope_linear"}:
+        found = of_encoding(name, ROPE, 64, trusted=False)
+        assert torch.tensor(found.mean).isfinite().all(), name
+
+
+def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -> None:
+    """Names, and the folder of a trained model with its own parameters."""
+    from harness.encodings._config import config_of
+
+    model = EncodingForCausalLM(config_of("t5", vocab_size=32, max_position_embeddings=64))
+    with torch.no_grad():
+        model.model.encoding.bias -= torch.arange(32.0)
+    model.save_pretrained(tmp_path / "trained")
+    words = ("--scaling", "none", "--length", "2x", "--base", "500000", "--encoding", "alibi")
+    done = ropewalk("inspect", *words, tmp_path / "trained", "--out", tmp_path / "figures")
+    assert done.status == 0
+    assert "a rotation keeps the norm" in done.out
+    table = pd.read_csv(tmp_path / "figures" / "scores.csv")
+    assert list(table["name"].unique()) == ["none", "base 500000", "alibi", "trained"]
+    trained = table[table["name"] == "trained"]
+    assert trained["mean"].iloc[0] - trained["mean"].iloc[-1] == pytest.approx(31, abs=1e-3)
+    channels = pd.read_csv(tmp_path / "figures" / "channels.csv")
+    (line,) = [one for one in draw(channels).axes[0].lines if one.get_label() == "none"]
+    assert list(line.get_ydata()) == pytest.approx(channels["wavelength"].tolist())
