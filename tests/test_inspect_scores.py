@@ -34,7 +34,9 @@ def test_the_score_of_equal_contents_is_a_sum_of_cosines() -> None:
     plain = of_rotation("", "none", Frequencies(ROPE.inv_freq()), 256)
     at = torch.tensor(plain.distance, dtype=torch.float64)
     wanted = 2 * torch.outer(at, ROPE.inv_freq().double()).cos().sum(1) / 8
-    assert torch.tensor(plain.mean, dtype=torch.float64).allclose(wanted, atol=0.6)  # of 64 contents
+    assert torch.tensor(plain.mean, dtype=torch.float64).allclose(
+        wanted, atol=0.6
+    )  # of 64 contents
     slow = of_rotation("", "pi", pi.frequencies(ROPE, 1024), 1024)
     both = dict(zip(slow.distance, slow.mean, strict=True))
     ours = dict(zip(plain.distance, plain.mean, strict=True))
