@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import ropewalk as rw
+from harness.doctor.server import Server
 from harness.errors import UserError
 from harness.export import hf_code
 from harness.export._types import Asked
@@ -296,3 +298,38 @@ def test_a_scaling_that_is_shipped_is_kept_by_native(tmp_path: Path) -> None:
     kept = rw.export(folder, scaling="native", length="4x", to="transformers")
     plain = rw.export(folder, scaling="none", length="4x", to="transformers")
     assert (kept.form, plain.form) == ("yarn", "default")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("xllamacpp"), reason="xllamacpp is not installed")
+def test_llama_cpp_gives_the_losses(mine: str, tmp_path: Path) -> None:
+    """Its server's next-token probabilities of a rewritten file are those measured, to 1e-4."""
+    import xllamacpp
+
+    width = {"attention.key_length": 16, "attention.value_length": 16}
+    file = save_gguf(tmp_path / "tiny.gguf", "F32", facts=width)
+    plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain", dtype=torch.float32).eval()
+    for scaling in ("none", "pi", "ntk", "yarn:factor=4", "p_rope", mine):
+        out = tmp_path / f"{load('method', scaling).module.__name__}.gguf"
+        found = rw.export(file, scaling=scaling, length="4x", to="gguf", out=out)
+        wanted = measured(plain, found)
+        asked = xllamacpp.CommonParams()
+        asked.model.path, asked.n_ctx, asked.n_parallel, asked.port = str(out), 512, 1, free_port()
+        asked.warmup, asked.verbosity, asked.n_gpu_layers = False, 0, 0
+        asked.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        for cache in ("cache_type_k", "cache_type_v"):
+            setattr(asked, cache, xllamacpp.ggml_type.GGML_TYPE_F32)
+        running = xllamacpp.Server(asked)
+        theirs = Server(running.listening_address).losses("", TOKENS[0].tolist())[0]
+        del running
+        assert len(theirs) >= 4
+        for at, loss in theirs.items():
+            assert loss == pytest.approx(float(wanted[at - 1]), rel=1e-3, abs=2e-3), (scaling, at)
+        mean = sum(float(wanted[at - 1]) for at in theirs) / len(theirs)
+        assert sum(theirs.values()) / len(theirs) == pytest.approx(mean, rel=1e-4), scaling
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -49,7 +49,7 @@ def config_findings(where: str, commit: str | None, config: Any, trusted: bool) 
     return [Finding(ABOUT, "passed", f"{said}; {read}")]
 
 
-def layer_findings(layers: Layers, scaled: bool) -> list[Finding]:
+def layer_findings(layers: Layers, label: str, *, scaled: bool) -> list[Finding]:
     """Return on which layers a scaling acts; a fault where no layer that sees far rotates."""
     rotated, bare = layers.rotated, layers.plain.total()
     total = rotated.total() + bare
@@ -60,7 +60,9 @@ def layer_findings(layers: Layers, scaled: bool) -> list[Finding]:
         )
         return [Finding("layers", "failed", fault)]
     acts = rotated["full"] if layers.apart else rotated.total()
-    return [Finding("layers", "passed", f"a scaling acts on {acts} of {total} attention layers")]
+    what = f"{label} acts" if scaled else "a scaling would act"
+    told = f"{what} on {acts} of {total} attention layers; the patch is proved on the output"
+    return [Finding("layers", "passed", told)]
 
 
 def _scaling(raw: Mapping[str, Any]) -> dict[str, Any]:

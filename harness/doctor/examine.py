@@ -52,7 +52,7 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
     rotation = resolve(method, rope, length)
     text, tokens = _document(spec, checkpoint.tokenizer)
     model: Any = load_weights(checkpoint)
-    for finding in layer_findings(layers, is_scaled):
+    for finding in layer_findings(layers, method.label, scaled=is_scaled):
         try:
             with nullcontext() if isinstance(rotation, Served) else scaled(model, rotation):
                 pass  # the patch proves itself on the model's output

@@ -48,23 +48,30 @@ class Server:
         return self._one_by_one(tokens), None
 
     def _one_by_one(self, tokens: Sequence[int]) -> dict[int, float]:
-        """Return the losses of some tokens, each the next one of a prompt that ends before it."""
+        """Return the losses of some tokens, each the next one of a prompt that ends before it.
+
+        Where the server's own next token is the first byte of a letter, it lists none.
+        """
         found = {}
         for step in range(1, PLACES + 1):
             at = step * (len(tokens) - 1) // PLACES
-            asked = {"prompt": list(tokens[:at]), "n_predict": 1, "n_probs": LISTED,
-                     "temperature": 0.0, "cache_prompt": True}  # fmt: skip
+            asked = {
+                "prompt": list(tokens[:at]), "n_predict": 1, "n_probs": LISTED, "temperature": 0.0,
+                "cache_prompt": True, "ignore_eos": True,
+            }  # fmt: skip
             try:
-                first = self._call("/completion", asked)["completion_probabilities"][0]
-                likely = {one["id"]: one["logprob"] for one in first["top_logprobs"]}
-            except (HTTPError, KeyError, IndexError, TypeError) as error:
-                message = (
-                    f"--server {self.url} gives no log-probabilities, neither of a prompt "
-                    f"(echo, prompt_logprobs) nor of the next token: {reason(error)}."
-                )
-                raise UserError(message) from None
+                first = self._call("/completion", asked).get("completion_probabilities") or [{}]
+            except (HTTPError, AttributeError):
+                break
+            likely = {one["id"]: one["logprob"] for one in first[0].get("top_logprobs", ())}
             if tokens[at] in likely:
                 found[at] = -float(likely[tokens[at]])
+        if not found:
+            message = (
+                f"--server {self.url} gives no log-probabilities, neither of a prompt (echo, "
+                "prompt_logprobs) nor of the next token (llama.cpp's /completion)."
+            )
+            raise UserError(message)
         return found
 
     def _call(self, path: str, asked: dict[str, Any] | None = None) -> Any:

@@ -39,7 +39,7 @@ class Export:
         """Return the config, the distance and the command, of a ``place`` that was written."""
         asked, form = self.asked, FORMS.get(self.form, self.form)
         about = f"{asked.scaling} at {asked.length:,} tokens for {self.engine}: {form}"
-        far = "the positions are stored as they were measured"
+        far = "The positions are stored as they were measured"
         if self.distance is not None:
             far = f"What it computes: {self.distance}"
         command = self.module.command(self.changed, place or asked.place, asked)

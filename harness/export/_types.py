@@ -44,9 +44,9 @@ class Asked:
         if isinstance(self.rotation, Served):
             return Frequencies(self.rope.inv_freq())
         message = (
-            f"{self.scaling} gives every query and key other positions, or scales queries, and it "
-            "rotates every token to its own position. The nearest: --to hf-code, a folder with a "
-            "modelling file that does it in transformers; or a method of frequencies, as yarn"
+            "it rotates every token to its own position, and the method moves positions or scales "
+            "queries. The nearest: --to hf-code, a folder with a modelling file that does it in "
+            "transformers; or a method of frequencies, as yarn"
         )
         raise ValueError(message)
 

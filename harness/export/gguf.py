@@ -82,5 +82,7 @@ def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     line = f"llama-server -m {place} -c {asked.length}"
     if place != asked.place:
         return line
+    if TENSOR in changed or changed.get(f"{SCALING}attn_factor", 1.0) != 1:
+        return f"llama-server -m NEW.gguf -c {asked.length}, where --out NEW.gguf is written"
     flags = (f" {flag} {changed[key]}" for key, flag in FLAGS.items() if key in changed)
     return line + "".join(flags)

@@ -41,6 +41,7 @@ def computed(changed: dict[str, Any], asked: Asked) -> None:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the line of Python that loads it."""
+    place = "NEW" if place == asked.place else place  # which --out NEW writes
     return f'AutoModelForCausalLM.from_pretrained("{place}", trust_remote_code=True)'
 
 
