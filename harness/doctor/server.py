@@ -13,6 +13,7 @@ from harness.errors import UserError, reason
 SECONDS = 600.0
 MOST = 64 * 2**20  # bytes of an answer
 PLACES, LISTED = 16, 2000  # of llama.cpp: positions that are asked, and tokens listed at each
+STRANGE = (KeyError, IndexError, TypeError, ValueError, AttributeError)  # an answer of other form
 
 
 class Server:
@@ -26,7 +27,7 @@ class Server:
         self.url = url.rstrip("/").removesuffix("/v1")
         try:
             self.model = str(self._call("/v1/models")["data"][0]["id"])
-        except (KeyError, IndexError, TypeError, HTTPError) as error:
+        except (HTTPError, *STRANGE) as error:
             message = f"--server {url} does not name a model (/v1/models): {reason(error)}."
             raise UserError(message) from None
 
@@ -39,10 +40,9 @@ class Server:
         asked = {"model": self.model, "prompt": text, "max_tokens": 1, "temperature": 0}
         for more in ({"echo": True, "logprobs": 1}, {"prompt_logprobs": 0}):
             try:
-                choice = self._call("/v1/completions", {**asked, **more})["choices"][0]
-            except (HTTPError, KeyError, IndexError, TypeError):
+                found = _of_prompt(self._call("/v1/completions", {**asked, **more})["choices"][0])
+            except (HTTPError, *STRANGE):
                 continue
-            found = _of_prompt(choice)
             if found:
                 return {at: nll for at, nll in enumerate(found) if nll is not None}, len(found)
         return self._one_by_one(tokens), None
@@ -61,11 +61,12 @@ class Server:
             }  # fmt: skip
             try:
                 first = self._call("/completion", asked).get("completion_probabilities") or [{}]
-            except (HTTPError, AttributeError):
+                listed = first[0].get("top_logprobs", ())
+                likely = {one["id"]: -float(one["logprob"]) for one in listed}
+            except (HTTPError, *STRANGE):
                 break
-            likely = {one["id"]: one["logprob"] for one in first[0].get("top_logprobs", ())}
             if tokens[at] in likely:
-                found[at] = -float(likely[tokens[at]])
+                found[at] = likely[tokens[at]]
         if not found:
             message = (
                 f"--server {self.url} gives no log-probabilities, neither of a prompt (echo, "
