@@ -67,7 +67,7 @@ def readable(made: pd.DataFrame, race: Race) -> pd.DataFrame:
     """Return the table for people: differences alone, for documents differ more than methods."""
     return pd.DataFrame({
         "scaling": made["scaling"] + made["same"].map(lambda n: f" = {n}" if n else ""),
-        f"perplexity at {race.target}": [_span(*row) for row in _parts(made, "worse")],
+        f"above the first at {race.target}": [_span(*row) for row in _parts(made, "worse")],
         f"price at {race.window}": [_span(*row) for row in _parts(made, "price")],
         "documents": made["documents"].astype(str),
         "verdict": made["verdict"],

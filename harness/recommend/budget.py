@@ -26,7 +26,7 @@ class Budget:
             return f"{self.forwards:,.0f} forwards"
         if self.seconds is not None:
             return f"{self.seconds / 60:,.3g} min"
-        return "none"
+        return "no limit"
 
 
 def read_budget(text: str | None, grid: int, documents: int) -> Budget:
