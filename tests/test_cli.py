@@ -533,6 +533,10 @@ class TestRefused:
             (("run", "--seed", "often"), 'unable to convert "often" into int'),
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
+            (
+                ("recommend", "reference"),
+                "recommend has no place for 'reference': a model is --model",
+            ),
         ],
     )
     def test_words_that_are_no_command_are_refused(

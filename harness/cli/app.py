@@ -37,10 +37,10 @@ def _mistaken(error: CycloptsError) -> str:
     """Return what is wrong with a command line; for another command's option, name the command."""
     told = str(error)
     if isinstance(error, UnusedCliTokensError):
-        command = " ".join(error.command_chain or ())
+        asked = " ".join(error.command_chain or ())
         told = (
-            f"{command} has no place for {' '.join(error.unused_tokens)!r}: a model is --model "
-            f"NAME, and so on (see {command} --help)."
+            f"{asked} has no place for {' '.join(error.unused_tokens or ())!r}: a model is --model "
+            f"NAME, and so on (see {asked} --help)."
         )
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
