@@ -36,7 +36,7 @@ def write(export: Export, out: Path, revision: str | None, *, copy: bool) -> Pat
             raise UserError(message)
         target = out if out.suffix.lower() == GGUF else out / Path(asked.place).name
         _check_free(target)
-        make_folder(target.parent, "--out")
+        make_folder(target.absolute().parent, "--out")
         rewrite(Path(asked.place), target, export.changed)
         return target
     _check_free(out)

@@ -26,6 +26,6 @@ def write_page(
     """Write the page of a frame, with the tables that were made of it and the runs' records."""
     whole = {**tables, "documents": Told(DOCUMENTS, [], documents(runs))}
     html = page(frame, whole, facts(runs), note)
-    make_folder(file.parent)
+    make_folder(file.absolute().parent)
     with replacing(file) as new:
         new.write(html.encode())
