@@ -187,6 +187,18 @@ def test_a_modelling_file_moves_positions(
         moved(torch.ones(1, LENGTH + 1, dtype=torch.int64))
 
 
+@pytest.mark.parametrize(("family", "changes"), [
+    ("mistral", {}), ("gemma2", {"layer_types": ["sliding_attention", "full_attention"]}),
+])  # fmt: skip
+def test_sliding_layers_are_no_part_of_the_modelling_file(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its attention sees the whole context: it is refused where a layer sees less of it."""
+    model = save_tiny(tmp_path / "m", family, sliding_window=32, **changes)
+    with pytest.raises(UserError, match="sliding layers, which see 32 tokens"):
+        rw.export(model, scaling="rerope", length="4x", to="hf-code")
+
+
 def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
     """Keys and factors are those that llama.cpp reads, and no other byte of data is changed."""
     from gguf import GGUFReader

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM
 
 from harness.export._config import changes
 from harness.export._types import Asked, Words
+from harness.model.layers import layers_of
 from harness.replacing import replacing
 from scaling._bands import Bands
 
@@ -29,6 +30,11 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
     kind = asked.config.model_type
     if asked.slotted or kind not in READ:
         message = f"the file is checked for {', '.join(READ)}, not for {kind}"
+        raise ValueError(message)
+    window = layers_of(asked.config, trust_remote_code=asked.trusted).window
+    if window is not None and window < asked.length:
+        message = f"it has sliding layers, which see {window:,} tokens, and the file has none: it "
+        message += f"can serve {window:,} tokens at most"
         raise ValueError(message)
     plain = changes({"rope_type": "default", "rope_theta": asked.rope.base}, asked)
     named = {"AutoModelForCausalLM": f"{FILE.removesuffix('.py')}.{CLASS}"}
