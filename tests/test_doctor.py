@@ -211,6 +211,17 @@ def test_a_server_that_computes_something_else(
     assert "first at token" in done.out
 
 
+def test_a_server_is_compared_at_the_length_that_is_meant(
+    docs: Path, ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    """The checkpoint's own longrope has another list beyond the window: that one is meant at 4x."""
+    shipped = {**LONGROPE, "long_factor": [4.0] * 8}
+    folder = save_tiny(tmp_path / "m", rope_parameters=shipped)
+    with serving(Engine(folder, "echo", "native")) as url:
+        done = ropewalk("doctor", folder, "--docs", docs, "--length", "4x", "--server", url)
+    assert "✓ server  native: the losses of" in done.out
+
+
 def test_a_server_with_other_tokens(tiny: Path, docs: Path, ropewalk: Ropewalk) -> None:
     """A text that the server reads in another number of tokens is said before any loss."""
     engine = Engine(tiny, "echo")

@@ -90,9 +90,9 @@ def _served(
     before = (len(first) + len(ids) if count is None else count) - len(ids)
     wanted = {at - before: nll for at, nll in theirs.items() if at >= before}
     others = {name: load("method", name) for name in ("none", "native")}
-    rotations = {label: rotation} | {
+    rotations = {
         name: resolve(method, rope, rope.trained_length) for name, method in others.items()
-    }
+    } | {label: rotation}
     known = {}
     for name, found in rotations.items():
         known[name] = _losses(model, found, first, ids)
