@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 
 from harness.errors import UserError
+from harness.methods.resolve import resolve
+from harness.plugins import load
 from harness.recommend import race, run
 from harness.recommend.budget import read_budget
 from harness.recommend.candidates import usual
 from harness.runs.store import RUN, SAMPLES, read_samples
+from scaling._types import Rope
 from tests.command_line import Outcome, Ropewalk
 
 METHODS = ("pi:factor=4", "yarn:factor=4", "ntk:factor=4", "self_extend")
@@ -72,6 +76,24 @@ def test_a_race_goes_on_where_it_stopped(
     assert more.status == whole.status == 0
     assert few.items() <= read_samples(tmp_path / "short").items()
     assert ropewalk("report", tmp_path / "short").status == 0
+
+
+@pytest.mark.parametrize(("scaling", "follows"), [
+    ("self_extend", True), ("jet_long", True), ("dynamic_ntk", True),
+    ("self_extend:group=4", False), ("rerope", False), ("yarn:factor=4", False), ("none", False),
+])  # fmt: skip
+def test_a_method_that_follows_the_length_is_not_what_is_exported(
+    scaling: str, follows: bool
+) -> None:
+    """Its price in the window is of another rotation than that of the target, which is served."""
+    made: Any = object.__new__(run.Race)
+    made.window, made.target = 64, 256
+    found = {n: resolve(load("method", scaling), Rope(16, 1e4, 64), n) for n in (64, 256)}
+    made.cells = {
+        ("it", n): SimpleNamespace(rotation=one, frequencies=one.fingerprint)
+        for n, one in found.items()
+    }
+    assert made.follows("it") is follows
 
 
 def test_a_dry_run_measures_nothing(recommend: Callable[..., Outcome], tmp_path: Path) -> None:

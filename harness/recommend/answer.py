@@ -144,8 +144,13 @@ def _choice(race: Race, standing: Standing, made: pd.DataFrame) -> str:
 def _price(race: Race, made: pd.DataFrame) -> str:
     row, limit = made.iloc[0], f"the tolerance is {100 * race.rules.tolerance:.3g} %"
     where = f"Inside the window ({race.window:,} tokens)"
+    if race.follows(row["scaling"]):
+        where = (
+            f"It follows the length: what is exported for {race.target:,} tokens is another inside "
+            f"the window, and its price is not measured. At the length of the window"
+        )
     if race.free(row["scaling"]):
-        return f"{where} it costs nothing: its frequencies there are the model's own."
+        return f"{where} it costs nothing: there it is the model itself."
     told = _span(row["price"], row["price_low"], row["price_high"])
     high, bound = row["price_high"], race.rules.tolerance
     if row["price"] > bound:
@@ -170,7 +175,8 @@ def _doubt(race: Race, standing: Standing) -> str:
         )
     told.append(
         f"Whichever candidate is the best, a race drops it in at most "
-        f"{100 * race.rules.error:.2g} % of cases."
+        f"{100 * race.rules.error:.2g} % of cases, if its first documents are like the others: a "
+        "failure that is rare among documents may be seen too late."
     )
     return " ".join(told)
 

@@ -30,6 +30,8 @@ from harness.recommend.race import (
 from harness.runs.store import measured, read_samples
 from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.plan import Plan
+from scaling._bands import Bands
+from scaling._served import Served
 
 Measure = Callable[[Plan], object]
 Told = Callable[[Standing, int], None]
@@ -114,6 +116,14 @@ class Race:
         """Return whether a candidate is the model itself inside the window."""
         own = self.cell(OWN, self.window).frequencies
         return self.cell(name, self.window).frequencies == own
+
+    def follows(self, name: str) -> bool:
+        """Return whether a candidate inside the window is not that of the target, cut there."""
+        found = self.cell(name, self.target).rotation
+        if found is None or isinstance(found, Served):
+            return False
+        cut = found.upto(self.window) if isinstance(found, Bands) else found
+        return cut.fingerprint != self.cell(name, self.window).frequencies
 
     @property
     def grid(self) -> int:
