@@ -15,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 import ropewalk as rw
+from harness.doctor.compare import server_finding
 from harness.rope.patch import scaled
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
@@ -246,3 +247,10 @@ def test_a_mistake_is_one_sentence(tiny: Path, ropewalk: Ropewalk) -> None:
         done = ropewalk("doctor", tiny, *words)
         assert done.status == 2
         assert said in " ".join(done.err.split())
+
+
+def test_a_server_without_a_log_probability_in_common() -> None:
+    """It is a finding, not a traceback."""
+    found = server_finding("none", {"none": {1: 2.0}}, {}, (2, None))
+    assert found.verdict == "failed"
+    assert "gives no log-probability" in found.text

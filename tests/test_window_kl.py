@@ -7,6 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -127,6 +128,11 @@ def test_a_run_measures_it_inside_the_window(
     row = table[(table["scaling"] == "yarn:factor=4") & (table["length"] == 64)].iloc[0]
     assert row["window_kl"] == scores["yarn:factor=4", 64]
     assert 0 <= row["window_kl_low"] < row["window_kl"] < row["window_kl_high"]
+    twice = pd.concat(
+        [frame, frame[frame["metric"] == "window_kl"].assign(task="window_kl:tail=8")]
+    )
+    with pytest.raises(ValueError, match="samples of one task window_kl"):
+        short_cost.make(twice)
     (title,) = (title for title in short_cost.readable(table) if "window_kl" in title)
     shown = short_cost.readable(table)[title].set_index("scaling")
     assert shown.loc["yarn:factor=4"].str.startswith(f"{row['window_kl']:.4f}").any()

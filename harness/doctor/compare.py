@@ -24,14 +24,16 @@ def server_finding(
     if other is not None and other not in {len(k) for k in known.values()} | {mine}:
         told = f"it reads {other} tokens where the model's tokenizer has {mine}: other tokens"
         return Finding("server", "failed", told)
+    shared = sorted(ours.keys() & theirs.keys())
+    if not shared:
+        return Finding("server", "failed", "it gives no log-probability of a token of the text")
     apart = {name: _mean(losses, theirs) for name, losses in known.items()}
     best = min(apart, key=lambda name: (apart[name], name != asked))
     if apart[asked] <= CLOSE and apart[asked] <= 2 * apart[best] + 1e-3:
         told = (
-            f"{asked}: the losses of {len(theirs)} tokens differ by {apart[asked]:.2g} on average"
+            f"{asked}: the losses of {len(shared)} tokens differ by {apart[asked]:.2g} on average"
         )
         return Finding("server", "passed", told)
-    shared = sorted(ours.keys() & theirs.keys())
     first = next((at for at in shared if abs(ours[at] - theirs[at]) > 2 * CLOSE), shared[-1])
     told = (
         f"its losses differ from {asked} by {apart[asked]:.2g} nats on average, first at token "

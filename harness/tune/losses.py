@@ -73,7 +73,7 @@ def wanted(cell: Cell, length: int, kind: Kind) -> bool:
 def losses(
     cell: Cell, samples: Samples, units: Set[str], kind: Kind, masks: Masks
 ) -> Losses | None:
-    """Return the losses of some documents; None where a sample lacks or has no number."""
+    """Return the losses of some documents; None where a sample, or its mask, has no number."""
     found: Losses = {}
     for question in cell.questions:
         if question.unit not in units:
@@ -82,7 +82,9 @@ def losses(
         if record is None or record["status"] != "ok":
             return None
         if kind == "key tokens":
-            mask = masks[question.unit, question.facts.get("window")]
+            mask = masks.get((question.unit, question.facts.get("window")))
+            if mask is None:  # the evaluator has no losses there
+                return None
             each = np.array(record["facts"]["losses"])
             nats, count = float(each[mask].sum()), int(mask.sum())
         elif kind == "answers":
@@ -107,7 +109,8 @@ def key_masks(plan: Plan, samples: Samples) -> Masks:
         for cell in plan.cells
         if cell.scaling == EVALUATOR
     }
-    masks = {at: of.keys(short, each[of.long][at]) for at, short in each[of.short].items()}
+    short, long = each[of.short], each[of.long]
+    masks = {at: of.keys(short[at], long[at]) for at in short if at in long}
     if not any(mask.any() for mask in masks.values()):
         message = "no target is a key token; give more documents, or a larger tail."
         raise UserError(message)

@@ -86,7 +86,7 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
     else:
         units = {"one": 1.0, "stretch": rope.stretch(length), "window": float(rope.trained_length)}
         axes = [
-            _axis(name, key, _scaled(declared, units[declared.of]), hints[key], known[key])
+            _axis(name, key, _scaled(key, declared, units[declared.of]), hints[key], known[key])
             for key in known
             if key not in fixed and (declared := _range(hints[key])) is not None
         ]
@@ -144,13 +144,19 @@ def _typed(name: str, key: str, found: re.Match[str], hint: Any) -> Range:
     if not (math.isfinite(high - low) and low < high):
         message = f"{name}: {key}={found[0]} is no range; write {key}=LOW..HIGH, as in 8..64."
         raise UserError(message)
+    if key == "factor" and low < 1:
+        message = f"{name}: {key}={found[0]} begins below 1, and a factor is 1 or more."
+        raise UserError(message)
     declared = _range(hint)
     log = declared.log if declared else low > 0 and high / low >= WIDE
     return Range(low, high, log=log and low > 0)
 
 
-def _scaled(found: Range, unit: float) -> Range:
-    return Range(found.low * unit, found.high * unit, log=found.log)
+def _scaled(key: str, found: Range, unit: float) -> Range:
+    low, high = found.low * unit, found.high * unit
+    if key == "factor":  # it is 1 or more
+        low, high = max(low, 1.0), max(high, 2.0)
+    return Range(low, high, log=found.log)
 
 
 def _axis(name: str, key: str, found: Range, hint: Any, default: Any) -> Axis:
@@ -163,8 +169,6 @@ def _axis(name: str, key: str, found: Range, hint: Any, default: Any) -> Axis:
     whole = float not in kinds
     if whole:
         low = max(1.0, float(round(low))) if found.log else float(round(low))
-    if key == "factor":  # a factor is 1 or more
-        low, high = max(low, 1.0), max(high, 2.0)
     middle = math.sqrt(low * high) if found.log else (low + high) / 2
     start = float(default) if isinstance(default, int | float) else middle
     return Axis(key, low, high, found.log, whole, start)

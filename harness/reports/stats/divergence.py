@@ -18,10 +18,16 @@ LEGEND = (
 
 
 def with_divergence(table: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
-    """Add the columns of the divergence, where its samples are any."""
+    """Add the columns of the divergence, where its samples are any.
+
+    Raises ValueError for two tasks window_kl, whose columns would be the same.
+    """
     if measured.empty:
         return table
     found = cells(measured).rename(columns=ENDS)[[*PLACE, *ENDS.values()]]
+    if found.duplicated(PLACE).any():
+        message = f"samples of one task {KL} are shown, these are of several; report them apart."
+        raise ValueError(message)
     return table.merge(found, how="left", on=PLACE)
 
 
