@@ -21,6 +21,7 @@ from harness.cli.export import export
 from harness.cli.inspect import inspect
 from harness.cli.list import list_
 from harness.cli.new import new
+from harness.cli.publish import publish
 from harness.cli.report import report
 from harness.cli.rerun import rerun
 from harness.errors import UserError, reason
@@ -56,7 +57,7 @@ def _mistaken(error: CycloptsError) -> str:
 
 COMMANDS = {
     command.__name__.strip("_"): command
-    for command in (report, compare, rerun, inspect, export, doctor, check, list_, new)
+    for command in (report, publish, compare, rerun, inspect, export, doctor, check, list_, new)
 }
 app = App(
     name="ropewalk",

@@ -1,0 +1,1 @@
+"""What leaves the machine: a run without its places, in the form that a reader elsewhere has."""

@@ -1,0 +1,26 @@
+"""Publish a run: the targets by name, and a new folder for each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.names import nearest
+from harness.publish import card, folder
+from harness.publish.source import Source
+
+TARGETS: Mapping[str, Callable[[Source, Path], list[Path]]] = {
+    "card": card.write,
+    "folder": folder.write,
+}
+
+
+def check(to: str, out: Path) -> None:
+    """Raise UserError for an unknown target, and for a folder that has anything in it."""
+    if to not in TARGETS:
+        message = f"nothing is published to {to!r}; {nearest(to, TARGETS)}."
+        raise UserError(message)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        message = f"{out} exists; name a new folder with --out, or remove it."
+        raise UserError(message)

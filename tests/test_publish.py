@@ -1,0 +1,137 @@
+"""What is published reads back to the same numbers, and says nothing of the machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from huggingface_hub import ModelCard
+from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
+
+from harness.publish import card
+from harness.publish.clean import clean
+from harness.publish.source import Source
+from harness.reports.drawing.paper import Paper
+from harness.reports.stats.cells import CELL, SCORE, cells
+from harness.runs.frame import make_frame
+from harness.runs.store import SAMPLES, read_run
+from tests.command_line import Ropewalk
+from tests.frames import sweep
+from tests.runs import changed
+
+COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status"]
+PRIVATE = ("jane", "node17", "10.0.0.7")
+
+
+def private(record: dict[str, Any]) -> None:
+    """Let a record name a home folder, a host and a cluster wherever one can stand."""
+    record["asked"] |= {"docs": "/home/jane/my books", "cluster": "10.0.0.7:6379"}
+    record["documents"]["given"] = "/home/jane/my books"
+    record["methods"]["pi"]["given"] = "~jane/mine.py"
+    record["cells"][0]["failed"] = "the file /home/jane/mine.py raised ValueError"
+    record["sessions"][0]["workers"] = [{"host": "node17", "device": "cpu", "threads": 1}]
+
+
+def table(run: Path) -> pd.DataFrame:
+    return cells(make_frame([run]))[COLUMNS]
+
+
+def test_a_card_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
+    """Every score, interval, n and status of the metadata is that of the table, to the last bit.
+
+    The figure is beside it.
+    """
+    frame = sweep(scalings=("none", "pi", "mine"))
+    card.write(Source(read_run(small), [], frame, Paper(), ""), tmp_path)
+    read_card = ModelCard.load(tmp_path / "README.md")
+    assert "](curves.png)" in read_card.text
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "curves.png"]
+    data = read_card.data
+    index = eval_results_to_model_index(data.model_name, data.eval_results)
+    _, results = model_index_to_eval_results(index)
+    read = pd.DataFrame(
+        {"model": "toy-7m", "task": one.task_name, "metric": one.metric_type,
+         "score": one.metric_value, **one.metric_args}
+        for one in results
+    )  # fmt: skip
+    scored = cells(frame).dropna(subset="score")[COLUMNS].reset_index(drop=True)
+    assert len(scored) == 23
+    pd.testing.assert_frame_equal(read[COLUMNS], scored, check_dtype=False, check_exact=True)
+
+
+def test_a_card_has_intervals_documents_and_command(
+    small: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    done = ropewalk("publish", small, "--to", "card", "--out", tmp_path / "card")
+    assert (done.status, done.err) == (0, "")
+    text = (tmp_path / "card/README.md").read_text()
+    assert "[95 % interval]" in text
+    for document in read_run(small)["documents"]["read"]:
+        assert f"| {document['sha256']}" in text
+    assert "ropewalk run --model llama --scaling pi --task perplexity:tail=16" in text
+
+
+def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+    """Its CSV, and the reports that anyone makes of its files, have the numbers of the run."""
+    out = tmp_path / "site"
+    assert ropewalk("publish", small, "--to", "folder", "--out", out).status == 0
+    assert (out / "index.html").read_text().startswith("<!doctype html>")
+    pd.testing.assert_frame_equal(table(out), table(small), check_exact=True)
+    read = pd.read_csv(out / "reports/scores.csv")
+    pd.testing.assert_frame_equal(read[COLUMNS], table(small), check_dtype=False, check_exact=True)
+
+
+@pytest.mark.parametrize("to", ["card", "folder"])
+def test_nothing_of_machine_or_user_is_published(
+    small: Path, tmp_path: Path, ropewalk: Ropewalk, to: str
+) -> None:
+    """No folder of the machine, no host and no cluster is in any file, the page included."""
+    run, out = changed(small, tmp_path / "run", private), tmp_path / "public"
+    assert ropewalk("publish", run, "--to", to, "--out", out).status == 0
+    for file in out.rglob("*.*"):
+        content = file.read_bytes()
+        for word in (*PRIVATE, str(tmp_path.parent)):
+            assert word.encode() not in content, f"{word} in {file}"
+
+
+@pytest.mark.parametrize(("given", "left"), [
+    ("/home/jane doe/books/a.txt", "a.txt"),
+    ("~/books", "books"),
+    ("./mine.py:factor=2", "mine.py:factor=2"),
+    ("../../jane/mine.py", "mine.py"),
+    ("qa:file=/home/jane/squad.json,shots=2", "qa:file=squad.json,shots=2"),
+    ("open('/home/jane/x') failed", "open('x') failed"),
+    ("file:///home/jane/x", "file:x"),
+    ("emozilla/pg19:split=test", "emozilla/pg19:split=test"),
+    ("https://example.org/a/b", "https://example.org/a/b"),
+    ("n / 3 and/or more", "n / 3 and/or more"),
+])  # fmt: skip
+def test_a_path_becomes_its_last_name(given: str, left: str) -> None:
+    """Names on the hub, addresses and fractions stay."""
+    assert clean({given: [given, 1.5, None]}) == {left: [left, 1.5, None]}
+
+
+def test_documents_that_differ_by_folder_alone_are_not_merged(
+    run: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Two documents counted as one would change an interval: an error, and nothing is written."""
+    lines = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    moved = [{**line, "unit": f"/{place}/same.txt"} for place, line in enumerate(lines)]
+    (run / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in moved))
+    done = ropewalk("publish", run, "--to", "folder", "--out", tmp_path / "out")
+    assert done.status == 2
+    assert "same name" in done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_published_is_said_first(run: Path, ropewalk: Ropewalk) -> None:
+    for words, told in (
+        ([run, "--to", "cards"], "did you mean 'card'?"),
+        ([run, "--to", "card", "--out", run], "exists"),
+        ([run / "nothing", "--to", "card"], "is not a run folder"),
+    ):
+        done = ropewalk("publish", *words)
+        assert (done.status, told in done.err) == (2, True), done.err
