@@ -10,9 +10,11 @@ import pandas as pd
 import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
+from jsonschema import Draft7Validator
 
-from harness.publish import card
+from harness.publish import card, every_eval_ever
 from harness.publish.clean import clean
+from harness.publish.publishing import TARGETS
 from harness.publish.source import Source
 from harness.reports.drawing.paper import Paper
 from harness.reports.stats.cells import CELL, SCORE, cells
@@ -74,6 +76,26 @@ def test_a_card_has_intervals_documents_and_command(
     assert "ropewalk run --model llama --scaling pi --task perplexity:tail=16" in text
 
 
+def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
+    """The JSON is of the published schema, and has every score and interval to the last bit."""
+    frame = sweep(scalings=("none", "pi", "mine"))
+    every_eval_ever.write(Source(read_run(small), [], frame, Paper(), ""), tmp_path)
+    made = json.loads((tmp_path / "evaluation.json").read_text())
+    schema = json.loads((Path(__file__).parent / "schemas/every_eval_ever-0.2.2.json").read_text())
+    Draft7Validator(schema).validate(made)
+    read = []
+    for one in made["evaluation_results"]:
+        score, details = one["score_details"], one["score_details"]["details"]
+        known = score["uncertainty"].get("confidence_interval", {})
+        read.append([one["evaluation_name"], details["scaling"], int(details["length"]),
+                     score["score"], known.get("lower"), known.get("upper"),
+                     score["uncertainty"]["num_samples"], details["status"]])  # fmt: skip
+    columns = ["task", "scaling", "length", *SCORE, "status"]
+    scored = cells(frame).dropna(subset="score")[columns].reset_index(drop=True)
+    table = pd.DataFrame(read, columns=columns)
+    pd.testing.assert_frame_equal(table, scored, check_dtype=False, check_exact=True)
+
+
 def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
     """Its CSV, and the reports that anyone makes of its files, have the numbers of the run."""
     out = tmp_path / "site"
@@ -84,7 +106,7 @@ def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ro
     pd.testing.assert_frame_equal(read[COLUMNS], table(small), check_dtype=False, check_exact=True)
 
 
-@pytest.mark.parametrize("to", ["card", "folder"])
+@pytest.mark.parametrize("to", TARGETS)
 def test_nothing_of_machine_or_user_is_published(
     small: Path, tmp_path: Path, ropewalk: Ropewalk, to: str
 ) -> None:

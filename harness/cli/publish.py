@@ -14,8 +14,8 @@ def publish(run: Path, /, *, to: str, out: Path | None = None, task: Many = None
 
     Args:
         run: A run folder.
-        to: What for: card or folder.
-        out: A new folder to write; default: RUN-card or RUN-folder, beside the run.
+        to: What for: card, folder or every-eval-ever (JSON of scores with intervals).
+        out: A new folder to write; default: RUN-card and so on, beside the run.
         task: Your own task files that the run was measured with: only these are executed.
     """
     with err.status("Writing"):
@@ -30,5 +30,6 @@ def publish(run: Path, /, *, to: str, out: Path | None = None, task: Many = None
         frame = make_frame([run], task or ())
         drawn = paper(asked(run, {}), set(frame["scaling"]))
         files = TARGETS[to](source(run, task or (), drawn, frame), new)
-    screen.print(f"{files[0]} and {len(files) - 1} more files beside it", soft_wrap=True)
+    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+    screen.print(f"{files[0]}{more}", soft_wrap=True)
     return COMPLETE

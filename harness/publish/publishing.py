@@ -7,12 +7,13 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.names import nearest
-from harness.publish import card, folder
+from harness.publish import card, every_eval_ever, folder
 from harness.publish.source import Source
 
 TARGETS: Mapping[str, Callable[[Source, Path], list[Path]]] = {
     "card": card.write,
     "folder": folder.write,
+    "every-eval-ever": every_eval_ever.write,
 }
 
 

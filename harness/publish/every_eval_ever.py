@@ -1,0 +1,95 @@
+"""JSON of Every Eval Ever's schema 0.2: every score with its interval and how it was measured."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.publish.card import data_set
+from harness.publish.source import Source
+from harness.replacing import make_folder, replacing
+from harness.reports.stats.cells import cells
+from harness.reports.stats.measure import LOWER, SHARES
+from harness.runs.provenance import command
+
+SCHEMA = "0.2.2"
+UNBOUNDED = sys.float_info.max  # the schema asks for a number
+
+
+def write(source: Source, out: Path) -> list[Path]:
+    """Write ``evaluation.json``.
+
+    No records of samples: theirs must have the text of the question and whether the answer is
+    correct, which a run has not.
+    """
+    record, table = source.record, cells(source.frame)
+    model, sessions = record["model"], record["sessions"]
+    started = str(sessions[-1]["started"]) if sessions else "unknown"
+    whole = {
+        "schema_version": SCHEMA,
+        "evaluation_id": f"ropewalk/{model['name']}/{started}",
+        "evaluation_timestamp": started,
+        "retrieved_timestamp": started,
+        "source_metadata": {
+            "source_name": "Ropewalk", "source_type": "evaluation_run",
+            "source_organization_name": "unknown", "evaluator_relationship": "other",
+        },
+        "eval_library": {"name": "ropewalk", "version": _version(record)},
+        "model_info": {
+            "name": model["name"], "id": model["name"], "additional_details": _texts(model),
+        },
+        "evaluation_results": [
+            _result(row, record) for row in table[table["score"].notna()].to_dict("records")
+        ],
+    }  # fmt: skip
+    make_folder(out)
+    file = out / "evaluation.json"
+    with replacing(file) as new:
+        new.write(f"{json.dumps(whole, indent=1, allow_nan=False, ensure_ascii=False)}\n".encode())
+    return [file]
+
+
+def _result(row: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+    task, scaling, metric = row["task"], row["scaling"], row["metric"]
+    given, hashes = data_set(task, record["documents"])
+    uncertainty: dict[str, Any] = {"num_samples": int(row["n"])}
+    if pd.notna(row["low"]) and pd.notna(row["high"]):
+        ends = {"lower": row["low"], "upper": row["high"], "confidence_level": 0.95}
+        uncertainty["confidence_interval"] = ends
+    least = 0.0 if metric in SHARES or metric in LOWER else -UNBOUNDED
+    return {
+        "evaluation_result_id": f"{task}/{scaling}/{row['length']}",
+        "evaluation_name": task,
+        "source_data": {
+            "dataset_name": given, "source_type": "other",
+            "additional_details": {"sha256": ", ".join(hashes)},
+        },
+        "metric_config": {
+            "metric_name": metric, "lower_is_better": metric in LOWER, "score_type": "continuous",
+            "min_score": least, "max_score": 1.0 if metric in SHARES else UNBOUNDED,
+        },
+        "score_details": {
+            "score": row["score"], "uncertainty": uncertainty,
+            "details": _texts(
+                {name: row[name] for name in ("scaling", "length", "relative_length", "status")}
+            ),
+        },
+        "generation_config": {
+            "generation_args": {"execution_command": command(record["asked"])},
+            "additional_details": _texts(record["methods"].get(scaling, {}).get("options", {})),
+        },
+    }  # fmt: skip
+
+
+def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in values.items() if value is not None}
+
+
+def _version(record: Mapping[str, Any]) -> str:
+    versions = [session.get("versions", {}).get("ropewalk") for session in record["sessions"]]
+    return next(filter(None, reversed(versions)), "unknown")
