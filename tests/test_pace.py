@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,19 @@ def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) ->
         if len(lines) > 1:
             assert len(lines) == 9
             assert all("tokens/s" in line and "left" in line for line in lines[1:])
+
+
+def test_a_log_says_once_that_weights_are_loaded(plan: Plan, tmp_path: Path) -> None:
+    """Parts of one plan load their weights once, so the lines of the second begin otherwise."""
+    keys = [item.key for batch in plan.work(set()) for item in batch.items]
+    told = io.StringIO()
+    watching = Measuring(Console(file=told, width=200), plan, "test")
+    backend = ThisProcess("cpu", watching.passing)
+    for key in keys[:2]:
+        measure(replace(plan, only={key}), tmp_path / "run", watching, backend)
+    lines = told.getvalue().splitlines()
+    assert sum("Loading the weights" in line for line in lines) == 1
+    assert sum("Measuring; " in line for line in lines) == 1
 
 
 def test_a_dry_run_says_how_long(

@@ -50,12 +50,13 @@ class Measuring:
         )
         self.entry = self.bar.add_task(self.text, total=1.0)
         if not self.console.is_terminal:
-            self._line(f"{LOADING}; {speed(pace)}")
+            self._line(f"{self.text}; {speed(pace)}")
         with self.bar:
             try:
                 yield self._sample
             finally:
                 keep_rows(self.plan, self.machine, pace)
+                self.text = "Measuring"  # a plan that follows has its weights loaded
 
     def passing(self, tokens: float) -> None:
         """Note tokens that go through the model: none, once the weights are loaded."""
