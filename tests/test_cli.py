@@ -534,8 +534,8 @@ class TestRefused:
             (("rnu",), 'Unknown command "rnu". Did you mean "run"?'),
             (("report",), 'Command "report" parameter RUNS requires an argument.'),
             (
-                ("recommend", "reference"),
-                "recommend has no place for 'reference': a model is --model",
+                ("recommend", "reference", "books"),
+                "recommend has no place for 'books'; name the flag that it belongs to",
             ),
         ],
     )
@@ -546,6 +546,21 @@ class TestRefused:
         done = ropewalk(*words)
         assert (done.status, done.out) == (2, "")
         assert told in done.err
+
+    @pytest.mark.parametrize(
+        "words", [("inspect",), ("recommend",), ("doctor",), ("export", "--scaling", "pi")]
+    )
+    def test_one_model_is_named_with_or_without_its_flag(
+        self, words: Sequence[str], ropewalk: Ropewalk, tmp_path: Path
+    ) -> None:
+        """A command of one model reads it from MODEL and from --model alike."""
+        rest = ("--length", "4x", *(("--to", "vllm") if "export" in words else ()))
+        told = [
+            ropewalk(*words, *named, *rest).err
+            for named in ((str(tmp_path),), ("--model", str(tmp_path)))
+        ]
+        assert "has no config.json" in told[0]
+        assert told[0] == told[1]
 
     @pytest.mark.parametrize(
         ("words", "message"),

@@ -40,8 +40,8 @@ def _mistaken(error: CycloptsError) -> str:
     if isinstance(error, UnusedCliTokensError):
         asked = " ".join(error.command_chain or ())
         told = (
-            f"{asked} has no place for {' '.join(error.unused_tokens or ())!r}: a model is --model "
-            f"NAME, and so on (see {asked} --help)."
+            f"{asked} has no place for {' '.join(error.unused_tokens or ())!r}; name the flag that "
+            f"it belongs to, as in --docs books (see {asked} --help)."
         )
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]

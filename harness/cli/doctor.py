@@ -11,7 +11,6 @@ MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
 def doctor(
     model: str,
-    /,
     *,
     scaling: str = "native",
     length: str = "1x",

@@ -13,7 +13,6 @@ from harness.offline import go_offline
 
 def export(
     model: str,
-    /,
     *,
     scaling: str,
     length: str,

@@ -16,7 +16,6 @@ APART = ("base", "encoding", "out")  # what is no setting of a sweep
 
 def inspect(
     model: str | None = None,
-    /,
     *,
     scaling: Many = None,
     length: Many = None,

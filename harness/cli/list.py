@@ -6,7 +6,7 @@ from harness.cli.console import COMPLETE, screen
 
 
 def list_(name: str | None = None, /) -> int:
-    """List methods, tasks, reports, encodings, each with what it does and its source, and sweeps.
+    """List methods, tasks, reports, engines and encodings with their sources, and sweeps.
 
     Args:
         name: One of them, or your own .py file: prints its options and an example.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say, screen
-from harness.cli.settings import with_settings
+from harness.cli.settings import MODEL, with_settings
 from harness.errors import UserError
 from harness.offline import go_offline
 from harness.sweep.parse import parse
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 TARGET = "4x"
 HELPS = {
-    "model": "A folder, a hub name (NAME@REVISION) or a GGUF file; default: the embedded model.",
     "scaling": "The candidates: NAME, NAME:option=value,… or your own .py file; default: all that "
     "need no training, at the fixed factor of the target.",
     "length": "The target: 32k (32768) or 4x (of the trained window); default: 4x.",
@@ -32,8 +31,9 @@ HELPS = {
 MOST_TAIL = 2048  # tokens that are scored of a document; half a window where it is shorter
 
 
-@partial(with_settings, helps=HELPS, without=("task",))
+@partial(with_settings, helps=HELPS, without=("model", "task"))
 def recommend(
+    model: Annotated[str | None, Parameter(help=MODEL)] = None,
     *,
     tolerance: Annotated[
         float, Parameter(help="Percent of perplexity that a method may cost inside the window.")
@@ -59,7 +59,9 @@ def recommend(
     Methods (--scaling; default: all training-free ones) are measured on the same documents in
     rounds, and what is surely worse than the leader is dropped. The same command goes on.
     """
-    given = {name: value for name, value in settings.items() if value is not None}
+    given = {
+        name: value for name, value in {"model": model, **settings}.items() if value is not None
+    }
     spec = parse(None, {"length": TARGET, **given})
     if spec.offline:
         go_offline()

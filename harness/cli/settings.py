@@ -14,6 +14,7 @@ from harness.sweep.spec import Spec
 
 MANY = ("model", "adapter", "scaling", "task", "length")  # flags that take several values
 IN_FILES = ("published",)  # settings of a sweep file alone
+MODEL = "A folder, a hub name (NAME@REVISION) or a GGUF file; default: the embedded model."
 
 
 def with_settings(
@@ -41,7 +42,7 @@ def with_settings(
         for name, field in Spec.model_fields.items()
         if name not in (*IN_FILES, *without)
     ]
-    positional = [p for p in own if p.kind is inspect.Parameter.POSITIONAL_ONLY]
+    positional = [p for p in own if p.kind <= inspect.Parameter.POSITIONAL_OR_KEYWORD]
     rest = [p for p in own if p.kind is inspect.Parameter.KEYWORD_ONLY]
     command.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[*positional, *flags, *rest]

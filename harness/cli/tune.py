@@ -19,7 +19,7 @@ from harness.cli import show
 from harness.cli.console import COMPLETE, Many, err, keeping, say, screen
 from harness.cli.models import machine_of
 from harness.cli.progress import duration
-from harness.cli.settings import with_settings
+from harness.cli.settings import MODEL, with_settings
 from harness.cluster.connect import connected
 from harness.cluster.workers import Cluster, Workers
 from harness.errors import UserError
@@ -57,8 +57,9 @@ HELPS = {
 }
 
 
-@partial(with_settings, helps=HELPS)
+@partial(with_settings, helps=HELPS, without=("model",))
 def tune(
+    model: Annotated[str | None, Parameter(help=MODEL)] = None,
     *,
     against: Annotated[
         Many, Parameter(help=f"Closed-form methods to compare; default: {' '.join(AGAINST)}.")
@@ -73,7 +74,8 @@ def tune(
     **settings: Any,
 ) -> int:
     """Search a method's options, or free factors of the channels."""
-    spec = parse(None, DEFAULTS | {k: value for k, value in settings.items() if value is not None})
+    given = {k: value for k, value in {"model": model, **settings}.items() if value is not None}
+    spec = parse(None, DEFAULTS | given)
     if {len(spec.scaling), len(spec.task), len(spec.length)} != {1} or trials < 1:
         message = (
             "tune searches one --scaling by one --task at one --length, with one trial or more."
