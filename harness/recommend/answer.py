@@ -26,7 +26,7 @@ from harness.reports.writing.sentences import listed
 from scaling._bands import Bands
 from tasks._intervals import LEAST, ratio
 
-SOLE, LEADS, CLOSE = "best", "lowest so far", "not told apart"
+SOLE, LEADS, CLOSE = "best", "lowest so far", "not distinguished"
 VERDICTS = {
     WORSE: "worse", PRICE: "costs more", FAILED: "failed", OPEN: "set aside",
 }  # fmt: skip
@@ -34,7 +34,7 @@ KINDS = ("worse", "price")  # of which the table has value, low and high
 
 
 def table(race: Race, standing: Standing) -> pd.DataFrame:
-    """Return a row a candidate, the recommended one first, then those not told apart from it.
+    """Return a row a candidate, the recommended one first, then those not distinguished from it.
 
     ``perplexity`` is of the target length, on the ``documents`` that the candidate was measured
     on; ``worse`` is the share by which it is higher than the leader's on the same documents, and
@@ -164,9 +164,9 @@ def _doubt(race: Race, standing: Standing) -> str:
     told = []
     others = [name for name in standing.left if name != standing.leader]
     if others and standing.ended != MARGIN:
-        told.append(f"Not told apart from it: {listed(others)}.")
+        told.append(f"Not distinguished from it: {listed(others)}.")
     if standing.open:
-        told.append(f"Set aside for the budget, and not told apart: {listed(standing.open)}.")
+        told.append(f"Set aside for the budget, and not distinguished: {listed(standing.open)}.")
     if standing.documents < LEAST:
         told.append(f"From fewer than {LEAST} documents nothing can be concluded.")
     elif standing.documents < ENOUGH:

@@ -49,7 +49,7 @@ def draw(made: pd.DataFrame, *, model: str, lengths: tuple[int, int], tolerance:
         far.text(1.01, place, str(count), transform=at, fontsize=SIZE - 2, color=GREY, va="center")
     tidy(far, f"{model} at {length_label(lengths[1])} tokens", room=3)
     tidy(near, f"Price inside the window ({length_label(lengths[0])})", room=3)
-    texts = ["first", "not told apart from it", "dropped"]
+    texts = ["first", "not distinguished from it", "dropped"]
     marks = [
         Line2D([], [], marker="o", linestyle="", color=colour, markerfacecolor=face, markersize=5)
         for colour, face in map(_look, (SOLE, CLOSE, ""))

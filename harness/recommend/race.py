@@ -70,7 +70,7 @@ class Standing:
 
     @property
     def open(self) -> tuple[str, ...]:
-        """Return who was set aside for the budget, and is not told apart from the leader."""
+        """Return who was set aside for the budget, and is not distinguished from the leader."""
         return tuple(one.name for one in self.dropped if one.why == OPEN)
 
     @property
