@@ -24,6 +24,7 @@ from harness.cluster.batches import split
 from harness.cluster.workers import LOSSES, SILENT, Assignment, Dispatch, Loaded
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
+from harness.recommend import race
 from harness.runs.store import RUN, append
 from harness.sweep.answer import Failed
 from harness.sweep.cells import Batch, Cell, Item
@@ -333,3 +334,18 @@ class TestRefused:
             "ropewalk: --workers and --cluster need Ray; install it with: "
             "pip install 'ropewalk[cluster]'\n",
         )
+
+
+@pytest.mark.slow
+def test_a_race_on_ray_ends_as_in_one_process(
+    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The workers keep the weights from round to round; every value has the same bits."""
+    monkeypatch.setattr(race, "FIRST", 2)
+    words = ["--model", tiny, "--docs", docs, "--budget", "all", "--scaling", "pi:factor=4",
+             "yarn:factor=4", "ntk:factor=4", "self_extend"]  # fmt: skip
+    for place, where in (("one", []), ("ray", ["--workers", "2"])):
+        done = ropewalk("recommend", *words, "--out", tmp_path / place, *where)
+        assert done.status == 0, done.err
+    one, other = (samples(tmp_path / at) for at in ("one", "ray"))
+    assert {k: r["value"] for k, r in one.items()} == {k: r["value"] for k, r in other.items()}

@@ -218,11 +218,11 @@ def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
 
 
 def test_a_method_made_for_training_says_so() -> None:
-    """ABF, p-RoPE, Giraffe and Resonance train; the training-free ones say nothing."""
+    """ABF, CoPE, p-RoPE, Giraffe and Resonance train; the training-free ones say nothing."""
     config = AutoConfig.for_model("llama")
     said = told(config, *(name for name in catalogue("method") if name != "native"))
     trained = [line.partition(" is made for training")[0] for line in said]
-    assert trained == ["abf", "giraffe_power", "giraffe_truncated", "p_rope", "resonance"]
+    assert trained == ["abf", "cope", "giraffe_power", "giraffe_truncated", "p_rope", "resonance"]
     assert told(config, "abf:base=1000000") == [
         "abf:base=1000000 is made for training: the paper trains on at the new base. Here the "
         "weights are used without training."

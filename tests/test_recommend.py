@@ -164,19 +164,6 @@ def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
     assert not {"native", "abf", "p_rope"} & {name.partition(":")[0] for name in found}
 
 
-@pytest.mark.slow
-def test_a_race_on_ray_ends_as_in_one_process(
-    recommend: Callable[..., Outcome], tmp_path: Path
-) -> None:
-    """The workers keep the weights from round to round; every value has the same bits."""
-    pytest.importorskip("ray")
-    for place, words in (("one", []), ("ray", ["--workers", "2"])):
-        done = recommend("--out", tmp_path / place, "--budget", "all", *words)
-        assert done.status == 0, done.err
-    one, other = (read_samples(tmp_path / at) for at in ("one", "ray"))
-    assert {k: r["value"] for k, r in one.items()} == {k: r["value"] for k, r in other.items()}
-
-
 def test_the_time_of_a_race_is_that_of_its_samples(tiny: Path) -> None:
     """A budget of time counts what the samples took, also of an earlier session."""
     del tiny
