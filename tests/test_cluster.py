@@ -203,8 +203,23 @@ def ready_workers() -> list[int]:
 
 
 def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
-    """Let ``kill`` take a worker in mid-sweep, when two have the weights and work is left."""
+    """Let ``kill`` take a worker in mid-sweep, when two have the weights and work is left.
+
+    The title of a process is no proof of it: for a moment an actor has it before it loads.
+    """
     count = [0]
+    made: list[Dispatch] = []
+    start = Dispatch.start
+
+    def noted(dispatch: Dispatch) -> None:
+        made.append(dispatch)
+        start(dispatch)
+
+    def loaded() -> int:
+        (dispatch,) = made
+        waiting = [*dispatch.loading]
+        done = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0] if waiting else []
+        return len(dispatch.joined) + len(done)
 
     def wait(over: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
@@ -216,11 +231,12 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
         append(file, record)
         count[0] += 1
         if count[0] == 3:
-            wait(lambda: len(ready_workers()) == 2)
+            wait(lambda: loaded() == 2 == len(ready_workers()))
         if count[0] == 6:
             kill()
             wait(lambda: len(ready_workers()) < 2)
 
+    patch.setattr(Dispatch, "start", noted)
     patch.setattr("harness.sweep.measure.append", losing)
 
 
