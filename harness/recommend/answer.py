@@ -142,7 +142,7 @@ def _choice(race: Race, standing: Standing, made: pd.DataFrame) -> str:
 
 
 def _price(race: Race, made: pd.DataFrame) -> str:
-    row, limit = made.iloc[0], f"the tolerance is {100 * race.rules.tolerance:.3g} %"
+    row, limit = made.iloc[0], f"the tolerance of {100 * race.rules.tolerance:.3g} %"
     where = f"Inside the window ({race.window:,} tokens)"
     if race.follows(row["scaling"]):
         where = (
@@ -154,9 +154,9 @@ def _price(race: Race, made: pd.DataFrame) -> str:
     told = _span(row["price"], row["price_low"], row["price_high"])
     high, bound = row["price_high"], race.rules.tolerance
     if row["price"] > bound:
-        return f"{where} it costs {told} of the perplexity, which is more than {limit[4:]}."
-    sure = "" if pd.notna(high) and high <= bound else f", not surely within it ({limit})"
-    return f"{where} it costs {told} of the perplexity{sure or f' ({limit})'}."
+        return f"{where} it costs {told} of the perplexity, which is more than {limit}."
+    sure = "" if pd.notna(high) and high <= bound else f", not surely within {limit}"
+    return f"{where} it costs {told} of the perplexity{sure or f', within {limit}'}."
 
 
 def _doubt(race: Race, standing: Standing) -> str:
