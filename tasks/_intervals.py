@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from tasks._types import Sample
+
 Array = Any  # of numpy, which is imported only where it is needed
 
 LEVEL = 0.95
@@ -82,6 +84,16 @@ def proportion(hits: float, n: int) -> tuple[float, float]:
     center = (2 * n * p + z**2) / scale
     half = z / scale * math.sqrt(4 * n * p * (1 - p) + z**2)
     return 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
+
+
+def per_weight(samples: Sequence[Sample]) -> tuple[Ratio, int]:
+    """Return the sum of the values over that of the weights, by units, and how many units."""
+    sums: dict[str, list[float]] = {}
+    weights: dict[str, int] = {}
+    for sample in samples:
+        sums.setdefault(sample.unit, []).append(sample.value)
+        weights[sample.unit] = weights.get(sample.unit, 0) + sample.weight
+    return ratio([math.fsum(values) for values in sums.values()], list(weights.values())), len(sums)
 
 
 def ratio(sums: Sequence[float], counts: Sequence[float]) -> Ratio:

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from tasks._intervals import ratio
+from tasks._intervals import per_weight
 from tasks._positions import by_position
 from tasks._protocols import PROTOCOLS, Layout, Protocol, check, check_count, fitting
 from tasks._types import Answer, Fact, Question, Sample, Score, Source
@@ -77,11 +77,6 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
 
 def score(samples: Sequence[Sample]) -> Score:
     """Return exp(mean loss per token); the interval is that of the documents, which are n."""
-    sums: dict[str, list[float]] = {}
-    counts: dict[str, int] = {}
-    for sample in samples:
-        sums.setdefault(sample.unit, []).append(sample.value)
-        counts[sample.unit] = counts.get(sample.unit, 0) + sample.weight
-    losses = [math.fsum(values) for values in sums.values()]
-    value, low, high = ratio(losses, list(counts.values())).exp()
-    return Score(value, low, high, len(losses))
+    found, documents = per_weight(samples)
+    value, low, high = found.exp()
+    return Score(value, low, high, documents)

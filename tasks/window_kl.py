@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from tasks import perplexity
-from tasks._intervals import ratio
+from tasks._intervals import per_weight
 from tasks._types import Answer, Question, Sample, Score, Source
 
 VERSION = 1
@@ -51,11 +51,6 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
 
 def score(samples: Sequence[Sample]) -> Score:
     """Return the mean per token; the interval is that of the documents, which are n."""
-    sums: dict[str, list[float]] = {}
-    counts: dict[str, int] = {}
-    for sample in samples:
-        sums.setdefault(sample.unit, []).append(sample.value)
-        counts[sample.unit] = counts.get(sample.unit, 0) + sample.weight
-    found = ratio([math.fsum(values) for values in sums.values()], list(counts.values()))
+    found, documents = per_weight(samples)
     low, high = found.interval()
-    return Score(found.value, None if low is None else max(0.0, low), high, len(sums))
+    return Score(found.value, None if low is None else max(0.0, low), high, documents)

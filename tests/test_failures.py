@@ -122,7 +122,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
     run: Callable[..., Any], ropewalk: Ropewalk
 ) -> None:
     """Tables and curves are made of the other tasks, now and from the files, and it is told why."""
-    before = "    losses = [math.fsum"
+    before = "    value, low, high = found"
     names = write_task(lambda text: text.replace(before, f"    1 / 0\n{before}"))
     for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
         assert done.status == 1

@@ -151,7 +151,7 @@ def test_a_score_that_is_none_fails_its_cells_alone(
     after: str, message: str, mine: Callable[[str, str], Any]
 ) -> None:
     """No table says NaN, and the other tasks have their scores."""
-    before = "    losses = [math.fsum"
+    before = "    value, low, high = found"
     done = mine(before, f"    {after}\n{before}")
     assert done.status == 1
     assert message in done.out
