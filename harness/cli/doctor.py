@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, Switch, err, screen
+from harness.cli.one_model import read_spec
 from harness.names import printable
-from harness.offline import go_offline
 
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
@@ -36,16 +36,12 @@ def doctor(
         offline: Send no request to the hub; use what its cache has.
         trust_remote_code: Let code from the model's repository run.
     """
-    from harness.sweep.parse import parse
-
     asked = {
         "model": model, "scaling": [scaling], "length": [length], "docs": docs,
         "revision": revision, "dtype": dtype, "device": device, "offline": offline,
         "trust_remote_code": trust_remote_code,
     }  # fmt: skip
-    spec = parse(None, {name: value for name, value in asked.items() if value is not None})
-    if spec.offline:
-        go_offline()
+    spec = read_spec(asked)
     failed = 0
     with err.status("Examining"):
         from harness.doctor.examine import examine

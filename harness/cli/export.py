@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, Switch, err, screen
-from harness.offline import go_offline
+from harness.cli.one_model import read_spec
 
 
 def export(
@@ -36,15 +36,11 @@ def export(
         offline: Send no request to the hub; use what its cache has.
         trust_remote_code: Let code from the model's repository run.
     """
-    from harness.sweep.parse import parse
-
     asked = {
         "model": model, "scaling": [scaling], "length": [length], "revision": revision,
         "offline": offline, "trust_remote_code": trust_remote_code,
     }  # fmt: skip
-    spec = parse(None, {name: value for name, value in asked.items() if value is not None})
-    if spec.offline:
-        go_offline()
+    spec = read_spec(asked)
     with err.status("Reading config"):
         from harness.export._export import export
         from harness.export._write import write

@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, Many, Switch, err, screen
-from harness.offline import go_offline
+from harness.cli.one_model import read_spec
 
 APART = ("base", "encoding", "out")  # what is no setting of a sweep
 
@@ -40,11 +40,7 @@ def inspect(
         out: Where tables and figures go, as CSV, PNG, SVG and PDF; default: print the table only.
     """
     flags = {name: value for name, value in locals().items() if name not in APART}
-    from harness.sweep.parse import parse
-
-    spec = parse(None, {name: value for name, value in flags.items() if value is not None})
-    if spec.offline:
-        go_offline()
+    spec = read_spec(flags)
     with err.status("Reading config"):
         from harness.inspection.identities import show as show_identities
         from harness.inspection.inspect import inspect, show, write

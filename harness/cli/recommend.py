@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say, screen
+from harness.cli.one_model import read_spec
 from harness.cli.settings import MODEL, with_settings
 from harness.errors import UserError
-from harness.offline import go_offline
-from harness.sweep.parse import parse
 
 if TYPE_CHECKING:
     from harness.cluster.workers import Cluster
@@ -59,19 +58,14 @@ def recommend(
     Methods (--scaling; default: all training-free ones) are measured on the same documents in
     rounds, and what is surely worse than the leader is dropped. The same command goes on.
     """
-    given = {
-        name: value for name, value in {"model": model, **settings}.items() if value is not None
-    }
-    spec = parse(None, {"length": TARGET, **given})
-    if spec.offline:
-        go_offline()
+    spec = read_spec({"model": model, **settings}, {"length": TARGET})
     if not (tolerance >= 0 and margin > 0):
         message = f"--tolerance must be 0 or more and --margin above 0, got {tolerance}, {margin}."
         raise UserError(message)
     from harness.cluster.connect import connected
 
     with connected(spec, say) as ray:
-        race = _race(spec, ray, tolerance, margin, budget, chosen="scaling" in given)
+        race = _race(spec, ray, tolerance, margin, budget, chosen=settings.get("scaling") is not None)
         _before(race, ray)
         if dry_run:
             return COMPLETE

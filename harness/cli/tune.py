@@ -18,18 +18,17 @@ from rich.table import Table
 from harness.cli import show
 from harness.cli.console import COMPLETE, Many, err, keeping, say, screen
 from harness.cli.models import machine_of
+from harness.cli.one_model import read_spec
 from harness.cli.progress import duration
 from harness.cli.settings import MODEL, with_settings
 from harness.cluster.connect import connected
 from harness.cluster.workers import Cluster, Workers
 from harness.errors import UserError
-from harness.offline import go_offline
 from harness.sweep.backend import ThisProcess
 from harness.sweep.cells import Batch, Item
 from harness.sweep.measure import Watch
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before
-from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from harness.tune import telling
@@ -74,16 +73,13 @@ def tune(
     **settings: Any,
 ) -> int:
     """Search a method's options, or free factors of the channels."""
-    given = {k: value for k, value in {"model": model, **settings}.items() if value is not None}
-    spec = parse(None, DEFAULTS | given)
+    spec = read_spec({"model": model, **settings}, DEFAULTS)
     if {len(spec.scaling), len(spec.task), len(spec.length)} != {1} or trials < 1:
         message = (
             "tune searches one --scaling by one --task at one --length, with one trial or more."
         )
         raise UserError(message)
     check_installed()
-    if spec.offline:
-        go_offline()
     with connected(spec, say) as ray:
         tuning, space = _set_up(spec, against or AGAINST, ray, key_tokens=key_tokens)
         _announce(tuning, space, trials, machine_of(tuning.plan, ray))
