@@ -65,7 +65,9 @@ def recommend(
     from harness.cluster.connect import connected
 
     with connected(spec, say) as ray:
-        race = _race(spec, ray, tolerance, margin, budget, chosen=settings.get("scaling") is not None)
+        race = _race(
+            spec, ray, tolerance, margin, budget, chosen=settings.get("scaling") is not None
+        )
         _before(race, ray)
         if dry_run:
             return COMPLETE
