@@ -26,6 +26,7 @@ USUAL = np.array([3e7, 1.0, 1.5, 40.0])
 TRUST = 0.1  # in it: a speed ten times another one weighs as much as a row that is wrong by itself
 SOON = 1.0  # seconds of a method until its own speed counts as much as that of all
 OF_PEAK = 0.5  # share of the speed of a large product that a forward reaches
+TIMED = 0.2  # seconds in which the fastest product is sought; others may hold the machine for some
 
 
 @dataclass(frozen=True)
@@ -104,9 +105,8 @@ def guessed(device: str, dtype: str) -> float:
     """Return the seconds that an operation of a forward takes here, from one product, timed."""
     width = 4096 if torch.device(device).type == "cuda" else 512
     one = torch.ones(width, width, device=device, dtype=DTYPES[dtype])
-    took = math.inf
-    for _ in range(5):
-        began = time.perf_counter()
+    took, end = math.inf, time.perf_counter() + TIMED
+    while (began := time.perf_counter()) < end:
         float((one @ one)[0, 0])  # waits for a GPU
         took = min(took, time.perf_counter() - began)
     return took / (2 * width**3) / OF_PEAK
