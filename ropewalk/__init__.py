@@ -1,7 +1,8 @@
 """Ropewalk in Python: all that is public, under one name. Each name is imported on first use.
 
 ``rope_of(model.config)`` reads the rotary geometry, ``methods.yarn(rope, length, factor=4)`` gives
-a rotation, ``patched(model, rotation)`` runs a loaded model with it, ``run(...)`` measures a sweep.
+a rotation, ``patched(model, rotation)`` runs a loaded model with it, ``run(...)`` measures a sweep,
+``recommend(...)`` races methods, ``export(...)`` and ``doctor(...)`` are the commands.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ if TYPE_CHECKING:
     from harness.engine import OutOfMemory as OutOfMemory
     from harness.engine import answers as answers
     from harness.errors import UserError as UserError
+    from harness.recommend.write import Recommendation as Recommendation
     from harness.rope.config import rope_of as rope_of
     from ropewalk import methods as methods
+    from ropewalk._doctor import doctor as doctor
     from ropewalk._export import export as export
     from ropewalk._patched import patched as patched
+    from ropewalk._recommend import recommend as recommend
     from ropewalk._run import Run as Run
     from ropewalk._run import frame as frame
     from ropewalk._run import run as run
@@ -38,10 +42,13 @@ if TYPE_CHECKING:
 HOMES = {
     "harness.engine": ("OutOfMemory", "answers"),
     "harness.errors": ("UserError",),
+    "harness.recommend.write": ("Recommendation",),
     "harness.rope.config": ("rope_of",),
     "ropewalk": ("methods",),
+    "ropewalk._doctor": ("doctor",),
     "ropewalk._export": ("export",),
     "ropewalk._patched": ("patched",),
+    "ropewalk._recommend": ("recommend",),
     "ropewalk._run": ("Run", "frame", "run"),
     "scaling": ("Band", "Bands", "Frequencies", "Rope", "Rotation", "by_distance"),
     "tasks": ("Answer", "Passage", "Question", "Sample", "Score", "Source"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from harness.cli.console import say
 from harness.cli.models import measured, planned
 from harness.cluster.connect import connected
 from harness.errors import UserError
+from harness.model.checkpoint import Checkpoint
 from harness.model.loaded import hold
 from harness.offline import go_offline
 from harness.plugins import load, names_code
@@ -73,16 +74,8 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
     ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``). Raises
     UserError, in one sentence, before any weight is read.
     """
-    loaded = (
-        None
-        if isinstance(model, str | Path | list | tuple)
-        else hold(model, tokenizer, settings.get("trained_length"))
-    )
-    name = loaded.label if loaded else str(model) if isinstance(model, Path) else model
+    name, loaded = opened(model, tokenizer, settings)
     specs = parse_all(None, {"model": name, **settings})
-    if loaded and (specs[0].workers or specs[0].cluster):
-        message = "a loaded model is measured in this process; leave out workers and cluster."
-        raise UserError(message)
     if specs[0].offline:
         go_offline()
     with connected(specs[0], say) as ray:
@@ -92,6 +85,19 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
         tasks=tuple(given for given in specs[0].task if names_code("task", given)),
         failures=tuple(dict.fromkeys(f.reason for _, failed in done for f in failed)),
     )
+
+
+def opened(
+    model: Any, tokenizer: Any, settings: Mapping[str, Any]
+) -> tuple[Any, Checkpoint | None]:
+    """Return what the settings name as model, and the checkpoint of a loaded one."""
+    if isinstance(model, str | Path | list | tuple):
+        return str(model) if isinstance(model, Path) else model, None
+    if settings.get("workers") or settings.get("cluster"):
+        message = "a loaded model is measured in this process; leave out workers and cluster."
+        raise UserError(message)
+    loaded = hold(model, tokenizer, settings.get("trained_length"))
+    return loaded.label, loaded
 
 
 def _show_figures() -> None:

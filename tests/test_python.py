@@ -15,6 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
 from harness.plugins import names
+from harness.recommend import race
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -97,6 +98,31 @@ def test_a_loaded_model_gives_the_samples_of_its_folder(
     assert isinstance(one.report("curves"), Figure)
     assert one.report("differences", baseline="none")["baseline"].eq("none").all()
     assert rw.frame(tmp_path / "a").equals(one.frame())
+
+
+def test_a_race_answers_with_a_text_a_table_and_a_figure(
+    loaded: tuple[Any, Any], docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A loaded model and a function race like names; only names have a command for an engine."""
+    monkeypatch.setattr(race, "FIRST", 2)
+    model, tokenizer = loaded
+    settings = {"docs": str(docs), "out": tmp_path / "race", "budget": 20}
+    found = rw.recommend(model, tokenizer=tokenizer, scaling=["pi:factor=4", half], **settings)
+    assert set(found.table["scaling"]) == {"none", "pi:factor=4", "half"}
+    assert found.scaling == found.table["scaling"][0]
+    assert found.scaling in found.text
+    assert not found.sure
+    assert isinstance(found.figure, Figure)
+    assert found.export == ""
+    assert all(file.is_file() for file in found.files)
+    assert rw.frame(found.folder)["length"].max() == 256
+    with pytest.raises(rw.UserError, match="no budget"):
+        rw.recommend(model, tokenizer=tokenizer, **{**settings, "budget": "soon"})
+
+
+def test_a_model_is_examined(tiny: Path) -> None:
+    """What the command prints is a list."""
+    assert {part.verdict for part in rw.doctor(tiny)} <= {"passed", "note"}
 
 
 def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:

@@ -14,6 +14,7 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.recommend import race, run
+from harness.recommend.answer import _price
 from harness.recommend.budget import read_budget
 from harness.recommend.candidates import usual
 from harness.runs.store import RUN, SAMPLES, read_samples
@@ -47,6 +48,7 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     assert "3 documents are too few to name a winner; it needs 20" in text
     assert "of the 27 forwards (100 %)" in text
     assert "Next: ropewalk export" in text
+    assert "†: it changes with the length of the input" in text  # self_extend
     assert "first round is 2 of them, 10 forwards, about" in " ".join(done.err.split())
     files = {file.suffix for file in (tmp_path / "race" / "reports").glob("recommend.*")}
     assert files == {".csv", ".parquet", ".md", ".tex", ".png", ".svg", ".pdf"}
@@ -94,6 +96,19 @@ def test_a_method_that_follows_the_length_is_not_what_is_exported(
         for n, one in found.items()
     }
     assert made.follows("it") is follows
+
+
+def test_no_price_is_claimed_of_a_form_that_was_not_measured() -> None:
+    """Of a method that follows the length the price is that of following, and is called so."""
+    made = pd.DataFrame([{"scaling": "it", "price": 0.0, "price_low": 0.0, "price_high": 0.0}])
+    known: Any = SimpleNamespace(
+        window=64, target=256, rules=race.Rules((20,)), free=lambda _: True
+    )
+    plain = _price(known, made.assign(follows=False))
+    assert plain == "Inside the window (64 tokens) it is the model itself and costs nothing."
+    follows = _price(known, made.assign(follows=True))
+    assert "A server keeps one form for all lengths" in follows
+    assert "256 tokens; the price of that was not measured" in follows
 
 
 def test_a_dry_run_measures_nothing(recommend: Callable[..., Outcome], tmp_path: Path) -> None:

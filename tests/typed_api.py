@@ -27,6 +27,10 @@ def notebook(model: Any, tokenizer: Any) -> None:
     assert_type(run.frame(), pd.DataFrame)
     assert_type(run.report("curves"), pd.DataFrame | Figure)
     assert_type(rw.frame("results/reference"), pd.DataFrame)
+    found = assert_type(rw.recommend(model, tokenizer=tokenizer, length="4x"), rw.Recommendation)
+    assert_type(found.table, pd.DataFrame)
+    assert_type(found.figure, Figure)
+    assert all(part.verdict == "passed" for part in rw.doctor("my-model", length="4x"))
     question = rw.Question("book", 3, [1, 2, 3], 1)
     for _, answer in rw.answers(model, [question]):
         assert_type(answer, rw.Answer | rw.OutOfMemory)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from rich.console import Console
@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.text import Text
 
 from harness.sweep.cells import Batch, Item
-from harness.sweep.pace import Pace, before, keep_rows
+from harness.sweep.pace import Pace, before, duration, keep_rows
 from harness.sweep.plan import Plan
 
 Watch = Callable[[Item, dict[str, Any]], None]
@@ -117,8 +117,3 @@ def speed(pace: Pace) -> str:
     )
     parts += ["time left unknown yet" if left is None else f"{duration(left)} left"]
     return ", ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time as h:mm:ss."""
-    return str(timedelta(seconds=round(seconds)))

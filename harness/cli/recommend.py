@@ -14,9 +14,13 @@ from harness.cli.settings import MODEL, with_settings
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from harness.cluster.workers import Cluster
+    from harness.model.checkpoint import Checkpoint
     from harness.recommend.race import Standing
     from harness.recommend.run import Race
+    from harness.recommend.write import Recommendation
     from harness.sweep.plan import Plan
     from harness.sweep.spec import Spec
 
@@ -58,27 +62,35 @@ def recommend(
     Methods (--scaling; default: all training-free ones) are measured on the same documents in
     rounds, and what is surely worse than the leader is dropped. The same command goes on.
     """
-    spec = read_spec({"model": model, **settings}, {"length": TARGET})
+    found = answered({"model": model, **settings}, tolerance, margin, budget, dry_run=dry_run)
+    return COMPLETE if found is None else _print(found)
+
+
+def answered(
+    settings: Mapping[str, Any], tolerance: float, margin: float, budget: str | None, *,
+    loaded: Checkpoint | None = None, dry_run: bool = False,
+) -> Recommendation | None:  # fmt: skip
+    """Race, with progress on stderr, and return the written answer; None of a dry run."""
+    spec = read_spec(settings, {"length": TARGET})
     if not (tolerance >= 0 and margin > 0):
         message = f"--tolerance must be 0 or more and --margin above 0, got {tolerance}, {margin}."
         raise UserError(message)
     from harness.cluster.connect import connected
+    from harness.recommend.write import written
 
     with connected(spec, say) as ray:
-        race = _race(
-            spec, ray, tolerance, margin, budget, chosen=settings.get("scaling") is not None
-        )
+        chosen = settings.get("scaling") is not None
+        race = _race(spec, ray, tolerance, margin, budget, chosen=chosen, loaded=loaded)
         _before(race, ray)
         if dry_run:
-            return COMPLETE
+            return None
         with keeping([race.folder]):
-            standing = race.run(partial(_round, race))
-    return _answer(race, standing)
+            return written(race, race.run(partial(_round, race)))
 
 
 def _race(
     spec: Spec, ray: Cluster | None, tolerance: float, margin: float, budget: str | None, *,
-    chosen: bool,
+    chosen: bool, loaded: Checkpoint | None,
 ) -> Race:  # fmt: skip
     """Return the race that is asked for; nothing is measured yet."""
     from harness.cli import show
@@ -86,9 +98,11 @@ def _race(
     from harness.recommend.budget import Budget, read_budget
     from harness.recommend.race import Rules, rounds
     from harness.recommend.run import Race
+    from harness.sweep.plan import open_model
 
     with err.status("Reading config, tokenizer and documents"):
-        plan = _plan(spec, ray, chosen=chosen)
+        elsewhere = ray.device if ray else None
+        plan = _plan(spec, loaded or open_model(spec, elsewhere=elsewhere), chosen=chosen)
     show.left_out(plan, err)
     folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
     documents = len(plan.cells[0].questions)
@@ -98,12 +112,11 @@ def _race(
     return race
 
 
-def _plan(spec: Spec, ray: Cluster | None, *, chosen: bool) -> Plan:
+def _plan(spec: Spec, checkpoint: Checkpoint, *, chosen: bool) -> Plan:
     """Return the plan of everything that a race could measure: the window and the target."""
     from harness.recommend.candidates import OWN, usual
-    from harness.sweep.plan import make_plan, open_model
+    from harness.sweep.plan import make_plan
 
-    checkpoint = open_model(spec, elsewhere=ray.device if ray else None)
     trained = checkpoint.rope.trained_length
     target = spec.lengths(trained)
     if len(target) > 1 or target[0] <= trained:
@@ -125,9 +138,8 @@ def _plan(spec: Spec, ray: Cluster | None, *, chosen: bool) -> Plan:
 def _before(race: Race, ray: Cluster | None) -> None:
     """Say what the race may cost, before the first sample."""
     from harness.cli.models import machine_of
-    from harness.cli.progress import duration
     from harness.runs.store import measured
-    from harness.sweep.pace import before
+    from harness.sweep.pace import before, duration
 
     first = race.first()
     work = first.work(measured(race.samples))
@@ -150,31 +162,18 @@ def _round(race: Race, standing: Standing, forwards: int) -> None:
     )
 
 
-def _answer(race: Race, standing: Standing) -> int:
-    """Print and write the paragraph, the table and the figure, and the next line to type."""
-    from harness.recommend.answer import next_line, paragraph, readable, table
-    from harness.recommend.figure import draw
-    from harness.replacing import make_folder
-    from harness.reports.drawing.style import drawing
-    from harness.runs.folders import reports_of
-    from harness.runs.write import grids, print_words, save_figure, save_table
+def _print(found: Recommendation) -> int:
+    """Print the paragraph, the table, the files and the next line to type."""
+    from harness.runs.write import grids, print_words
 
-    made = table(race, standing)
-    said, shown = paragraph(race, standing, made), readable(made, race)
-    line = next_line(race, standing)
-    label, folder = race.plan.checkpoint.label, reports_of(race.folder)
-    make_folder(folder)
-    with keeping([race.folder]), drawing():
-        lengths = (race.window, race.target)
-        figure = draw(made, model=label, lengths=lengths, tolerance=race.rules.tolerance)
-        files = save_table(made, [({label: shown}, [said, f"Next: {line}"])], folder / "recommend")
-        files += save_figure(figure, folder, "recommend")
-    print_words({"recommend": [said]}, screen)
+    print_words({"recommend": [found.text]}, screen)
     screen.print()
-    for part in grids(shown, screen.width):
+    for part in grids(found.shown, screen.width):
         screen.print(part)
-    for name, reason in race.failed.items():
+    if found.note:
+        screen.print(found.note, soft_wrap=True)
+    for name, reason in found.failures.items():
         screen.print(f"No number of {name}: {reason}", soft_wrap=True)
-    screen.print(f"\nTable and figure: {files[0].with_suffix('')}.*")
-    screen.print(f"Next:  {line}", soft_wrap=True)
-    return WITH_FAILURES if race.failed else COMPLETE
+    screen.print(f"\nTable and figure: {found.files[0].with_suffix('')}.*")
+    screen.print(f"Next:  {found.export}", soft_wrap=True)
+    return WITH_FAILURES if found.failures else COMPLETE

@@ -9,7 +9,6 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.progress import duration
 from harness.data import oddities
 from harness.inspection.notes import notes
 from harness.names import printable
@@ -18,7 +17,7 @@ from harness.runs.store import measured
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
-from harness.sweep.pace import before
+from harness.sweep.pace import before, duration
 from harness.sweep.plan import Plan
 from scaling._rotation import frequencies_of
 

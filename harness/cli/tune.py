@@ -19,7 +19,6 @@ from harness.cli import show
 from harness.cli.console import COMPLETE, Many, err, keeping, say, screen
 from harness.cli.models import machine_of
 from harness.cli.one_model import read_spec
-from harness.cli.progress import duration
 from harness.cli.settings import MODEL, with_settings
 from harness.cluster.connect import connected
 from harness.cluster.workers import Cluster, Workers
@@ -28,7 +27,7 @@ from harness.sweep.backend import ThisProcess
 from harness.sweep.cells import Batch, Item
 from harness.sweep.measure import Watch
 from harness.sweep.memory import estimate
-from harness.sweep.pace import before
+from harness.sweep.pace import before, duration
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from harness.tune import telling

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from harness.recommend.chances import UNSEEN, Array
 from harness.recommend.race import (
     BUDGET,
     FAILED,
@@ -17,12 +17,12 @@ from harness.recommend.race import (
     OPEN,
     PRICE,
     WORSE,
-    Array,
     Standing,
 )
 from harness.recommend.run import Race
 from harness.reports.stats.paired import ENOUGH, of_means
-from harness.reports.writing.sentences import listed
+from harness.reports.writing.sentences import listed, signed
+from harness.sweep.pace import duration
 from scaling._bands import Bands
 from tasks._intervals import LEAST, ratio
 
@@ -38,8 +38,9 @@ def table(race: Race, standing: Standing) -> pd.DataFrame:
 
     ``perplexity`` is of the target length, on the ``documents`` that the candidate was measured
     on; ``worse`` is the share by which it is higher than the leader's on the same documents, and
-    ``price`` by which it is higher inside the window than the plain model's. ``low`` and ``high``
-    are 95 % intervals of each alone.
+    ``price`` by which it is higher inside the window than the plain model's: of a method that
+    ``follows`` the length, that of its form there. ``low`` and ``high`` are 95 % intervals of each
+    alone.
     """
     gone = {one.name: one for one in standing.dropped}
     rows: list[dict[str, Any]] = []
@@ -49,6 +50,7 @@ def table(race: Race, standing: Standing) -> pd.DataFrame:
         verdict = VERDICTS[one.why] if one else _verdict(name, standing)
         row: dict[str, Any] = {"scaling": name, "same": ", ".join(same[1:]) or None}
         row |= {"verdict": verdict, "by": one.by or None if one else None, "documents": count}
+        row["follows"] = race.follows(name)
         rows.append(row | _numbers(race, standing, name, count))
     for name, reason in race.failed.items():
         if name not in gone:
@@ -57,7 +59,7 @@ def table(race: Race, standing: Standing) -> pd.DataFrame:
     place = {SOLE: 0, LEADS: 0, CLOSE: 1, VERDICTS[OPEN]: 2, VERDICTS[FAILED]: 4}
     columns = ["scaling", "same", "verdict", "by", "documents", "perplexity", "low", "high"]
     columns += [f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high")]
-    found = pd.DataFrame(rows).reindex(columns=[*columns, "reason"])
+    found = pd.DataFrame(rows).reindex(columns=[*columns, "follows", "reason"])
     order = found["verdict"].map(place).fillna(3)
     by = found.assign(order=order).sort_values(["order", "worse"], kind="stable")
     return by.drop(columns="order").reset_index(drop=True)
@@ -67,8 +69,9 @@ def readable(made: pd.DataFrame, race: Race) -> pd.DataFrame:
     """Return the table for people: differences alone, for documents differ more than methods."""
     return pd.DataFrame({
         "scaling": made["scaling"] + made["same"].map(lambda n: f" = {n}" if n else ""),
-        f"above the first at {race.target}": [_span(*row) for row in _parts(made, "worse")],
-        f"price at {race.window}": [_span(*row) for row in _parts(made, "price")],
+        f"above the first at {race.target}": _spans(made, "worse"),
+        f"price at {race.window}": _spans(made, "price")
+        + made["follows"].map({True: " †"}).fillna(""),
         "documents": made["documents"].astype(str),
         "verdict": made["verdict"],
     })  # fmt: skip
@@ -84,13 +87,28 @@ def paragraph(race: Race, standing: Standing, made: pd.DataFrame) -> str:
     )  # fmt: skip
 
 
+def footnote(race: Race, made: pd.DataFrame) -> str:
+    """Say whose price is not that of a server; empty where there is none."""
+    if not made["follows"].eq(True).any():
+        return ""
+    return (
+        f"†: it changes with the length of the input. The price is that of its form at "
+        f"{race.window:,} tokens, not of that at {race.target:,}, which a server keeps."
+    )
+
+
 def next_line(race: Race, standing: Standing) -> str:
-    """Return the command that writes the recommended method for an engine."""
+    """Return the command that writes the recommended method for an engine.
+
+    Empty where the model or the method is an object of this process.
+    """
     plan = race.plan
-    given = {method.label: method.given for method in plan.methods}[standing.leader]
+    method = {method.label: method for method in plan.methods}[standing.leader]
+    if method.digest == "function" or plan.checkpoint.loaded is not None:
+        return ""
     bands = isinstance(race.cell(standing.leader, race.target).rotation, Bands)
     to = "hf-code" if bands else "transformers"
-    words = ["ropewalk", "export", plan.spec.model, "--scaling", str(given)]
+    words = ["ropewalk", "export", plan.spec.model, "--scaling", method.given]
     return shlex.join([*words, "--length", str(race.target), "--to", to])
 
 
@@ -142,41 +160,51 @@ def _choice(race: Race, standing: Standing, made: pd.DataFrame) -> str:
 
 
 def _price(race: Race, made: pd.DataFrame) -> str:
-    row, limit = made.iloc[0], f"the tolerance of {100 * race.rules.tolerance:.3g} %"
-    where = f"Inside the window ({race.window:,} tokens)"
-    if race.follows(row["scaling"]):
-        where = (
-            f"It follows the length: what is exported for {race.target:,} tokens is another inside "
-            f"the window, and its price is not measured. At the length of the window"
-        )
+    row, bound = made.iloc[0], race.rules.tolerance
+    high, limit = row["price_high"], f"the tolerance of {100 * bound:.3g} %"
     if race.free(row["scaling"]):
-        return f"{where} it costs nothing: there it is the model itself."
-    told = _span(row["price"], row["price_low"], row["price_high"])
-    high, bound = row["price_high"], race.rules.tolerance
-    if row["price"] > bound:
-        return f"{where} it costs {told} of the perplexity, which is more than {limit}."
-    sure = "" if pd.notna(high) and high <= bound else f", not surely within {limit}"
-    return f"{where} it costs {told} of the perplexity{sure or f', within {limit}'}."
+        told = "it is the model itself and costs nothing"
+    else:
+        told = f"it costs {signed(row['price'], row['price_low'], high)} of the perplexity"
+        if row["price"] > bound:
+            told += f", which is more than {limit}"
+        else:
+            sure = pd.notna(high) and high <= bound
+            told += f", {'within' if sure else 'not surely within'} {limit}"
+    if not row["follows"]:
+        return f"Inside the window ({race.window:,} tokens) {told}."
+    return (
+        f"It changes with the length of the input: computed anew for each length, inside the window"
+        f" ({race.window:,} tokens) {told}. A server keeps one form for all lengths, as the export "
+        f"below does, that of {race.target:,} tokens; the price of that was not measured."
+    )
 
 
 def _doubt(race: Race, standing: Standing) -> str:
     """Say what the race does not tell, and how often it errs."""
-    told = []
+    told, count = [], standing.documents
     others = [name for name in standing.left if name != standing.leader]
+    worse = [one for one in standing.dropped if one.why == WORSE]
+    early = [one.name for one in worse if one.documents < ENOUGH]
     if others and standing.ended != MARGIN:
         told.append(f"Not distinguished from it: {listed(others)}.")
     if standing.open:
         told.append(f"Set aside for the budget, and not distinguished: {listed(standing.open)}.")
-    if standing.documents < LEAST:
-        told.append(f"From fewer than {LEAST} documents nothing can be concluded.")
-    elif standing.documents < ENOUGH:
+    if count < LEAST:
+        return " ".join([*told, f"From fewer than {LEAST} documents nothing can be concluded."])
+    if count < ENOUGH:
+        told.append(f"{count} documents are too few to name a winner; it needs {ENOUGH}.")
+    if early:
         told.append(
-            f"{standing.documents} documents are too few to name a winner; it needs {ENOUGH}."
+            f"Dropped on fewer than {ENOUGH} documents: {listed(early)}, so far behind that one "
+            f"more, on which `{standing.leader}` loses {UNSEEN:g} nat a token, would not change it."
         )
+    fewest = min([count, *(one.documents for one in worse if one.documents >= ENOUGH)])
     told.append(
-        f"Whichever candidate is the best, a race drops it in at most "
-        f"{100 * race.rules.error:.2g} % of cases, if its first documents are like the others: a "
-        "failure that is rare among documents may be seen too late."
+        f"Whichever candidate is the best, a race drops it in at most {100 * race.rules.error:.2g} "
+        "% of cases, also where methods fail badly on rare documents, as long as the documents show"
+        f" it on one candidate: a failure on one document in {max(2, round(fewest / LEAST))} or "
+        f"fewer may be on none of {fewest}."
     )
     return " ".join(told)
 
@@ -194,24 +222,13 @@ def _spent(race: Race) -> str:
     share = f"{100 * asked / grid:.0f} %"
     return (
         f"Spent: {asked:,} of the {grid:,} forwards ({share}) that measuring everything takes, in "
-        f"{race.seconds / 60:.3g} min."
+        f"{duration(race.seconds)}."
     )
 
 
-def _parts(made: pd.DataFrame, kind: str) -> list[tuple[float, float, float]]:
-    return list(made[[kind, f"{kind}_low", f"{kind}_high"]].itertuples(index=False, name=None))
-
-
-def _span(value: float, low: float, high: float) -> str:
-    """Return "+1.2% [−0.3, +2.6]"; empty where nothing is known."""
-    if value is None or math.isnan(value):
-        return ""
-    if value == 0 and low in (0, None):
-        return "0"
-    texts = [_signed(100 * end) for end in (value, low, high) if not pd.isna(end)]
-    return f"{texts[0]}%" + (f" [{texts[1]}, {texts[2]}]" if len(texts) > 1 else "")
-
-
-def _signed(percent: float) -> str:
-    digits = 0 if abs(percent) >= 10 else 1
-    return f"{percent:+,.{digits}f}".replace("-", "−")
+def _spans(made: pd.DataFrame, kind: str) -> pd.Series[str]:
+    """Return differences as texts; what is 0 by construction has no interval."""
+    ends = made[[kind, f"{kind}_low", f"{kind}_high"]].itertuples(index=False, name=None)
+    return pd.Series(
+        [signed(value, low or None, high or None) for value, low, high in ends], made.index
+    )

@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from harness.errors import UserError
+from harness.sweep.pace import duration
 
 WRITTEN = re.compile(r"([1-9][0-9]{0,8}(?:\.[0-9]{1,3})?) ?(h|min|s|)")
 SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
@@ -25,7 +26,7 @@ class Budget:
         if self.forwards is not None:
             return f"{self.forwards:,.0f} forwards"
         if self.seconds is not None:
-            return f"{self.seconds / 60:,.3g} min"
+            return duration(self.seconds)
         return "no limit"
 
 

@@ -14,10 +14,10 @@ import numpy as np
 from harness.errors import UserError
 from harness.recommend.budget import Budget
 from harness.recommend.candidates import OWN
+from harness.recommend.chances import Array
 from harness.recommend.race import (
     FAILED,
     ONE,
-    Array,
     Dropped,
     Losses,
     Rules,

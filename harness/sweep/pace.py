@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,11 @@ def before(plan: Plan, work: Sequence[Batch], where: str) -> Pace:
     if not known and work and where == this_machine(device):
         guess = guessed(device, plan.checkpoint.dtype)
     return Pace.of(plan, work, known, guess)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as h:mm:ss."""
+    return str(timedelta(seconds=round(seconds)))
 
 
 def known_rows(plan: Plan, where: str) -> Rows:

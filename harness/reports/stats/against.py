@@ -100,16 +100,13 @@ def signed(row: dict[str, Any]) -> str:
     lacking = f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
     if row["difference"] is None:
         return f"not compared{lacking}{' †' if row['failed'] else ''}"
-    percent = row["relative"] or row["metric"] in SHARES
-    ends = [row["difference"], row["low"], row["high"]]
-    texts = ["" if end is None else _signed(end, percent=percent) for end in ends]
-    unit = "%" if row["relative"] else " pp" if percent else ""
-    around = f" [{texts[1]}, {texts[2]}]" if all(texts) else ""
+    unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
+    found = sentences.signed(row["difference"], row["low"], row["high"], unit)
     marks = (
         f"{' ?' if row['verdict'] == 'not distinguished' else ''}{' *' if row['carrier'] else ''}"
     )
     marks += " †" if row["failed"] else ""
-    return f"{texts[0]}{unit}{around}{lacking}{marks}"
+    return f"{found}{lacking}{marks}"
 
 
 def key(table: pd.DataFrame) -> str:
@@ -146,12 +143,3 @@ def key(table: pd.DataFrame) -> str:
         names = sentences.listed(list(dict.fromkeys(single["carrier"])))
         told.append(f"*: without one document it changes by more than half: {names}.")
     return " ".join(told)
-
-
-def _signed(value: float, *, percent: bool) -> str:
-    if value == 0:
-        return "0"
-    text = f"{100 * value:+.1f}" if percent and abs(value) < 0.1 else (
-        f"{100 * value:+,.0f}" if percent else f"{value:+.3g}"
-    )  # fmt: skip
-    return text.replace("-", "−")

@@ -46,6 +46,28 @@ def gap(row: Mapping[Any, Any]) -> str:
     return f"{value} [{low}, {high}]"
 
 
+def signed(
+    value: float | None, low: float | None = None, high: float | None = None, unit: str = "%"
+) -> str:
+    """Return a difference as tables have it: "+1.2% [−0.3, +2.6]"; "" where it is not known.
+
+    With a ``unit``, % or percentage points, the numbers are shares.
+    """
+    known = [end for end in (value, low, high) if end is not None and not pd.isna(end)]
+    texts = [_signed(end, percent=bool(unit)) for end in known]
+    around = f" [{texts[1]}, {texts[2]}]" if len(texts) == 3 else ""
+    return f"{texts[0]}{unit}{around}" if texts else ""
+
+
+def _signed(value: float, *, percent: bool) -> str:
+    if value == 0:
+        return "0"
+    text = f"{100 * value:+.1f}" if percent and abs(value) < 0.1 else (
+        f"{100 * value:+,.0f}" if percent else f"{value:+.3g}"
+    )  # fmt: skip
+    return text.replace("-", "−")
+
+
 def at(row: Mapping[Any, Any]) -> str:
     """Return "At 4x the window (1024 tokens)"."""
     tokens = f"({int(row['length'])} tokens)"

@@ -1,0 +1,21 @@
+"""Find faults of a model, its config and its server, from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from harness.cli.one_model import read_spec
+from harness.doctor.examine import examine
+from harness.doctor.server import Server
+from harness.methods.findings import Finding
+
+
+def doctor(model: str | Path, *, server: str | None = None, **settings: Any) -> list[Finding]:
+    """Return what ``ropewalk doctor`` finds: each ``about``, ``verdict`` and ``text``.
+
+    ``settings`` are those of the command line: ``scaling``, ``length``, ``docs``, … Raises
+    UserError for what cannot be examined.
+    """
+    spec = read_spec({"model": str(model), **settings}, {"scaling": "native", "length": "1x"})
+    return list(examine(spec, Server(server) if server else None))
