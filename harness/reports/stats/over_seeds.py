@@ -1,0 +1,67 @@
+"""The mean of one cell over seeds, with an interval over its units and one over the seeds."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import t
+
+from harness.reports.stats.measure import Measure, Score, Units, scored, units
+from tasks._intervals import LEVEL, proportion
+
+COPIED = ("metric", "trained_length", "length")
+
+
+def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
+    """Return the mean of the seeds of one cell, with both of its intervals.
+
+    ``cell`` has the samples of all seeds, named in its column ``seed``, of which ``asked`` must be
+    there; the units are those that all have with the same weight.
+    """
+    row = {**{name: cell[name].iloc[0] for name in COPIED}, "measure": how.name, "seeds": asked}
+    every = [units(rows) for _, rows in cell.groupby("seed", sort=False)]
+    shared = {
+        name: weight
+        for name, (_, weight) in every[0].items()
+        if all(of.get(name, (0, None))[1] == weight for of in every)
+    }
+    if how.made == "unknown" or len(every) < asked or not shared:
+        bad = [status for status in cell["status"].unique() if status != "ok"]
+        return {**row, "lower": how.lower, "n": len(shared), "status": ", ".join(bad) or "missing"}
+    single = [scored({name: of[name] for name in shared}, how).score for of in every]
+    mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
+    low, high = _over_seeds(single, how)
+    found = _over_units(mean, how)
+    return {
+        **row, "lower": how.lower, "score": found.score, "low": found.low, "high": found.high,
+        "low_seeds": low, "high_seeds": high, "least": min(single), "most": max(single),
+        "n": len(shared), "status": "ok",
+    }  # fmt: skip
+
+
+def _over_units(mean: Units, how: Measure) -> Score:
+    """Return the score of the units' means; a share of parts of trials has Wilson's interval."""
+    if how.made != "share":
+        return scored(mean, how)
+    hits = math.fsum(value for value, _ in mean.values())
+    return Score(hits / len(mean), *proportion(hits, len(mean)))
+
+
+def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
+    """Return Student's interval of the mean of the seeds' scores, of perplexity that of the log.
+
+    Scores that are all equal show no spread, and have none.
+    """
+    if min(single) == max(single):
+        return None, None
+    values = np.log(single) if how.made == "exp" else np.array(single)
+    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+    ends = np.array([values.mean() - half, values.mean() + half])
+    if how.made == "exp":
+        ends = np.exp(np.minimum(ends, 700.0))
+    low, high = ends.clip(0, 1) if how.made == "share" else ends
+    return float(low), float(high)
