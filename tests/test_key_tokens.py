@@ -166,6 +166,9 @@ def test_another_tokenizer_needs_places_and_common_text() -> None:
     ):
         with pytest.raises(ValueError, match=told):
             key_tokens.make(pd.concat([samples, judge]), evaluator_model=of)
+    # As many tokens and bytes, and yet other tokens: without their sizes no one can tell.
+    with pytest.raises(ValueError, match="measure them again"):
+        key_tokens.make(pd.concat([own, judge]).assign(sizes=None), evaluator_model="judge")
 
 
 def test_samples_say_where_their_targets_stand(many: Path) -> None:

@@ -177,6 +177,17 @@ def test_a_mistake_is_one_sentence(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(("scaling", "told"), [("yran", "'yran'"), ("yarn", "ropewalk[tune]")])
+def test_a_mistyped_method_is_named_before_a_missing_package(
+    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaling: str, told: str
+) -> None:
+    """What is asked is checked first, then whether the optimiser is installed."""
+    monkeypatch.setattr("harness.tune.search.find_spec", lambda _: None)
+    done = tune(tmp_path / "out", scaling=[scaling])
+    assert done.status == 2
+    assert told in done.err
+
+
 def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:
     """It says what is searched, by what, and the cost."""
     done = tune(tmp_path / "out", "--dry-run")

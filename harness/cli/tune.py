@@ -3,29 +3,23 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 from cyclopts import Parameter
-from rich import box
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-from rich.table import Table
 
 from harness.cli import show
 from harness.cli.console import COMPLETE, Many, err, keeping, say, screen
-from harness.cli.models import machine_of
+from harness.cli.models import machine_of, measurer
 from harness.cli.one_model import read_spec
 from harness.cli.settings import MODEL, with_settings
 from harness.cluster.connect import connected
-from harness.cluster.workers import Cluster, Workers
+from harness.cluster.workers import Cluster
 from harness.errors import UserError
-from harness.sweep.backend import ThisProcess
-from harness.sweep.cells import Batch, Item
-from harness.sweep.measure import Watch
+from harness.runs.write import grids
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before, duration
 from harness.sweep.plan import make_plan
@@ -78,9 +72,9 @@ def tune(
             "tune searches one --scaling by one --task at one --length, with one trial or more."
         )
         raise UserError(message)
-    check_installed()
     with connected(spec, say) as ray:
         tuning, space = _set_up(spec, against or AGAINST, ray, key_tokens=key_tokens)
+        check_installed()
         _announce(tuning, space, trials, machine_of(tuning.plan, ray))
         if dry_run:
             return COMPLETE
@@ -114,8 +108,7 @@ def _set_up(
     else:
         space = of_options(searched, rope, length)
     kind, split = kind_of(plan, key_tokens=key_tokens), Split.of(plan, spec.seed)
-    backend = Workers(ray) if ray else ThisProcess(plan.checkpoint.device)
-    return Tuning(plan, folder, length, kind, split, _unwatched, backend), space
+    return Tuning(plan, folder, length, kind, split, measurer(plan, folder, ray)), space
 
 
 def _announce(tuning: Tuning, space: Space, trials: int, machine: str) -> None:
@@ -150,65 +143,14 @@ def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, float | None]
 
 def _searched(tuning: Tuning, space: Space, trials: int) -> tuple[Trial, str]:
     """Search, then measure the best trial on what was held out; return it and its label."""
-    with _Showing(tuning, trials) as showing:
-        tuning.watching, tuning.told = showing.watching, showing.told
-        found = best_of(tuning.run(space, trials, tuning.plan.spec.seed))
-        return found, tuning.hold_out(found)
+    found = best_of(tuning.run(space, trials, tuning.plan.spec.seed, partial(_told, trials)))
+    return found, tuning.hold_out(found)
 
 
-class _Showing:
-    """Shows trials done, the best so far and the time left; in a log a line a generation."""
-
-    def __init__(self, tuning: Tuning, trials: int) -> None:
-        """Show nothing yet."""
-        split, closed = tuning.split, len(tuning.closed)
-        windows = len(tuning.plan.cells[0].questions) / (len(split.search) + len(split.held))
-        samples = (trials + closed) * len(split.search) + (1 + closed) * len(split.held)
-        self.trials = trials
-        self.bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=20),
-            TimeRemainingColumn(),
-            console=err,
-            disable=not err.is_terminal,
-        )
-        self.entry = self.bar.add_task("Loading the weights", total=samples * windows)
-
-    def __enter__(self) -> _Showing:
-        """Begin to show."""
-        self.bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Stop, in any way."""
-        self.bar.stop()
-
-    @contextmanager
-    def watching(self, _: Sequence[Batch]) -> Iterator[Watch]:
-        """Count samples."""
-        yield self._sample
-
-    def _sample(self, item: Item, record: dict[str, Any]) -> None:
-        if self.bar.tasks[0].description == "Loading the weights":
-            self.bar.update(self.entry, description="The closed-form methods")
-        self.bar.advance(self.entry)
-        if record["status"] != "ok":
-            err.print(f"{item.cell.scaling}, {item.question.unit}: {record['status']}")
-
-    def told(self, done: Sequence[Trial]) -> None:
-        """Show the best of so many trials."""
-        best = min(done, key=lambda trial: trial.score)
-        text = f"{len(done)}/{self.trials} trials; best: {perplexity(best.score)}, {best.method}"
-        room = max(err.width - 40, 20)
-        self.bar.update(self.entry, description=text[:room])
-        if not err.is_terminal:
-            err.print(text, soft_wrap=True)
-
-
-@contextmanager
-def _unwatched(_: Sequence[Batch]) -> Iterator[Watch]:
-    """Show nothing."""
-    yield lambda *_: None
+def _told(trials: int, done: Sequence[Trial]) -> None:
+    """Say after a generation which of so many trials is the best so far."""
+    best = min(done, key=lambda trial: trial.score)
+    say(f"{len(done)} of {trials} trials; best: {perplexity(best.score)}, {best.method}")
 
 
 def _conclude(
@@ -216,13 +158,9 @@ def _conclude(
 ) -> None:
     """Print the sentences, the table, the files and what to do next."""
     screen.print(" ".join(told), soft_wrap=True)
-    shown = telling.shown(tuning, table)
-    printed = Table(box=box.SIMPLE, padding=(0, 1), pad_edge=False)
-    for place, name in enumerate(shown.columns):
-        printed.add_column(str(name), justify="right" if place else "left", overflow="fold")
-    for row in shown.itertuples(index=False):
-        printed.add_row(*map(str, row))
-    screen.print(printed)
+    screen.print()
+    for part in grids(telling.shown(tuning, table), screen.width):
+        screen.print(part)
     screen.print(f"Files: {path} {telling.report(tuning, table, told)}", soft_wrap=True)
     spec = tuning.plan.spec
     best = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]

@@ -13,6 +13,7 @@ import pandas as pd
 
 from harness.replacing import replacing
 from harness.reports.stats.paired import Difference
+from harness.reports.writing.sentences import signed
 from harness.reports.writing.tables import page
 from harness.tune.losses import difference, score
 from harness.tune.search import Trial
@@ -86,8 +87,8 @@ def shown(tuning: Tuning, table: Sequence[Row]) -> pd.DataFrame:
             "scaling": row.scaling,
             f"{metric}, search": perplexity(row.search),
             "held out": perplexity(row.held),
-            f"less {best}, search": _signed(row.on_search, ends=False),
-            f"less {best}, held out [95 %]": _signed(row.on_held),
+            f"less {best}, search": _apart(row.on_search, ends=False),
+            f"less {best}, held out [95 %]": _apart(row.on_held),
         }
         for row in table
     )
@@ -107,9 +108,9 @@ def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> li
     gains = [apart.value for apart in (first.on_search, first.on_held)]
     low, high = first.on_held.interval()
     told.append(
-        f"There its perplexity is {_apart(gains[0])} that of {best}, the best closed-form method; "
-        f"on the {held} {units} held out it is {_signed(first.on_held)}. The gap between "
-        f"the two is {100 * abs(gains[1] - gains[0]):.1f} points."
+        f"There its perplexity differs by {signed(gains[0])} from that of {best}, the best "
+        f"closed-form method; on the {held} {units} held out by {_apart(first.on_held)}. The gap "
+        f"between the two is {100 * abs(gains[1] - gains[0]):.1f} percentage points."
     )
     if low is None or high is None:
         told.append(f"{held} {units} are too few for an interval.")
@@ -136,18 +137,7 @@ def perplexity(nats: float) -> str:
     return f"{math.exp(min(nats, 700.0)):.4g}" if math.isfinite(nats) else "no number"
 
 
-def _apart(value: float) -> str:
-    """Return "1.4 % below"."""
-    return f"{100 * abs(value):.1f} % {'below' if value < 0 else 'above'}"
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:+.1f} %".replace("-", "−")
-
-
-def _signed(found: Difference | None, *, ends: bool = True) -> str:
+def _apart(found: Difference | None, *, ends: bool = True) -> str:
     if found is None:
         return ""
-    low, high = found.interval()
-    around = f" [{_percent(low)}, {_percent(high)}]" if ends and None not in (low, high) else ""  # type: ignore[arg-type]
-    return f"{_percent(found.value)}{around}"
+    return signed(found.value, *(found.interval() if ends else ()))

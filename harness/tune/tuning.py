@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence, Set
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,9 +12,7 @@ from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
-from harness.sweep.backend import Backend
-from harness.sweep.cells import Batch, Item
-from harness.sweep.measure import Watch, measure
+from harness.sweep.cells import Item
 from harness.sweep.plan import Plan, with_methods
 from harness.tune.losses import (
     EVALUATOR,
@@ -32,8 +29,8 @@ from harness.tune.losses import (
 from harness.tune.search import Trial, search
 from harness.tune.space import Space
 
-Watching = Callable[[Sequence[Batch]], AbstractContextManager[Watch]]
-Told = Callable[[Sequence[Trial]], None]  # is given all trials so far, after each generation
+Measure = Callable[[Plan], object]
+Told = Callable[[Sequence[Trial]], None]
 
 
 @dataclass
@@ -48,17 +45,18 @@ class Tuning:
     length: int
     kind: Kind
     split: Split
-    watching: Watching
-    backend: Backend
-    told: Told = lambda _: None
+    measure: Measure
     masks: Masks = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Note the closed-form methods."""
         self.closed = [method.label for method in self.plan.methods]
 
-    def run(self, space: Space, trials: int, seed: int) -> list[Trial]:
-        """Measure the closed-form methods, then search; return all trials in order."""
+    def run(self, space: Space, trials: int, seed: int, told: Told) -> list[Trial]:
+        """Measure the closed-form methods, then search; return all trials in order.
+
+        ``told`` is given all trials so far after each generation.
+        """
         self._complete(self.closed, self.split.search)
         if self.kind == "key tokens":
             self._complete([EVALUATOR], self.split.held)
@@ -68,7 +66,7 @@ class Tuning:
         def scored(some: Sequence[Trial]) -> list[Trial]:
             found = self._scored(some)
             done.extend(found)
-            self.told(done)
+            told(done)
             return found
 
         return search(space, trials, seed, scored)
@@ -130,7 +128,7 @@ class Tuning:
         }
         part = replace(self.plan, only=keys)
         if next(part.left(measured(checked_samples(self.folder))), None) is not None:
-            measure(part, self.folder, self.watching, self.backend)
+            self.measure(part)
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:

@@ -12,7 +12,7 @@ Losses = dict[Any, NDArray[np.float64]]  # of every target, by document and wind
 Masks = dict[Any, NDArray[np.bool_]]  # which targets are key, likewise
 Spans = NDArray[np.int64]  # first byte and the byte after the last, (n, 2)
 WINDOW = ["unit", "window"]  # of the same targets at every length
-TARGETS = ["first", "tokens", "bytes", "sizes"]  # which these are
+TARGETS = ["begin", "sizes"]  # which these are: where the first stands, and the bytes of each
 
 
 def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
@@ -23,10 +23,10 @@ def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
     Raises ValueError where samples do not say where targets stand, or no text is scored by both.
     """
     own, known = (rows.drop_duplicates(WINDOW) for rows in (samples, judged))
+    if not set(TARGETS) <= set(samples) or pd.concat([own, known])["sizes"].isna().any():
+        raise ValueError(NO_PLACES)
     if _alike(own, known):
         return masks
-    if not {"begin", "sizes"} <= set(samples) or pd.concat([own, known])["sizes"].isna().any():
-        raise ValueError(NO_PLACES)
     scored = _texts(known, {window: np.ones_like(mask) for window, mask in masks.items()})
     keys, found = _texts(known, masks), Masks()
     for row in own.to_dict("records"):
@@ -41,8 +41,7 @@ def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
 
 def _alike(own: pd.DataFrame, known: pd.DataFrame) -> bool:
     """Return whether two models have the same targets."""
-    names = [name for name in TARGETS if name in own]
-    one, other = (rows.set_index(WINDOW)[names].sort_index() for rows in (own, known))
+    one, other = (rows.set_index(WINDOW)[TARGETS].sort_index() for rows in (own, known))
     return one.equals(other)
 
 
@@ -84,7 +83,7 @@ def inside(found: Spans, runs: Spans) -> NDArray[np.bool_]:
 
 NO_PLACES = (
     "these samples do not say where their tokens stand in the text, which key tokens of another "
-    "tokenizer need; measure them again"
+    "model need; measure them again"
 )
 NOTHING_SHARED = (
     "the evaluator and the model score no text in common; measure both with more targets, such as "
