@@ -460,7 +460,8 @@ class TestRefused:
         """A folder that does not exist is no hub name."""
         gone = Path.cwd() / "gone"
         assert refused(model=gone) == (
-            f"{gone} does not exist; give a model's folder, a GGUF file or a hub name (owner/name)."
+            f"{gone} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
+            "owner/name/file.gguf)."
         )
 
     def test_a_folder_without_a_model_is_refused(self, refused: Callable[..., str]) -> None:

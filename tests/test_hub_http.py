@@ -19,6 +19,7 @@ from harness.model.checkpoint import open_checkpoint
 from harness.model.weights import load_weights
 from tests.command_line import Outcome, Ropewalk
 from tests.hub_server import TOKEN, Fault, Hub, serve
+from tests.quantized import save_gguf
 
 MODEL, BOOKS = "org/tiny", "org/books"
 SWEEP = {"task": "perplexity:tail=16", "scaling": "none", "length": "1x", "device": "cpu"}
@@ -227,6 +228,26 @@ def test_an_adapter_on_the_hub_is_refused_with_what_to_do(hub: Hub, run: Run) ->
     """It is given beside its base model."""
     (hub.folder(MODEL) / "config.json").rename(hub.folder(MODEL) / "adapter_config.json")
     assert "holds an adapter (adapter_config.json): give its base" in refused(run("--dry-run"))
+
+
+def test_a_gguf_file_of_the_hub_is_named_by_its_path(hub: Hub, run: Run, tmp_path: Path) -> None:
+    """OWNER/NAME/FILE is downloaded once, is read offline then, and is told from one not there."""
+    file = save_gguf(tmp_path / "made" / "small.gguf")
+    shutil.copy(file, hub.folder(MODEL) / file.name)
+    place = f"{MODEL}/{file.name}"
+    done = run(model=place, scaling="yarn:factor=2")
+    assert done.status == 0, done.err
+    assert f"Downloading the weights of {MODEL} from the hub, 0.1 MiB" in done.err
+    model = json.loads((tmp_path / "run" / "run.json").read_text())["model"]
+    assert (model["name"], model["quantized"]) == ("small-Q4_1", "Q4_1")
+    assert model["fingerprint"] == open_checkpoint(
+        str(file), revision=None, dtype="auto", device="cpu",
+        trust_remote_code=False, allow_pickle=False,
+    ).fingerprint  # fmt: skip
+    assert "no gone.gguf in it" in refused(run("--dry-run", model=f"{MODEL}/gone.gguf"))
+    hub.asked.clear()
+    assert run("--offline", "--dry-run", model=place, scaling="yarn:factor=2").status == 0
+    assert not hub.asked
 
 
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])

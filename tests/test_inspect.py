@@ -299,7 +299,7 @@ class TestCommand:
         ("words", "message"),
         [
             (("./gone",), "./gone does not exist; give a model's folder, a GGUF file or a hub name "
-             "(owner/name)."),
+             "(owner/name, owner/name/file.gguf)."),
             (("--length", "2y"), "length: '2y' is not a length; write 512, 4k (4096), or 2x or "
              "1.5x (of the window)."),
             (("--scaling", "pi", "pi"), "--scaling names 'pi' twice; leave one out, or rename a "

@@ -46,7 +46,7 @@ def fetch(name: str, file: str, revision: str | None) -> Path:
             message = f"{name} has no weights in safetensors; {ONLY_SAFE}"
         else:
             message = f"{name} cannot be read: the hub has no {file} in it"
-            message += " (one of GGUF files: download a file and give its path)."
+            message += f" (one of GGUF files: give {name}/FILE.gguf)."
         raise UserError(message) from None
 
 
@@ -77,19 +77,33 @@ def fetch_tokenizer(name: str, commit: str) -> None:
     )
 
 
+def fetch_gguf(place: str, revision: str | None) -> Path:
+    """Return a GGUF file of the hub, ``owner/name/file``; even its config needs the whole file."""
+    owner, name, file = place.split("/", 2)
+    _tell_size(f"{owner}/{name}", [file], revision)
+    return fetch(f"{owner}/{name}", file, revision)
+
+
 def fetch_weights(name: str, commit: str, named: set[str]) -> None:
     """Download the weights that the cache lacks, in parallel, and say how much that is."""
+    if lacking := _tell_size(name, sorted(named), commit):
+        download(name, revision=commit, allow_patterns=lacking)
+    for file in sorted(named):
+        fetch(name, file, commit)
+
+
+def _tell_size(name: str, files: list[str], revision: str | None) -> list[str]:
+    """Return which weights have to be downloaded, and say how much that is."""
     lacking = [
         file
-        for file in sorted(named)
-        if not isinstance(try_to_load_from_cache(name, file, revision=commit), str)
+        for file in files
+        if not isinstance(try_to_load_from_cache(name, file, revision=revision), str)
     ]
-    if lacking and not constants.HF_HUB_OFFLINE:
-        size = ""
-        with suppress(HfHubHTTPError):
-            found = HfApi().get_paths_info(name, lacking, revision=commit)
-            size = f", {sum(getattr(one, 'size', 0) for one in found) / 2**20:,.1f} MiB"
-        tell(f"Downloading the weights of {name} from the hub{size}")
-        download(name, revision=commit, allow_patterns=lacking)
-    for file in lacking:
-        fetch(name, file, commit)
+    if not lacking or constants.HF_HUB_OFFLINE:
+        return []
+    size = ""
+    with suppress(HfHubHTTPError):
+        found = HfApi().get_paths_info(name, lacking, revision=revision)
+        size = f", {sum(getattr(one, 'size', 0) for one in found) / 2**20:,.1f} MiB"
+    tell(f"Downloading the weights of {name} from the hub{size}")
+    return lacking

@@ -51,8 +51,13 @@ def only_gguf(folder: Path) -> Path | None:
 def check_gguf(path: Path) -> None:
     """Raise UserError for what is no regular file, and where the package that reads it lacks."""
     check_file(path)
+    check_reader(str(path))
+
+
+def check_reader(name: str) -> None:
+    """Raise UserError where the package lacks that reads GGUF files."""
     if find_spec("gguf") is None:
-        message = f"{path} needs the package gguf: pip install 'ropewalk[gguf]'."
+        message = f"{name} needs the package gguf: pip install 'ropewalk[gguf]'."
         raise UserError(message)
 
 

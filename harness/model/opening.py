@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,20 @@ from harness.attempt import attempt
 from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import say_waits
-from harness.model.download import ADAPTER, exists, fetch
+from harness.model.download import ADAPTER, exists, fetch, fetch_gguf
 from harness.model.files import check_folder, check_place
-from harness.model.gguf import check_gguf, gguf_config, is_gguf, only_gguf, quantization
+from harness.model.gguf import (
+    check_gguf,
+    check_reader,
+    gguf_config,
+    is_gguf,
+    only_gguf,
+    quantization,
+)
 from harness.names import place, printable
 from harness.rope.config import check_numbers
 
+HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
 REFERENCE = Path(__file__).resolve().parent / "reference"
 ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
 
@@ -39,10 +48,14 @@ def open_config(
     say_waits()
     path = REFERENCE if name == "reference" else check_place(name)
     path = only_gguf(path) or path
+    if not path.exists() and HUB_GGUF.fullmatch(name):
+        check_reader(name)
+        path, revision = attempt("config", name, lambda: fetch_gguf(name, revision)), None
     local = path.exists()
     if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
         message = (
-            f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name)."
+            f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
+            "owner/name/file.gguf)."
         )
         raise UserError(message)
     if local and revision:
