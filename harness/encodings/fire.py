@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from harness.encodings._types import Places, Shape
 
@@ -27,9 +28,10 @@ class Encoding(nn.Module):
 
     def scores(self, layer: Any, _: Any, __: Any, places: Places) -> torch.Tensor:
         """Return the bias of every pair, ``(heads, queries, keys)``."""
-        index = layer.layer_idx
-        c, least = self.c[index].abs(), self.threshold[index].abs() * self.window
+        index, wide = layer.layer_idx, torch.promote_types(self.c.dtype, torch.float32)
+        c, least = self.c[index].to(wide).abs(), self.threshold[index].to(wide).abs() * self.window
         longest = torch.maximum(places.query[:, None].to(c.dtype), least)
         share = (c * places.distance + 1).log() / ((c * longest + 1).log() + 1e-6)
-        bias: torch.Tensor = self.networks[index](share[..., None])
+        weights = {name: part.to(wide) for name, part in self.networks[index].named_parameters()}
+        bias: torch.Tensor = functional_call(self.networks[index], weights, (share[..., None],))
         return bias.permute(2, 0, 1)

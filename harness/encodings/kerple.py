@@ -22,8 +22,9 @@ class Encoding(nn.Module):
 
     def scores(self, layer: Any, _: Any, __: Any, places: Places) -> torch.Tensor:
         """Return what the distance takes from every score, ``(heads, queries, keys)``."""
-        r1, r2 = (part[layer.layer_idx].clamp(min=LEAST) for part in (self.r1, self.r2))
-        distance = places.distance.to(r1.dtype)
+        wide = torch.promote_types(self.r1.dtype, torch.float32)  # no distance is rounded
+        r1, r2 = (part[layer.layer_idx].to(wide).clamp(min=LEAST) for part in (self.r1, self.r2))
+        distance = places.distance.to(wide)
         if self.kind == "log":
             return -r1 * (1 + r2 * distance).log()
         return -r1 * distance.clamp(min=1e-6) ** r2.clamp(max=2)
