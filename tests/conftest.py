@@ -20,8 +20,10 @@ os.environ |= {
     "HF_ENDPOINT": ENDPOINT,
     "HF_HOME": tempfile.mkdtemp(prefix="ropewalk-tests-"),
     "OMP_NUM_THREADS": "1",
+    "OMP_WAIT_POLICY": "passive",  # two threads that wait actively take a core each
     "TOKENIZERS_PARALLELISM": "false",
 }
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # children need not compile every module again
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -72,15 +74,25 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _few_reports() -> Iterator[None]:
-    """Let a run in this process write one report: all of them take longer than a tiny sweep."""
+    """Let a run write one report and no page, and figures as PNG: all take longer than it."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.runs.page.page", lambda *_: "")
         patch.setattr("harness.runs.write.names", lambda _: ["scores"])
+        patch.setattr("harness.runs.write.FIGURES", (".png",))
         yield
 
 
 @pytest.fixture
-def every_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a run in this process write every report, as it does for a user."""
+def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the page of reports be made."""
+    from harness.reports.page.write import page
+
+    monkeypatch.setattr("harness.runs.page.page", page)
+
+
+@pytest.fixture
+def every_report(monkeypatch: pytest.MonkeyPatch, real_page: None) -> None:
+    """Let a run in this process write every report and the page, as it does for a user."""
     monkeypatch.setattr("harness.runs.write.names", plugins.names)
 
 

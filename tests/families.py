@@ -231,13 +231,13 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
         rotary=f"{rope.rotary_dim} of {head}",
         layers=_scaled(layers_of(config)),
         identity=all(torch.equal(one, before) for one in plain),
-        restored=torch.equal(logits(model), before),
         effect=float((strong - before).abs().max() / before.std()),
         linear=difference(model, config, "linear", pi.frequencies(rope, LENGTH, factor=FACTOR)),
         yarn=difference(model, config, "yarn", yarn.frequencies(rope, LENGTH, factor=FACTOR)),
         losses=(sum(answer.nll) / len(answer.nll), float(wanted.loss) - extra),
         moved=_moved(model, self_extend.bands(rope, LENGTH), before),
         unmoved=_moved(model, Bands(LENGTH, _halves(rope)), before) or 0.0,
+        restored=torch.equal(logits(model), before),  # after all of these
     )
 
 

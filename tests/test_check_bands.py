@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import count
 from typing import Any
 
@@ -14,6 +15,7 @@ from scaling._bands import Bands, by_distance
 from scaling._types import Frequencies, Rope
 
 
+@cache
 def told(method: Any) -> dict[str, tuple[str, str]]:
     return {f.about: (f.verdict, f.text) for f in check_bands(method)}
 

@@ -30,7 +30,7 @@ PLAIN = Frequencies(SMALL.inv_freq())
 FILES = [
     f"{name}.{end}"
     for name in ("channels", "decay", "scores", "wavelengths")
-    for end in ("csv", "pdf", "png", "svg")
+    for end in ("csv", "png")
 ]
 
 

@@ -83,6 +83,7 @@ def test_names_are_text_and_never_markup(made: Path) -> None:
     assert "\\u003c/script>\\u003cimg" in text
 
 
+@pytest.mark.usefixtures("real_page")
 def test_a_run_has_its_page_beside_its_tables(
     ropewalk: Ropewalk, many: Path, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ from harness.reports.drawing.paper import COLUMN, Paper
 from harness.reports.drawing.style import SIZE, drawing
 from harness.reports.writing.latex import latex
 from harness.reports.writing.tables import wide
+from harness.runs import write
 from tests.command_line import Ropewalk
 from tests.frames import TWELVE, sweep
 
@@ -125,8 +126,23 @@ def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], wor
         paper(asked(tmp_path, flags), ["none", "yarn"])
 
 
-def test_the_flags_reach_the_figures(ropewalk: Ropewalk, many: Path, tmp_path: Path) -> None:
+def test_a_figure_has_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every format, whenever it is drawn."""
+    monkeypatch.setattr(write, "FIGURES", (".png", ".svg", ".pdf"))
+    one, two = (
+        [file.read_bytes() for file in write.save_figure(made(curves, Paper()), folder, "curves")]
+        for folder in (tmp_path / "one", tmp_path / "two")
+        if folder.mkdir() is None
+    )
+    assert one == two
+    assert len(one) == 3
+
+
+def test_the_flags_reach_the_figures(
+    ropewalk: Ropewalk, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """From the command line to the SVG: its width, and one method less."""
+    monkeypatch.setattr(write, "FIGURES", (".svg",))
     words = ["--report", "short_cost", "passkey_map", "--out", tmp_path, "--width", "column"]
     done = ropewalk("report", many, *words, "--only", "pi", "--rename", "pi=Interpolated")
     assert done.status == 0

@@ -51,7 +51,7 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     assert "†: it changes with the length of the input" in text  # self_extend
     assert "first round is 2 of them, 10 forwards, about" in " ".join(done.err.split())
     files = {file.suffix for file in (tmp_path / "race" / "reports").glob("recommend.*")}
-    assert files == {".csv", ".parquet", ".md", ".tex", ".png", ".svg", ".pdf"}
+    assert files == {".csv", ".parquet", ".md", ".tex", ".png"}
     table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv")
     assert set(table["scaling"]) == {*METHODS, "none"}
     assert table["verdict"][0] == "lowest so far"

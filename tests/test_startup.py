@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import tomllib
 from pathlib import Path
@@ -12,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from harness.__main__ import start
+from harness.cli.app import main
 from tests import ROOT
+from tests.child import in_child
 from tests.command_line import Ropewalk
 
 NOTED = """
@@ -40,38 +44,51 @@ def test_the_version_is_that_of_the_project() -> None:
 def test_the_current_directory_is_no_source_of_code_or_settings(
     many: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """No numpy.py that lies there is run, no matplotlibrc read, not even a broken one."""
+    """No numpy.py that lies there is run, no matplotlibrc read, not even a broken one.
+
+    A report imports neither torch nor transformers, which would take longer than it.
+    """
     (tmp_path / "numpy.py").write_text("raise SystemExit('run')")
     (tmp_path / "matplotlibrc").write_bytes(b"\xff")
     words = ["report", str(many), "--report", "curves", "--out"]
     done = subprocess.run(
-        [sys.executable, "-m", "harness", *words, "out"],
+        [sys.executable, "-X", "importtime", "-m", "harness", *words, "out"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
     )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    ropewalk(*words, tmp_path / "here")
+    told = done.stderr.splitlines()
+    assert [line for line in told if not line.startswith("import time:")] == []
+    assert done.returncode == 0
+    loaded = {line.rpartition("|")[2].strip() for line in told}
+    assert "pandas" in loaded
+    assert loaded.isdisjoint({"torch", "transformers", "datasets"})
+    assert ropewalk(*words, tmp_path / "here").status == 0
     figures = [tmp_path / folder / "curves.png" for folder in ("here", "out")]
     assert figures[0].read_bytes() == figures[1].read_bytes()
 
 
-@pytest.mark.slow
+def interrupted(folder: str, words: list[str]) -> None:
+    """Call the command line, and send Ctrl-C once it plans."""
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def send() -> None:
+        while not Path("planning").exists():
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=send, daemon=True).start()
+    main(words)
+
+
 def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path: Path) -> None:
     """Ctrl-C ends it within seconds, with status 130 and no traceback."""
     (tmp_path / "mine.py").write_text(NOTED)
-    words = ["run", "--task", "mine.py", "--length", *map(str, range(99, 3000, 60))]
-    child = subprocess.Popen(
-        [sys.executable, "-m", "harness", *words, "--dry-run"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=tmp_path,
-        # A test run in the background ignores SIGINT, and its children would too.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )  # fmt: skip
-    while not (tmp_path / "planning").exists():
-        assert child.poll() is None
-        time.sleep(0.1)
-    child.send_signal(signal.SIGINT)
-    out, told = child.communicate(timeout=20)
-    assert (child.returncode, out, told.splitlines()[-1]) == (130, "", "Interrupted.")
-    assert "Traceback" not in told
+    words = ["run", "--task", "mine.py", "--length", *map(str, range(99, 3000, 60)), "--dry-run"]
+    began = time.monotonic()
+    done = in_child(interrupted, str(tmp_path), words)
+    assert (done.status, done.out, done.err.splitlines()[-1]) == (130, "", "Interrupted.")
+    assert "Traceback" not in done.err
+    assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])

@@ -46,7 +46,7 @@ def run_and_kill(folder: Path, words: list[str]) -> None:
             time.sleep(0.0005)
             pid, status = os.waitpid(child, os.WNOHANG)
             late = time.monotonic() - began > seconds or size() - before > more
-            if not pid and kills < 16 and late:
+            if not pid and kills < 9 and late:
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
                 pid, status = os.waitpid(child, 0)
@@ -61,12 +61,17 @@ def _run(words: list[str]) -> int:
     if child:
         return child
     try:
-        os.nice(19)
+        measure.append = _slowly  # type: ignore[attr-defined]
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         main(words)
     except SystemExit as ended:
         os._exit(int(ended.code or 0))
     os._exit(99)
+
+
+def _slowly(file: Any, record: Any) -> None:
+    append(file, record)
+    time.sleep(0.002)
 
 
 @pytest.mark.slow
@@ -231,15 +236,21 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def in_ascii(words: list[str]) -> None:
+    """Call the command line where stdout has no other letters, as PYTHONIOENCODING=ascii does."""
+    sys.stdout.reconfigure(encoding="ascii")  # type: ignore[union-attr]
+    main(words)
+
+
 class TestScreen:
     """Where nobody can be told, the exit status still says it, and no traceback does."""
 
-    def ended(self, command: str, **changes: str) -> tuple[int, str]:
+    def ended(self, command: str) -> tuple[int, str]:
         """Return the status of the first command of a line of the shell, and what stderr had."""
         line = f"{sys.executable} -m harness {command}"
         done = subprocess.run(
             ["bash", "-c", f"{line}; exit ${{PIPESTATUS[0]}}"],
-            cwd=ROOT, capture_output=True, text=True, check=False, env={**os.environ, **changes},
+            cwd=ROOT, capture_output=True, text=True, check=False,
         )  # fmt: skip
         return done.returncode, done.stderr
 
@@ -256,8 +267,10 @@ class TestScreen:
 
     def test_a_terminal_that_lacks_a_letter(self, many: Path, tmp_path: Path) -> None:
         """Tables are shown with what there is; the files have every letter."""
-        words = f"report {many} --report scores --out {tmp_path}"
-        assert self.ended(words, PYTHONIOENCODING="ascii") == (0, "")
+        words = ["report", str(many), "--report", "scores", "--out", str(tmp_path)]
+        done = in_child(in_ascii, words)
+        assert (done.status, done.err) == (0, "")
+        assert "perplexity" in done.out
 
 
 def run_limited(mib: int, words: list[str]) -> None:
@@ -305,7 +318,7 @@ class TestMemory:
         """It has a status and what it needs, the others are measured, and with memory so is it."""
         model = save_tiny(tmp_path / "broad", intermediate_size=120_000)
         changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "20x"]}
-        words = sweep(model, docs, tmp_path / "run", **changes)
+        words = sweep(model, docs / "document-0.txt", tmp_path / "run", **changes)
         done = in_child(run_limited, 150, words)
         assert done.status == 1, done.err
         found = samples(tmp_path / "run").values()
@@ -318,7 +331,6 @@ class TestMemory:
             "included"
         )
         assert 100 < lost["facts"]["estimate_mib"] < 1000
-        units = "document-0.txt, document-1.txt, document-2.txt"
-        told = f"none, perplexity:tail=16, 1280 tokens ({units}): out of memory: {lost['reason']}"
-        assert f"Without a number:\n  {told}\n" in done.err
+        cell = "none, perplexity:tail=16, 1280 tokens (document-0.txt)"
+        assert f"Without a number:\n  {cell}: out of memory: {lost['reason']}\n" in done.err
         assert ropewalk(*words).status == 0

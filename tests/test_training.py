@@ -48,7 +48,7 @@ def documents() -> list[tuple[str, str]]:
 
 
 def recipe(scripts: Any) -> Any:
-    return scripts.Recipe(steps=4, window=400, rows=8, vocabulary=300, width=128, layers=1, mlp=64)
+    return scripts.Recipe(steps=4, window=400, rows=2, vocabulary=300, width=128, layers=1, mlp=64)
 
 
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
     from _mixture import batch
 
     tokens, weights = batch(source, settings, least, 3)
-    assert tokens.shape == weights.shape == (8, 400)
+    assert tokens.shape == weights.shape == (2, 400)
     assert (tokens[:, 0] == source.bos).all()
     again, _ = batch(source, settings, least, 3)
     other, _ = batch(source, settings, least, 4)

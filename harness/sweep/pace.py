@@ -16,6 +16,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
+import torch
 from huggingface_hub import cached_assets_path, constants
 
 from harness.errors import UserError
@@ -23,7 +24,7 @@ from harness.replacing import replacing
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import Step, Steps, steps_of
 from harness.sweep.plan import Plan
-from harness.sweep.record import machine
+from harness.sweep.record import named
 from harness.sweep.speeds import USUAL, Cost, Kind, Row, Rows, Speeds, fitted, guessed
 
 WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
@@ -161,8 +162,7 @@ class Pace:
 
 def this_machine(device: str) -> str:
     """Name what measures in this process."""
-    here = machine(device)
-    return f"{here['device']}, {here['threads']} threads"
+    return f"{named(device)}, {torch.get_num_threads()} threads"
 
 
 def before(plan: Plan, work: Sequence[Batch], where: str) -> Pace:

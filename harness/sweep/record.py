@@ -6,6 +6,7 @@ import platform
 import subprocess
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
 from pathlib import Path
@@ -138,9 +139,8 @@ def _questions(plan: Plan, task: Plugin) -> dict[str, list[str]]:
 
 def machine(device: str) -> dict[str, Any]:
     """Return what measures: processor or GPU, threads, system, versions, commit."""
-    cuda = torch.device(device).type == "cuda"
     return {
-        "device": torch.cuda.get_device_name(device) if cuda else _processor(),
+        "device": named(device),
         "threads": torch.get_num_threads(),
         "system": platform.platform(),
         "python": platform.python_version(),
@@ -149,6 +149,13 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
+def named(device: str) -> str:
+    """Return the name of a GPU, or of the processor."""
+    cuda = torch.device(device).type == "cuda"
+    return torch.cuda.get_device_name(device) if cuda else _processor()
+
+
+@cache
 def version(package: str) -> str | None:
     """Return which version of a package is installed, None where none is."""
     try:
