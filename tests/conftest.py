@@ -73,9 +73,13 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _few_reports() -> Iterator[None]:
-    """Let a run write one report and no page, and figures as PNG: all take longer than it."""
+def _brief() -> Iterator[None]:
+    """Let a run write one report and no page, and figures as PNG: all take longer than it.
+
+    Nor is the machine's speed timed for long, from which only the time left is estimated.
+    """
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.sweep.speeds.TIMED", 0.01)
         patch.setattr("harness.runs.page.page", lambda *_: "")
         patch.setattr("harness.runs.write.names", lambda _: ["scores"])
         patch.setattr("harness.runs.write.FIGURES", (".png",))
@@ -91,8 +95,9 @@ def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def every_report(monkeypatch: pytest.MonkeyPatch, real_page: None) -> None:
+def every_report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Let a run in this process write every report and the page, as it does for a user."""
+    request.getfixturevalue("real_page")
     monkeypatch.setattr("harness.runs.write.names", plugins.names)
 
 
