@@ -27,7 +27,7 @@ T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
     "method": "scaling", "task": "tasks", "report": "harness/reports", "engine": "harness/export",
-    "encoding": "harness/encodings",
+    "encoding": "harness/encodings", "tracker": "harness/trackers",
 }  # fmt: skip
 CONTRACTS = {
     "method": (),  # one of METHOD
@@ -35,6 +35,7 @@ CONTRACTS = {
     "report": ("make",),
     "engine": ("express", "computed", "command", "NAMED"),
     "encoding": ("Encoding",),
+    "tracker": ("begin",),
 }
 
 METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both

@@ -36,9 +36,10 @@ MAY_IMPORT: dict[str, tuple[set[str], set[str]]] = {
 ROOMS: dict[str, set[str]] = {
     "cli": {
         *("doctor", "export", "recommend", "inspection", "cluster", "tune", "sweep", "published"),
-        *("runs", "model", "encodings", "methods", "data", "reports", "publish"),
+        *("runs", "model", "encodings", "methods", "data", "reports", "publish", "trackers"),
     },
     "doctor": {"sweep", "methods", "model", "rope", "engine", "data"},
+    "trackers": {"publish", "runs", "reports"},
     "publish": {"runs", "reports"},
     "export": {"sweep", "methods", "model", "rope"},
     "inspection": {"encodings", "sweep", "methods", "runs", "model", "rope", "reports"},

@@ -12,7 +12,6 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from harness.cli.figures import Figures, asked, paper
 from harness.errors import UserError
 from harness.reports import agreement, curves, paired_differences, passkey_map, scores, short_long
 from harness.reports.drawing.methods import DISTINCT
@@ -21,6 +20,7 @@ from harness.reports.drawing.style import SIZE, drawing
 from harness.reports.writing.latex import latex
 from harness.reports.writing.tables import wide
 from harness.runs import write
+from harness.runs.figures import Figures, asked, paper
 from tests.command_line import Ropewalk
 from tests.frames import TWELVE, sweep
 

@@ -18,7 +18,11 @@ from tests.conftest import WORDS
 from tests.tiny import save_tiny
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-LISTS = {"scaling": ("method",), "tasks": ("task",), "harness": ("report", "engine", "sweep")}
+LISTS = {
+    "scaling": ("method",),
+    "tasks": ("task",),
+    "harness": ("report", "engine", "tracker", "sweep"),
+}
 LISTS["harness/encodings"] = ("encoding",)
 DOCUMENTS = [
     *ROOT.glob("*.md"),

@@ -14,7 +14,7 @@ from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec
 
 SETTINGS = (
     "adapter, allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, "
-    "offline, out, published, revision, scaling, seed, task, trained_length, "
+    "offline, out, published, revision, scaling, seed, task, track, trained_length, "
     "trust_remote_code, workers"
 )
 

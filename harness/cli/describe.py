@@ -26,6 +26,7 @@ EXAMPLES = {
     "report": "ropewalk report RUN --report {}",
     "engine": "ropewalk export MODEL --scaling yarn --length 4x --to {}",
     "encoding": "python scripts/train_encodings.py --encodings {} --minutes 3",
+    "tracker": "ropewalk run --track {}",
     "sweep": "ropewalk run {} --dry-run",
 }
 

@@ -10,9 +10,11 @@ from typing import TypeVar
 from harness.cli import show
 from harness.cli.console import err, keeping, say
 from harness.cli.progress import Measuring
+from harness.cli.tracking import check_tracker, tracked
 from harness.cluster.workers import Cluster, Workers
 from harness.errors import UserError
 from harness.model.checkpoint import Checkpoint
+from harness.plugins import names_code
 from harness.runs.folders import run_folders
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import Failure, measure
@@ -32,6 +34,8 @@ def planned(
 
     Raises UserError where no model is left.
     """
+    if specs[0].track:
+        check_tracker(specs[0].track)
     elsewhere = ray.device if ray else None
     with err.status("Reading config, tokenizer and documents"):
         make = partial(make_plan, elsewhere=elsewhere, checkpoint=loaded)
@@ -62,7 +66,9 @@ def measured(
 
 def measured_one(plan: Plan, folder: Path, ray: Cluster | None = None) -> list[Failure]:
     """Measure a plan into its folder, with progress on stderr; return what has no number."""
-    return measurer(plan, folder, ray)(plan)
+    own = [given for given in plan.spec.task if names_code("task", given)]
+    with tracked(plan.spec.track, folder, own):
+        return measurer(plan, folder, ray)(plan)
 
 
 def measurer(

@@ -34,7 +34,7 @@ HELPS = {
 MOST_TAIL = 2048  # tokens that are scored of a document; half a window where it is shorter
 
 
-@partial(with_settings, helps=HELPS, without=("model", "task"))
+@partial(with_settings, helps=HELPS, without=("model", "task", "track"))
 def recommend(
     model: Annotated[str | None, Parameter(help=MODEL)] = None,
     *,

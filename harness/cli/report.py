@@ -11,7 +11,7 @@ from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
 if TYPE_CHECKING:
-    from harness.cli.figures import Figures
+    from harness.runs.figures import Figures
 
 PAGE = "index.html"
 
@@ -71,7 +71,7 @@ def report(
     ] = None,
 ) -> int:
     """Make the tables, figures and page of one or more runs from their files."""
-    from harness.cli.figures import asked
+    from harness.runs.figures import asked
     from harness.runs.folders import reports_of, runs_in
 
     found = runs_in(runs)
@@ -111,8 +111,8 @@ def write(
     """
     with err.status("Making tables and figures"):
         from harness.cli import outcome
-        from harness.cli.figures import asked, paper
         from harness.runs.comparable import raw_text, reasons, unpaired
+        from harness.runs.figures import asked, paper
         from harness.runs.frame import make_frame
         from harness.runs.page import write_page
         from harness.runs.store import read_run

@@ -49,7 +49,7 @@ HELPS = {
 }
 
 
-@partial(with_settings, helps=HELPS, without=("model",))
+@partial(with_settings, helps=HELPS, without=("model", "track"))
 def tune(
     model: Annotated[str | None, Parameter(help=MODEL)] = None,
     *,

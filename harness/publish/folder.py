@@ -13,7 +13,13 @@ from harness.runs.write import write_reports
 def write(source: Source, out: Path) -> list[Path]:
     """Write a run folder whose ``index.html`` is the page of all reports; return its files."""
     files = write_copy(source.record, source.samples, out)
+    page, *reports = write_files(source, out)
+    return [page, *files, *reports]
+
+
+def write_files(source: Source, out: Path) -> list[Path]:
+    """Write the page of all reports, their tables and figures; return the files."""
     written = write_reports(source.frame, out / REPORTS, None, source.note, source.paper)
     page = out / "index.html"
     write_page(page, source.frame, [source.record], written.tables, source.note)
-    return [page, *files, *written.files]
+    return [page, *written.files]

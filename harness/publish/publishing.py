@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.names import nearest
+from harness.plugins import names
 from harness.publish import card, every_eval_ever, folder
 from harness.publish.source import Source
 
@@ -20,7 +21,8 @@ TARGETS: Mapping[str, Callable[[Source, Path], list[Path]]] = {
 def check(to: str, out: Path) -> None:
     """Raise UserError for an unknown target, and for a folder that has anything in it."""
     if to not in TARGETS:
-        message = f"nothing is published to {to!r}; {nearest(to, TARGETS)}."
+        known = nearest(to, [*TARGETS, *names("tracker")])
+        message = f"nothing is published to {to!r}; {known}."
         raise UserError(message)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         message = f"{out} exists; name a new folder with --out, or remove it."

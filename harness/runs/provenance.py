@@ -57,7 +57,8 @@ def _options(values: Mapping[str, Any]) -> str:
 def _machines(session: Mapping[str, Any]) -> Iterable[str]:
     """Yield what one start was measured with: a line, or one a worker."""
     for one in session.get("workers") or [session]:
-        versions = " ".join(f"{name} {text}" for name, text in one.get("versions", {}).items())
+        known = one.get("versions", {})
+        versions = " ".join(f"{name} {text}" for name, text in known.items() if text)
         told = [one.get("device"), f"threads {one.get('threads')}", one.get("system")]
         told += [f"Python {one.get('python')}", versions, f"commit {one.get('commit')}"]
         yield ", ".join(str(text) for text in told if text and not str(text).endswith("None"))

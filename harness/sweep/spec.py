@@ -124,6 +124,13 @@ class Spec(BaseModel):
         min_length=1,
         description="HOST:PORT of a Ray cluster to measure on, or auto; default: this machine.",
     )
+    track: str | None = Field(
+        None,
+        min_length=1,
+        exclude=True,  # of no record: it changes no number
+        description="Send scores, tables and figures to trackio, mlflow or wandb "
+        "(NAME:project=…), or your own .py file.",
+    )
     published: str | None = Field(
         None, description="Of a sweep file: the published table whose settings these are."
     )

@@ -1,4 +1,4 @@
-"""How figures are drawn: flags of ``ropewalk report``, and ``figures.toml`` beside a run."""
+"""How the figures of a run are drawn: ``figures.toml`` beside it, and flags, which win."""
 
 from __future__ import annotations
 

@@ -1,0 +1,82 @@
+"""Let a process beside the measurement send a run to a tracker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from threading import Thread
+
+from harness.cli.console import err
+from harness.errors import UserError
+from harness.names import printable
+from harness.plugins import ROOT, load
+from harness.runs.store import RUN
+from harness.trackers._follow import FINISHED, STOPPED, again, written_at
+
+PATIENCE = {FINISHED: 300.0, STOPPED: 10.0}  # seconds for what is left when measuring has ended
+
+
+def check_tracker(given: str) -> None:
+    """Raise UserError for an unknown tracker, and for one whose package is not installed."""
+    package = getattr(load("tracker", given).module, "PACKAGE", None)
+    if package and find_spec(package) is None:
+        message = f"--track {given} needs the package {package}: pip install 'ropewalk[{package}]'."
+        raise UserError(message)
+
+
+@contextmanager
+def tracked(
+    given: str | None, folder: Path, tasks: Iterable[str]
+) -> Iterator[subprocess.Popen[str] | None]:
+    """Send a run to a tracker, where one is given, while it is measured inside."""
+    if given is None:
+        yield None
+        return
+    words = [sys.executable, "-P", "-m", "harness.trackers", given, str(folder)]
+    child = subprocess.Popen(
+        [*words, str(written_at(folder)), *tasks],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        start_new_session=True,  # Ctrl-C is for the process that measures
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+    )  # fmt: skip
+    telling = Thread(target=_tell, args=(child,), daemon=True)
+    telling.start()
+    word = STOPPED
+    try:
+        yield child
+        word = FINISHED
+    finally:
+        _end(child, word, given, folder)
+        telling.join(1)
+
+
+def _tell(child: subprocess.Popen[str]) -> None:
+    """Print what the process says."""
+    assert child.stdout is not None
+    with child.stdout:
+        for line in child.stdout:
+            err.print(printable(line.rstrip("\n")), soft_wrap=True)
+
+
+def _end(child: subprocess.Popen[str], word: str, given: str, folder: Path) -> None:
+    """Let the process send what is left, and end it where it takes too long."""
+    assert child.stdin is not None
+    with suppress(OSError):
+        child.stdin.write(f"{word}\n")
+        child.stdin.close()
+    try:
+        if (folder / RUN).exists():  # else the run was refused
+            with err.status(f"Sending to {given}"):
+                child.wait(PATIENCE[word])
+    except subprocess.TimeoutExpired:
+        err.print(f"{given} took too long; {again(folder, given)}.", soft_wrap=True)
+    finally:
+        with suppress(OSError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.wait()

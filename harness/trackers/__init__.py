@@ -1,0 +1,1 @@
+"""Where a run is sent while it is measured: one file a tracker."""
