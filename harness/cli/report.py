@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 from cyclopts import Parameter
 
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     from harness.runs.figures import Figures
 
 PAGE = "index.html"
+T = TypeVar("T")
 
 
 def report(
@@ -91,6 +94,16 @@ def report(
     return COMPLETE if whole else WITH_FAILURES
 
 
+def uncollected(read: Callable[[], T]) -> T:
+    """Return what is read without the collector, whose every pass looks at all that stays."""
+    gc.disable()
+    try:
+        return read()
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def write(
     runs: list[Path],
     folder: Path | None,
@@ -118,7 +131,7 @@ def write(
         from harness.runs.store import read_run
         from harness.runs.write import write_reports
 
-        frame = make_frame(runs, tasks, mixed=mixed)
+        frame = uncollected(lambda: make_frame(runs, tasks, mixed=mixed))
         records = {run: read_run(run) for run in runs}
         unlike = reasons(records)
         notes = [f"Not comparable: {'; '.join(unlike)}."] if unlike else []

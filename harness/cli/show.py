@@ -12,7 +12,7 @@ from rich.table import Table
 from harness.data import oddities
 from harness.inspection.notes import notes
 from harness.names import printable
-from harness.runs.schema import checked_samples
+from harness.runs.schema import outcomes
 from harness.runs.store import measured
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.measure import Failure
@@ -26,7 +26,7 @@ MOST = 20  # lines about failures; a sweep can have thousands
 
 def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
     """Print the cells of a plan, the samples left to measure, and the whole cost."""
-    done = measured(checked_samples(folder))
+    done = measured(outcomes(folder))
     title = f"Plan for {printable(str(folder))}"
     table = Table(box=box.SIMPLE, padding=0, title=title, title_justify="left")
     for name in ("task", "scaling"):

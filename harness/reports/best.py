@@ -41,7 +41,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     ``needed`` are the units that would distinguish each of ``tied``. All is of the ``n`` units
     that the methods share; those with too few of them are ``apart``.
     """
-    return ranking(pd.concat([frame, together(frame)]))
+    more = together(frame)
+    return ranking(frame if more.empty else pd.concat([frame, more]))
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from harness.errors import reason
 from harness.reading import MIB
 from harness.runs.store import LINE
 
 LONGEST = 4096  # characters of a name, which tables and figures show whole
+MOST = 2**62  # of what is counted
 LETTER, NUMBER = 6, 26  # bytes that one may take in a line of JSON
 
 
@@ -25,17 +25,20 @@ def _is_text(text: str) -> str:
 
 
 def _is_name(text: str) -> str:
-    if len(text) > LONGEST:
+    if len(_is_text(text)) > LONGEST:
         message = f"has {len(text):,} characters, at most {LONGEST:,} are allowed"
         raise ValueError(message)
     return text
 
 
-def _is_fact(value: Any) -> Any:
+def is_fact(value: Any) -> Any:
+    """Return what a record may hold as a fact; raise ValueError for anything else."""
     if isinstance(value, str):
         value.encode()  # a ValueError of half a letter, which no file holds
         return value
     numbers = value if isinstance(value, list) else [value]
+    if set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)):
+        return value  # as most are
     if value is not None and not all(map(_is_number, numbers)):
         message = "should be a text, a finite number, a list of numbers or None"
         raise ValueError(message)
@@ -49,10 +52,10 @@ def _is_number(value: Any) -> bool:
 
 
 Text = Annotated[str, AfterValidator(_is_text), Field(strict=True)]
-Name = Annotated[Text, AfterValidator(_is_name)]
+Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
 Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
-Count = Annotated[int, Field(strict=True, ge=0, lt=2**62)]
-Fact = Annotated[Any, AfterValidator(_is_fact)]
+Count = Annotated[int, Field(strict=True, ge=0, lt=MOST)]
+Fact = Annotated[Any, AfterValidator(is_fact)]
 COLUMNS = {  # of the frame, which a fact of the same name would not reach
     "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
     "score", "low", "high", "n", "question", "unit", "status", "reason", "value", "weight",
@@ -83,18 +86,12 @@ Given = Annotated[  # by a task
 ]
 
 
-def with_sound_facts(record: Mapping[str, Any], kinds: Mapping[str, type]) -> Mapping[str, Any]:
-    """Return a sample as it is, or as failed where a fact is not of the kind its task has it of.
+def wrong_facts(facts: Iterable[tuple[str, Any]], kinds: Mapping[str, type]) -> list[str]:
+    """Return the names of the facts that are not of the kind their task has them of, its FACTS.
 
-    ``kinds`` are a task's FACTS; the facts of another kind are left out, for no table holds both.
+    No table holds values of two kinds in one column.
     """
-    facts = record["facts"]
-    wrong = [name for name in kinds if name in facts and not _is_of(kinds[name], facts[name])]
-    if record["status"] != "ok" or not wrong:
-        return record
-    kept = {name: fact for name, fact in facts.items() if name not in wrong}
-    told = f"the record is damaged: the fact {wrong[0]} is {reason(repr(facts[wrong[0]]))}"
-    return {**record, "status": "failed", "reason": told, "value": None, "facts": kept}
+    return [name for name, fact in facts if name in kinds and not _is_of(kinds[name], fact)]
 
 
 def _is_of(kind: type, value: Any) -> bool:

@@ -10,15 +10,15 @@ from typing import Any
 
 import pandas as pd
 
-from harness.errors import UserError
+from harness.errors import UserError, reason
 from harness.plugins import Plugin, call, load, names
+from harness.runs.columns import Kept, Rows, columns_of, kept_samples
 from harness.runs.comparable import reasons
-from harness.runs.fields import with_sound_facts
-from harness.runs.schema import checked_run, checked_samples
+from harness.runs.fields import wrong_facts
+from harness.runs.schema import checked_run
 from tasks._types import Sample, Score
 
 FAILED, NOT_MEASURED = "failed", "not_measured"
-SAMPLE = ("unit", "status", "reason", "value", "weight", "seconds", "peak_mib")
 NUMBERS = ("score", "low", "high", "value", "weight", "seconds", "peak_mib")
 Key = tuple[str, str, str, int]  # model, task, scaling, length
 
@@ -35,7 +35,7 @@ class Cell:
     failed: str | None
     facts: Mapping[str, Any]
     task: Any
-    records: dict[str, Mapping[str, Any] | None]
+    records: dict[str, Kept | None]
 
 
 def make_frame(
@@ -73,14 +73,14 @@ def make_frame(
                 raise UserError(message)
             for question, record in cell.records.items():
                 before = known.records[question]
-                if before is None or before["status"] != "ok":
+                if before is None or before.status != "ok":
                     known.records[question] = record or before
     _check_same_units(cells)
     return _framed(cells, runs)
 
 
 def _framed(cells: Mapping[Key, Cell], runs: Iterable[Path]) -> pd.DataFrame:
-    frame = pd.DataFrame([row for place, cell in cells.items() for row in _rows(place, cell)])
+    frame = columns_of([_rows(place, cell) for place, cell in cells.items()])
     if frame.empty:
         message = f"{', '.join(map(str, runs))}: the record has no questions."
         raise UserError(message)
@@ -101,11 +101,13 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
     Also where a document has more windows of the same targets (``window``) at one length.
     """
     known: dict[tuple[str, str], tuple[int, Cell, set[tuple[str, str]]]] = {}
+    if len({cell.run for cell in cells.values()}) < 2:
+        return
     for (model, task, _, length), cell in cells.items():
         records = [record for record in cell.records.values() if record is not None]
         if len(records) < len(cell.records):
             continue  # partly measured, and shown so
-        units = {(str(r["unit"]), str(r["facts"].get("window", 0))) for r in records}
+        units = {(str(r.unit), str(r.told.get("window", 0))) for r in records}
         first, other, before = known.setdefault((model, task), (length, cell, units))
         if units != before and cell.run != other.run:
             message = (
@@ -119,7 +121,7 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
 def _cells(
     folder: Path, run: Mapping[str, Any], own: Sequence[Plugin]
 ) -> Iterable[tuple[Key, Cell]]:
-    samples = checked_samples(folder)
+    samples = kept_samples(folder)
     tasks = {label: _task(folder, task, own) for label, task in run["tasks"].items()}
     for cell in run["cells"]:
         task = run["tasks"][cell["task"]]
@@ -131,10 +133,9 @@ def _cells(
             "asked": len(wanted),
         }
         kinds = getattr(tasks[cell["task"]].module, "FACTS", {})
-        records: dict[str, Mapping[str, Any] | None] = {
-            question: with_sound_facts(samples[cell["key"], question], kinds)
-            if (cell["key"], question) in samples
-            else None
+        own_samples = samples.get(cell["key"], {})
+        records: dict[str, Kept | None] = {
+            question: _sound(own_samples[question], kinds) if question in own_samples else None
             for question in wanted
         }
         place = (run["model"]["name"], cell["task"], cell["scaling"], cell["length"])
@@ -142,35 +143,33 @@ def _cells(
         yield place, Cell(name, cell["key"], failed, facts, tasks[cell["task"]], records)
 
 
-def _rows(place: Key, cell: Cell) -> Iterable[dict[str, Any]]:
-    good = [r for r in cell.records.values() if r is not None and r["status"] == "ok"]
+def _sound(sample: Kept, kinds: Mapping[str, type]) -> Kept:
+    """Return a sample as it is, or as failed where a fact is not of the kind its task has it of."""
+    wrong = wrong_facts(zip(sample.names, sample.facts, strict=True), kinds)
+    if sample.status != "ok" or not wrong:
+        return sample
+    facts = {name: fact for name, fact in sample.told.items() if name not in wrong}
+    told = f"the record is damaged: the fact {wrong[0]} is {reason(repr(sample.told[wrong[0]]))}"
+    lost = sample._replace(status=FAILED, reason=told, value=None)
+    return lost._replace(names=tuple(facts), facts=tuple(facts.values()))
+
+
+def _rows(place: Key, cell: Cell) -> Rows:
+    good = [one for one in cell.records.values() if one is not None and one.status == "ok"]
     score, unscored = _score(cell.task, good)
-    model, task, scaling, length = place
     head = {
         "run": cell.run,
-        "model": model,
-        "task": task,
-        "scaling": scaling,
-        "length": length,
+        **dict(zip(("model", "task", "scaling", "length"), place, strict=True)),
         **cell.facts,
         **score,
     }
-    lost: Mapping[str, Any] = {
-        "status": FAILED if cell.failed else NOT_MEASURED,
-        "reason": cell.failed,
-        "facts": {},
-    }
-    for question, record in cell.records.items():
-        sample = record or lost
-        if sample["status"] == "ok":
-            sample = {**sample, **unscored}
-        # Facts first: a task's fact must not replace a column of ours.
-        yield {
-            **sample["facts"],
-            **head,
-            "question": question,
-            **{n: sample.get(n) for n in SAMPLE},
-        }
+    lost = Kept(None, FAILED if cell.failed else NOT_MEASURED, cell.failed)
+    samples: Iterable[Kept] = (sample or lost for sample in cell.records.values())
+    if unscored:
+        samples = (
+            sample._replace(**unscored) if sample.status == "ok" else sample for sample in samples
+        )
+    return Rows(head, list(cell.records), list(samples))
 
 
 def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any:
@@ -198,12 +197,12 @@ def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any
     return task
 
 
-def _score(task: Any, records: list[Mapping[str, Any]]) -> tuple[dict[str, Any], dict[str, str]]:
+def _score(task: Any, records: list[Kept]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the score of a cell's samples; where the task raises, the status they get."""
     none = {"score": None, "low": None, "high": None, "n": 0}
     if not records:
         return none, {}
-    samples = [Sample(r["unit"], r["value"], r["weight"], r["facts"]) for r in records]
+    samples = [Sample(r.unit, r.value, r.weight, r.told) for r in records]
     try:
         score: Score = call(f"task {task.label}", lambda: _held(task.module.score(samples)))
     except UserError as error:

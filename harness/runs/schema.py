@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +11,14 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from harness.errors import UserError
 from harness.names import printable
-from harness.runs.fields import Count, Facts, Given, Name, Text, Tokens
-from harness.runs.store import RUN, SAMPLES, read_run, read_samples
+from harness.runs.fields import LONGEST, MOST, Count, Facts, Given, Name, Text, Tokens, is_fact
+from harness.runs.store import RUN, SAMPLES, each_sample, read_run
 from tasks._tokens import kept
 from tasks._types import Question
+
+Key = tuple[str, str]  # a cell's key and a question's digest
+Outcome = Mapping[str, Any]  # of a sample: status and reason
+OK: Outcome = {"status": "ok"}
 
 
 class _Model(BaseModel):
@@ -73,7 +78,7 @@ class _Question(BaseModel):
 
 class _Graded(BaseModel):
     value: Annotated[FiniteFloat, Field(strict=True)]
-    weight: Annotated[int, Field(strict=True, gt=0, lt=2**62)]
+    weight: Annotated[int, Field(strict=True, gt=0, lt=MOST)]
     facts: Given
 
 
@@ -99,12 +104,31 @@ def checked_run(folder: Path) -> dict[str, Any]:
     return record
 
 
-def checked_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
+def checked_samples(folder: Path) -> dict[Key, dict[str, Any]]:
     """Return the samples of a run as ``read_samples`` does; raise UserError for a damaged one."""
-    samples = read_samples(folder)
-    for record in samples.values():
-        check_sample(f"{folder / SAMPLES}: sample {record['question']}", record)
-    return samples
+    return {(record["cell"], record["question"]): record for record in each_checked(folder)}
+
+
+def each_checked(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the samples of a run as ``each_sample`` does; raise UserError for a damaged one."""
+    place = str(folder / SAMPLES)
+    for record in each_sample(folder):
+        check_sample(f"{place}: sample {record['question']}", record)
+        yield record
+
+
+def outcomes(folder: Path) -> dict[Key, Outcome]:
+    """Return of every sample of a run what became of it, without its numbers."""
+    return {
+        (record["cell"], record["question"]): outcome(record) for record in each_checked(folder)
+    }
+
+
+def outcome(record: Mapping[str, Any]) -> Outcome:
+    """Return what became of a sample: its status, and the reason of one without a number."""
+    if record["status"] == "ok":
+        return OK
+    return {"status": record["status"], "reason": record.get("reason")}
 
 
 def check_question(question: Any) -> None:
@@ -139,10 +163,39 @@ def check_run(where: str, record: Any) -> None:
 
 def check_sample(where: str, record: Any) -> None:
     """Raise UserError naming the first field of a sample that is missing or wrong."""
+    if is_ordinary(record):
+        return
     _check(where, _Sample, record)
     if record["status"] == "ok" and (record["value"] is None or not record["weight"]):
         message = f"{where} is damaged: a sample of status ok has no value."
         raise UserError(message)
+
+
+def is_ordinary(record: Mapping[str, Any]) -> bool:
+    """Return whether a sample is surely sound, as nearly all are: five times as fast as _Sample."""
+    facts: Any = record.get("facts")
+    numbers: list[Any] = [record.get(name) for name in NUMBERS]
+    if type(facts) is not dict or record.get("status") != "ok" or record.get("reason") is not None:
+        return False
+    try:
+        named = "".join([*(record[name] for name in NAMES), *facts])
+        for fact in facts.values():
+            type(fact) is str or is_fact(fact)  # no file of JSON holds half a letter
+    except (KeyError, TypeError, ValueError):
+        return False
+    weight, shared = record.get("weight"), record.get("shared")
+    return (
+        named.isprintable()
+        and len(named) <= LONGEST
+        and set(map(type, numbers)) == {float}
+        and all(map(math.isfinite, numbers))
+        and type(weight) is int
+        and 0 < weight < MOST
+        and (shared is None or type(shared) is bool)
+    )
+
+
+NAMES, NUMBERS = ("cell", "question", "task", "status", "unit"), ("value", "seconds", "peak_mib")
 
 
 def _check(where: str, kind: type[BaseModel], record: Any) -> None:

@@ -13,12 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from pydantic_core import from_json
+
 from harness.errors import UserError, reason
-from harness.reading import open_regular, read_regular
+from harness.reading import MIB, open_regular, read_regular
 from harness.replacing import make_folder, replacing, sync_names, why
 
 RUN, SAMPLES = "run.json", "samples.jsonl"
-LARGEST, LINE = 2**30, 2**24  # bytes of a samples file and of one of its lines; a line has about 1k
+LARGEST, LINE = 2**33, 2**24  # bytes of a samples file and of one of its lines; a line has about 1k
+LARGEST_RUN = 2**28  # bytes of a record
 SCHEMA = 1
 KEPT = ("ok", "not_finite", "too_long")  # a sample of another status is measured again
 
@@ -131,27 +134,52 @@ def _put_back(path: Path, lines: Iterable[bytes]) -> None:
 
 
 def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the last record of every (cell key, question digest), without an incomplete line.
+    """Return the last record of every (cell key, question digest), as ``each_sample`` reads them.
 
-    Raises UserError for a line that is broken in the middle of the file.
+    A file of many samples with losses takes some twenty times its size in memory.
+    """
+    return {(record["cell"], record["question"]): record for record in each_sample(folder)}
+
+
+def each_sample(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the record of every line of the samples, without an incomplete last one.
+
+    The last of one cell key and question digest counts. Raises UserError for a line that is broken
+    in the middle of the file.
     """
     path = folder / SAMPLES
     try:
-        content = read_regular(path, limit=LARGEST, follow=False)
+        with open_regular(path, follow=False) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                why_not = f"it is larger than {LARGEST / MIB:,.0f} MiB"
+                raise OSError(errno.EFBIG, why_not, str(path))
+            yield from _records(file, path)
     except (FileNotFoundError, NotADirectoryError):
-        return {}
+        return
     except (OSError, ValueError) as error:
         message = f"{path} cannot be read: {why(error)}."
         raise UserError(message) from None
-    samples = {}
-    for number, line in enumerate(_whole(content).split(b"\n")[:-1], start=1):
+
+
+def _records(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the record of each line, but of a last one that a kill or a power cut left incomplete.
+
+    Each line was on the disk before the next was written, so no other can be incomplete; a power
+    cut may leave the length of a line without its characters.
+    """
+    for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), start=1):
+        if len(line) <= LINE and not line.endswith(b"\n"):
+            return
         try:
             record = _loaded(line)
-            samples[record["cell"], record["question"]] = record
-        except (ValueError, KeyError, TypeError, RecursionError):
+            record["cell"], record["question"]
+        except (ValueError, KeyError, TypeError) as error:
+            cut = isinstance(error, ValueError) and len(line) <= LINE
+            if cut and not file.readline(LINE).endswith(b"\n"):
+                return
             message = f"{path}, line {number} is broken; take the line out to measure it again."
             raise UserError(message) from None
-    return samples
+        yield record
 
 
 def measured(samples: Mapping[tuple[str, str], Mapping[str, Any]]) -> set[tuple[str, str]]:
@@ -163,7 +191,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Return the record of a run; raise UserError where the folder has none."""
     path = folder / RUN
     try:
-        record = json.loads(read_regular(path, limit=LARGEST // 4, follow=False).decode())
+        record = json.loads(read_regular(path, limit=LARGEST_RUN, follow=False).decode())
     except (FileNotFoundError, NotADirectoryError):
         message = f"{folder} is not a run folder: it has no {RUN}."
         raise UserError(message) from None
@@ -188,16 +216,12 @@ def write_run(folder: Path, record: Mapping[str, Any]) -> None:
 
 
 def _whole(content: bytes) -> bytes:
-    """Return the complete lines: without a last one that a kill or a power cut left incomplete.
-
-    Each line was on the disk before the next was written, so no other can be incomplete; a power
-    cut may leave the length of a line without its characters.
-    """
+    """Return the complete lines, as ``_records`` reads them."""
     end = content.rfind(b"\n") + 1
     last = content.rfind(b"\n", 0, max(end - 1, 0)) + 1
     try:
         _loaded(content[last:end] or b"{}")
-    except (ValueError, RecursionError):
+    except ValueError:
         end = last
     return content[:end]
 
@@ -206,7 +230,7 @@ def _loaded(line: bytes) -> Any:
     if len(line) > LINE:
         message = "longer than any line of a run"
         raise ValueError(message)
-    return json.loads(line)
+    return from_json(line)
 
 
 def _cut_torn_line(file: BinaryIO) -> None:

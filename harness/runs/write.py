@@ -22,6 +22,7 @@ from harness.replacing import make_folder, replacing
 from harness.reports.drawing.paper import Paper
 from harness.reports.drawing.style import drawing, wrapped
 from harness.reports.stats.cells import cells
+from harness.reports.stats.once import shared
 from harness.reports.writing.latex import latex
 from harness.reports.writing.tables import Part, Told, csv, page, parted, wide
 
@@ -60,22 +61,31 @@ def write_reports(
     if folder is not None:
         make_folder(folder)
     written = Written()
-    for given in chosen or names("report"):
-        report = load("report", given)
-        name = report.label.partition(":")[0]
-        try:
-            made = call(f"report {report.label}", partial(_made, report, frame, paper))
-        except UserError as error:  # the other reports are made all the same
-            made, written.failed = str(error), True
-        if isinstance(made, str):
-            written.skipped[report.label] = made
-        elif isinstance(made, pd.DataFrame):
-            about = (report.module.__doc__ or "").partition("\n")[0]
-            words = _sentences(report, made, "words")
-            written.tables[report.label] = Told(about, words, _whole(made))
-        if folder is not None:
-            written.files += _save(report, made, folder / name, note, paper)
+    with shared():
+        for given in chosen or names("report"):
+            report = load("report", given)
+            made = _add(written, report, frame, paper)
+            if folder is not None:
+                name = report.label.partition(":")[0]
+                written.files += _save(report, made, folder / name, note, paper)
     return written
+
+
+def _add(
+    written: Written, report: Plugin, frame: pd.DataFrame, paper: Paper | None
+) -> pd.DataFrame | Figure | str:
+    """Make a report and note what became of it."""
+    try:
+        made = call(f"report {report.label}", partial(_made, report, frame, paper))
+    except UserError as error:  # the other reports are made all the same
+        made, written.failed = str(error), True
+    if isinstance(made, str):
+        written.skipped[report.label] = made
+    elif isinstance(made, pd.DataFrame):
+        about = (report.module.__doc__ or "").partition("\n")[0]
+        words = _sentences(report, made, "words")
+        written.tables[report.label] = Told(about, words, _whole(made))
+    return made
 
 
 def _save(

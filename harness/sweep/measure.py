@@ -14,13 +14,12 @@ from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import call
 from harness.runs.folders import check_same_question
-from harness.runs.schema import check_graded, checked_run, checked_samples
+from harness.runs.schema import Outcome, check_graded, checked_run, outcome, outcomes
 from harness.runs.store import (
     RUN,
     append,
     check_held,
     measured,
-    read_samples,
     write_run,
     writing,
 )
@@ -61,7 +60,8 @@ def measure(
     backend = backend or ThisProcess(plan.checkpoint.device)
     with writing(folder) as held:
         before = checked_run(folder) if (folder / RUN).exists() else None
-        done = measured(checked_samples(folder))
+        known = outcomes(folder)
+        done = measured(known)
         work = plan.work(done)
         sizes = fitted(plan, work)
         record = describe(plan, before, measuring=bool(work))
@@ -74,7 +74,9 @@ def measure(
             session.update(backend.machines if work else {})
             stack.enter_context(_recorded(folder, record))
             for item in [item for item in plan.left(done) if item.question.too_long]:
-                append(held, _sample(item, _too_long(item.question)))
+                sample = _sample(item, _too_long(item.question))
+                append(held, sample)
+                known[item.key] = outcome(sample)
             parts = Parts(plan)
             for item, reply in answered:
                 if session != session | backend.machines:  # a worker has joined
@@ -86,9 +88,10 @@ def measure(
                     continue
                 sample = _record(plan, *whole)
                 append(held, {**sample, "session": len(record["sessions"]) - 1})
+                known[whole[0].key] = outcome(sample)
                 watch(item, sample)
             check_held(held)
-        return list(_failures(plan, read_samples(folder)))
+        return list(_failures(plan, known))
 
 
 @contextmanager
@@ -102,7 +105,7 @@ def _recorded(folder: Path, record: Record) -> Iterator[None]:
             write_run(folder, record)
 
 
-def _failures(plan: Plan, samples: dict[Key, Record]) -> Iterator[Failure]:
+def _failures(plan: Plan, samples: dict[Key, Outcome]) -> Iterator[Failure]:
     for cell in plan.cells:
         if cell.failed is not None:
             yield Failure(cell, None, "failed", cell.failed)

@@ -15,6 +15,7 @@ from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import REST, Look, foot, looks
 from harness.reports.stats.cells import coinciding
 from harness.reports.stats.measure import LOWER
+from harness.reports.stats.once import once
 
 DISTINCT = 8  # methods beside ``none`` that get a look of their own; of more only the FEW best do
 FEW = 6
@@ -81,7 +82,7 @@ def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
 
     More than ``distinct`` methods have no look of their own, but the few best.
     """
-    known, asked = frame.reset_index(drop=True), paper()
+    known, asked = _cells(frame), paper()
     kept = coinciding(known)
     names: dict[str, str] = {}
     labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
@@ -97,6 +98,13 @@ def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
     look = looks(list(names.values()), distinct={*own, *plain}, plain=plain, fixed=fixed)
     look |= {name: look[name].of(color) for name, color in colours.items() if color}
     return Methods(names, look, best, fixed)
+
+
+@once
+def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what decides names and looks: of many samples, each cell once."""
+    parts = ["model", "task", "scaling", "length", "frequencies", "metric", "score"]
+    return frame[frame.columns.intersection(parts)].drop_duplicates(ignore_index=True)
 
 
 def fixed_factors(frame: pd.DataFrame) -> list[str]:

@@ -8,8 +8,8 @@ import pandas as pd
 
 from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import labelled, lengths
-from harness.reports.stats.family import MOST_PAIRED, Family, family
-from harness.reports.stats.measure import SHARES, Measure, measure
+from harness.reports.stats.family import MOST_PAIRED, Family, families, family
+from harness.reports.stats.measure import SHARES, Measure
 from harness.reports.stats.paired import ENOUGH, SURE
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
@@ -29,13 +29,12 @@ def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
     """
     table = cells(frame)
     rows = []
-    for (model, task), samples in frame.groupby(["model", "task"], sort=False):
-        here = table[(table["model"] == model) & (table["task"] == task)].dropna(subset="score")
-        for length, known in here.groupby("length"):
-            if baseline in set(known["scaling"]):
-                of = family(samples[samples["length"] == length], measure(samples))
-                others = known[known["scaling"] != baseline]
-                rows += [_row(cell, of, of.how, baseline) for cell in sentences.records(others)]
+    for (model, task, length), of in families(frame).items():
+        here = (table["model"] == model) & (table["task"] == task) & (table["length"] == length)
+        known = table[here].dropna(subset="score")
+        if baseline in set(known["scaling"]):
+            others = known[known["scaling"] != baseline]
+            rows += [_row(cell, of, of.how, baseline) for cell in sentences.records(others)]
     return pd.DataFrame(rows)
 
 

@@ -38,6 +38,8 @@ def pairs(
     kept = table[table["metric"].isin(SHARES)]
     names = {"score": "kept", "low": "kept_low", "high": "kept_high"}
     kept = kept[[*ON, "task", "metric", *names]].rename(columns=names)
+    if tails.empty or kept.empty:
+        raise ValueError(NONE)
     rows = []
     for kind, known in (
         ("Perplexity", tails),

@@ -7,18 +7,22 @@ from collections.abc import Hashable
 
 import pandas as pd
 
+from harness.reports.stats.once import once
+
 CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]
 MEASURED = ["model", "task", "length", "frequencies", "score"]
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status", "trained_length", "frequencies"]
 
 
+@once
 def cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Reduce samples to one row per cell.
 
     Models, tasks and scalings keep their order of appearance, lengths rise. Raises ValueError
     when one cell comes with two scores, as from two runs that differ in what the labels leave out.
     """
+    frame = frame[[name for name in ("run", *COLUMNS) if name in frame]]
     measured_first = frame.iloc[frame["score"].isna().to_numpy().argsort(kind="stable")]
     facts = measured_first.drop_duplicates(CELL)
     _check_one_score(frame[frame["score"].notna()])
@@ -40,7 +44,7 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     known = frame.assign(frequencies=frame["frequencies"].fillna(frame["scaling"]))
     alike: dict[Hashable, list[str]] = {}
     for scaling, rows in known.groupby("scaling", sort=False):
-        facts = rows[rows.columns.intersection(MEASURED)].astype(str)
+        facts = rows[rows.columns.intersection(MEASURED)].drop_duplicates().astype(str)
         sign = frozenset(facts.itertuples(index=False, name=None))
         alike.setdefault(sign, []).append(str(scaling))
     labels = {names[0]: " = ".join(names) for names in alike.values()}

@@ -17,7 +17,7 @@ def alike(frame: pd.DataFrame) -> list[list[str]]:
     The same questions are the same tokens and targets: documents and tokenizer are the same. At
     least one task and length must be in common.
     """
-    if "question" not in frame:
+    if "question" not in frame or frame["model"].nunique() < 2:
         return []
     asked: dict[str, dict[Key, frozenset[str]]] = {}
     for (model, task, length), rows in frame.groupby(["model", "task", "length"], sort=False):

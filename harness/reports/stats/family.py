@@ -15,15 +15,21 @@ from harness.reports.stats.measure import (
     Units,
     differences,
     distinct,
+    measure,
     scored,
     units,
 )
 from harness.reports.stats.needed import needed
+from harness.reports.stats.once import once
 from harness.reports.stats.paired import SURE, Difference, holm
 from harness.reports.writing import sentences
 
 MOST_PAIRED = 40  # of more methods every one is compared with the best and the baseline alone
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
+NEEDED = (
+    "model", "task", "scaling", "length", "frequencies", "metric", "protocol", "status", "unit",
+    "value", "weight", "score", "low", "high",
+)  # fmt: skip
 KEPT = 0.75  # of the units that the fullest method has; a method that leaves fewer is left out
 
 
@@ -125,6 +131,19 @@ class Family:
         if len(self.of) > MOST_PAIRED:
             return needed(found, self.count)
         return needed(found, sum(p is not None and p >= SURE for p in self.pairs.values()))
+
+
+@once
+def families(frame: pd.DataFrame) -> dict[tuple[str, str, int], Family]:
+    """Make the comparisons of every model, task and length that has a score."""
+    made = {}
+    known = frame[[name for name in NEEDED if name in frame]]
+    for (model, task), samples in known.groupby(["model", "task"], sort=False):
+        how = measure(samples)
+        for length, here in samples.groupby("length"):
+            if here["score"].notna().any():
+                made[str(model), str(task), int(str(length))] = family(here, how)
+    return made
 
 
 def family(samples: pd.DataFrame, how: Measure) -> Family:

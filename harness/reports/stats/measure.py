@@ -82,10 +82,15 @@ def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
 def units(samples: pd.DataFrame) -> Units:
     """Return value and weight of every unit that was measured; windows of one document add up."""
     good = samples[samples["status"] == "ok"]
-    sums: Units = {}
-    for name, value, weight in zip(good["unit"], good["value"], good["weight"], strict=True):
-        before = sums.get(str(name), (0.0, 0.0))
-        sums[str(name)] = (before[0] + float(value), before[1] + float(weight))
+    names = list(map(str, good["unit"].tolist()))
+    pairs = [(good[part].to_numpy(float) + 0.0).tolist() for part in ("value", "weight")]
+    sums: Units = dict(zip(names, zip(*pairs, strict=True), strict=True))
+    if len(sums) == len(names):
+        return sums
+    sums = {}
+    for name, value, weight in zip(names, *pairs, strict=True):
+        before = sums.get(name, (0.0, 0.0))
+        sums[name] = (before[0] + value, before[1] + weight)
     return sums
 
 
@@ -125,7 +130,7 @@ def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Diffe
     values, weights = np.array(list(other.values())).T
     every = np.array([[one[name][0] for name in other] for one in ones])
     if how.made == "share":
-        return [of_shares(row, values.tolist()) for row in every.tolist()]
+        return [of_shares(row, values) for row in every]
     return of_means((every - values).T, weights[:, None], list(other), relative=how.relative)
 
 

@@ -103,14 +103,14 @@ def of_means(
     return made
 
 
-def of_shares(one: Sequence[float], other: Sequence[float]) -> Difference:
+def of_shares(one: Sequence[float] | Array, other: Sequence[float] | Array) -> Difference:
     """Compare hits (0 or 1) in the same trials: the difference of their shares.
 
     Probability by the exact sign test, McNemar's. It needs no least number of trials: of fewer
     than 6 no outcome is significant.
     """
-    gained = sum(a > b for a, b in zip(one, other, strict=True))
-    lost = sum(a < b for a, b in zip(one, other, strict=True))
+    apart = np.subtract(one, other)
+    gained, lost = int((apart > 0).sum()), int((apart < 0).sum())
     return Difference((gained - lost) / len(one), signs(gained, lost), len(one), lost, gained)
 
 

@@ -7,14 +7,16 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells
-from harness.reports.stats.family import Family, family
-from harness.reports.stats.measure import Measure, measure
+from harness.reports.stats.family import Family, families
+from harness.reports.stats.measure import Measure
 from harness.reports.stats.needed import negligible
+from harness.reports.stats.once import once
 
 Row = dict[str, Any]
 COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length")
 
 
+@once
 def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, task and length with the best score and what it leads by.
 
@@ -24,12 +26,9 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     table = cells(frame)
-    for (model, task), samples in frame.groupby(["model", "task"], sort=False):
-        how = measure(samples)
-        here = table[(table["model"] == model) & (table["task"] == task)]
-        for length, cell in here.dropna(subset="score").groupby("length"):
-            of = family(samples[samples["length"] == length], how)
-            rows.append(_row(cell.iloc[0], of, how))
+    for (model, task, length), of in families(frame).items():
+        here = (table["model"] == model) & (table["task"] == task) & (table["length"] == length)
+        rows.append(_row(table[here].dropna(subset="score").iloc[0], of, of.how))
     if not rows:
         message = "no scores to choose by"
         raise ValueError(message)

@@ -1,0 +1,119 @@
+"""Records of many samples: read once, held in little memory, and each comparison made once."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pandas as pd
+import pytest
+
+from harness.reports.stats import family
+from harness.reports.stats.once import once, shared
+from harness.runs import schema
+from harness.runs.columns import SAMPLE, kept_samples
+from harness.runs.frame import NUMBERS, make_frame
+from harness.runs.schema import check_sample, is_ordinary, outcomes
+from harness.runs.store import LINE, SAMPLES, each_sample
+from harness.runs.write import write_reports
+
+REFERENCE = Path(__file__).parent.parent / "results" / "reference"
+OWN = {  # of the frame, beside the facts
+    "run", "model", "task", "scaling", "length", "trained_length", "frequencies", "metric",
+    "asked", "score", "low", "high", "n", "question",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def records() -> list[dict[str, Any]]:
+    return list(each_sample(REFERENCE))
+
+
+def test_a_frame_is_that_of_a_dictionary_a_row(records: list[dict[str, Any]]) -> None:
+    """Columns made one by one have the values, the types and the order of rows made one by one."""
+    frame = make_frame([REFERENCE])
+    found = {(record["cell"], record["question"]): record for record in records}
+    run = json.loads((REFERENCE / "run.json").read_text())
+    keys = {(c["task"], c["scaling"], c["length"]): c["key"] for c in run["cells"]}
+    rows = []
+    for own in frame[[*OWN]].to_dict("records"):
+        record = found[keys[own["task"], own["scaling"], own["length"]], own["question"]]
+        told = {name: record.get(name) for name in SAMPLE}
+        rows.append({**record["facts"], **own, **told})
+    naive = pd.DataFrame(rows)
+    naive = naive.astype(dict.fromkeys(NUMBERS, float))
+    pd.testing.assert_frame_equal(naive[list(frame)], frame, check_exact=True)
+
+
+def test_samples_take_a_fraction_of_their_records(records: list[dict[str, Any]]) -> None:
+    """Equal texts are one object, and what a cell says is not kept with each sample."""
+    assert records
+    tracemalloc.start()
+    held: Any = kept_samples(REFERENCE)
+    (slim, _), held = tracemalloc.get_traced_memory(), None
+    held = list(each_sample(REFERENCE))
+    whole, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held
+    assert slim < 0.75 * whole
+
+
+WRONG: list[dict[str, Any]] = [
+    {"cell": 1}, {"question": "a\n"}, {"unit": "x" * 5000}, {"value": None}, {"value": "1"},
+    {"value": float("nan")}, {"weight": 0}, {"weight": 1.5}, {"weight": 2**63}, {"facts": None},
+    {"facts": {"a": {}}}, {"facts": {"a": ["b"]}}, {"facts": {"a": 2**63}}, {"facts": {"a\n": 1}},
+    {"facts": {"a": [1.0, float("inf")]}}, {"seconds": float("inf")}, {"shared": "maybe"},
+    {"reason": "a\n"}, {"status": "\n"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", WRONG)
+def test_no_damaged_sample_is_taken_for_an_ordinary_one(
+    change: dict[str, Any], records: list[dict[str, Any]]
+) -> None:
+    """The quick check lets nothing pass that the schema rejects; each message is the schema's."""
+    assert all(map(is_ordinary, records))
+    assert not is_ordinary({**records[0], **change})
+    with pytest.raises(schema.UserError, match="is damaged"):
+        check_sample("here", {**records[0], **change})
+
+
+def test_the_outcomes_are_those_of_all_samples(records: list[dict[str, Any]]) -> None:
+    """What a resumed run needs of its samples is their status, and it is read in one pass."""
+    found = outcomes(REFERENCE)
+    assert list(found) == list({(r["cell"], r["question"]): None for r in records})
+    assert {one["status"] for one in found.values()} == {"ok"}
+
+
+@pytest.mark.parametrize("end", [b'{"cell": "c"', b"\x00\x00\n", b'\x00\n{"ce'])
+def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
+    """Lines are read one by one, with what a kill or a power cut left at the end left out."""
+    line = b'{"cell": "c", "question": "q"}\n'
+    (tmp_path / SAMPLES).write_bytes(line + end)
+    assert len(list(each_sample(tmp_path))) == 1
+    (tmp_path / SAMPLES).write_bytes(line + b"x" * (LINE + 1))
+    with pytest.raises(schema.UserError, match="line 2 is broken"):
+        list(each_sample(tmp_path))
+
+
+def test_reports_make_each_comparison_once() -> None:
+    """best, summary and differences of one frame compare the methods of a length once."""
+    frame = make_frame([REFERENCE])
+    with patch.object(family, "family", wraps=family.family) as made:
+        write_reports(frame, None, ["best", "differences", "summary"])
+    assert made.call_count == frame.groupby(["task", "length"]).ngroups
+
+
+def test_what_is_computed_once_is_forgotten() -> None:
+    """A frame that changes between two calls is computed anew, and no one changes what is kept."""
+    counted = once(lambda frame: frame.sum().to_frame("sum"))
+    frame = pd.DataFrame({"a": [1, 2]})
+    with shared():
+        mine = counted(frame)
+        mine.loc["a", "sum"] = 0
+        assert counted(frame).loc["a", "sum"] == 3
+    frame.loc[0, "a"] = 5
+    assert counted(frame).loc["a", "sum"] == 7
