@@ -183,6 +183,8 @@ def test_a_modelling_file_moves_positions(
     theirs = moved.generate(TOKENS[:, :200], max_new_tokens=4, do_sample=False)
     assert torch.equal(ours, theirs)
     assert "ropewalk" not in (tmp_path / "m" / hf_code.FILE).read_text().split('"""')[2]
+    with pytest.raises(UserError, match="the model it was made from"):  # not as the plain model
+        rw.doctor(tmp_path / "m")
     with pytest.raises(ValueError, match="positions are stored for 256 tokens"):
         moved(torch.ones(1, LENGTH + 1, dtype=torch.int64))
 

@@ -29,6 +29,7 @@ from harness.names import place, printable
 from harness.rope.config import check_numbers
 
 HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
+MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
 REFERENCE = Path(__file__).resolve().parent / "reference"
 ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
 
@@ -71,6 +72,12 @@ def open_config(
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     check_numbers(where, attempt("config", where, lambda: read_raw(where, commit)))
     config = attempt("config", where, lambda: AutoConfig.from_pretrained(where, **options))
+    if MOVED in (config.architectures or ()):
+        message = (
+            f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code of "
+            "its own moves the positions. Give the model it was made from, with the same --scaling."
+        )
+        raise UserError(message)
     if isinstance(config, EncodingConfig):
         config.run_code = trust_remote_code
         check_code(config)

@@ -199,6 +199,8 @@ def _doubt(race: Race, standing: Standing) -> str:
             f"Dropped on fewer than {ENOUGH} documents: {listed(early)}, so far behind that one "
             f"more, on which `{standing.leader}` loses {UNSEEN:g} nat a token, would not change it."
         )
+    if not worse:
+        return " ".join(told)
     fewest = min([count, *(one.documents for one in worse if one.documents >= ENOUGH)])
     told.append(
         f"Whichever candidate is the best, a race drops it in at most {100 * race.rules.error:.2g} "
