@@ -19,6 +19,7 @@ from harness.model.checkpoint import open_checkpoint
 from harness.plugins import load, names
 from harness.rope.config import rope_of
 from harness.rope.patch import answering, scaled
+from harness.sweep.memory import _attention_bytes
 from scaling import Frequencies
 from tasks import Question
 from tests import naive_encodings as naive
@@ -190,6 +191,14 @@ def test_positions_are_moved_in_the_rotary_one() -> None:
     linear = model_of("rope_linear")
     with pytest.raises(UserError, match="attention"), scaled(linear, bands):
         pass
+
+
+def test_scores_that_are_computed_whole_count_as_memory() -> None:
+    """What a bias needs is in the estimate, and nothing for an encoding without one."""
+    small = {name: config_of(name, **SMALL) for name in ("none", "sinusoidal", "alibi", "fire")}
+    needs = {name: _attention_bytes(config, None, 512, 4) for name, config in small.items()}
+    array = SMALL["num_attention_heads"] * 512**2 * 4
+    assert needs == {"none": 0, "sinusoidal": 0, "alibi": 4 * array, "fire": 17 * array}
 
 
 def test_models_are_of_one_size() -> None:

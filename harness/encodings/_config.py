@@ -12,6 +12,7 @@ from harness.encodings._types import Shape
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names_code
 
+COPIES = 4  # most encodings: the scores, the same masked, their softmax and one on the way
 STEP = 8  # channels of an MLP: what an encoding adds is taken from it in these
 
 
@@ -72,6 +73,13 @@ class EncodingConfig(PreTrainedConfig):  # type: ignore[misc]  # its type is Any
             self.hidden_size, self.num_hidden_layers, self.num_attention_heads,
             self.head_dim or 0, self.max_position_embeddings,
         )  # fmt: skip
+
+    @property
+    def score_copies(self) -> int:
+        """How many arrays of a number a head and pair the encoding holds at once."""
+        encoding = plugin_of(self).module.Encoding
+        whole = any(hasattr(encoding, part) for part in ("scores", "values", "attend"))
+        return int(getattr(encoding, "copies", COPIES)) if whole else 0
 
 
 def plugin_of(config: EncodingConfig) -> Plugin:

@@ -15,6 +15,8 @@ class Encoding(nn.Module):
     queries: the shared projections of section 5.
     """
 
+    copies = 8  # arrays of a number a head and pair that are held at once
+
     def __init__(self, shape: Shape, *, clip: int | None = None) -> None:
         """``clip`` is the paper's k; unset, it is the trained window, as the paper's is."""
         super().__init__()

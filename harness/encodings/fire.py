@@ -15,6 +15,8 @@ class Encoding(nn.Module):
     L is learned from a quarter of the window on, as the paper's 512 of 2048, c from 0.1 on.
     """
 
+    copies = 17  # arrays of a number a head and pair that are held at once
+
     def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
         """``hidden`` is the width of the network, of one hidden layer."""
         super().__init__()

@@ -136,9 +136,11 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
 def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -> int:
     """Return what attention needs beyond the fused causal kernel, which needs nothing.
 
-    Soft-capped scores are computed whole, in every head, with a float32 copy; a sliding window is
-    a mask of one byte a pair.
+    Soft-capped scores are computed whole, in every head, with a float32 copy, those of the
+    laboratory's encodings in several; a sliding window is a mask of one byte a pair.
     """
+    if copies := getattr(config, "score_copies", 0):
+        return int(config.num_attention_heads * length**2 * copies * size)
     if getattr(config, "attn_logit_softcapping", None):
         return int(config.num_attention_heads * length**2 * (size + 4))
     return length**2 if sliding is not None and length > sliding else 0
