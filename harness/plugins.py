@@ -11,8 +11,9 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeVar
 
 from harness.calling import RAISED, failure
@@ -197,6 +198,7 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     if spec is None or spec.loader is None:
         message = f"{kind} file {path} cannot be read as Python."
         raise UserError(message)
+    spec.loader = _Source(unique, str(path))
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
     try:
@@ -205,6 +207,14 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
         message = f"{kind} file {path} failed: {failure(error)}."
         raise UserError(message) from error
     return module, digest
+
+
+class _Source(SourceFileLoader):
+    """Compile the file itself: bytecode of a text edited within the same second looks current."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
 
 
 def _digest(path: Path) -> str:

@@ -45,6 +45,7 @@ def losses(model: Any) -> torch.Tensor:
     return torch.tensor(next(iter(answers(model, [QUESTION])))[1].nll)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "dora", "whole", "ia3"])
 def test_an_adapter_changes_the_model_as_peft_does(
     kind: str, tiny: Path, adapters: Callable[[str], Path]
@@ -166,6 +167,7 @@ def test_without_the_package_it_is_named(
     assert (ended.status, "pip install 'ropewalk[peft]'" in ended.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_with_and_without_its_adapter(
     tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path], ropewalk: Ropewalk
 ) -> None:
@@ -186,6 +188,7 @@ def test_a_model_is_measured_with_and_without_its_adapter(
     assert "equal bit for bit" in done.out
 
 
+@pytest.mark.slow
 def test_a_loaded_peft_model_is_measured(
     tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path]
 ) -> None:

@@ -310,6 +310,7 @@ def test_the_winner_and_its_lead_are_of_the_documents_that_all_have() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
     """Lower on the 34 of 40 documents that it could do, which is said wherever it stands first."""
     better = documents("rerope", 1024, -0.1)
@@ -375,6 +376,7 @@ def test_a_method_with_few_documents_is_set_apart() -> None:
     assert (slow["scaling"], slow["verdict"]) == ("slow", "not compared")
 
 
+@pytest.mark.slow
 def test_best_and_differences_give_one_verdict() -> None:
     """Every pair that both reports show is judged by the same family of comparisons."""
     chosen = best.make(SWEEP)

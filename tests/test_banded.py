@@ -61,6 +61,7 @@ def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
     check_naive("qwen3", method)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3_text"])
 def test_float32_costs_float32s_rounding(family: str) -> None:
     """The float32 engine is as far from the truth as the plain float32 model is, not farther."""

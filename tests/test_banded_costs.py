@@ -34,6 +34,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "bands"), [(rerope, 2), (dual_chunk, 3)])
 @torch.inference_mode()
 def test_layers_and_chunks_share_their_tables(
@@ -51,6 +52,7 @@ def test_layers_and_chunks_share_their_tables(
     assert len(made) == 2 * bands
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [512, 2048])
 def test_the_keys_of_a_base_each_are_one_row(length: int) -> None:
     """mode=per_query: its bands are views of one row of positions, not length x length numbers."""

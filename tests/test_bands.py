@@ -165,6 +165,7 @@ def test_an_unset_factor_keeps_within_the_window(method: Any, length: int) -> No
         assert found.reach <= ROPE.trained_length * limit + 1
 
 
+@pytest.mark.slow
 @given(length=st.integers(2, 120), shorter=st.integers(1, 119))
 @settings(max_examples=40)
 def test_a_shorter_context_is_the_beginning_of_a_longer(length: int, shorter: int) -> None:

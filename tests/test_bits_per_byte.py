@@ -63,6 +63,7 @@ def test_samples_without_bytes_are_said_to_have_none() -> None:
         bits_per_byte.make(keys)
 
 
+@pytest.mark.slow
 def test_a_run_tells_bits_per_byte(tiny: Path, docs: Path, tmp_path: Path) -> None:
     """From the command to the table: the bytes of a sample are those of the text it scored."""
     words = ["run", "--model", tiny, "--docs", docs, "--task", "perplexity:tail=16"]

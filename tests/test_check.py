@@ -197,6 +197,7 @@ def test_rising_frequencies_are_a_note() -> None:
 class TestCommands:
     """``ropewalk new`` and ``ropewalk check``."""
 
+    @pytest.mark.slow
     def test_the_file_to_begin_with_passes_and_runs(
         self, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         capsys: pytest.CaptureFixture[str],
@@ -221,6 +222,7 @@ class TestCommands:
         assert {cell["scaling"] for cell in cells} == {"ntk", "mine"}
         assert len({cell["key"] for cell in cells}) == 1
 
+    @pytest.mark.slow
     def test_the_file_that_moves_positions_is_rerope(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:

@@ -115,6 +115,7 @@ class TestRun:
         assert ropewalk(*sweep(tiny, docs, whole)).status == 0
         assert (whole / SAMPLES).read_bytes() == before
 
+    @pytest.mark.slow
     def test_a_wider_sweep_measures_only_what_is_new(
         self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
@@ -149,6 +150,7 @@ class TestRun:
         assert "Complete: nothing to measure" in done.out
         assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
+    @pytest.mark.slow
     def test_a_sweep_file_gives_the_same_samples(
         self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
@@ -158,6 +160,7 @@ class TestRun:
         assert ropewalk("run", file, "--out", tmp_path / "run", "--device", "cpu").status == 0
         assert samples(tmp_path / "run") == samples(whole)
 
+    @pytest.mark.slow
     def test_a_users_method_runs_beside_the_built_in_ones(
         self,
         whole: Path,
@@ -181,6 +184,7 @@ class TestRun:
         assert keys["mine"] == keys["none"] != keys["mine:factor=3"]
         assert len(samples(folder)) == QUESTIONS * 4 // 3
 
+    @pytest.mark.slow
     def test_documents_too_short_are_told(
         self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
@@ -194,6 +198,7 @@ class TestRun:
         )
         assert len(samples(tmp_path / "run")) == 2 * 3
 
+    @pytest.mark.slow
     def test_one_document_is_enough(
         self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
@@ -205,6 +210,7 @@ class TestRun:
         rows = (tmp_path / "reports" / "scores.csv").read_text().splitlines()
         assert len(rows) == 1 + CELLS // 2
 
+    @pytest.mark.slow
     def test_a_users_method_may_give_any_number_as_its_factor(
         self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
@@ -216,6 +222,7 @@ class TestRun:
         (found,) = json.loads((tmp_path / "run" / RUN).read_text())["frequencies"].values()
         assert found["attention_factor"] == 1.5
 
+    @pytest.mark.slow
     def test_a_sample_without_memory_costs_only_itself(
         self,
         whole: Path,
@@ -582,6 +589,7 @@ class TestRefused:
         assert (done.status, done.out, done.err) == (2, "", f"ropewalk: {message}\n")
 
 
+@pytest.mark.slow
 def test_pickled_weights_need_leave(
     tiny: Path, bare: Path, whole: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
@@ -694,6 +702,7 @@ def test_weights_that_are_no_safetensors_are_one_sentence(
     assert "Traceback" not in message
 
 
+@pytest.mark.slow
 def test_a_loss_without_a_number_is_a_status_and_exit_1_each_time(
     tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

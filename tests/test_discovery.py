@@ -63,6 +63,7 @@ def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path: Path) -> None
         describe("yran")
 
 
+@pytest.mark.slow
 def test_a_begun_task_and_a_begun_report_run(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_a_healthy_model_has_three_lines(
     assert "2 of 2 attention layers" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "words"), [
     ({"rope_parameters": {"rope_type": "default"}, "rope_base": 5e5}, "has no rope_theta, and "
      "rope_base 500000.0, which is not read: transformers takes 10000"),
@@ -82,6 +83,7 @@ def test_a_config_that_means_something_else(
     assert "✗ config" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_keys_of_an_older_base_are_found_in_the_cache(
     kind: str, examined: Callable[..., Outcome]
@@ -185,6 +187,7 @@ class Engine:
 ASKED = ("--scaling", "yarn:factor=4", "--length", "4x", "--server")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", ["echo", "vllm", "llama.cpp"])
 def test_a_server_that_computes_what_was_asked(
     style: str, tiny: Path, docs: Path, ropewalk: Ropewalk
@@ -196,6 +199,7 @@ def test_a_server_that_computes_what_was_asked(
     assert "✓ server  yarn:factor=4: the losses of" in done.out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("change", "words"), [
     ({"scaling": "none"}, "they are those of none"),
     ({"bos": True}, "they are those of yarn:factor=4 with a begin token"),

@@ -40,6 +40,7 @@ def test_held_out_documents_are_many_and_long(held_out: dict[str, str]) -> None:
     assert {name: len(text) for name, text in held_out.items() if len(text) < SHORTEST} == {}
 
 
+@pytest.mark.slow
 def test_training_shares_no_passage_with_held_out(held_out: dict[str, str]) -> None:
     """No three lines of a held-out document are in the texts the reference model learned from."""
     training = dict(embedded.training())

@@ -79,6 +79,7 @@ def test_a_bias_is_not_rounded_to_bfloat16(encoding: str) -> None:
     assert model(text(40)).logits.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", EVERY)
 def test_attention_is_the_formula_of_the_paper(encoding: str) -> None:
     """In float64 each layer's output is that of a loop over heads, queries and keys."""
@@ -117,6 +118,7 @@ def test_slopes_of_any_number_of_heads() -> None:
     assert slopes(12) == slopes(8) + [2.0 ** -(h / 2) for h in (1, 3, 5, 7)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", EVERY)
 @torch.inference_mode()
 def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) -> None:
@@ -137,6 +139,7 @@ def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) 
     assert torch.allclose(model(input_ids=tokens[:, :30]).logits, whole[:, :30], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("encoding", names("encoding"))
 @torch.inference_mode()
 def test_the_engine_answers_as_the_model_does(encoding: str) -> None:
@@ -226,6 +229,7 @@ def saved(encoding: str, to: Path) -> Path:
     return to
 
 
+@pytest.mark.slow
 def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
     """Without a rotary embedding they run as they are; past a table's end the status is failed."""
     models = [saved(name, tmp_path / name) for name in ("alibi", "learned")]
@@ -238,6 +242,7 @@ def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewa
     assert "no rotary embedding" in refused.err
 
 
+@pytest.mark.slow
 def test_code_beside_weights_runs_only_where_it_is_allowed(
     folder: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
@@ -285,6 +290,7 @@ def test_check_says_what_a_table_cannot_read(name: str, ropewalk: Ropewalk) -> N
     assert "no text longer than the trained window" in ropewalk("check", name).out
 
 
+@pytest.mark.slow
 def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
     """A buffer that is not saved, an error in the file, and an option that is not there."""
     file = tmp_path / "wrong.py"

@@ -27,6 +27,7 @@ def question(length: int, start: int = 1, seed: int = 0) -> Question:
     return Question("q", length, tuple(draw.randrange(1, 257) for _ in range(length)), start)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_mean_loss_is_that_of_the_model_with_labels(family: str) -> None:
     """Every family's loss is the library's own to float32 rounding, whatever scales its logits."""

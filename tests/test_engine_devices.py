@@ -32,6 +32,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return asked_for
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "gemma", "qwen3_moe"])
 def test_without_blocks_answers_are_the_same_to_rounding(family: str, elsewhere: list[Any]) -> None:
     """Together in small packs and chunks of any rows, as on a GPU: what the model alone gives."""

@@ -83,6 +83,7 @@ def forked(seed: int, count: int = 14) -> list[Question]:
     return [Question("q", len(t), tuple(t), draw.randrange(1, len(t))) for t in known]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
     """Keys put together for one path leave nothing to the next, whatever the packs and chunks."""
@@ -108,6 +109,7 @@ def test_forks_of_a_pack_take_memory_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len({part.data_ptr() for pair in pairs for part in pair}) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [512, 1024])
 def test_the_losses_are_those_of_transformers(reference: Any, length: int) -> None:
     """At whole blocks of keys an answer is the loss of the model's own logits in float64."""
@@ -143,6 +145,7 @@ def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
     assert together(model, questions, Sizes()) == alone(model, questions)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mixtral", "gemma2", "falcon"])
 def test_the_model_is_as_it_was(family: str) -> None:
     """After the answers, and between them, the model computes what it did, by its own attention."""
@@ -155,6 +158,7 @@ def test_the_model_is_as_it_was(family: str) -> None:
             assert torch.equal(model(input_ids=tokens).logits, wanted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [(2, 2, 16), (4, 1, 64), (8, 2, 80)])
 def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads: tuple[int, int, int]) -> None:
     """Wherever a fork begins and however few rows it has, they are rows of the whole."""
@@ -223,6 +227,7 @@ def flops(run: Any) -> int:
     return counter.get_total_flops()
 
 
+@pytest.mark.slow
 def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
     """A curve over 4 lengths needs no more operations than its longest forward."""
     tokens = tuple(Random(1).choices(range(2048), k=2048))

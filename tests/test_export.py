@@ -70,6 +70,7 @@ def measured(model: Any, found: Any) -> torch.Tensor:
         return losses(model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", [*METHODS, "mine"])
 def test_transformers_reloads_what_was_measured(
     scaling: str, tiny: Path, model: Any, mine: str, tmp_path: Path
@@ -160,6 +161,7 @@ def test_a_yarn_that_ends_before_the_length_takes_the_carrier(tiny: Path) -> Non
     assert rw.export(tiny, scaling="yarn:factor=2", length="4x", to="vllm").form == "longrope"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("family", "scaling"), [
     *((family, "self_extend") for family in hf_code.READ),
     *(("llama", scaling) for scaling in (

@@ -38,6 +38,7 @@ def statuses() -> dict[tuple[str, int], str]:
     return {(row.scaling, row.length): row.status for row in table.itertuples()}
 
 
+@pytest.mark.slow
 def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., Any]) -> None:
     """Its other cells are measured, the table has a status, and a sentence says why at the end."""
     Path("mine.py").write_text(PICKY)
@@ -86,6 +87,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any]) -> None:
     """The sample has a status and the sentence, the others count, and it is graded again later."""
     names = write_task(
@@ -109,6 +111,7 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
     assert len((Path("run") / SAMPLES).read_text().splitlines()) == len(lines) + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", ["math.nan", "math.inf", '"x"'])
 def test_a_grade_that_is_no_number_is_a_failure(value: str, run: Callable[..., Any]) -> None:
     """What no file of numbers can hold is not averaged, and costs only its task."""
@@ -118,6 +121,7 @@ def test_a_grade_that_is_no_number_is_a_failure(value: str, run: Callable[..., A
     assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
 
 
+@pytest.mark.slow
 def test_a_task_that_cannot_score_fails_its_cells_alone(
     run: Callable[..., Any], ropewalk: Ropewalk
 ) -> None:
@@ -133,6 +137,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
     assert {record["status"] for record in samples(Path("run")).values()} == {"ok"}
 
 
+@pytest.mark.slow
 def test_a_model_that_fails_on_one_input_fails_there_alone(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +180,7 @@ def test_a_defect_of_the_engine_is_no_slow_run(
     assert calls == [3]
 
 
+@pytest.mark.slow
 def test_a_record_says_whether_a_sample_was_shared(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -193,6 +199,7 @@ def test_a_record_says_whether_a_sample_was_shared(
     assert sorted(shared) == [False, False, True]
 
 
+@pytest.mark.slow
 def test_a_task_is_graded_with_its_own_documents(
     tiny: Path, docs: Path, ropewalk: Ropewalk
 ) -> None:
@@ -214,6 +221,7 @@ def test_a_task_is_graded_with_its_own_documents(
     assert read == [("other.txt", "other.txt")]
 
 
+@pytest.mark.slow
 def test_a_loss_without_a_number_is_told_with_its_place(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_family_is_measured_as_it_is(family: str) -> None:
     assert found.losses[0] == pytest.approx(found.losses[1], rel=2e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", PLAINLY)
 def test_a_family_without_a_rotary_embedding_is_measured_as_it_is(family: str) -> None:
     """The engine's losses are the model's own, to rounding, and tables of positions are found."""
@@ -172,6 +173,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return of
 
 
+@pytest.mark.slow
 def test_a_sweep_measures_a_model_as_it_is(
     plain: Callable[[str], Path], docs: Path, ropewalk: Ropewalk, tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
     assert table["n"].tolist() == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"),
     [("bytes", "x"), ("tokens", [1.0]), ("losses", 3), ("bucket", None), ("start", True)],
@@ -88,6 +89,7 @@ def test_other_documents_are_not_the_same_curve(tiny: Path, run: Path, tmp_path:
         make_frame([run, second])
 
 
+@pytest.mark.slow
 def test_one_label_for_two_settings_is_refused(
     run: Path, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:

@@ -17,7 +17,7 @@ from harness.rope.patch import scaled
 from scaling import self_extend, yarn
 from scaling._types import Frequencies, Rope
 from tasks._types import Answer, Question
-from tests.families import build, tiny
+from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer
 
 NEW = 8
@@ -82,8 +82,13 @@ def stretched(rope: Rope) -> Frequencies:
     return found
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("method", ["yarn", "self_extend"])
+@pytest.mark.parametrize(
+    ("method", "family"),
+    [
+        *(pytest.param("self_extend", *one.values, marks=one.marks) for one in each(FAMILIES)),
+        *(("yarn", family) for family in ("llama", "gpt_neox", "gemma3_text")),
+    ],
+)
 def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: str) -> None:
     """Token by token, under frequencies and under moved positions, sliding layers included."""
     model = model_of(family)
@@ -124,6 +129,7 @@ def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
         assert scored.nll == answer.nll
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma2"])
 def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
     """Together, alone, backwards and in packs of a few tokens: equal tokens, and losses."""
@@ -180,6 +186,7 @@ def test_a_text_ends_with_an_end_token_or_before_a_stop_string() -> None:
     assert stop in decode(stopped.argmax)
 
 
+@pytest.mark.slow
 def test_memory_that_is_too_little_for_a_text_costs_no_other() -> None:
     """A text that does not fit, alone either, is OutOfMemory; the others are those of before."""
     model, questions = build(tiny("llama")), asked()

@@ -54,6 +54,7 @@ def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
     assert losses[0] == losses[1]
 
 
+@pytest.mark.slow
 def test_a_sweep_names_the_kind_of_weights(
     file: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> Non
     assert opened(copy).fingerprint != opened(file).fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("facts", "extra", "words"),
     [

@@ -38,6 +38,7 @@ def together(plan: Plan) -> Answers:
     return {item.key: reply.outcome for item, reply in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [3, 100])
 def test_batches_change_no_bit(workers: int, plan: Plan, together: Answers) -> None:
     """Few batches or many: every question has one answer, and it is the same bit for bit."""

@@ -106,6 +106,7 @@ def split(hub: Hub) -> None:
     model.save_pretrained(hub.folder(MODEL), max_shard_size="30KB")
 
 
+@pytest.mark.slow
 def test_a_second_run_downloads_nothing_and_an_offline_run_asks_nothing(
     hub: Hub, run: Run, tmp_path: Path
 ) -> None:
@@ -148,6 +149,7 @@ def test_a_download_that_breaks_off_goes_on_where_it_stopped(
     assert waits == [1]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("waits")
 @pytest.mark.parametrize(
     ("file", "status"), [("tokenizer_config.json", 503), ("model.safetensors", 500)]
@@ -175,6 +177,7 @@ def test_a_hub_that_limits_requests_is_waited_for_in_words(
     assert "next attempt in 61 s (1 of 5)" in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("token", [None, "hf_other"])
 def test_what_is_gated_says_what_to_do(
     hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, token: str | None
@@ -192,6 +195,7 @@ def test_what_is_gated_says_what_to_do(
     assert run("--dry-run", docs=f"{BOOKS}:count=1").status == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "told"),
     [
@@ -250,6 +254,7 @@ def test_a_gguf_file_of_the_hub_is_named_by_its_path(hub: Hub, run: Run, tmp_pat
     assert not hub.asked
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json", "model.safetensors"])
 def test_offline_the_file_that_the_cache_lacks_is_named(hub: Hub, run: Run, file: str) -> None:
     """With what to do, whichever it is, and without a request."""
@@ -278,6 +283,7 @@ def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None
     assert len(read) == 2
 
 
+@pytest.mark.slow
 def test_of_a_set_read_whole_one_split_is_downloaded(hub: Hub, run: Run) -> None:
     """The files of the other split, maybe a hundred times as large, stay where they are."""
     data = hub.folder(BOOKS, "datasets") / "data"
@@ -292,6 +298,7 @@ def test_of_a_set_read_whole_one_split_is_downloaded(hub: Hub, run: Run) -> None
     assert not hub.asked
 
 
+@pytest.mark.slow
 def test_a_set_that_was_read_whole_is_read_offline(hub: Hub, run: Run) -> None:
     """Nothing is asked after it; of a set that was streamed the message says how to fetch it."""
     assert run("--dry-run", model="reference", docs=BOOKS).status == 0

@@ -264,6 +264,7 @@ def giants(folder: Path, size: int) -> list[str]:
     return ["a.txt", "a.jsonl", "a.json", "b.txt.gz", "c.parquet", "d.arrow", "saved"]
 
 
+@pytest.mark.slow
 def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

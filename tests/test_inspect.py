@@ -238,6 +238,7 @@ class TestFigures:
 class TestCommand:
     """``ropewalk inspect``."""
 
+    @pytest.mark.slow
     def test_a_config_is_enough(
         self, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -285,6 +286,7 @@ class TestCommand:
         assert line.split()[:4] == ["yarn:factor=8", "16384", "(64x)", "1.208"]
         assert line.split()[-1] == "376,938"
 
+    @pytest.mark.slow
     def test_the_same_question_gives_the_same_files(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

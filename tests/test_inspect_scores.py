@@ -64,6 +64,7 @@ def test_the_score_of_an_encoding() -> None:
         assert torch.tensor(found.mean).isfinite().all(), name
 
 
+@pytest.mark.slow
 def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -> None:
     """Names, and the folder of a trained model with its own parameters."""
     from harness.encodings._config import config_of

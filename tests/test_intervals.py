@@ -55,6 +55,7 @@ def test_the_committed_simulations_keep_what_is_promised(case: str) -> None:
     assert max(NAMED[case].values()) <= 6 + 1.1
 
 
+@pytest.mark.slow
 def test_the_committed_simulations_are_those_of_this_code() -> None:
     """The four worst cells, simulated again, give the committed shares."""
     covered = [(name, n, share) for name in CASES for n, share in COVERED[name].items() if n >= 10]
@@ -192,6 +193,7 @@ def test_holm_by_hand() -> None:
     assert holm([0.6, 0.7]) == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_one_family_in_twenty_at_most_holds_a_false_claim() -> None:
     """Six equal methods against a seventh on the same documents, corrected together."""
     rng = np.random.default_rng(5)
@@ -208,6 +210,7 @@ def told(found: Difference, others: int) -> bool:
     return found.enough and found.p is not None and found.p * others < 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [1, 66])
 def test_the_number_of_documents_needed_has_its_power_under_the_rule_applied(others: int) -> None:
     """Samples of that number of documents like those seen are told apart in 80 % at least."""

@@ -52,6 +52,7 @@ def test_a_small_case_by_hand() -> None:
     assert "2 of 5 scored tokens are key" in sentence
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(seed=st.integers(0, 2**32 - 1), drop=st.floats(0.1, 3), most=st.floats(0.1, 5))
 def test_a_naive_loop_over_all_tokens_gives_the_same(seed: int, drop: float, most: float) -> None:
@@ -132,6 +133,7 @@ def of_model(
     return frame(texts).assign(**told | changes)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(seed=st.integers(0, 2**32 - 1), same=st.booleans())
 def test_the_evaluator_may_be_another_model(seed: int, same: bool) -> None:

@@ -44,6 +44,7 @@ def note(figure: Figure) -> str:
     return figure.texts[-1].get_text().replace("\n", " ")
 
 
+@pytest.mark.slow
 def test_a_method_looks_the_same_in_every_figure() -> None:
     """A figure of a part of the run's tasks has the names and colours of the whole run."""
     frame = pd.concat([FRAME, whole(sweep(scalings=("none", "ntk", "yarn"), lengths=(256, 1024)))
@@ -56,6 +57,7 @@ def test_a_method_looks_the_same_in_every_figure() -> None:
             assert known.look[name].color == colour
 
 
+@pytest.mark.slow
 def test_of_many_methods_the_best_stand_out() -> None:
     """More than can be told apart: the few best have colours, the others are grey, as one entry."""
     figure = curves.make(MANY)
@@ -75,6 +77,7 @@ def test_the_best_are_those_of_the_longest_length() -> None:
     assert methods(FRAME).best[-1] == "none"
 
 
+@pytest.mark.slow
 def test_a_fixed_factor_is_dashed_and_said() -> None:
     """What is served is told from what follows the length, in every figure."""
     frame = FRAME.copy()
@@ -84,6 +87,7 @@ def test_a_fixed_factor_is_dashed_and_said() -> None:
     assert FIXED not in note(curves.make(FRAME))
 
 
+@pytest.mark.slow
 def test_names_without_end_stay_apart() -> None:
     """Two long names that are cut are two names, and a title is no page of text."""
     long = ["x" * 9000 + end + "y" * 9000 for end in "ab"]
@@ -96,6 +100,7 @@ def test_names_without_end_stay_apart() -> None:
     assert figure.get_size_inches()[1] < 10
 
 
+@pytest.mark.slow
 def test_no_words_of_bands_where_there_are_none() -> None:
     """One document tells no interval, so there is no band and nothing to say of it."""
     one = FRAME.assign(low=float("nan"), high=float("nan"))
@@ -117,6 +122,7 @@ def test_one_length_is_no_curve() -> None:
         curves.make(sweep(lengths=(512,)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("high", [1.05, 1.5, 3.0, 9.0, 95.0, 1e5, 1e12])
 @pytest.mark.parametrize("low", [0.07, 1.1, 13.0, 480.0])
 def test_a_logarithmic_axis_has_ticks(low: float, high: float) -> None:
@@ -147,6 +153,7 @@ def test_a_figure_of_many_maps_has_the_best(monkeypatch: pytest.MonkeyPatch) -> 
     assert "The best 2 of 5 methods" in note(figure)
 
 
+@pytest.mark.slow
 def test_paired_differences_are_those_of_the_table() -> None:
     """Every mark stands at its difference, its bar is the interval, and full ones are sure."""
     figure = paired_differences.make(FRAME)
@@ -160,6 +167,7 @@ def test_paired_differences_are_those_of_the_table() -> None:
     assert marks["yarn"].get_color() == methods(FRAME).look["yarn"].color
 
 
+@pytest.mark.slow
 def test_every_model_and_task_has_its_row_of_differences() -> None:
     """Lengths stand side by side; a length at which nothing differs has no panel."""
     figure = paired_differences.make(sweep(models=("one", "two")))
@@ -168,6 +176,7 @@ def test_every_model_and_task_has_its_row_of_differences() -> None:
     assert [lines[0].split(",")[0] for lines in titles[::3]] == ["one", "one", "two", "two"]
 
 
+@pytest.mark.slow
 def test_without_a_difference_there_is_no_figure() -> None:
     """Inside the window all are one; the message names the baseline."""
     with pytest.raises(ValueError, match="no method differs from 'none'"):

@@ -42,6 +42,7 @@ def moved(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     return folder
 
 
+@pytest.mark.slow
 def test_every_cell_is_measured_and_reported(moved: Path) -> None:
     """Methods that move positions stand in the tables beside those that scale frequencies."""
     table = pd.read_csv(moved / "reports" / "scores.csv")
@@ -69,6 +70,7 @@ def test_the_record_tells_what_was_moved(moved: Path) -> None:
     assert "bands" not in run["frequencies"][cells["none", 512]]
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on(moved: Path, tiny: Path, docs: Path, tmp_path: Path) -> None:
     """A run torn in half is completed with the same numbers, and a whole one is left alone."""
     lines = (moved / SAMPLES).read_text().splitlines(keepends=True)
@@ -95,6 +97,7 @@ def value(record: dict[str, Any]) -> tuple[float, int]:
     return record["value"], record["weight"]
 
 
+@pytest.mark.slow
 def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_path: Path) -> None:
     """frozen, per_query and transformers: one number inside the window, three beyond it."""
     modes = [
@@ -164,6 +167,7 @@ def test_a_user_moves_positions_with_a_file(
     assert "query 0 meets a key in two bands" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_half_the_distance_is_interpolation(tiny: Path, docs: Path, tmp_path: Path) -> None:
     """Bands that halve every position are Position Interpolation by 2, to rounding."""
     file = tmp_path / "half.py"

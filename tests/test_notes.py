@@ -188,6 +188,7 @@ def test_native_of_a_plain_checkpoint_is_said_to_be_none() -> None:
     assert shipped("model", rope) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hub", ["gpt-oss-20b", "Mistral-7B-v0.1"], indirect=True)
 def test_a_window_that_no_length_reaches_is_not_told(hub: Path) -> None:
     """Up to the window a sliding layer sees all, and there is nothing to say."""
@@ -197,6 +198,7 @@ def test_a_window_that_no_length_reaches_is_not_told(hub: Path) -> None:
     assert len(told(config, lengths=(1, window + 1))) == count + 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hub", ["Llama-3.1-8B"], indirect=True)
 def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
     """On native the shipped scaling is kept, on another method off; a plain model has none."""
@@ -217,6 +219,7 @@ def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
     assert told(AutoConfig.for_model("llama"), "log_n:on=native") == []
 
 
+@pytest.mark.slow
 def test_a_method_made_for_training_says_so() -> None:
     """ABF, CoPE, p-RoPE, Giraffe and Resonance train; the training-free ones say nothing."""
     config = AutoConfig.for_model("llama")
@@ -246,6 +249,7 @@ def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str
     return ended.value.code, out, err
 
 
+@pytest.mark.slow
 def test_inspect_dry_run_and_run_say_it_before_the_numbers(
     tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

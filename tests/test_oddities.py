@@ -133,6 +133,7 @@ WRITERS: dict[str, Callable[[Path, pyarrow.Table], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dictionary", [False, True])
 @pytest.mark.parametrize("name", WRITERS)
 def test_what_unpacks_to_far_too_much_is_not_unpacked(

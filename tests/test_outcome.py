@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from harness.cli import outcome
@@ -22,6 +23,7 @@ def shown(**changes: object) -> list[str]:
     return console.file.getvalue().splitlines()
 
 
+@pytest.mark.slow
 def test_the_last_screen_is_one() -> None:
     """The best method of every longer length, one table, and where the rest is, in 40 lines."""
     lines = shown()
@@ -33,6 +35,7 @@ def test_the_last_screen_is_one() -> None:
     assert lines[-1] == "Everything in words: ropewalk report run"
 
 
+@pytest.mark.slow
 def test_the_last_screen_stays_one_of_many_methods_and_lengths() -> None:
     """The longest lengths and the best methods stay, and what is left out is counted."""
     names = ("none", *(f"mine{number}" for number in range(20)))

@@ -73,6 +73,7 @@ def test_the_time_left_is_that_of_the_cost_left(plan: Plan, clock: list[float]) 
     assert pace.share() == pytest.approx(1)
 
 
+@pytest.mark.slow
 def test_few_long_samples_after_many_short_ones(reference: Any, clock: list[float]) -> None:
     """Texts of short prompts say little of long forwards, and no more than is true of them."""
     del reference
@@ -116,6 +117,7 @@ def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> N
     assert module.before(plan, plan.work(set()), "another machine").seconds_left() is None
 
 
+@pytest.mark.slow
 def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) -> None:
     """Lines say what goes on first, each cell with the clock, the rate and the time left."""
     for wanted in (r"^\d\d:\d\d:\d\d Loading the weights", r"^\d\d:\d\d:\d\d Complete: nothing"):

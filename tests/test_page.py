@@ -23,6 +23,7 @@ from tests.command_line import Ropewalk
 from tests.frames import PERPLEXITY, sweep
 
 HOSTILE = '</script><img src="http://away.test/x" onerror="document.title=1">'
+pytestmark = pytest.mark.slow  # a browser, and a page of every table
 INSTALLED = ("chromium", "chromium-browser", "google-chrome")  # by Debian, Alpine, Google
 FACTS = [("model", [HOSTILE]), ("the command", ["ropewalk run --model reference"])]
 SIZE, OPENED = 3e6, 2.0  # bytes and seconds, of the largest sweep that is promised

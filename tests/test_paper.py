@@ -47,6 +47,7 @@ def names(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.legends[0].get_texts()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "report", [curves, passkey_map, paired_differences, short_long, agreement],
     ids=lambda report: report.__name__.rpartition(".")[2],
@@ -62,6 +63,7 @@ def test_a_figure_fits_a_column(report: Any) -> None:
         assert axes.xaxis.label.get_size() in (SIZE, SIZE - 1, mpl.rcParams["font.size"])
 
 
+@pytest.mark.slow
 def test_only_some_methods_are_drawn_in_their_order_and_under_other_names() -> None:
     """A name stands for those that coincide with it too; the colour is the one asked for."""
     asked = Paper(only=("yarn", "dynamic_ntk", "none"), names={"yarn": "YaRN", "ntk": "NTK"},
@@ -72,6 +74,7 @@ def test_only_some_methods_are_drawn_in_their_order_and_under_other_names() -> N
     assert to_hex(line.get_color()) == "#aa3377"
 
 
+@pytest.mark.slow
 def test_an_order_draws_all() -> None:
     """Methods that the order does not name follow in that of the sweep."""
     drawn = made(curves, Paper(order=("mine", "yarn")))
@@ -86,6 +89,7 @@ def test_of_more_methods_than_a_figure_carries_the_caption_states_the_rule() -> 
     assert "grey: " in note
 
 
+@pytest.mark.slow
 def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path: Path) -> None:
     """Text is in the style's font, a name with a $ is no formula, and settings are as before."""
     (tmp_path / "mine.mplstyle").write_text("font.family: serif\ntext.usetex: True\n")
@@ -126,6 +130,7 @@ def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], wor
         paper(asked(tmp_path, flags), ["none", "yarn"])
 
 
+@pytest.mark.slow
 def test_a_figure_has_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In every format, whenever it is drawn."""
     monkeypatch.setattr(write, "FIGURES", (".png", ".svg", ".pdf"))
@@ -138,6 +143,7 @@ def test_a_figure_has_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.M
     assert len(one) == 3
 
 
+@pytest.mark.slow
 def test_the_flags_reach_the_figures(
     ropewalk: Ropewalk, many: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -44,6 +44,7 @@ def blind(question: Question) -> Answer:
     return Answer((5.0,) * n, (99,) * (n + 1))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     length=st.integers(330, 2000),
@@ -190,6 +191,7 @@ def test_a_lenient_score_stands_beside_the_strict_one() -> None:
     assert scores.words(scores.make(old)) == scores.words(scores.make(frame.drop(columns="found")))
 
 
+@pytest.mark.slow
 def test_a_chat_model_is_told_to_be_asked_in_raw_text(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +244,7 @@ def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
     return out[0, len(prompt) :].tolist()
 
 
+@pytest.mark.slow
 def test_the_reference_checkpoint_says_what_it_is_scored_for() -> None:
     """On the trained model hits and misses, in the window and past it, are those of generate."""
     from harness.model.checkpoint import open_checkpoint

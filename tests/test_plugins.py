@@ -145,8 +145,11 @@ def test_a_users_file_is_a_plugin_labelled_by_its_stem(write: Write) -> None:
     assert torch.equal(resolve(plugin, rope, 128).inv_freq, rope.inv_freq() / 4)
 
 
-def test_the_digest_of_a_users_file_follows_its_text(write: Write) -> None:
-    """An edited file is another method, so that its samples are measured again."""
+def test_the_digest_of_a_users_file_follows_its_text(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An edited file is another method, even within a second and where Python keeps bytecode."""
+    monkeypatch.setattr("sys.dont_write_bytecode", False)
     first = load("method", str(write(MINE)))
     second = load("method", str(write(MINE.replace("2.0", "3.0"))))
     assert first.digest != second.digest

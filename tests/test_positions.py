@@ -60,6 +60,7 @@ def test_the_runs_add_up_to_the_whole_loss(nll: list[float]) -> None:
     assert total == pytest.approx(math.fsum(nll), abs=1e-4 * len(nll))
 
 
+@pytest.mark.slow
 def test_a_measured_sample_has_its_losses(tiny: Path, docs: Path, tmp_path: Path) -> None:
     """Through the engine, the store and the frame: the runs of a window give its value."""
     run = run_sweep(tiny, docs, tmp_path / "run", "--task", "perplexity:protocol=prefix")
@@ -148,6 +149,7 @@ def test_a_method_lost_at_the_longest_length_is_not_shown_at_a_shorter_one() -> 
         short_long.make(sweep(lengths=(512,)))
 
 
+@pytest.mark.slow
 def test_bands_of_many_methods_are_left_out_and_the_note_says_so() -> None:
     """Eight bands can be told apart, twelve are one grey; the intervals are in the table."""
     few, many = curves.make(sweep()), curves.make(sweep(scalings=TWELVE))

@@ -117,6 +117,7 @@ def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "afmoe"])
 def test_sixteen_bits_are_no_reason_to_refuse(family: str) -> None:
     """A model that is exact in float32 is taken in bfloat16, mixtures that change a route too."""

@@ -158,6 +158,7 @@ passages = st.lists(
 ).map(lambda texts: [Passage(str(i), t, tuple(range(len(t) + 1))) for i, t in enumerate(texts)])
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(passages, st.integers(2, 20), st.integers(1, 19), st.booleans())
 def test_press_and_disjoint_score_every_token_once(

@@ -41,6 +41,7 @@ def table(run: Path) -> pd.DataFrame:
     return cells(make_frame([run]))[COLUMNS]
 
 
+@pytest.mark.slow
 def test_a_card_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
     """Every score, interval, n and status of the metadata is that of the table, to the last bit.
 
@@ -107,6 +108,7 @@ def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ro
     pd.testing.assert_frame_equal(read[COLUMNS], table(small), check_dtype=False, check_exact=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", TARGETS)
 def test_nothing_of_machine_or_user_is_published(
     small: Path, tmp_path: Path, ropewalk: Ropewalk, to: str

@@ -71,6 +71,7 @@ def test_a_loaded_model_runs_under_a_rotation_and_is_restored(loaded: tuple[Any,
         pass
 
 
+@pytest.mark.slow
 def test_a_loaded_model_gives_the_samples_of_its_folder(
     loaded: tuple[Any, Any], tiny: Path, docs: Path, tmp_path: Path
 ) -> None:

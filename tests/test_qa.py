@@ -115,6 +115,7 @@ def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_pa
         assert read(given) == read(files[name])
 
 
+@pytest.mark.slow
 @BOTH
 def test_every_prompt_is_exact_and_shared(source: Source, files: dict[str, str], name: str) -> None:
     """To the token at any length, with the question's own paragraphs whole; the last may be cut."""
@@ -143,6 +144,7 @@ def test_any_answer_counts(source: Source, said: str, value: float) -> None:
         assert task.grade(asked, Answer((0.1,), (5,), said), source).value == value
 
 
+@pytest.mark.slow
 def test_ruler_has_thirteen_parts_with_the_data(source: Source, files: dict[str, str]) -> None:
     """Eleven without, and any of the two that is given; the record says what was read."""
     given = {"squad": files["qa_1"], "hotpotqa": files["qa_2"]}
@@ -177,6 +179,7 @@ def test_what_cannot_be_asked_is_refused_when_planned(
     assert "Traceback" not in sentence
 
 
+@pytest.mark.slow
 def test_a_run_of_qa_is_recorded(
     tiny: Path, files: dict[str, str], tmp_path: Path, ropewalk: Ropewalk
 ) -> None:

@@ -145,6 +145,7 @@ def test_a_budget_sets_the_worst_aside_and_says_so() -> None:
     assert affordable(standing, far, np.inf, 0, RULES) == standing
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("documents", "lead"), [(3, 0.0), (23, 0.0), (50, 0.01)])
 def test_a_wrong_winner_is_rare(shape: str, documents: int, lead: float) -> None:
@@ -162,6 +163,7 @@ def test_the_best_is_kept_where_methods_fail_on_rare_documents(shape: str, docum
     assert found.wrong == found.lost == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_two_percent_is_found(shape: str) -> None:
     """One of 25 that leads by 2 % wins on 50 documents, where methods differ by 1.4 % on each."""

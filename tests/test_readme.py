@@ -56,6 +56,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_the_python_of_the_readme_runs(place: Path) -> None:
     """The example measures a loaded model with a function as a method, and gives a figure."""
     names: dict[str, object] = {}

@@ -38,6 +38,7 @@ def recommend(
     return call
 
 
+@pytest.mark.slow
 def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     recommend: Callable[..., Outcome], tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     assert "reproduced" in again.out
 
 
+@pytest.mark.slow
 def test_a_race_goes_on_where_it_stopped(
     recommend: Callable[..., Outcome], tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
@@ -120,6 +122,7 @@ def test_a_dry_run_measures_nothing(recommend: Callable[..., Outcome], tmp_path:
     assert not (tmp_path / "race" / SAMPLES).exists()
 
 
+@pytest.mark.slow
 def test_a_method_without_a_number_is_left_out(
     ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:

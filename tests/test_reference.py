@@ -43,6 +43,7 @@ def frame() -> pd.DataFrame:
     return make_frame([RUN])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("scaling", "length"), GOLDEN)
 @pytest.mark.parametrize("task", ["perplexity", "passkey"])
 def test_a_golden_slice_agrees_with_the_committed_run(

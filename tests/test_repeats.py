@@ -23,6 +23,7 @@ def run(model: Path, docs: Path, out: Path, task: str, *more: str) -> Path:
     return out
 
 
+@pytest.mark.slow
 def test_equal_windows_of_a_document_all_count(tiny: Path, tmp_path: Path) -> None:
     """A refrain of 32 tokens under windows 32 apart: the score is that of the plain loop.
 
@@ -48,6 +49,7 @@ def test_equal_windows_of_a_document_all_count(tiny: Path, tmp_path: Path) -> No
     assert frame["score"].iloc[0] == pytest.approx(math.exp(nll / len(tokens)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_documents_that_begin_alike_are_each_a_document(tiny: Path, tmp_path: Path) -> None:
     """Three texts that differ after the window are three, with an interval; again costs nothing."""
     (tmp_path / "docs").mkdir()

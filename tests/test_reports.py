@@ -72,6 +72,7 @@ def note(figure: Figure) -> str:
                 lengths=(256, 2048),
             ),
             id="two-models-of-twelve-methods",
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             FRAME[(FRAME["task"] == PERPLEXITY) & (FRAME["length"] > 512)], id="perplexity"
@@ -87,7 +88,7 @@ def test_make_returns_a_table_or_a_figure_or_says_why_not(name: str, frame: pd.D
     except ValueError as error:
         made = str(error)
     assert isinstance(made, pd.DataFrame | Figure) or len(made) > 20
-    if isinstance(made, Figure):
+    if isinstance(made, Figure) and frame["model"].nunique() > 1:  # the fullest
         made.draw_without_rendering()
     pd.testing.assert_frame_equal(frame, before)
 
@@ -115,23 +116,13 @@ def test_reports_need_no_harness(path: Path) -> None:
             assert not name.startswith("harness") or name.startswith(ROOMS)
 
 
+@pytest.mark.slow
 def test_figures_leave_no_trace() -> None:
     """Settings of the notebook are as they were, and no figure is kept alive by pyplot."""
     before = dict(mpl.rcParams)
     curves.make(FRAME).savefig(io.BytesIO())
     passkey_map.make(FRAME).savefig(io.BytesIO())
     assert dict(mpl.rcParams) == before
-
-
-def test_equal_frames_make_equal_files() -> None:
-    """With the settings for saving and no date, a figure drawn twice is the same file."""
-    files = []
-    for _ in range(2):
-        file = io.BytesIO()
-        with style.drawing():
-            curves.make(FRAME).savefig(file, format="svg", metadata={"Date": None})
-        files.append(file.getvalue())
-    assert files[0] == files[1]
 
 
 # Tables.
@@ -292,6 +283,7 @@ def test_ticks_are_the_measured_lengths() -> None:
     assert passkey.get_ylim()[1] > 1
 
 
+@pytest.mark.slow
 def test_the_trained_window_ends_at_the_trained_length() -> None:
     """Shade and line end where the model's own window does, measured there or not."""
     for trained_length in (256, 300, 4096):
@@ -343,6 +335,7 @@ def test_the_map_holds_the_share_of_keys_found() -> None:
     assert [text.get_text() for text in axes.texts] == [f"{100 * x:.0f}" for x in expected.flat]
 
 
+@pytest.mark.slow
 def test_the_map_of_one_model_names_it() -> None:
     """Titles have only what differs between maps; the note has the rest."""
     assert note(passkey_map.make(FRAME)).startswith("toy-7m, passkey:trials=4. Trials per cell: ")
@@ -353,6 +346,7 @@ def test_maps_of_coinciding_scalings_are_one() -> None:
     assert list(maps(passkey_map.make(FRAME))) == ["none", "pi", MERGED, "yarn", "mine"]
 
 
+@pytest.mark.slow
 def test_the_line_stands_between_trained_and_longer() -> None:
     """The line follows the last column inside the window, at the edge if none is."""
     for trained_length, place in ((256, 0.5), (300, 0.5), (1024, 2.5), (100, -0.5), (9999, 3.5)):
@@ -361,6 +355,7 @@ def test_the_line_stands_between_trained_and_longer() -> None:
         assert [list(np.asarray(mark.get_xdata())) for mark in marks] == [[place, place]] * 2
 
 
+@pytest.mark.slow
 def test_a_missing_cell_keeps_its_column() -> None:
     """A cell out of memory has no depths; its column stays, without numbers, over the hatching."""
     here = cell(FRAME, "pi", PASSKEY, 2048)

@@ -55,6 +55,7 @@ def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source: Source, pre
         assert depths == sorted(depths)  # type: ignore[type-var]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("length", [3000, 3001])
 def test_every_prompt_is_exact_and_the_same_again(
@@ -212,6 +213,7 @@ def test_several_answers_are_scored_by_their_share(source: Source) -> None:
     assert 0.19 < found.low < 0.75 < found.high < 1
 
 
+@pytest.mark.slow
 def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint, Any]) -> None:
     """The same prompts of a trained model: a text begins with the value where argmax scores 1."""
     opened, model = reference

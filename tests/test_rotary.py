@@ -47,6 +47,7 @@ def logits(model: Any) -> torch.Tensor:
     return model(input_ids=TOKENS, use_cache=False).logits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", NATIVE)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_patched_model_is_the_librarys_own_scaled_model(family: str, kind: str) -> None:
@@ -169,6 +170,7 @@ def test_what_has_no_rotary_embedding_is_refused_by_name() -> None:
         rotary_name(GPT2LMHeadModel(gpt2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("kind", ["default", *NATIVE])
 def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kind: str) -> None:

@@ -96,6 +96,7 @@ def angle_error(frequencies: Frequencies, *positions: int) -> float:
     return sum(2.0 ** (math.floor(math.log2(angle)) - 24) for angle in angles)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
 def test_a_rotation_keeps_the_norm(family: str, method: str) -> None:
@@ -112,6 +113,7 @@ def test_a_rotation_keeps_the_norm(family: str, method: str) -> None:
         hold()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
 def test_a_score_depends_on_the_difference_of_positions(family: str, method: str) -> None:

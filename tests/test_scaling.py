@@ -114,6 +114,7 @@ def test_the_methods_of_this_file_are_discovered() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=25)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
@@ -131,6 +132,7 @@ def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: floa
     assert result.attention_factor > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=25)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
@@ -159,6 +161,7 @@ def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
     assert findings["inside the window"].verdict == ("passed" if plain else "note")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SCALED)
 @settings(max_examples=25)
 @given(rope=ropes(), share=st.floats(0.0, 1.0))
@@ -170,6 +173,7 @@ def test_inside_the_window_all_methods_are_plain(name: str, rope: Rope, share: f
     assert _same(METHODS[name](rope, rope.trained_length), plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIXABLE)
 @settings(max_examples=25)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
@@ -179,6 +183,7 @@ def test_factor_one_is_plain(name: str, rope: Rope, windows: float) -> None:
     assert _same(METHODS[name](rope, length, factor=1.0), none.frequencies(rope, length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIXABLE)
 @settings(max_examples=25)
 @given(rope=ropes(), windows=st.integers(1, 64), length=st.integers(1, 10**7))
@@ -190,6 +195,7 @@ def test_a_fixed_factor_ignores_the_length(
     assert _same(fixed, METHODS[name](rope, windows * rope.trained_length))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*FIXABLE} - {*BEYOND}))
 @settings(max_examples=25)
 @given(rope=ropes(), factor=st.floats(1.0, 64.0))

@@ -222,6 +222,7 @@ def test_giraffe_truncated_is_its_three_pieces() -> None:
         near(giraffe_truncated.frequencies(rope, 1), wanted, rope)
 
 
+@pytest.mark.slow
 def test_resonance_rounds_every_wavelength_of_the_grid() -> None:
     """A wavelength is the nearest whole number; past 2^24 tokens float32 has no others."""
     for rope, factor in product(grid(), (1.0, 8.0)):

@@ -66,6 +66,7 @@ def test_linear_is_pi() -> None:
         assert _same(native.frequencies(rope, 1), theirs), rope
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [0.5, 1.0, 1.01, 7.3])
 def test_dynamic(windows: float) -> None:
     """Dynamic NTK has the bits of transformers' dynamic type on a fresh model, length an int."""
@@ -85,6 +86,7 @@ def test_dynamic_inside_a_model() -> None:
         torch.testing.assert_close(ours, inv_freq, rtol=4e-6, atol=0)
 
 
+@pytest.mark.slow
 def test_yarn() -> None:
     """YaRN has the bits of transformers' yarn type, attention factor included."""
     for rope in _grid("yarn"):
@@ -124,6 +126,7 @@ def test_yarn_in_a_tiny_window(window: int) -> None:
         assert _same(native.frequencies(rope, 1), _theirs(rope)), rope
 
 
+@pytest.mark.slow
 def test_llama3() -> None:
     """Llama 3's scaling has the bits of transformers' llama3 type."""
     for rope in _grid("llama3", **LLAMA3_BOUNDS):
@@ -157,6 +160,7 @@ def test_factor_one_is_within_one_rounding(kind: str) -> None:
     assert differ > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["linear", "dynamic", "yarn", "llama3", "longrope"])
 def test_partial_rotary(kind: str) -> None:
     """Where only a share of a head is rotated, the rotated channels count, bit for bit."""
@@ -178,6 +182,7 @@ def _lists(rotary_dim: int) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [0.5, 1.0, 1.01, 7.3])
 def test_longrope(windows: float) -> None:
     """LongRoPE has the bits of transformers' longrope type, short list, long list and factor."""

@@ -56,6 +56,7 @@ def by_hand(model: Any, question: Question, factor: float = 2.0) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_what_the_library_serves(family: str) -> None:
     """Every loss is that of a fresh model with the type in its config, prefilled and stepped."""

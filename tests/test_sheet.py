@@ -152,6 +152,7 @@ def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
     assert flag.model == "own/three"
 
 
+@pytest.mark.slow
 def test_several_models_are_measured_and_reported_together(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,6 +175,7 @@ def test_several_models_are_measured_and_reported_together(
     assert capsys.readouterr().out.count("Complete: nothing to measure") == 2
 
 
+@pytest.mark.slow
 def test_a_refused_model_costs_the_others_nothing(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -205,6 +207,7 @@ def test_two_models_of_one_name_are_refused(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_task_may_have_documents_of_its_own(
     tiny: Path, docs: Path, tmp_path: Path, sheet: Callable[[str], Path]
 ) -> None:
@@ -295,6 +298,7 @@ def test_a_carried_sweep_can_be_planned(name: str) -> None:
         assert spec.lengths(4096)
 
 
+@pytest.mark.slow
 def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

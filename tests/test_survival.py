@@ -94,6 +94,7 @@ def test_kills_at_random_moments_change_no_bit(
 class TestDisk:
     """A disk that takes no more ends the run in one sentence, and loses nothing."""
 
+    @pytest.mark.slow
     def test_a_disk_that_fills_up_keeps_what_was_measured(
         self,
         many: Path,
@@ -254,6 +255,7 @@ class TestScreen:
         )  # fmt: skip
         return done.returncode, done.stderr
 
+    @pytest.mark.slow
     @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
     def test_a_log_on_a_full_disk(self) -> None:
         """Stdout that takes nothing is a sentence; stderr that takes nothing is silence."""
@@ -265,6 +267,7 @@ class TestScreen:
         """What it did not read was not completed, and that is no mishap to be told."""
         assert self.ended("list | true") == (130, "")
 
+    @pytest.mark.slow
     def test_a_terminal_that_lacks_a_letter(self, many: Path, tmp_path: Path) -> None:
         """Tables are shown with what there is; the files have every letter."""
         words = ["report", str(many), "--report", "scores", "--out", str(tmp_path)]

@@ -64,6 +64,7 @@ def test_a_table_that_fits_is_one() -> None:
     assert all(part.columns[0].header == "scaling" for part in parts)
 
 
+@pytest.mark.slow
 def test_the_verdict_stands_before_the_tables(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: Console
 ) -> None:
@@ -85,6 +86,7 @@ def test_a_title_names_a_metric_once() -> None:
     assert heading("passkey", "accuracy", "m") == "passkey, accuracy [95 % interval], m"
 
 
+@pytest.mark.slow
 def test_every_model_has_its_sentences_with_its_tables(tmp_path: Path) -> None:
     """In LaTeX and Markdown the words of a model stand with its own tables."""
     write_reports(sweep(models=("m-one", "m-two")), tmp_path, ["best"])
@@ -121,6 +123,7 @@ def test_latex_tables_fit_a_column_or_a_page() -> None:
     assert latex(pd.DataFrame({"a": ["x"] * 100}), "t.").count(r"\begin{table}") == 3
 
 
+@pytest.mark.slow
 def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
     """A method may be called anything: in its sentence it stays the code it is set in."""
     evil = "a`<img src=x>"

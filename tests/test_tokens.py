@@ -59,6 +59,7 @@ def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], sa
     assert (in_order(first) < in_order(second)) == (first < second)
 
 
+@pytest.mark.slow
 def test_windows_hold_no_copy_of_the_text() -> None:
     """2500 windows of a thousand tokens, planned and entered in the gather: no 2.5 million tokens.
 

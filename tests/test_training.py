@@ -125,6 +125,7 @@ def test_the_models_of_the_laboratory_are_trained_alike(
         train_encodings.main(encodings=["rop"], out=tmp_path / "new")
 
 
+@pytest.mark.slow
 def test_minutes_become_steps(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -115,6 +115,7 @@ class TestNoCode:
             list(documents.open_documents(f"{folder}:split=train,count=1").read())
         assert not marker.exists()
 
+    @pytest.mark.slow
     def test_a_record_runs_no_code(
         self, measured: Path, marker: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -130,6 +131,7 @@ class TestNoCode:
             assert "whose code runs only when named: add --task" in capsys.readouterr().err
         assert not marker.exists()
 
+    @pytest.mark.slow
     def test_a_task_of_ones_own_is_reported_when_it_is_named(
         self, tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -192,6 +194,7 @@ for ask in asked:
         assert done.returncode == 0, done.stderr
         assert done.stdout.count("cannot be read") == (2 if when == "early" else 1)
 
+    @pytest.mark.slow
     def test_it_is_a_flag_and_a_setting(
         self, measured: Path, tiny: Path, docs: Path, tmp_path: Path
     ) -> None:
@@ -243,6 +246,7 @@ class TestNames:
         assert "](http" not in table.replace("\\](http", "")
         assert (run / "reports" / "curves.png").exists()
 
+    @pytest.mark.slow
     def test_names_are_no_places(self, tiny: Path, docs: Path, tmp_path: Path) -> None:
         """A model called .. or . is swept into a folder of its own name below --out."""
         inner = shutil.copytree(tiny, tmp_path / "models" / "inner")
@@ -297,6 +301,7 @@ def answered(ask: Callable[[], object]) -> str | None:
 class TestFuzz:
     """Whatever a file holds, the answer is a sentence."""
 
+    @pytest.mark.slow
     @fuzzing
     @given(st.dictionaries(st.sampled_from(sorted(Spec.model_fields)), junk, max_size=4))
     def test_flags_of_any_value(self, flags: dict[str, Any]) -> None:
@@ -322,6 +327,7 @@ class TestFuzz:
         assert refused is None or "\n" not in refused
         assert refused is None or refused.startswith((f"{file}", f"sweep file {file}"))
 
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "content",
         [
@@ -356,6 +362,7 @@ class TestFuzz:
         monkeypatch.setattr(embedded, "held_out", lambda: iter([("a", "text")]))
         answered(lambda: list(documents.open_documents(name).read()))
 
+    @pytest.mark.slow
     @settings(fuzzing, max_examples=60)
     @given(seed=st.integers(0, 2**32), value=junk)
     def test_records_with_anything_in_them(
@@ -418,6 +425,7 @@ class TestFuzz:
         assert call("run", *words, "--dry-run") == 2
         assert "ropewalk: the config of " in capsys.readouterr().err
 
+    @pytest.mark.slow
     @fuzzing
     @given(content=st.binary(max_size=40) | junk.map(lambda value: json.dumps(value).encode()))
     @pytest.mark.parametrize("name", ["run.json", "samples.jsonl"])

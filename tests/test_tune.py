@@ -47,6 +47,7 @@ def plan_of(tiny: Path, docs: Path, task: str) -> Plan:
     return make_plan(parse(None, given))
 
 
+@pytest.mark.slow
 def test_a_search_is_a_run_whose_found_method_scaling_reads(
     tune: Tune, ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
@@ -76,6 +77,7 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     assert math.fsum(losses) == pytest.approx(found["search"] + 2 * found["held_out"])
 
 
+@pytest.mark.slow
 def test_a_search_that_was_interrupted_is_the_same(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,6 +104,7 @@ def test_a_search_that_was_interrupted_is_the_same(
     assert read_run(torn)["methods"] == read_run(whole)["methods"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", ["spline:knots=4", "channels"])
 def test_free_factors_are_found(tune: Tune, given: str, tmp_path: Path) -> None:
     """The found file is a table of LongRoPE's factors, one a channel, that a server reads too."""

@@ -40,6 +40,7 @@ def statuses() -> dict[str, str]:
     return dict(zip(table["task"].str.partition(":")[0], table["status"], strict=True))
 
 
+@pytest.mark.slow
 def test_a_method_that_exits_fails_its_cells_alone(run: Callable[..., Any]) -> None:
     """sys.exit in a user's method ends no sweep, and its exit status is not the sweep's."""
     Path("mine.py").write_text(
@@ -101,6 +102,7 @@ def test_a_grade_that_no_record_can_hold_fails_its_samples_alone(
 ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
@@ -138,6 +140,7 @@ def test_a_task_that_no_record_can_hold_is_refused(
     assert message in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "message"),
     [

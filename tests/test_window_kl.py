@@ -45,6 +45,7 @@ def logs(model: Any) -> torch.Tensor:
     return logits.double().log_softmax(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_it_is_the_naive_divergence(family: str, name: str) -> None:
@@ -107,6 +108,7 @@ def words(tiny: Path, docs: Path) -> list[object]:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_run_measures_it_inside_the_window(
     words: list[object], tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
@@ -148,6 +150,7 @@ def test_only_lengths_beyond_the_window_are_refused(
     assert "no length is inside the trained window" in " ".join(ended.err.split())
 
 
+@pytest.mark.slow
 def test_an_infinite_divergence_is_a_status(
     words: list[object], tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
