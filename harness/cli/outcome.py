@@ -56,7 +56,7 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
     beyond = [row for row in model["lengths"] if row["beyond"]] or model["lengths"]
     for row in beyond[-MOST_LENGTHS:]:
         where = f"At {row['relative'].replace('×', 'x')} ({row['length']:,} tokens){named}"
-        every = f", best or tied on every task: {row['names'] or 'none'}"
+        every = f", best or tied on every task: {row['names'] or 'no single method'}"
         console.print(f"{where}{every if len(model['tasks']) > 1 else ':'}", style="bold")
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):
             if cell is not None:

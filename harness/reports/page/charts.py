@@ -53,6 +53,8 @@ def losses(table: pd.DataFrame, drawn: Sequence[Drawn]) -> list[Spec]:
         y["scale"] = {"domain": [float(rows["score"].min()), float(rows["score"].max())]}
         told = [*_told("position", NUMBER), _plain("documents")]
         spec = _spec(rows, drawn, x, y, told, size=14)
+        if len(drawn) > MOST_BANDS:  # marks at every position would hide the lines
+            spec["layer"] = [part for part in spec["layer"] if "shape" not in part["encoding"]]
         lengths = sorted(map(int, rows["length"].unique()))
         spec["params"].append({"name": "length", "value": lengths[-1]})
         spec["transform"].append({"filter": "datum.length === length"})
@@ -97,7 +99,8 @@ def _lengths(rows: pd.DataFrame) -> Spec:
         "field": "length", "type": "quantitative", "title": "Context length (tokens, windows)",
         "scale": {"type": "log", "base": 2, "domain": [min(ends), max(ends)], "nice": False,
                   "padding": 14},
-        "axis": {"values": list(names), "labelExpr": f"{chosen} : ''", "grid": False},
+        "axis": {"values": list(names), "labelExpr": f"{chosen} : ''", "grid": False,
+                 "labelOverlap": "greedy", "labelSeparation": 8},
     }  # fmt: skip
 
 

@@ -2,9 +2,9 @@
 // Charts: Vega-Lite draws what content.charts describes; the switches choose the methods in all of them.
 
 const SVG = "http://www.w3.org/2000/svg";
-const methods = new Map(content.methods.map((method) => [method.scaling, method]));
-const names = new Map(content.methods.map((method) => [method.name, method]));
-const on = new Set(names.keys());
+const methods = new Map(); // by their name in tables
+const names = new Map(); // by their name in charts
+const on = new Set();
 const views = [];
 const options = {
   mode: "vega-lite", renderer: "svg", ast: true, // no eval: the page's policy forbids it
@@ -65,7 +65,7 @@ function point(name) {
 /** Show in every chart and map the methods that are switched on. */
 function show() {
   for (const view of views) view.signal("shown", [...on]).runAsync();
-  for (const map of document.querySelectorAll(".grid")) map.hidden = !on.has(map.caption.textContent);
+  for (const map of document.querySelectorAll(".grid")) map.parentNode.hidden = !on.has(map.caption.textContent);
 }
 
 /** Return a method's line and mark, as the charts draw them. */
@@ -115,7 +115,7 @@ function switches() {
     document.getElementById("all").append(button, " ");
   };
   choose("all", () => true);
-  choose("none", () => false);
+  choose("clear", () => false);
   if (content.methods.some((method) => !method.own)) choose("the best, in colour", (method) => method.own);
 }
 
@@ -134,7 +134,10 @@ function maps() {
     const every = [...byName.values()].flat();
     const of = (field) => [...new Set(every.map((row) => row[field]))].sort((one, other) => one - other);
     place.append(make("h3", { textContent: group }));
-    for (const [name, rows] of byName) place.append(grid(name, rows, of("length"), of("depth")));
+    for (const [name, rows] of byName) {
+      const map = grid(name, rows, of("length"), of("depth"));
+      place.append(make("div", { className: "scroll", tabIndex: 0, role: "region", ariaLabel: `${group}, ${name}` }, map));
+    }
   }
 }
 
@@ -166,6 +169,13 @@ function grid(name, rows, lengths, depths) {
 
 /** Draw everything, one chart after the other, so that the page can be read meanwhile. */
 async function start() {
+  content = await unpacked();
+  for (const method of content.methods) {
+    methods.set(method.scaling, method);
+    names.set(method.name, method);
+    on.add(method.name);
+  }
+  tables();
   switches();
   if (content.sources.depths) maps();
   // A chart is as wide as its place, so all places are made before any is drawn.

@@ -3,8 +3,15 @@
 
 const MOST_ROWS = 1000; // shown at once; the filter and the file reach the rest
 
-const content = JSON.parse(document.getElementById("content").textContent);
+let content; // tables, methods and charts: read by start()
 const known = new Map();
+
+/** Return what the page holds, which is JSON, compressed by gzip. */
+async function unpacked() {
+  const bytes = Uint8Array.from(atob(document.getElementById("content").textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return JSON.parse(await new Response(stream).text());
+}
 
 /** Make an element with text, which is never markup. */
 function make(tag, settings = {}, ...children) {
@@ -122,7 +129,10 @@ function whenOpened(details, fill) {
   details.addEventListener("toggle", fill, { once: true });
 }
 
-for (const place of document.querySelectorAll("[data-table]")) showTable(place, place.dataset.table);
-for (const place of document.querySelectorAll("[data-lazy]")) {
-  whenOpened(place, () => showTable(place, place.dataset.lazy));
+/** Fill the places of tables, those that are closed when they are opened. */
+function tables() {
+  for (const place of document.querySelectorAll("[data-table]")) showTable(place, place.dataset.table);
+  for (const place of document.querySelectorAll("[data-lazy]")) {
+    whenOpened(place, () => showTable(place, place.dataset.lazy));
+  }
 }

@@ -56,7 +56,7 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
 def _lead(row: dict[str, Any]) -> str:
     """Say by how much the best leads, or from which methods it is not distinguished."""
     if row["runner_up"] is None:
-        return ""
+        return "" if row["same"] else "the only method"
     if row["difference"] is None:
         return f"before {row['runner_up']}; the two cannot be compared sample by sample"
     if row["tied"] is not None:
