@@ -269,6 +269,7 @@ def test_the_command_prints_config_distance_and_line(tiny: Path, ropewalk: Ropew
     assert "all of 8 frequencies are the bits that were measured" in done.out
     override = done.out.partition("--hf-overrides '")[2].partition("'")[0]
     assert json.loads(override)["rope_parameters"]["rope_theta"] == 10_000.0
+    assert "--scaling yarn:factor=4 --length 256 --server http://127.0.0.1:8000" in done.out
 
 
 def test_one_base_is_found_from_its_frequencies() -> None:

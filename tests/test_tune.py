@@ -57,7 +57,7 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     assert done.status == 0, done.err
     for told in ("Searching yarn: factor=1..8 (log), beta_fast=4..128 (log), beta_slow=0.1..4",
                  "9 trials and 3 closed-form methods (pi, ntk, yarn) at 128 tokens",
-                 "on 1 documents; 2 are held out", "Cost: about "):  # fmt: skip
+                 "on 1 document; 2 held out", "Cost: about "):  # fmt: skip
         assert told in done.err
     for told in ("is the best of 9 points", "The gap between the two is", "too few for an interval",
                  "Next, the price inside the window: ropewalk run", "ropewalk export"):  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,8 @@ from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, Switch, err, screen
 from harness.cli.one_model import read_spec
+
+PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 
 
 def export(
@@ -49,4 +52,10 @@ def export(
     with err.status("Writing"):
         place = write(found, out, spec.revision, copy=copy) if out else None
     screen.print(found.text(str(place) if place else None), soft_wrap=True)
+    if (port := PORTS.get(to)) is not None:
+        asked_again = shlex.join(["--scaling", scaling, "--length", str(found.asked.length)])
+        line = (
+            f"ropewalk doctor {shlex.quote(model)} {asked_again} --server http://127.0.0.1:{port}"
+        )
+        screen.print(f"Compare its losses while it runs: {line}", soft_wrap=True)
     return COMPLETE

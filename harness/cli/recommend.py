@@ -138,6 +138,7 @@ def _plan(spec: Spec, checkpoint: Checkpoint, *, chosen: bool) -> Plan:
 def _before(race: Race, ray: Cluster | None) -> None:
     """Say what the race may cost, before the first sample."""
     from harness.cli.models import machine_of
+    from harness.reports.writing.sentences import counted
     from harness.runs.store import measured
     from harness.sweep.pace import before, duration
 
@@ -147,9 +148,9 @@ def _before(race: Race, ray: Cluster | None) -> None:
     rounds, count = race.rules.rounds, len(race.alike)
     about = "" if left is None else f", about {duration(left)} here"
     say(
-        f"{count} candidates at {race.target:,} tokens on {rounds[-1]} documents; the first round "
-        f"is {rounds[0]} of them, {count * rounds[0]} forwards{about}. Budget: {race.budget}; "
-        f"measuring everything takes {race.grid:,} forwards."
+        f"{count} candidates at {race.target:,} tokens on {counted(rounds[-1], 'documents')}; the "
+        f"first round is {rounds[0]} of them, {count * rounds[0]} forwards{about}. Budget: "
+        f"{race.budget}; measuring everything takes {race.grid:,} forwards."
     )
 
 

@@ -19,6 +19,7 @@ from harness.cli.settings import MODEL, with_settings
 from harness.cluster.connect import connected
 from harness.cluster.workers import Cluster
 from harness.errors import UserError
+from harness.reports.writing.sentences import counted
 from harness.runs.write import grids
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before, duration
@@ -122,8 +123,8 @@ def _announce(tuning: Tuning, space: Space, trials: int, machine: str) -> None:
     for sentence in (
         f"Searching {space.told}.",
         f"{trials} trials and {closed} at {tuning.length:,} tokens, by the loss of the "
-        f"{tuning.kind} of {plan.tasks[0].label}, on {len(split.search)} {units}; "
-        f"{len(split.held)} are held out.",
+        f"{tuning.kind} of {plan.tasks[0].label}, on {counted(len(split.search), units)}; "
+        f"{len(split.held)} held out.",
         f"Cost: about {tokens:,} tokens{time}. Run folder: {tuning.folder}.",
     ):
         err.print(sentence, soft_wrap=True)

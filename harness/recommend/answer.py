@@ -21,7 +21,7 @@ from harness.recommend.race import (
 )
 from harness.recommend.run import Race
 from harness.reports.stats.paired import ENOUGH, of_means
-from harness.reports.writing.sentences import listed, signed
+from harness.reports.writing.sentences import counted, listed, signed
 from harness.sweep.pace import duration
 from scaling._bands import Bands
 from tasks._intervals import LEAST, ratio
@@ -140,7 +140,7 @@ def _choice(race: Race, standing: Standing, made: pd.DataFrame) -> str:
     row = made.iloc[0]
     around = "" if pd.isna(row["low"]) else f" [{row['low']:.3g}, {row['high']:.3g}]"
     at = f"{race.target:,} tokens ({row['perplexity']:.3g}{around})"
-    count, documents = standing.everyone, f"{standing.documents} documents"
+    count, documents = standing.everyone, counted(standing.documents, "documents")
     leader = f"`{standing.leader}`"
     if standing.sole:
         return (

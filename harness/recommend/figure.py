@@ -28,8 +28,12 @@ NOTE = (
     "Left: perplexity above that of the first row, on the documents that both were measured on (at "
     "the right: how many); right: perplexity inside the window above the plain model's, where it "
     "was measured; the line is the tolerance of {tolerance:.3g} %. Bars: 95 % intervals of each "
-    "difference alone; the race corrects for all candidates and rounds. Scales are logarithmic "
-    "beyond {linear} %."
+    "difference alone; the race corrects for all candidates and rounds, and allows for failures not "
+    "yet seen. Scales are logarithmic beyond {linear} %."
+)
+FOLLOWS = (
+    " †: it changes with the length of the input; its price is that of its form inside the window, "
+    "not of that at the target, which a server keeps."
 )
 LINEAR = 10  # percent: the scale is linear up to it
 
@@ -41,7 +45,11 @@ def draw(made: pd.DataFrame, *, model: str, lengths: tuple[int, int], tolerance:
     _panel(far, rows, "worse")
     _panel(near, rows, "price")
     near.axvline(100 * tolerance, color="black", linewidth=0.8)
-    names = [folded(name, 2.2, SIZE - 1) for name in rows["scaling"]]
+    follows = rows["follows"].eq(True)
+    names = [
+        folded(f"{name} †" if marked else name, 2.2, SIZE - 1)
+        for name, marked in zip(rows["scaling"], follows, strict=True)
+    ]
     far.set_yticks(range(len(rows)), names)
     near.set_yticks(range(len(rows)), [""] * len(rows))
     for place, count in enumerate(rows["documents"]):
@@ -54,7 +62,8 @@ def draw(made: pd.DataFrame, *, model: str, lengths: tuple[int, int], tolerance:
         Line2D([], [], marker="o", linestyle="", color=colour, markerfacecolor=face, markersize=5)
         for colour, face in map(_look, (SOLE, CLOSE, ""))
     ]
-    foot(figure, marks, texts, NOTE.format(tolerance=100 * tolerance, linear=LINEAR))
+    note = NOTE.format(tolerance=100 * tolerance, linear=LINEAR)
+    foot(figure, marks, texts, note + (FOLLOWS if follows.any() else ""))
     return figure
 
 

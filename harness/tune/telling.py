@@ -13,7 +13,7 @@ import pandas as pd
 
 from harness.replacing import replacing
 from harness.reports.stats.paired import Difference
-from harness.reports.writing.sentences import signed
+from harness.reports.writing.sentences import counted, signed
 from harness.reports.writing.tables import page
 from harness.tune.losses import difference, score
 from harness.tune.search import Trial
@@ -98,22 +98,21 @@ def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> li
     """Say what was found, whether it holds on held-out documents, and how much of it is lost."""
     first, best = table[0], table[1].scaling
     units = "trials" if tuning.kind == "answers" else "documents"
-    searched, held = len(tuning.split.search), len(tuning.split.held)
-    told = [
-        f"{found.method} is the best of {trials} points, number {found.number}, on {searched} "
-        f"{units}."
-    ]
+    searched, held = (
+        counted(len(half), units) for half in (tuning.split.search, tuning.split.held)
+    )
+    told = [f"{found.method} is the best of {trials} points, number {found.number}, on {searched}."]
     if first.on_held is None or first.on_search is None:
         return [*told, f"It or {best} has no number on all of them: nothing is compared."]
     gains = [apart.value for apart in (first.on_search, first.on_held)]
     low, high = first.on_held.interval()
     told.append(
         f"There its perplexity differs by {signed(gains[0])} from that of {best}, the best "
-        f"closed-form method; on the {held} {units} held out by {_apart(first.on_held)}. The gap "
+        f"closed-form method; on the {held} held out by {_apart(first.on_held)}. The gap "
         f"between the two is {100 * abs(gains[1] - gains[0]):.1f} percentage points."
     )
     if low is None or high is None:
-        told.append(f"{held} {units} are too few for an interval.")
+        told.append(f"Held out: {held}, too few for an interval.")
     elif high < 0:
         told.append(f"On what it has not seen, the search beats {best}.")
     elif low > 0:

@@ -89,6 +89,11 @@ def listed(names: Sequence[str], *, last: str = "and") -> str:
     return marked[0] if len(marked) == 1 else f"{', '.join(marked[:-1])} {last} {marked[-1]}"
 
 
+def counted(count: int, nouns: str) -> str:
+    """Return "1 document" or "3 documents"."""
+    return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
+
+
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with None for what is missing."""
     columns = [
