@@ -28,8 +28,8 @@ NOTE = (
     "Left: perplexity above that of the first row, on the documents that both were measured on (at "
     "the right: how many); right: perplexity inside the window above the plain model's, where it "
     "was measured; the line is the tolerance of {tolerance:.3g} %. Bars: 95 % intervals of each "
-    "difference alone; the race corrects for all candidates and rounds, and allows for failures not "
-    "yet seen. Scales are logarithmic beyond {linear} %."
+    "difference alone; the race corrects for all candidates and rounds, and allows for failures "
+    "not yet seen. Scales are logarithmic beyond {linear} %."
 )
 FOLLOWS = (
     " †: it changes with the length of the input; its price is that of its form inside the window, "
