@@ -9,6 +9,8 @@ from harness.reports import best, curves, differences, paired_differences
 from harness.reports.stats.checkpoints import alike, together
 from tests.frames import PERPLEXITY, sweep
 
+pytestmark = pytest.mark.slow
+
 
 def asked(frame: pd.DataFrame, *, other: str = "") -> pd.DataFrame:
     """Return a frame whose models were asked the same, but ``other`` that has other tokens."""
@@ -21,7 +23,6 @@ def asked(frame: pd.DataFrame, *, other: str = "") -> pd.DataFrame:
 FRAME = asked(sweep(models=("base", "tuned"), gone=("", 0)))
 
 
-@pytest.mark.slow
 def test_a_checkpoint_is_compared_method_by_method() -> None:
     """On the same documents, corrected for the pairs of all methods of both; less the first."""
     table = differences.make(FRAME)
@@ -43,7 +44,6 @@ def test_a_checkpoint_is_compared_method_by_method() -> None:
     assert any("against `base`, 24 comparisons" in told for told in differences.words(table))
 
 
-@pytest.mark.slow
 def test_the_best_is_chosen_among_the_methods_of_all() -> None:
     """A row of both together, with verdicts that are those of the differences."""
     table = best.make(FRAME)
@@ -56,7 +56,6 @@ def test_the_best_is_chosen_among_the_methods_of_all() -> None:
     assert any("base and tuned: `tuned · " in told for told in best.words(table))
 
 
-@pytest.mark.slow
 def test_models_of_other_tokens_are_not_paired() -> None:
     """Other documents or another tokenizer: every model alone, as ever."""
     frame = asked(sweep(models=("base", "tuned")), other="tuned")
@@ -66,7 +65,6 @@ def test_models_of_other_tokens_are_not_paired() -> None:
     assert together(frame.drop(columns="question")).empty
 
 
-@pytest.mark.slow
 def test_two_checkpoints_of_one_method_have_differences() -> None:
     """Without any other method the first model is the baseline."""
     frame = FRAME[FRAME["scaling"] == "yarn"]
@@ -74,7 +72,6 @@ def test_two_checkpoints_of_one_method_have_differences() -> None:
     assert paired_differences.make(frame).axes
 
 
-@pytest.mark.slow
 def test_figures_set_checkpoints_on_one_scale() -> None:
     """Panels of one task have one axis of scores; differences are drawn from model to model."""
     figure = curves.make(FRAME)

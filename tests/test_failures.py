@@ -15,6 +15,8 @@ from harness.rope import patch as machine
 from harness.runs.store import RUN, SAMPLES
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
+pytestmark = pytest.mark.slow
+
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"]}
 PICKY = MINE.replace("    return", "    1 / (512 - length)\n    return")
 
@@ -38,7 +40,6 @@ def statuses() -> dict[tuple[str, int], str]:
     return {(row.scaling, row.length): row.status for row in table.itertuples()}
 
 
-@pytest.mark.slow
 def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., Any]) -> None:
     """Its other cells are measured, the table has a status, and a sentence says why at the end."""
     Path("mine.py").write_text(PICKY)
@@ -87,7 +88,6 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.slow
 def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any]) -> None:
     """The sample has a status and the sentence, the others count, and it is graded again later."""
     names = write_task(
@@ -111,7 +111,6 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
     assert len((Path("run") / SAMPLES).read_text().splitlines()) == len(lines) + 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("value", ["math.nan", "math.inf", '"x"'])
 def test_a_grade_that_is_no_number_is_a_failure(value: str, run: Callable[..., Any]) -> None:
     """What no file of numbers can hold is not averaged, and costs only its task."""
@@ -121,7 +120,6 @@ def test_a_grade_that_is_no_number_is_a_failure(value: str, run: Callable[..., A
     assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
 
 
-@pytest.mark.slow
 def test_a_task_that_cannot_score_fails_its_cells_alone(
     run: Callable[..., Any], ropewalk: Ropewalk
 ) -> None:
@@ -137,7 +135,6 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
     assert {record["status"] for record in samples(Path("run")).values()} == {"ok"}
 
 
-@pytest.mark.slow
 def test_a_model_that_fails_on_one_input_fails_there_alone(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +177,6 @@ def test_a_defect_of_the_engine_is_no_slow_run(
     assert calls == [3]
 
 
-@pytest.mark.slow
 def test_a_record_says_whether_a_sample_was_shared(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,7 +195,6 @@ def test_a_record_says_whether_a_sample_was_shared(
     assert sorted(shared) == [False, False, True]
 
 
-@pytest.mark.slow
 def test_a_task_is_graded_with_its_own_documents(
     tiny: Path, docs: Path, ropewalk: Ropewalk
 ) -> None:
@@ -221,7 +216,6 @@ def test_a_task_is_graded_with_its_own_documents(
     assert read == [("other.txt", "other.txt")]
 
 
-@pytest.mark.slow
 def test_a_loss_without_a_number_is_told_with_its_place(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

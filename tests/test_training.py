@@ -18,6 +18,7 @@ from harness.data.source import make_source
 from tasks._prompt import frame
 from tests.tiny import tiny_tokenizer
 
+pytestmark = pytest.mark.slow
 SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
 
 
@@ -51,7 +52,6 @@ def recipe(scripts: Any) -> Any:
     return scripts.Recipe(steps=4, window=400, rows=2, vocabulary=300, width=128, layers=1, mlp=64)
 
 
-@pytest.mark.slow
 def test_a_killed_training_goes_on_to_the_same_weights(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,7 +93,6 @@ def check_equal(one: Path, other: Path) -> None:
     assert all(torch.equal(found[name], wanted[name]) for name in found)
 
 
-@pytest.mark.slow
 def test_the_models_of_the_laboratory_are_trained_alike(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +124,6 @@ def test_the_models_of_the_laboratory_are_trained_alike(
         train_encodings.main(encodings=["rop"], out=tmp_path / "new")
 
 
-@pytest.mark.slow
 def test_minutes_become_steps(
     scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +139,6 @@ def test_minutes_become_steps(
     assert len(set(told)) == 1
 
 
-@pytest.mark.slow
 def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_path: Path) -> None:
     """Other settings in the same folder are refused."""
     short = scripts.Recipe(**{**vars(recipe(scripts)), "steps": 1})
