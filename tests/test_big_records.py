@@ -11,6 +11,9 @@ from unittest.mock import patch
 import pandas as pd
 import pytest
 
+from harness.data import source as sources
+from harness.data.source import make_source
+from harness.engine.prefix_tree import LEAST_SHARED, build_tree
 from harness.reports.stats import family
 from harness.reports.stats.once import once, shared
 from harness.runs import schema
@@ -19,6 +22,8 @@ from harness.runs.frame import NUMBERS, make_frame
 from harness.runs.schema import check_sample, is_ordinary, outcomes
 from harness.runs.store import LINE, SAMPLES, each_sample
 from harness.runs.write import write_reports
+from tasks import passkey
+from tests.tiny import tiny_tokenizer
 
 REFERENCE = Path(__file__).parent.parent / "results" / "reference"
 OWN = {  # of the frame, beside the facts
@@ -117,3 +122,26 @@ def test_what_is_computed_once_is_forgotten() -> None:
         assert counted(frame).loc["a", "sum"] == 3
     frame.loc[0, "a"] = 5
     assert counted(frame).loc["a", "sum"] == 7
+
+
+def test_a_needle_is_tokenized_once_for_all_lengths() -> None:
+    """A grid of many trials asks the tokenizer as often at three lengths as at one."""
+    counts = []
+    for lengths in ([256], [256, 512, 1024]):
+        tokenizer = tiny_tokenizer()
+        source = make_source(tokenizer, list, 256)
+        with patch.object(sources, "tokenize", wraps=sources.tokenize) as asked:
+            list(passkey.ask(source, lengths, trials=40))
+        counts.append(asked.call_count)
+    assert counts[1] < 1.1 * counts[0]
+
+
+def test_a_grid_computes_what_no_prefix_has_before() -> None:
+    """The prefix tree of a grid is within 5 % of sharing every common beginning, however short."""
+    source = make_source(tiny_tokenizer(), list, 256)
+    asked = [question.tokens for question in passkey.ask(source, [512, 1024], trials=4)]
+    shared_all, computed = (
+        sum(len(node.tokens) for node in build_tree(asked, least).nodes)
+        for least in (1, LEAST_SHARED)
+    )
+    assert shared_all <= computed < 1.05 * shared_all < 0.6 * sum(map(len, asked))

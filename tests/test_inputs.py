@@ -310,6 +310,7 @@ class TestCache:
     def _here(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(tmp_path))
         monkeypatch.setattr(tokenizing, "LEAST", 100)
+        self.cache = tmp_path
 
     @pytest.fixture
     def text(self) -> str:
@@ -330,6 +331,17 @@ class TestCache:
         assert first == tokenize(tiny_tokenizer(), text)
         unread()
         assert make_reader(tiny_tokenizer())(text) == first
+
+    def test_many_short_documents_are_tokenized_once(
+        self, unread: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A folder of chapters is planned again without its tokenizer: so short a text is kept."""
+        monkeypatch.undo()
+        monkeypatch.setattr(constants, "HF_ASSETS_CACHE", str(self.cache))
+        texts = [f"{number} " + "word " * 500 for number in range(20)]
+        first = list(map(make_reader(tiny_tokenizer()), texts))
+        unread()
+        assert list(map(make_reader(tiny_tokenizer()), texts)) == first
 
     def test_texts_and_tokenizers_are_kept_apart(self, text: str, tmp_path: Path) -> None:
         """Another text or another tokenizer is another file; a short text is none."""

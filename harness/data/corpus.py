@@ -15,6 +15,7 @@ from harness.data.tokenize import make_reader
 from harness.errors import UserError
 from harness.names import nearest, printable
 from harness.plugins import Plugin
+from tasks._tokens import kept
 from tasks._types import Passage, Source
 
 Entry = dict[str, Any]  # what the record says of one document
@@ -149,7 +150,7 @@ def _entry(name: str, digest: str, tokens: Sequence[int], unknown: int | None) -
         "name": name,
         "sha256": digest,
         "tokens": len(tokens),
-        "unknown": tokens.count(unknown) if unknown is not None else 0,
+        "unknown": int((kept(tokens).numbers() == unknown).sum()) if unknown is not None else 0,
     }
 
 

@@ -11,6 +11,8 @@ from harness.data.tokenize import tokenize
 from tasks._tokens import Tokens
 from tasks._types import Passage, Source
 
+SHORT = 500  # characters of a text, of which many are remembered
+
 
 def make_source(
     tokenizer: Any, documents: Callable[[], Iterable[tuple[str, str]]], trained_length: int
@@ -28,12 +30,14 @@ def source_of(
 ) -> Source:
     """Return the Source of a tokenizer and of documents in its tokens, read on the first use."""
 
-    @lru_cache(maxsize=64)  # a prompt is mostly made of the same few texts
     def encoded(text: str) -> Tokens:
         return tokenize(tokenizer, text)[0]
 
+    # A prompt is mostly made of the same few texts, and of a needle that all lengths have.
+    long, short = lru_cache(maxsize=64)(encoded), lru_cache(maxsize=2**16)(encoded)
+
     def encode(text: str) -> list[int]:
-        return list(encoded(text))
+        return list((short if len(text) < SHORT else long)(text))
 
     def decode(tokens: Sequence[int]) -> str:
         text: str = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False)

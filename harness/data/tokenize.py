@@ -1,8 +1,9 @@
-"""Tokenize texts, each once: tokens of long texts are cached on disk."""
+"""Tokenize texts, each once: the tokens of all but short ones are cached on disk."""
 
 from __future__ import annotations
 
 import hashlib
+import secrets
 from array import array
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,13 +15,12 @@ import numpy as np
 from huggingface_hub import cached_assets_path, constants
 
 from harness.attempt import attempt
-from harness.errors import UserError
-from harness.replacing import replacing
+from harness.replacing import UNFINISHED
 from tasks._tokens import Tokens
 
 CACHE = 1  # raised when the format of a cached file changes
 DIGEST = hashlib.sha256().digest_size
-LEAST = 1 << 17  # characters; tokenizing a shorter text is about as fast as reading the cache
+LEAST = 1 << 11  # characters; tokenizing a shorter text is about as fast as reading the cache
 
 Read = tuple[Tokens, "array[int] | None"]
 
@@ -28,11 +28,13 @@ Read = tuple[Tokens, "array[int] | None"]
 def make_reader(tokenizer: Any) -> Callable[[str], Read]:
     """Return a function from a text to its tokens and to the bytes before each of them.
 
-    The bytes are None for a tokenizer without offsets. Tokens of long texts are stored in the
-    Hugging Face assets cache (HF_ASSETS_CACHE), by a hash of the tokenizer and of the text. A file
-    there is written whole or not at all, and a damaged one is written again.
+    The bytes are None for a tokenizer without offsets. Tokens of all but short texts are stored in
+    the Hugging Face assets cache (HF_ASSETS_CACHE), by a hash of the tokenizer and of the text. A
+    file there is written whole or not at all, and a damaged one is written again.
     """
     folder = _folder(tokenizer)
+    for left in folder.glob(UNFINISHED) if folder else ():  # by a kill; another writer costs time
+        left.unlink(missing_ok=True)
 
     def read(text: str) -> Read:
         if folder is None or len(text) < LEAST:
@@ -101,12 +103,15 @@ def _load(file: Path) -> Read | None:
     digest, body = content[:DIGEST], content[DIGEST:]
     if hashlib.sha256(body).digest() != digest:
         return None
-    tokens, ends = np.frombuffer(body, dtype="<i4").reshape(2, -1).tolist()
-    return Tokens(tokens), array("q", [0, *ends])
+    numbers, ends = np.frombuffer(body, dtype="<i4").reshape(2, -1)
+    tokens, before = array("i"), array("q", [0])
+    tokens.frombytes(numbers.astype("i").tobytes())
+    before.frombytes(ends.astype("q").tobytes())
+    return Tokens(tokens), before
 
 
 def _save(file: Path, found: Read) -> None:
-    """Write a file under another name and move it, so that no reader sees half of it.
+    """Write a file under another name and move it; what a power cut damages is written again.
 
     It has a hash of the rest, then the tokens, then the bytes up to the end of each.
     """
@@ -114,5 +119,10 @@ def _save(file: Path, found: Read) -> None:
     if ends is None:
         return
     body = np.array([list(tokens), ends[1:]], dtype="<i4").tobytes()
-    with suppress(UserError), replacing(file) as new:  # a full disk costs time, not the sweep
-        new.write(hashlib.sha256(body).digest() + body)
+    new = file.with_name(UNFINISHED.replace("*", secrets.token_hex(8)))
+    with suppress(OSError):  # a full disk costs time, not the sweep
+        try:
+            new.write_bytes(hashlib.sha256(body).digest() + body)
+            new.replace(file)
+        finally:
+            new.unlink(missing_ok=True)

@@ -36,9 +36,11 @@ def is_fact(value: Any) -> Any:
     if isinstance(value, str):
         value.encode()  # a ValueError of half a letter, which no file holds
         return value
+    if type(value) in (int, float) and _is_number(value):
+        return value
     numbers = value if isinstance(value, list) else [value]
     if set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)):
-        return value  # as most are
+        return value  # as losses are: twice as fast
     if value is not None and not all(map(_is_number, numbers)):
         message = "should be a text, a finite number, a list of numbers or None"
         raise ValueError(message)

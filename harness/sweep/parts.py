@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from harness.sweep.answer import Reply
 from harness.sweep.cells import Item, Key
@@ -15,13 +16,18 @@ class Parts:
 
     def __init__(self, plan: Plan) -> None:
         """Know which question every part is of."""
-        self.whole = {
+        self.plan = plan
+        self.replies: dict[Key, dict[Key, Reply]] = {}
+
+    @cached_property
+    def whole(self) -> dict[Key, Item]:
+        """The question of every part, made when the first reply comes."""
+        return {
             Item(cell, part).key: Item(cell, question)
-            for cell in plan.cells
+            for cell in self.plan.cells
             for question in cell.questions
             for part in question.asked
         }
-        self.replies: dict[Key, dict[Key, Reply]] = {}
 
     def add(self, item: Item, reply: Reply) -> tuple[Item, Reply] | None:
         """Return the whole question with its reply; None while a part is missing."""

@@ -179,7 +179,8 @@ def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterato
             message = f"{question.unit}: its {length} tokens are not a length of the sweep"
             raise ValueError(message)
         for part in question.asked:
-            check_question(part)
+            if part is not question:
+                check_question(part)
             tally.add(part)
         turn = turns[length, question.digest]
         turns[length, question.digest] += 1
