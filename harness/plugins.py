@@ -198,7 +198,7 @@ def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     if spec is None or spec.loader is None:
         message = f"{kind} file {path} cannot be read as Python."
         raise UserError(message)
-    spec.loader = _Source(unique, str(path))
+    spec.loader = _Source(unique, str(path.absolute()))
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
     try:

@@ -664,7 +664,7 @@ print("loaded:", *sorted(heavy))
         """Every plug-in is one line under its kind."""
         lines = ropewalk("list").out.splitlines()
         assert [line for line in lines if not line.startswith(" ")] == [
-            "methods", "tasks", "reports", "engines", "encodings", "sweeps",
+            "methods", "tasks", "reports", "engines", "encodings", "trackers", "sweeps",
         ]  # fmt: skip
         assert sum(line.split()[0] in ("yarn", "passkey", "scores") for line in lines) == 3
 
