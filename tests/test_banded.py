@@ -20,11 +20,8 @@ from harness.rope.channel_layout import NAME, layouts
 from harness.rope.config import rope_of
 from harness.rope.patch import scaled
 from harness.rope.positions import banded
-from scaling import (
-    none,
-    self_extend,
-)
-from scaling._bands import Bands
+from scaling import native, none, self_extend
+from scaling._bands import Bands, by_distance
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
 from tests.families import TOKENS, each
 from tests.naive import naively
@@ -88,6 +85,21 @@ def test_the_reference_model_attends_by_the_matrix_of_positions(
     with naively(model, bands) as wide:
         wanted = likelihoods(wide, tokens)
     torch.testing.assert_close(inside(model, bands, tokens), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", each(FAMILIES))
+def test_true_positions_in_bands_are_the_model(family: str) -> None:
+    """Cut in two bands where that has no effect, it is the plain rotary embedding.
+
+    To 2e-4 of log-likelihoods of 10 nats: the model's own angles are float32.
+    """
+    model = model_of(family)
+    own = native.frequencies(rope_of(model.config), LENGTH)
+    cut = (by_distance(LENGTH, own, 0, 20), by_distance(LENGTH, own, 20))
+    wide = deepcopy(model).double()
+    wide.set_experts_implementation("eager")
+    wanted = likelihoods(wide)
+    torch.testing.assert_close(inside(wide, Bands(LENGTH, cut)), wanted, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3_text"])
