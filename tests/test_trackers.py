@@ -210,7 +210,13 @@ def test_a_tracker_that_raises_costs_no_sample(
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_sent_by_publish(run: Path, fake: Path, ropewalk: Ropewalk) -> None:
+def test_a_finished_run_is_sent_by_publish(
+    run: Path, fake: Path, ropewalk: Ropewalk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No module that lies in the current directory is run."""
+    (tmp_path / "shlex.py").write_text("raise SystemExit('run')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
     done = ropewalk("publish", run, "--to", fake)
     assert (done.status, "a new run" in done.err) == (0, True)
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "files", "end"]

@@ -43,7 +43,7 @@ def tracked(
         [*words, str(written_at(folder)), *tasks],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
         start_new_session=True,  # Ctrl-C is for the process that measures
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(_places())},
     )  # fmt: skip
     telling = Thread(target=_tell, args=(child,), daemon=True)
     telling.start()
@@ -54,6 +54,11 @@ def tracked(
     finally:
         _end(child, word, given, folder)
         telling.join(1)
+
+
+def _places() -> list[str]:
+    """Return where the process finds code; an empty place would be the current directory."""
+    return [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 def _tell(child: subprocess.Popen[str]) -> None:
