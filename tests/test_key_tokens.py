@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reports import key_tokens
+from harness.reports.stats.key_tokens import gains
 from harness.runs.frame import make_frame
+from tasks._intervals import ratio
 
 LENGTHS = (64, 256, 512)
 
@@ -50,6 +52,15 @@ def test_a_small_case_by_hand() -> None:
     assert table.loc["none", 64]["gain"] == 0
     (sentence,) = key_tokens.words(table.reset_index())
     assert "2 of 5 scored tokens are key" in sentence
+
+
+def test_an_interval_of_a_gain_is_the_same_in_every_process() -> None:
+    """Documents are resampled in the order of the record, never in that of a set."""
+    cell = {(f"document {n}", 0): np.array([n * n / 7, n % 3]) for n in range(12)}
+    short = {window: values + 1 / (1 + values) for window, values in cell.items()}
+    found = gains(cell, short, drop=2.0)
+    saved = [float((short[window] - values).sum()) for window, values in cell.items()]
+    assert (found["gain_low"], found["gain_high"]) == ratio(saved, [2] * 12).interval()
 
 
 @pytest.mark.slow

@@ -118,7 +118,7 @@ def key_masks(samples: pd.DataFrame, of: Rule) -> Masks:
     """Return for every window which of its targets are key, by the evaluator's two losses."""
     known = samples[samples["scaling"] == of.evaluator]
     short, long = (losses(known[known["length"] == length]) for length in (of.short, of.long))
-    return {window: of.keys(short[window], long[window]) for window in short.keys() & long.keys()}
+    return {window: of.keys(short[window], long[window]) for window in short if window in long}
 
 
 def over_keys(cell: Losses, masks: Masks) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def gains(cell: Losses, short: Losses, drop: float) -> dict[str, Any]:
 
     ``large`` is the share of all targets that gain more than ``drop`` nats.
     """
-    saved = {window: short[window] - cell[window] for window in cell.keys() & short.keys()}
+    saved = {window: short[window] - cell[window] for window in cell if window in short}
     if not saved:
         return {"gain": None, "gain_low": None, "gain_high": None, "large": None}
     found = ratio(*_by_document({w: (values.sum(), len(values)) for w, values in saved.items()}))
