@@ -19,7 +19,7 @@ from harness.sweep.measure import measure
 from harness.sweep.pace import Pace
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
-from harness.sweep.speeds import Rows
+from harness.sweep.speeds import Rows, guessed
 from tests.command_line import Ropewalk
 
 GIVEN: dict[str, Any] = {
@@ -44,6 +44,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 TRUE = np.array([2e-3, 2e-11, 6e-11, 9e-10])  # seconds of the parts of a cost on some machine
+
+
+def test_a_machine_that_is_held_up_still_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However little time is left to measure it, it is that of a product, and never endless."""
+    monkeypatch.setattr("harness.sweep.speeds.TIMED", -1.0)
+    assert 0 < guessed("cpu", "float32") < 1
 
 
 def begun(plan: Plan, known: Rows | None = None) -> tuple[Pace, list[Any]]:

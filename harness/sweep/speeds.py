@@ -105,8 +105,10 @@ def guessed(device: str, dtype: str) -> float:
     """Return the seconds that an operation of a forward takes here, from one product, timed."""
     width = 4096 if torch.device(device).type == "cuda" else 512
     one = torch.ones(width, width, device=device, dtype=DTYPES[dtype])
+    float((one @ one)[0, 0])  # the first loads what multiplies, which takes a GPU longer than TIMED
     took, end = math.inf, time.perf_counter() + TIMED
-    while (began := time.perf_counter()) < end:
+    while took == math.inf or time.perf_counter() < end:
+        began = time.perf_counter()
         float((one @ one)[0, 0])  # waits for a GPU
         took = min(took, time.perf_counter() - began)
     return took / (2 * width**3) / OF_PEAK
