@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from scipy.stats import t
 
 from harness.reports import seeds
+from harness.runs.write import write_reports
 from tests.frames import PERPLEXITY, sweep
 
 MODELS = ("rope-1", "rope-2", "rope-3", "alibi-1", "alibi-2", "alibi-3")
@@ -66,10 +68,65 @@ def test_tables_name_both_intervals_and_words_say_if_every_seed_agrees(
     assert sum("over seeds" in title for title in titles) == 2
     told = seeds.words(table)
     assert len(told) == 2 * 3
-    assert all("is best" in sentence for sentence in told)
+    assert all("is best" in sentence or "are equal" in sentence for sentence in told)
 
 
 def test_one_seed_each_is_no_report(frame: pd.DataFrame) -> None:
     """Without two seeds of one model there is nothing to say, and the error says what it needs."""
     with pytest.raises(ValueError, match="-1, -2"):
         seeds.make(frame[frame.model.isin(["rope-1", "alibi-1"])])
+
+
+def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.DataFrame) -> None:
+    """`rope` beside `rope-1` and `rope-2` is not averaged with them, nor is a longer window."""
+    mine = frame[frame.model.isin(["rope-1", "rope-2"])]
+    more = mine[mine.model == "rope-1"].assign(model="rope", value=99.0)
+    pd.testing.assert_frame_equal(seeds.make(pd.concat([mine, more])), seeds.make(mine))
+    longer = mine.assign(trained_length=mine.model.map({"rope-1": 256, "rope-2": 512}))
+    with pytest.raises(ValueError, match="of one window"):
+        seeds.make(longer)
+
+
+def test_seeds_that_were_asked_other_questions_have_no_mean(frame: pd.DataFrame) -> None:
+    """Trials of two sweeps with other seeds have equal names, and are other trials."""
+    asked = frame.assign(question=frame.unit)
+    pd.testing.assert_frame_equal(seeds.make(asked), seeds.make(frame))
+    other = (asked.model == "rope-2") & (asked.length == 1024)
+    table = seeds.make(asked.assign(question=asked.question.mask(other, "x")))
+    gone = table.score.isna()
+    assert set(table.status[gone]) == {"other questions"}
+    assert gone.tolist() == ((table.model == "rope") & (table.length == 1024)).tolist()
+
+
+def test_a_mean_of_fewer_units_says_so(frame: pd.DataFrame) -> None:
+    """A document that one seed lacks is in no mean, and the table shows it."""
+    lost = (frame.model == "rope-2") & (frame.unit == "document 3") & (frame.length == 1024)
+    table = seeds.make(frame.assign(status=frame.status.mask(lost, "out_of_memory")))
+    assert set(
+        table.status[(table.model == "rope") & (table.length == 1024) & (table.n == 23)]
+    ) == {"23 of 24 ok"}
+    assert len(seeds.words(table)) == 2 * 3
+
+
+def test_files_compare_the_models_and_a_tie_has_no_best(
+    frame: pd.DataFrame, tmp_path: Path
+) -> None:
+    """One table a task has all models, with the sentences of the terminal; 0 % is not best."""
+    write_reports(frame, tmp_path, ["seeds"])
+    text = (tmp_path / "seeds.md").read_text()
+    assert text.count("###") == 4
+    assert "is best in the mean" in text
+    even = frame.assign(score=frame.score.where(frame.task == PERPLEXITY, 0.0))
+    even["value"] = even.value.where(even.task == PERPLEXITY, 0.0)
+    told = [one for one in seeds.words(seeds.make(even)) if "accuracy" in one]
+    assert told
+    assert all("are equal in the mean" in one for one in told)
+
+
+def test_models_of_other_windows_have_tables_of_their_own(frame: pd.DataFrame) -> None:
+    """A length is another multiple of another window, and is headed and compared by it."""
+    window = frame.model.str.startswith("rope").map({True: 256, False: 512})
+    table = seeds.make(frame.assign(trained_length=window))
+    shown = seeds.readable(table)
+    assert len(shown) == 8
+    assert all(("2048 (8×)" in one) == ("of 256" in title) for title, one in shown.items())

@@ -12,7 +12,11 @@ from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
 
 CELLS = ["model", "task", "scaling", "length"]
-NONE = "no model comes from several seeds: it needs models named alike but for -1, -2, … at the end"
+TOGETHER = True  # models are compared: one table has them all
+NONE = (
+    "no model comes from several seeds: it needs models of one window named alike but for -1, -2, "
+    "… at the end"
+)
 
 
 def make(frame: pd.DataFrame, *, ending: str = r"-\d+$") -> pd.DataFrame:
@@ -21,12 +25,13 @@ def make(frame: pd.DataFrame, *, ending: str = r"-\d+$") -> pd.DataFrame:
     ``score`` is the mean of the seeds (of perplexity the geometric one). ``low`` and ``high`` are
     its interval over documents or trials, these seeds held; ``low_seeds`` and ``high_seeds`` that
     over seeds, these documents held (Student's t); ``least`` and ``most`` the scores of single
-    seeds. A cell that a seed lacks has no score. Raises ValueError where no model has two seeds.
+    seeds. A cell that a seed lacks has no score. A model without an ending is no seed, nor are
+    models of different windows. Raises ValueError where no model has two seeds.
     """
-    named = frame.assign(
-        seed=frame["model"], model=frame["model"].str.replace(ending, "", regex=True)
-    )
-    counts = named.groupby("model")["seed"].nunique().to_dict()
+    whole = frame["model"].str.replace(ending, "", regex=True)
+    named = frame.assign(seed=frame["model"], model=whole)[whole != frame["model"]]
+    models = named.groupby("model")
+    counts = models["seed"].nunique()[models["trained_length"].nunique() == 1].to_dict()
     named = named[named["model"].map(counts) > 1]
     if named.empty:
         raise ValueError(NONE)
@@ -44,34 +49,45 @@ def make(frame: pd.DataFrame, *, ending: str = r"-\d+$") -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return two tables a task, lengths side by side: intervals over documents, and over seeds."""
-    many = table["scaling"].nunique() > 1
-    label = table["model"] + (", " + table["scaling"] if many else "")
-    shown = table.assign(scaling=label, model="over documents or trials, mean of the seeds")
+    label = [_name(row, table) for row in sentences.records(table)]
+    windows = table["trained_length"].map(", window of {:,} tokens".format)
+    window = windows if windows.nunique() > 1 else ""
+    shown = table.assign(
+        scaling=label, model="over documents or trials, mean of the seeds" + window
+    )
     made = across(shown.assign(text=[text(row) for row in sentences.records(shown)]))
     apart = shown.assign(
-        low=table.get("low_seeds"), high=table.get("high_seeds"), model="over seeds"
+        low=table.get("low_seeds"), high=table.get("high_seeds"), model="over seeds" + window
     )
     made |= across(apart.assign(text=[text(row) for row in sentences.records(apart)]))
     return {title: made[title].rename(columns={"scaling": "model"}) for title in sorted(made)}
 
 
 def words(table: pd.DataFrame) -> list[str]:
-    """Say which model is best in the mean at each length past the window, and if every seed is."""
+    """Say which model is best in the mean at each length past the window, and if every seed is.
+
+    Models of one window are compared, for another is at another multiple of its own.
+    """
     told = []
-    known = table[(table["status"] == "ok") & (table["length"] > table["trained_length"])]
-    for _, rows in known.groupby(["task", "length"], sort=False):
+    known = table[table["score"].notna() & (table["length"] > table["trained_length"])]
+    for _, rows in known.groupby(["task", "trained_length", "length"], sort=False):
         facts = sorted(sentences.records(rows), key=lambda row: row["score"])
         first, *others = facts if facts[0]["lower"] else facts[::-1]
         if others:
-            near = [_name(row, table) for row in others if _meet(row, first)]
             start = f"{sentences.at(first)}, {sentences.named(first, table)}: "
-            mean = (
-                f"in the mean, single seeds of {sentences.listed(near)} meet its own"
-                if near
-                else ""
-            )
-            told.append(f"{start}`{_name(first, table)}` is best {mean or 'with every seed'}.")
+            told.append(start + _best(first, others, table))
     return told
+
+
+def _best(first: dict[str, Any], others: list[dict[str, Any]], table: pd.DataFrame) -> str:
+    same = [_name(row, table) for row in (first, *others) if row["score"] == first["score"]]
+    if len(same) > 1:
+        return f"{sentences.listed(same)} are equal in the mean, and no other is better."
+    near = [_name(row, table) for row in others if _meet(row, first)]
+    if not near:
+        return f"{sentences.listed(same)} is best with every seed."
+    meet = f"single seeds of {sentences.listed(near)} meet its own"
+    return f"{sentences.listed(same)} is best in the mean, {meet}."
 
 
 def legend(table: pd.DataFrame) -> list[str]:

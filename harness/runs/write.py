@@ -116,10 +116,10 @@ def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
     """Return each model's tables for people, with their sentences."""
     said = ("words", "legend")
     if not hasattr(report.module, "readable"):
-        return [
-            ({report.label.partition(":")[0]: table}, [*_sentences(report, table, *said), *note])
-        ]
-    models = [rows for _, rows in table.groupby("model", sort=False)] if "model" in table else []
+        name = report.label.partition(":")[0]
+        return [({name: table}, [*_sentences(report, table, *said), *note])]
+    apart = "model" in table and not getattr(report.module, "TOGETHER", False)
+    models = [rows for _, rows in table.groupby("model", sort=False)] if apart else []
     return [
         (report.module.readable(rows), [*_sentences(report, rows, *said), *note])
         for rows in (models if len(models) > 1 else [table])

@@ -20,7 +20,7 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     """Return the mean of the seeds of one cell, with both of its intervals.
 
     ``cell`` has the samples of all seeds, named in its column ``seed``, of which ``asked`` must be
-    there; the units are those that all have with the same weight.
+    there, asked the same questions; the units are those that all have with the same weight.
     """
     row = {**{name: cell[name].iloc[0] for name in COPIED}, "measure": how.name, "seeds": asked}
     every = [units(rows) for _, rows in cell.groupby("seed", sort=False)]
@@ -29,9 +29,12 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
         for name, (_, weight) in every[0].items()
         if all(of.get(name, (0, None))[1] == weight for of in every)
     }
+    if not _same_questions(cell):
+        return {**row, "lower": how.lower, "n": 0, "status": "other questions"}
     if how.made == "unknown" or len(every) < asked or not shared:
         bad = [status for status in cell["status"].unique() if status != "ok"]
         return {**row, "lower": how.lower, "n": len(shared), "status": ", ".join(bad) or "missing"}
+    most = max(map(len, every))
     single = [scored({name: of[name] for name in shared}, how).score for of in every]
     mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
     low, high = _over_seeds(single, how)
@@ -39,8 +42,15 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     return {
         **row, "lower": how.lower, "score": found.score, "low": found.low, "high": found.high,
         "low_seeds": low, "high_seeds": high, "least": min(single), "most": max(single),
-        "n": len(shared), "status": "ok",
+        "n": len(shared), "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
     }  # fmt: skip
+
+
+def _same_questions(cell: pd.DataFrame) -> bool:
+    """Return whether all seeds were asked the same; trials of two sweeps may have equal names."""
+    if "question" not in cell:
+        return True
+    return cell.groupby("seed")["question"].agg(frozenset).nunique() == 1
 
 
 def _over_units(mean: Units, how: Measure) -> Score:
