@@ -134,6 +134,9 @@ def test_lengths_measured_on_more_documents_are_not_one_curve(
     long = sweep(tiny, docs, tmp_path / "long", "--length", "40x")
     with pytest.raises(UserError, match="are not the same documents or windows"):
         make_frame([run, long])
+    same = Path(shutil.copytree(long, tmp_path / "other" / run.name))
+    with pytest.raises(UserError, match="are not the same documents or windows"):
+        make_frame([run, same])  # two folders of one name are two runs
     with pytest.raises(UserError, match="report them apart"):
         make_frame([changed(run, tmp_path / "cut", drop_one_question), run])
 

@@ -58,11 +58,10 @@ def make_frame(
         raise UserError(message)
     own = [task for task in (load("task", given) for given in tasks) if task.digest is not None]
     for folder, run in runs.items():
-        for place, cell in _cells(folder, run, own):
-            if unlike and place[0] != _called(
-                folder, runs
-            ):  # a sweep of several models is named so
-                place = (f"{place[0]} ({_called(folder, runs)})", *place[1:])
+        name = _called(folder, runs)
+        for place, cell in _cells(folder, name, run, own):
+            if unlike and place[0] != name:  # a sweep of several models is named so
+                place = (f"{place[0]} ({name})", *place[1:])
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
                 named = ", ".join(map(str, place))
@@ -119,7 +118,7 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
 
 
 def _cells(
-    folder: Path, run: Mapping[str, Any], own: Sequence[Plugin]
+    folder: Path, name: str, run: Mapping[str, Any], own: Sequence[Plugin]
 ) -> Iterable[tuple[Key, Cell]]:
     samples = kept_samples(folder)
     tasks = {label: _task(folder, task, own) for label, task in run["tasks"].items()}
@@ -139,7 +138,7 @@ def _cells(
             for question in wanted
         }
         place = (run["model"]["name"], cell["task"], cell["scaling"], cell["length"])
-        name, failed = folder.resolve().name, cell.get("failed")
+        failed = cell.get("failed")
         yield place, Cell(name, cell["key"], failed, facts, tasks[cell["task"]], records)
 
 
