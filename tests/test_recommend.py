@@ -122,6 +122,14 @@ def test_a_dry_run_measures_nothing(recommend: Callable[..., Outcome], tmp_path:
     assert not (tmp_path / "race" / SAMPLES).exists()
 
 
+def test_a_damaged_sample_is_in_no_race(recommend: Callable[..., Outcome], tmp_path: Path) -> None:
+    """A number that no race wrote is refused, and is in no mean."""
+    sample = '{"cell": "c", "question": "q", "status": "ok", "value": NaN}'
+    (tmp_path / SAMPLES).write_text(f"{sample}\n")
+    done = recommend("--out", tmp_path, "--dry-run")
+    assert (done.status, "is damaged" in done.err) == (2, True), done.err
+
+
 @pytest.mark.slow
 def test_a_method_without_a_number_is_left_out(
     ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path

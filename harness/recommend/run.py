@@ -27,7 +27,8 @@ from harness.recommend.race import (
     priced,
     unpriced,
 )
-from harness.runs.store import measured, read_samples
+from harness.runs.schema import checked_samples
+from harness.runs.store import measured
 from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.plan import Plan
 from scaling._bands import Bands
@@ -66,7 +67,7 @@ class Race:
                 self.alike.setdefault(first.setdefault(sign, name), []).append(name)
         self.order = list(range(len(self.cells[OWN, self.target].questions)))
         Random(self.plan.spec.seed).shuffle(self.order)
-        self.samples: Mapping[Key, Mapping[str, Any]] = read_samples(self.folder)
+        self.samples: Mapping[Key, Mapping[str, Any]] = checked_samples(self.folder)
 
     def run(self, told: Told) -> Standing:
         """Measure round by round until the race is over; ``told`` is given the state after each."""
@@ -166,7 +167,7 @@ class Race:
         missing = wanted - measured(self.samples)
         if missing:
             self.measure(replace(self.plan, only=missing))
-            self.samples = read_samples(self.folder)
+            self.samples = checked_samples(self.folder)
         lost = {}
         for name, its in keys.items():
             records = [self.samples.get(key, {}) for key in its]
