@@ -99,9 +99,10 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
     line = b'{"cell": "c", "question": "q"}\n'
     (tmp_path / SAMPLES).write_bytes(line + end)
     assert len(list(each_sample(tmp_path))) == 1
-    (tmp_path / SAMPLES).write_bytes(line + b"x" * (LINE + 1))
-    with pytest.raises(schema.UserError, match="line 2 is broken"):
-        list(each_sample(tmp_path))
+    for broken in (b"x" * (LINE + 1), b"x\n" + b"x" * (LINE + 1) + b"\n" + line):
+        (tmp_path / SAMPLES).write_bytes(line + broken)
+        with pytest.raises(schema.UserError, match="line 2 is broken"):
+            list(each_sample(tmp_path))
 
 
 def test_reports_make_each_comparison_once() -> None:

@@ -175,7 +175,8 @@ def _records(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
             record["cell"], record["question"]
         except (ValueError, KeyError, TypeError) as error:
             cut = isinstance(error, ValueError) and len(line) <= LINE
-            if cut and not file.readline(LINE).endswith(b"\n"):
+            after = file.readline(LINE + 1) if cut else b"\n"
+            if len(after) <= LINE and not after.endswith(b"\n"):
                 return
             message = f"{path}, line {number} is broken; take the line out to measure it again."
             raise UserError(message) from None
