@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.recommend import race, run
-from harness.recommend.answer import _price
+from harness.recommend.answer import _choice, _doubt, _price
 from harness.recommend.budget import read_budget
 from harness.recommend.candidates import usual
 from harness.runs.store import RUN, SAMPLES, read_samples
@@ -111,6 +111,21 @@ def test_no_price_is_claimed_of_a_form_that_was_not_measured() -> None:
     follows = _price(known, made.assign(follows=True))
     assert "A server keeps one form for all lengths" in follows
     assert "256 tokens; the price of that was not measured" in follows
+
+
+def test_the_answer_claims_nothing_of_who_has_no_number_or_led_later() -> None:
+    """A candidate that failed is not called worse; who was dropped early was behind another."""
+    made = pd.DataFrame([{"perplexity": 5.0, "low": 4.0, "high": 6.0}])
+    known: Any = SimpleNamespace(target=256, rules=race.Rules((40,)))
+    early = race.Dropped("far", race.WORSE, "first", 6)
+    failed = race.Dropped("lost", race.FAILED, "", 6)
+    ended = race.Standing(("best",), (early,), "best", 40, race.ONE)
+    assert "and every other is surely worse" in _choice(known, ended, made)
+    ended = race.Standing(("best",), (early, failed), "best", 40, race.ONE)
+    assert "and every other with a number is surely worse" in _choice(known, ended, made)
+    told = _doubt(known, ended)
+    assert "`far`, so far behind the leader then" in told
+    assert "`best`" not in told
 
 
 def test_a_dry_run_measures_nothing(recommend: Callable[..., Outcome], tmp_path: Path) -> None:

@@ -142,10 +142,12 @@ def _choice(race: Race, standing: Standing, made: pd.DataFrame) -> str:
     at = f"{race.target:,} tokens ({row['perplexity']:.3g}{around})"
     count, documents = standing.everyone, counted(standing.documents, "documents")
     leader = f"`{standing.leader}`"
+    failed = any(one.why == FAILED for one in standing.dropped)
+    others = "every other with a number" if failed else "every other"
     if standing.sole:
         return (
             f"Use {leader}: of {count} candidates it has the lowest perplexity at {at}, on "
-            f"{documents}, and every other is surely worse there or costs too much in the window."
+            f"{documents}, and {others} is surely worse there or costs too much in the window."
         )
     if standing.ended == MARGIN:
         return (
@@ -196,8 +198,8 @@ def _doubt(race: Race, standing: Standing) -> str:
         told.append(f"{count} documents are too few to name a winner; it needs {ENOUGH}.")
     if early:
         told.append(
-            f"Dropped on fewer than {ENOUGH} documents: {listed(early)}, so far behind that one "
-            f"more, on which `{standing.leader}` loses {UNSEEN:g} nat a token, would not change it."
+            f"Dropped on fewer than {ENOUGH} documents: {listed(early)}, so far behind the leader "
+            f"then that one more, on which it loses {UNSEEN:g} nat a token, would not change it."
         )
     if not worse:
         return " ".join(told)
