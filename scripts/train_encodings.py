@@ -126,7 +126,7 @@ def main(
     minutes: float | None = None,
     out: Path = Path("training/encodings"),
 ) -> None:
-    """Train a model for every encoding and seed into a folder of its own, named ENCODING-SEED.
+    """Train a model for every encoding and seed into a folder of its own, named ENCODING-seedN.
 
     Args:
         encodings: NAME, NAME:option=value or your own .py file; default: all.
@@ -149,7 +149,7 @@ def main(
         for encoding in asked:
             name = Path(encoding).name.replace(".py", "").replace(":", "-").replace(",", "-")
             made = replace(recipe, seed=seed)
-            train(encoding, made, texts, tokenizer, out / f"{name}-{seed}")
+            train(encoding, made, texts, tokenizer, out / f"{name}-seed{seed}")
 
 
 if __name__ == "__main__":

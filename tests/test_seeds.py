@@ -14,7 +14,7 @@ from harness.reports import seeds
 from harness.runs.write import write_reports
 from tests.frames import PERPLEXITY, sweep
 
-MODELS = ("rope-1", "rope-2", "rope-3", "alibi-1", "alibi-2", "alibi-3")
+MODELS = ("rope-seed1", "rope-seed2", "rope-seed3", "alibi-seed1", "alibi-seed2", "alibi-seed3")
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +27,7 @@ def test_the_two_intervals_are_those_of_documents_and_of_seeds(frame: pd.DataFra
     table = seeds.make(frame).set_index(["model", "task", "scaling", "length"])
     row = table.loc[("rope", PERPLEXITY, "yarn", 1024)]
     cell = frame[(frame.task == PERPLEXITY) & (frame.scaling == "yarn") & (frame.length == 1024)]
-    logs = np.log([cell[cell.model == f"rope-{seed}"].score.iloc[0] for seed in (1, 2, 3)])
+    logs = np.log([cell[cell.model == f"rope-seed{seed}"].score.iloc[0] for seed in (1, 2, 3)])
     half = t.ppf(0.975, 2) * logs.std(ddof=1) / math.sqrt(3)
     assert row.score == pytest.approx(math.exp(logs.mean()))
     assert (row.low_seeds, row.high_seeds) == pytest.approx(
@@ -50,7 +50,7 @@ def test_a_share_stays_between_0_and_1(frame: pd.DataFrame) -> None:
 
 def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
     """Two seeds of three are not the mean of three."""
-    lost = (frame.model == "rope-2") & (frame.length == 2048) & (frame.task == PERPLEXITY)
+    lost = (frame.model == "rope-seed2") & (frame.length == 2048) & (frame.task == PERPLEXITY)
     broken = frame.assign(status=frame.status.mask(lost, "out_of_memory"))
     table = seeds.make(broken).set_index(["model", "task", "scaling", "length"])
     assert pd.isna(table.loc[("rope", PERPLEXITY, "none", 2048), "score"])
@@ -73,16 +73,16 @@ def test_tables_name_both_intervals_and_words_say_if_every_seed_agrees(
 
 def test_one_seed_each_is_no_report(frame: pd.DataFrame) -> None:
     """Without two seeds of one model there is nothing to say, and the error says what it needs."""
-    with pytest.raises(ValueError, match="-1, -2"):
-        seeds.make(frame[frame.model.isin(["rope-1", "alibi-1"])])
+    with pytest.raises(ValueError, match="-seed1, -seed2"):
+        seeds.make(frame[frame.model.isin(["rope-seed1", "alibi-seed1"])])
 
 
 def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.DataFrame) -> None:
-    """`rope` beside `rope-1` and `rope-2` is not averaged with them, nor is a longer window."""
-    mine = frame[frame.model.isin(["rope-1", "rope-2"])]
-    more = mine[mine.model == "rope-1"].assign(model="rope", value=99.0)
+    """`rope` is not averaged with `rope-seed1` and `rope-seed2`, nor is a longer window."""
+    mine = frame[frame.model.isin(["rope-seed1", "rope-seed2"])]
+    more = mine[mine.model == "rope-seed1"].assign(model="rope", value=99.0)
     pd.testing.assert_frame_equal(seeds.make(pd.concat([mine, more])), seeds.make(mine))
-    longer = mine.assign(trained_length=mine.model.map({"rope-1": 256, "rope-2": 512}))
+    longer = mine.assign(trained_length=mine.model.map({"rope-seed1": 256, "rope-seed2": 512}))
     with pytest.raises(ValueError, match="of one window"):
         seeds.make(longer)
 
@@ -91,7 +91,7 @@ def test_seeds_that_were_asked_other_questions_have_no_mean(frame: pd.DataFrame)
     """Trials of two sweeps with other seeds have equal names, and are other trials."""
     asked = frame.assign(question=frame.unit)
     pd.testing.assert_frame_equal(seeds.make(asked), seeds.make(frame))
-    other = (asked.model == "rope-2") & (asked.length == 1024)
+    other = (asked.model == "rope-seed2") & (asked.length == 1024)
     table = seeds.make(asked.assign(question=asked.question.mask(other, "x")))
     gone = table.score.isna()
     assert set(table.status[gone]) == {"other questions"}
@@ -100,7 +100,7 @@ def test_seeds_that_were_asked_other_questions_have_no_mean(frame: pd.DataFrame)
 
 def test_a_mean_of_fewer_units_says_so(frame: pd.DataFrame) -> None:
     """A document that one seed lacks is in no mean, and the table shows it."""
-    lost = (frame.model == "rope-2") & (frame.unit == "document 3") & (frame.length == 1024)
+    lost = (frame.model == "rope-seed2") & (frame.unit == "document 3") & (frame.length == 1024)
     table = seeds.make(frame.assign(status=frame.status.mask(lost, "out_of_memory")))
     assert set(
         table.status[(table.model == "rope") & (table.length == 1024) & (table.n == 23)]

@@ -108,14 +108,14 @@ def test_the_models_of_the_laboratory_are_trained_alike(
     with stopping_at(3, monkeypatch):
         train_encodings.main(**asked, out=tmp_path / "killed")
     train_encodings.main(**asked, out=tmp_path / "killed")
-    for name in ("kerple-1", "rope-1"):
+    for name in ("kerple-seed1", "rope-seed1"):
         check_equal(tmp_path / "whole" / name, tmp_path / "killed" / name)
-    records = [json.loads((tmp_path / folder / "kerple-1/training.json").read_text())
+    records = [json.loads((tmp_path / folder / "kerple-seed1/training.json").read_text())
                for folder in ("whole", "killed")]  # fmt: skip
     assert records[0]["weights"] == records[1]["weights"]
     assert records[0]["of_the_encoding"] == 2 * 4
     assert [point["step"] for point in records[0]["curve"]] == [2, 4]
-    assert not (tmp_path / "whole" / "rope-1" / "checkpoint.pt").exists()
+    assert not (tmp_path / "whole" / "rope-seed1" / "checkpoint.pt").exists()
     with stopping_at(0, monkeypatch):  # a second seed is new, the first is there
         train_encodings.main(**asked, seeds=2, out=tmp_path / "whole")
     with pytest.raises(SystemExit, match="models of 4 steps"):

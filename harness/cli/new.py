@@ -25,7 +25,7 @@ NEXT = {
         "Does it keep the contract; train it beside another, and measure both:",
         "ropewalk check {file}",
         "python scripts/train_encodings.py --encodings rope {file} --minutes 3",
-        "ropewalk run --model training/encodings/rope-1 training/encodings/{name}-1 \\",
+        "ropewalk run --model training/encodings/rope-seed1 training/encodings/{name}-seed1 \\",
         "  --scaling none --trust-remote-code --out results/{name}",
     ),
     "report": (

@@ -14,12 +14,12 @@ from harness.reports.writing.tables import across, text
 CELLS = ["model", "task", "scaling", "length"]
 TOGETHER = True  # models are compared: one table has them all
 NONE = (
-    "no model comes from several seeds: it needs models of one window named alike but for -1, -2, "
-    "… at the end"
+    "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
+    "-seed2, … at the end"
 )
 
 
-def make(frame: pd.DataFrame, *, ending: str = r"-\d+$") -> pd.DataFrame:
+def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> pd.DataFrame:
     """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
 
     ``score`` is the mean of the seeds (of perplexity the geometric one). ``low`` and ``high`` are
