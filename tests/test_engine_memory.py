@@ -80,10 +80,10 @@ def asked(length: int, forks: int) -> list[tuple[int, ...]]:
     ("width", "layers", "vocabulary", "pack", "length", "forks", "chunk", "new", "dtype"),
     [
         (256, 2, 32_000, 8192, 2048, 0, 2048, 0, "float32"),
-        (256, 2, 4096, 8192, 8192, 0, 1024, 0, "bfloat16"),
+        (256, 2, 4096, 4096, 4096, 0, 512, 0, "bfloat16"),
         (512, 2, 4096, 8192, 4096, 0, 2048, 0, "float32"),
         (256, 2, 4096, 2048, 4096, 2, 2048, 0, "float32"),
-        (256, 8, 4096, 4096, 4096, 1, 2048, 5, "float32"),
+        (256, 4, 4096, 4096, 4096, 1, 2048, 5, "float32"),
     ],
 )
 def test_the_estimate_is_what_is_measured(
