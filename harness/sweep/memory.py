@@ -140,7 +140,7 @@ def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -
     laboratory's encodings in several; a sliding window is a mask of one byte a pair.
     """
     if copies := getattr(config, "score_copies", 0):
-        return int(config.num_attention_heads * length**2 * copies * size)
+        return int(config.num_attention_heads * length**2 * copies * 4)  # float32 in any model
     if getattr(config, "attn_logit_softcapping", None):
         return int(config.num_attention_heads * length**2 * (size + 4))
     return length**2 if sliding is not None and length > sliding else 0
