@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import sys
 from collections.abc import Iterator
 from itertools import product
@@ -61,7 +62,7 @@ def rows(
     for trial, length in product(range(TRIALS), LENGTHS):
         trials = [one for one in asked(source, length) if one[2].facts["trial"] == trial]
         for method in METHODS:
-            rotation = resolve(load("method", method), checkpoint.rope, length)
+            rotation = resolve(load("method", method), checkpoint.rope, length + MORE)
             with answering(model, rotation, DEFAULT, checkpoint.tokenizer.decode) as answer:
                 for name, task, question in trials:
                     if (name, method, str(length), question.unit) in done:
@@ -75,8 +76,18 @@ def rows(
                     yield {
                         "task": name, "scaling": method, "length": length, "unit": question.unit,
                         "answer": wanted, "argmax": sample.facts["found"] == "exact",
-                        "generated": says(wanted, text.text), "text": text.text,
+                        "generated": says(wanted, text.text), "text": json.dumps(text.text),
                     }  # fmt: skip
+
+
+def measured(out: Path) -> set[tuple[str, ...]]:
+    """Return the trials of a file, without its last line where a kill cut that short."""
+    if not out.exists():
+        return set()
+    whole = out.read_bytes()
+    out.write_bytes(whole[: whole.rfind(b"\n") + 1])
+    with out.open(newline="", encoding="utf-8") as file:
+        return {tuple(row[key] for key in KEY) for row in csv.DictReader(file)}
 
 
 def main(name: str, document: str, out: str) -> None:
@@ -89,14 +100,11 @@ def main(name: str, document: str, out: str) -> None:
     model, tokenizer = load_weights(checkpoint), checkpoint.tokenizer
     text = Path(document).read_text(encoding="utf-8")
     source = make_source(tokenizer, lambda: [("document", text)], checkpoint.rope.trained_length)
-    done = set()
-    if Path(out).exists():
-        with Path(out).open(newline="", encoding="utf-8") as file:
-            done = {tuple(row[key] for key in KEY) for row in csv.DictReader(file)}
+    done = measured(Path(out))
     with Path(out).open("a", newline="", encoding="utf-8") as file:
         writer = None
         for row in rows(model, checkpoint, source, done):
-            writer = writer or csv.DictWriter(file, list(row))
+            writer = writer or csv.DictWriter(file, list(row), lineterminator="\n")
             if not file.tell():
                 writer.writeheader()
             writer.writerow(row)
