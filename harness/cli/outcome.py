@@ -15,6 +15,7 @@ from rich.padding import Padding
 from harness.names import printable
 from harness.reports.drawing.methods import methods
 from harness.reports.stats.cells import cells
+from harness.reports.stats.paired import ENOUGH
 from harness.reports.writing.answer import answer
 from harness.reports.writing.tables import text
 from harness.runs.write import Written, grids, print_skipped, print_words, show
@@ -101,7 +102,7 @@ def rest(page: Path | None, runs: Sequence[Path], console: Console) -> None:
     """Print where everything is that the screen leaves out."""
     folders = " ".join(shlex.quote(str(run)) for run in runs)
     for line in (
-        "Tied: the samples do not distinguish them.",
+        f"Tied: the samples do not distinguish them; fewer than {ENOUGH} documents never do.",
         f"All charts and tables, one page: {page}",
         f"Everything in words: ropewalk report {folders}",
     ):
