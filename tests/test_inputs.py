@@ -162,8 +162,12 @@ def test_no_more_of_a_set_is_read_than_is_taken(hub_like: Path) -> None:
         taken(f"{hub_like}:split=train,count=9")
 
 
-def test_a_seed_draws_the_same_documents_again(tmp_path: Path) -> None:
+def test_a_seed_draws_the_same_documents_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files, saved sets and streams: a seed is a draw, repeated it is the same one."""
+    # The library waits so many seconds after every drawn stream.
+    monkeypatch.setattr(datasets.config, "SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
     texts = {f"{index:02}.txt": f"text {index}" for index in range(20)}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
