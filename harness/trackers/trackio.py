@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.trackers._artefact import send_folder
 from harness.trackers._types import Tracked
 
 PACKAGE = "trackio"
@@ -49,12 +50,7 @@ class _Run:
     def files(self, folder: Path) -> None:
         import trackio
 
-        artefact = trackio.Artifact(f"reports-{self.id}", type="reports")
-        artefact.add_dir(str(folder))
-        self.run.log_artifact(artefact)
-        figures = sorted(folder.rglob("*.png"))
-        if figures:
-            self.run.log({f"figures/{file.stem}": trackio.Image(str(file)) for file in figures})
+        send_folder(trackio, self.run, f"reports-{self.id}", folder)
 
     def end(self, *, finished: bool) -> None:  # noqa: ARG002  # Trackio has no status
         self.run.finish()

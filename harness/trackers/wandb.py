@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.trackers._artefact import send_folder
 from harness.trackers._types import Tracked
 
 PACKAGE = "wandb"
@@ -51,12 +52,7 @@ class _Run:
     def files(self, folder: Path) -> None:
         import wandb
 
-        artefact = wandb.Artifact(f"reports-{self.id}", type="reports")
-        artefact.add_dir(str(folder))
-        self.run.log_artifact(artefact)
-        figures = sorted(folder.rglob("*.png"))
-        if figures:
-            self.run.log({f"figures/{file.stem}": wandb.Image(str(file)) for file in figures})
+        send_folder(wandb, self.run, f"reports-{self.id}", folder)
 
     def end(self, *, finished: bool) -> None:
         self.run.finish(exit_code=0 if finished else 1)
