@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from harness.recommend.chances import Array
 from harness.recommend.race import (
     SEEN,
     WORSE,
@@ -25,7 +25,6 @@ from harness.recommend.race import (
     rounds,
 )
 
-Array = NDArray[np.float64]
 Random = np.random.Generator
 CANDIDATES = 25
 RACES = 400

@@ -137,10 +137,11 @@ def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -
     """Return what attention needs beyond the fused causal kernel, which needs nothing.
 
     Soft-capped scores are computed whole, in every head, with a float32 copy, those of the
-    laboratory's encodings in several; a sliding window is a mask of one byte a pair.
+    laboratory's encodings in several, float32 in any model; a sliding window is a mask of one
+    byte a pair.
     """
     if copies := getattr(config, "score_copies", 0):
-        return int(config.num_attention_heads * length**2 * copies * 4)  # float32 in any model
+        return int(config.num_attention_heads * length**2 * copies * memory.FLOAT32)
     if getattr(config, "attn_logit_softcapping", None):
-        return int(config.num_attention_heads * length**2 * (size + 4))
+        return int(config.num_attention_heads * length**2 * (size + memory.FLOAT32))
     return length**2 if sliding is not None and length > sliding else 0
