@@ -178,10 +178,11 @@ class TestLosses:
 
 
 @pytest.fixture
-def cluster() -> Iterator[Any]:
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return Ray's own test cluster: a head without cores, and two nodes of one core each."""
     from ray.cluster_utils import Cluster
 
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # other tests leave less of a core to a nice one
     head = {"num_cpus": 0, "include_dashboard": False}
     made = Cluster(initialize_head=True, head_node_args=head)
     made.nodes = [made.add_node(num_cpus=1) for _ in range(2)]
@@ -276,14 +277,21 @@ def test_a_lost_worker_costs_nothing(
 ) -> None:
     """Of two workers on this machine one is killed in mid-sweep, and another takes its place.
 
-    A numpy.py of the current directory is run by none, and Ray's own files are gone afterwards.
+    A numpy.py of the current directory is run by none, all have this process's priority, and
+    Ray's own files are gone afterwards.
     """
+
+    def kill() -> None:
+        first, second = ready_workers()
+        assert {os.getpriority(os.PRIO_PROCESS, it) for it in (first, second)} == {os.nice(0)}
+        os.kill(first, signal.SIGKILL)
+
     temporary = partial(Path(tempfile.gettempdir()).glob, "ropewalk-ray-*")
     before = set(temporary())
     (tmp_path / "numpy.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
     words = [*sweep(tiny, docs, tmp_path, **MANY), "--workers", "2"]
-    lose(monkeypatch, lambda: os.kill(ready_workers()[0], signal.SIGKILL))
+    lose(monkeypatch, kill)
     done = ropewalk(*words)
     assert done.status == 0, done.err
     assert "A worker was lost; its " in done.err
