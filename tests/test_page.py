@@ -122,6 +122,8 @@ def test_a_page_says_how_a_run_was_measured() -> None:
     assert len(told["the command"]) == 1
     assert told["the command"][0].startswith("ropewalk run --model reference --scaling none pi ")
     assert len(documents([record, record])) == 23
+    record["documents"]["read"] = []  # of a run that measured pass keys alone
+    assert "documents" not in dict(facts([record]))
     assert command({"model": "m", "docs": {"passkey": "embedded"}}) == ""
     assert (
         command({"docs": "my books", "offline": True}) == "ropewalk run --docs 'my books' --offline"

@@ -29,10 +29,11 @@ def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
     told = {name: model.get(name) for name in ("type", "dtype", "revision", "quantized")}
     yield "model", [f"{model['name']}: {_options(told | {'window': model['trained_length']})}"]
     yield "weights", [f"{model['name']}: {model['fingerprint']}"] if "fingerprint" in model else []
-    tokens = sum(one["tokens"] for one in documents["read"])
-    given = documents.get("given")
-    named = given if isinstance(given, str) else _options(given or {})
-    yield "documents", [f"{named}: {len(documents['read'])}, of {tokens:,} tokens together"]
+    if read := documents["read"]:  # none by tasks that make their own text
+        tokens = sum(one["tokens"] for one in read)
+        given = documents.get("given")
+        named = given if isinstance(given, str) else _options(given or {})
+        yield "documents", [f"{named}: {len(read)}, of {tokens:,} tokens together"]
     for kind, singular in (("tasks", "task"), ("methods", "method")):
         yield (
             singular,
