@@ -15,6 +15,8 @@ LARGEST = 2**20  # bytes; a table of factors has some thousand
 def found_in(name: str, options: str = "") -> str:
     """Return the method that a file names; one with LongRoPE's two lists is ``longrope`` of them.
 
+    So is one with ``layers``, such lists for each layer.
+
     Raises UserError for a file that has neither, and for options given behind it.
     """
     path = Path(name)
@@ -32,10 +34,12 @@ def found_in(name: str, options: str = "") -> str:
     named = table.get("scaling") if isinstance(table, dict) else None
     if isinstance(named, str) and not named.endswith(".json"):
         return named
-    if isinstance(table, dict) and {"short_factor", "long_factor"} <= table.keys():
+    if isinstance(table, dict) and (
+        "layers" in table or {"short_factor", "long_factor"} <= table.keys()
+    ):
         return f"longrope:factors={path}"
     message = (
         f'method file {path} names no method: it needs "scaling", as ropewalk tune writes it, or'
-        " short_factor and long_factor."
+        " short_factor and long_factor, or layers, a list of such tables."
     )
     raise UserError(message)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from scaling import Band as Band
     from scaling import Bands as Bands
     from scaling import Frequencies as Frequencies
+    from scaling import Layered as Layered
     from scaling import Rope as Rope
     from scaling import Rotation as Rotation
     from scaling import by_distance as by_distance
@@ -50,7 +51,7 @@ HOMES = {
     "ropewalk._patched": ("patched",),
     "ropewalk._recommend": ("recommend",),
     "ropewalk._run": ("Run", "frame", "run"),
-    "scaling": ("Band", "Bands", "Frequencies", "Rope", "Rotation", "by_distance"),
+    "scaling": ("Band", "Bands", "Frequencies", "Layered", "Rope", "Rotation", "by_distance"),
     "tasks": ("Answer", "Passage", "Question", "Sample", "Score", "Source"),
 }
 __all__ = sorted(name for names in HOMES.values() for name in names)

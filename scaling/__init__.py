@@ -5,8 +5,19 @@ moves relative positions ``bands(rope, length, *, options) -> Bands``. The types
 """
 
 from scaling._bands import Band, Bands, by_distance
+from scaling._layered import Layered
 from scaling._rotation import Rotation
 from scaling._served import Served
 from scaling._types import Frequencies, Range, Rope
 
-__all__ = ["Band", "Bands", "Frequencies", "Range", "Rope", "Rotation", "Served", "by_distance"]
+__all__ = [
+    "Band",
+    "Bands",
+    "Frequencies",
+    "Layered",
+    "Range",
+    "Rope",
+    "Rotation",
+    "Served",
+    "by_distance",
+]

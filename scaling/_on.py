@@ -5,19 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scaling._bands import Bands
+from scaling._layered import Layered
 from scaling._served import Served
 from scaling._types import Frequencies, Rope
 
 # A method with its options filled in. On the command line ``on=yarn``, ``on=yarn:factor=8`` or
 # ``on=./mine.py:kept=0.6+strength=2`` (a plus joins options, where a comma ends the outer one).
-Method = Callable[[Rope, int], Frequencies | Bands | Served]
+Method = Callable[[Rope, int], Frequencies | Layered | Bands | Served]
 
 
 def found_on(on: Method, rope: Rope, length: int) -> Frequencies | Bands:
-    """Return a method's result at a length; raise ValueError for one that is run as served."""
+    """Return a method's result at a length.
+
+    Raises ValueError for one that is run as served, and for frequencies of each layer.
+    """
     found = on(rope, length)
     if isinstance(found, Served):
         message = f"on={_name(on)} only runs as it is served; nothing can build on it"
+        raise ValueError(message)
+    if isinstance(found, Layered):
+        message = f"on={_name(on)} gives frequencies for each layer; nothing can build on it"
         raise ValueError(message)
     return found
 

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from scaling._bands import Band, Bands
+from scaling._layered import Layered
 from scaling._served import Served
 from scaling._types import Frequencies
 
-Rotation = Frequencies | Bands | Served
+Rotation = Frequencies | Layered | Bands | Served
 
 
 def frequencies_of(found: Rotation | Band) -> Frequencies:
-    """Return the frequencies in it: of bands those of the last query."""
+    """Return the frequencies in it: of bands those of the last query, of layers the last one's."""
+    if isinstance(found, Layered):
+        return found.layers[-1]
     return found if isinstance(found, Frequencies) else found.frequencies
+
+
+def sets_of(found: Rotation) -> tuple[Frequencies, ...]:
+    """Return all frequencies in it: those of each layer, or of each band."""
+    if isinstance(found, Layered):
+        return found.layers
+    inner = found.bands if isinstance(found, Bands) else (found,)
+    return tuple(frequencies_of(part) for part in inner)

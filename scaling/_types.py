@@ -37,13 +37,15 @@ class Rope:
 
     ``rotary_dim`` counts rotated channels of one head (even); ``base`` is the rope theta;
     ``trained_length`` is one window of pretraining in tokens; ``shipped`` is the checkpoint's own
-    scaling in Hugging Face's words (``rope_type`` and its parameters), empty for none.
+    scaling in Hugging Face's words (``rope_type`` and its parameters), empty for none; ``layers``
+    is the number of decoder layers.
     """
 
     rotary_dim: int
     base: float
     trained_length: int
     shipped: Mapping[str, object] = field(default_factory=dict)
+    layers: int = 1
 
     def stretch(self, length: int) -> float:
         """Return the stretch of a length, max(1, length / trained_length)."""

@@ -9,28 +9,43 @@ from pathlib import Path
 
 import torch
 
+from scaling._layered import Layered
 from scaling._types import Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(
     rope: Rope, length: int, *, factors: str | None = None, factor: float | None = None
-) -> Frequencies:
+) -> Frequencies | Layered:
     """Return inv_freq / short_factor up to the trained length, / long_factor above it.
 
     ``factors`` is the path of a JSON file with the lists ``short_factor`` and ``long_factor``, one
     number per channel pair, in Hugging Face's words; unset, they are those the checkpoint ships.
-    It is the one file a method reads: a table of this size is no option, and its numbers are in
-    the fingerprint. The attention factor is the table's ``attention_factor``, else
-    sqrt(1 + ln(s) / ln(trained_length)) at every length, where s is ``factor``, else the table's
-    own ``factor``, else the stretch. Not ``none`` at stretch 1, unless the short list is all 1.
+    A file with a list ``layers`` has such a table for each layer there. It is the one file a method
+    reads: a table of this size is no option, and its numbers are in the fingerprint. The attention
+    factor is the table's ``attention_factor``, else sqrt(1 + ln(s) / ln(trained_length)) at every
+    length, where s is ``factor``, else the table's own ``factor``, else the stretch. Not ``none``
+    at stretch 1, unless the short list is all 1.
 
     Differs from the paper: it leaves the first tokens unscaled, which no frequency can (its table
     11, untuned Llama-2: perplexity 7.22 with and 7.28 without at 16384 tokens, 11.51 and 13.00 at
     32768). Differs from transformers: there an input that grows out of the window changes lists.
     """
     table = rope.shipped if factors is None else _read(factors)
+    if "layers" not in table:
+        return _of(rope, length, table, factors, factor)
+    layers = table["layers"]
+    if not isinstance(layers, list) or {isinstance(one, dict) for one in layers} != {True}:
+        message = f"layers must be a list of tables, one per layer, in {factors}"
+        raise ValueError(message)
+    return Layered(tuple(_of(rope, length, one, factors, factor) for one in layers))
+
+
+def _of(
+    rope: Rope, length: int, table: Mapping[str, object], given: str | None, factor: float | None
+) -> Frequencies:
+    """Return the frequencies of one table."""
     if not {"short_factor", "long_factor"} <= table.keys():
-        where = "the checkpoint ships none" if factors is None else f"{factors} has none"
+        where = "the checkpoint ships none" if given is None else f"{given} has none"
         message = (
             f"longrope needs a searched table, and {where}: "
             "give factors=PATH, a JSON file with short_factor and long_factor"

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from scaling._layered import Layered
 from scaling._rotation import Rotation
 from scaling._served import Served
 from scaling._types import Frequencies, Rope
@@ -43,6 +44,12 @@ class Asked:
             return self.rotation
         if isinstance(self.rotation, Served):
             return Frequencies(self.rope.inv_freq())
+        if isinstance(self.rotation, Layered):
+            message = (
+                "it has one set of frequencies for all layers, and the method gives each layer its "
+                "own. The nearest: a method that treats all layers alike, as yarn"
+            )
+            raise ValueError(message)
         message = (
             "it rotates every token to its own position, and the method moves positions or scales "
             "queries. The nearest: --to hf-code, a folder with a modelling file that does it in "

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from harness.inspection import channel_figure, decay_figure, score_figure, scores, wave_figure
 from harness.inspection.notes import notes
-from harness.methods.channels import Change, Channel, channels, decay
+from harness.methods.channels import Change, Channel, channels, decay, shown
 from harness.methods.resolve import resolve
 from harness.model.opening import read_config
 from harness.plugins import load
@@ -74,8 +74,9 @@ def inspect(spec: Spec) -> Inspection:
         for length in lengths:
             found = resolve(method, rope, length)
             reached = found.reach if isinstance(found, Bands) else length
-            pairs = channels(rope, frequencies_of(found), length, reached)
-            readings.append(Reading(method.label, length, found, pairs))
+            for label, part in shown(method.label, found):
+                pairs = channels(rope, frequencies_of(part), length, reached)
+                readings.append(Reading(label, length, part, pairs))
     lines = notes(model, config, methods, lengths, trust_remote_code=trusted)
     return Inspection(model, rope, tuple(lines), tuple(readings))
 

@@ -9,10 +9,13 @@ from typing import Literal
 
 import torch
 
+from scaling._layered import Layered
+from scaling._rotation import Rotation
 from scaling._types import Frequencies, Rope
 
 Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
 ROUNDING = 1e-5  # two float32 frequencies that differ by less, relatively, are one
+SHOWN = 5  # layers, from the first to the last, of a method that gives each its own
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,15 @@ class Channel:
     ratio: float
     change: Change
     unseen: bool
+
+
+def shown(label: str, found: Rotation) -> list[tuple[str, Rotation]]:
+    """Return a rotation by the name it is shown under; of each layer's frequencies, some layers."""
+    if not isinstance(found, Layered):
+        return [(label, found)]
+    last = len(found.layers) - 1
+    places = sorted({round(last * step / (SHOWN - 1)) for step in range(SHOWN)})
+    return [(f"{label} in layer {at + 1}", found.layers[at]) for at in places]
 
 
 def channels(

@@ -6,6 +6,7 @@ import math
 import traceback
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,13 +14,15 @@ from harness.errors import UserError
 from harness.methods.channels import ROUNDING, Channel, channels
 from harness.methods.findings import Finding, Trial, holds, repeats, runs, where
 from harness.plugins import call
+from scaling._layered import Layered
+from scaling._rotation import sets_of
 from scaling._types import Frequencies, Rope
 
-Method = Callable[[Rope, int], Frequencies]
+Method = Callable[[Rope, int], Frequencies | Layered]
 Tried = Trial[Frequencies]
 
 ROPES = tuple(
-    Rope(*geometry)
+    Rope(*geometry, layers=6)
     for geometry in product((16, 32, 64, 128), (1e3, 1e4, 5e5, 1e6), (256, 4096, 131072))
 )
 WINDOWS = (0.5, 1.0, 1.5, 2.0, 4.0, 8.0, 16.0, 64.0)  # lengths, in trained windows
@@ -40,7 +43,12 @@ def check(
         for rope in ropes
         for share in windows
     ]
-    good = [trial for trial in trials if trial.found]
+    good = [
+        replace(trial, found=one)  # a layer at a time, where they are not alike
+        for trial in trials
+        if trial.found
+        for one in sets_of(trial.found)
+    ]
     findings = [runs(trials, _tried(trials)), *_results(trials)]
     if good:
         findings += [repeats(good), _pure(good), _order(good)]
@@ -80,11 +88,13 @@ def _trouble(rope: Rope, length: int, error: UserError) -> Tried:
 
 def _unfit(found: Any, rope: Rope) -> tuple[str, str] | None:
     """Return what is wrong with a result: kind and description."""
-    if not isinstance(found, Frequencies):
+    if not isinstance(found, Frequencies | Layered):
         return "result", f"it returned {type(found).__name__}, not Frequencies"
     pairs = rope.rotary_dim // 2
-    if len(found.inv_freq) != pairs:
-        return "pairs", f"{len(found.inv_freq)} frequencies for {pairs} channel pairs"
+    if isinstance(found, Layered) and len(found.layers) != rope.layers:
+        return "pairs", f"frequencies for {len(found.layers)} layers of {rope.layers}"
+    for count in {len(one.inv_freq) for one in sets_of(found)} - {pairs}:
+        return "pairs", f"{count} frequencies for {pairs} channel pairs"
     return None
 
 

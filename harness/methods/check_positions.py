@@ -66,7 +66,7 @@ def _twice(method: Method, rope: Rope, length: int) -> tuple[Bands, bool]:
     found = method(rope, length)
     if isinstance(found, Served):
         raise ValueError(SERVED)
-    if not isinstance(found, Rotation):
+    if not isinstance(found, Bands | Frequencies):
         message = f"it returned {type(found).__name__}, not Bands or Frequencies"
         raise ValueError(message)
     method(rope, 2 * length)

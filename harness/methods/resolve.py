@@ -9,7 +9,8 @@ from typing import Any
 from harness.errors import UserError
 from harness.plugins import Plugin, call, entry
 from scaling._bands import Bands
-from scaling._rotation import Rotation, frequencies_of
+from scaling._layered import Layered, by_layer
+from scaling._rotation import Rotation, sets_of
 from scaling._types import Rope
 
 
@@ -25,11 +26,17 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
     if isinstance(found, Bands) and found.length != length:
         message = f"{what}: its bands are for {found.length} tokens."
         raise UserError(message)
-    wanted, inner = rope.rotary_dim // 2, found.bands if isinstance(found, Bands) else (found,)
-    for counts in {len(frequencies_of(part).inv_freq) for part in inner} - {wanted}:
+    if isinstance(found, Layered) and len(found.layers) != rope.layers:
+        message = (
+            f"{what}: {len(found.layers)} sets of frequencies for {rope.layers} layers; a method"
+            " returns one for each layer."
+        )
+        raise UserError(message)
+    wanted = rope.rotary_dim // 2
+    for counts in {len(part.inv_freq) for part in sets_of(found)} - {wanted}:
         message = f"{what}: {counts} frequencies for {wanted} channel pairs."
         raise UserError(message)
-    return found
+    return by_layer(found.layers) if isinstance(found, Layered) else found
 
 
 def over_lengths(

@@ -79,7 +79,8 @@ def rope_of(config: Any) -> Rope:
     if given.get("rope_type") == "longrope" and given.get("factor") is None:
         # transformers' own rule where a checkpoint names only its two windows
         given["factor"] = config.max_position_embeddings / trained
-    return Rope(rotary_dim, _number(kind, "rope_theta", shipped.get("rope_theta")), trained, given)
+    base = _number(kind, "rope_theta", shipped.get("rope_theta"))
+    return Rope(rotary_dim, base, trained, given, config.num_hidden_layers)
 
 
 def check_numbers(where: str, given: object, name: str = "the config") -> None:

@@ -21,9 +21,11 @@ from harness.engine import (
 from harness.errors import UserError
 from harness.rope.config import is_rotary
 from harness.rope.frequencies import patched
+from harness.rope.layered import layered
 from harness.rope.positions import banded
 from harness.rope.stateful import served_answers
 from scaling._bands import Bands
+from scaling._layered import Layered
 from scaling._rotation import Rotation
 from scaling._served import Served
 from scaling._types import Frequencies
@@ -41,6 +43,8 @@ def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
         return nullcontext()  # it has no rotary embedding, and is run as it is
     if isinstance(rotation, Served):
         return nullcontext()  # every question has a new state
+    if isinstance(rotation, Layered):
+        return layered(model, rotation)
     return banded(model, rotation) if isinstance(rotation, Bands) else patched(model, rotation)
 
 

@@ -11,6 +11,7 @@ from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.model.checkpoint import Checkpoint, parameter_count
 from harness.sweep.cells import Batch
 from harness.sweep.speeds import Cost
+from scaling._layered import Layered
 from scaling._types import Frequencies
 from tasks._types import Question
 
@@ -38,7 +39,7 @@ class Steps:
 def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     """Return what the questions of a batch share; None where each is a forward of its own."""
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
-    if not isinstance(batch.rotation, Frequencies) or checkpoint.sliding_window or capped:
+    if not isinstance(batch.rotation, Frequencies | Layered) or checkpoint.sliding_window or capped:
         return None
     return build_tree([question.tokens for _, question in batch.items])
 

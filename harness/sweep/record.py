@@ -19,6 +19,7 @@ from harness.plugins import ROOT, Plugin, call
 from harness.runs.store import SCHEMA
 from harness.sweep.plan import Plan
 from scaling._bands import Bands
+from scaling._layered import Layered
 from scaling._rotation import Rotation, frequencies_of
 from scaling._served import Served
 
@@ -80,6 +81,8 @@ def _template(plan: Plan) -> str | None:
 
 def _numbers(found: Rotation) -> dict[str, Any]:
     """Return the frequencies, and of what is more than those what it is made of."""
+    if isinstance(found, Layered):
+        return {"layers": [_numbers(one) for one in found.layers]}
     frequencies = frequencies_of(found)
     told: dict[str, Any] = {
         "attention_factor": float(frequencies.attention_factor),

@@ -1,0 +1,56 @@
+"""Layer-specific scaling: a factor a layer, on a Bezier curve over depth (arXiv:2503.04355)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from scaling import ntk, pi, yarn
+from scaling._layered import Layered, by_layer
+from scaling._types import Factor, Frequencies, Range, Rope, factor_or_stretch
+
+SCALED = {"pi": pi.frequencies, "ntk": ntk.frequencies, "yarn": yarn.frequencies}
+Share = Annotated[float, Range(0.0, 2.0)]
+
+
+def frequencies(
+    rope: Rope,
+    length: int,
+    *,
+    factor: Factor = None,
+    first: Share = 1.0,
+    second: Share = 1.0,
+    third: Share = 1.0,
+    last: Share = 1.0,
+    kind: Literal["pi", "ntk", "yarn"] = "pi",
+) -> Frequencies | Layered:
+    """Return for each layer the frequencies of ``kind`` at its own factor, ``factor`` ** share.
+
+    The share of a layer is on a cubic Bezier curve over the depth: ``first`` at the first layer,
+    ``last`` at the last, and pulled towards ``second`` a third of the way and ``third`` two thirds.
+    0 leaves a layer as it was trained; 1, the default of all four, is ``kind`` itself. An unset
+    factor is the stretch of the length.
+
+    The paper searches the curve by a genetic algorithm for a model and a task (``ropewalk tune
+    layerwise`` by CMA-ES), with PI and NTK-aware factors. Differs from the paper, of which only the
+    summary was at hand, in what the curve is of: here shares of the factor's logarithm, with the
+    control points at equal steps of depth.
+    """
+    points = (first, second, third, last)
+    for share in points:
+        if not 0 <= share <= 4:
+            message = f"first, second, third and last must be from 0 to 4, got {share}"
+            raise ValueError(message)
+    if kind not in SCALED:
+        message = f"kind is pi, ntk or yarn, got {kind}"
+        raise ValueError(message)
+    whole, deepest = factor_or_stretch(factor, rope, length), max(1, rope.layers - 1)
+    shares = [_curve(points, layer / deepest) for layer in range(rope.layers)]
+    return by_layer([SCALED[kind](rope, length, factor=whole**share) for share in shares])
+
+
+def _curve(points: tuple[float, ...], at: float) -> float:
+    """Return a Bezier curve's value at 0..1, by de Casteljau's steps: exact where all are alike."""
+    while len(points) > 1:
+        points = tuple(a + at * (b - a) for a, b in pairwise(points))
+    return points[0]

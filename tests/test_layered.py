@@ -1,0 +1,309 @@
+"""Frequencies for each layer: against a loop over the layers by hand, and in every command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ropewalk as rw
+from harness.engine import DEFAULT, Sizes
+from harness.errors import UserError
+from harness.inspection.inspect import inspect
+from harness.methods.check import check
+from harness.methods.resolve import resolve
+from harness.plugins import load
+from harness.rope.config import rope_of
+from harness.rope.frequencies import rotary_name
+from harness.rope.layered import layered
+from harness.rope.patch import answering, scaled
+from harness.sweep.spec import Spec
+from scaling import layerwise, none, ntk, pi, yarn
+from scaling._layered import Layered, by_layer
+from scaling._types import Frequencies, Rope
+from tasks._types import Question
+from tests import families
+from tests.asking import asked, together
+from tests.command_line import Ropewalk, sweep
+from tests.families import TOKENS, build, each, logits
+
+ROPE = Rope(64, 10_000.0, 256, layers=12)
+FAMILIES = ("llama", "gemma2", "gpt_neox", "cohere", "gemma3_text", "qwen3_moe", "olmo3", "smollm3")
+FEW = ("llama", "gemma3_text")
+CURVED = "layerwise:first=0.2,last=1.7,kind=yarn"
+FIXED = """
+from scaling import Frequencies, Layered
+
+def frequencies(rope, length, *, layers: int = 0):
+    own = rope.inv_freq()
+    count = layers or rope.layers
+    return Layered(tuple(Frequencies(own / (k + 1), 1 + k / 10) for k in range(count)))
+"""
+
+
+def found(model: Any) -> Layered:
+    """Return other frequencies and another attention factor for every layer."""
+    rope = rope_of(model.config)
+    return Layered(tuple(
+        Frequencies(ntk.frequencies(rope, 1, factor=3.0 + 4 * k).inv_freq, 1.0 + 0.2 * k)
+        for k in range(rope.layers)
+    ))  # fmt: skip
+
+
+@contextmanager
+def by_hand(model: Any, each_layer: Sequence[Frequencies]) -> Iterator[None]:
+    """Give every decoder layer that attends to all tokens cos and sin of its own."""
+    rotary = deepcopy(model.get_submodule(rotary_name(model)))
+    slot = "full_attention" if hasattr(rotary, "full_attention_inv_freq") else ""
+    stack = getattr(model, "model", None) or model.gpt_neox
+    kinds = getattr(model.config, "layer_types", None) or ["full_attention"] * len(stack.layers)
+    kept = [layer.forward for layer in stack.layers]
+
+    def turned(own: Any, one: Frequencies) -> Any:
+        def forward(hidden: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            name = f"{slot}_" * bool(slot)
+            setattr(rotary, f"{name}inv_freq", one.inv_freq)
+            setattr(rotary, f"{name}attention_scaling", one.attention_factor)
+            here = torch.arange(hidden.shape[1])[None]
+            cos_sin = rotary(hidden, here, *[slot] * bool(slot))
+            return own(hidden, *args, **{**kwargs, "position_embeddings": cos_sin})
+
+        return forward
+
+    for layer, kind, own, one in zip(stack.layers, kinds, kept, each_layer, strict=True):
+        if not slot or kind == slot:
+            layer.forward = turned(own, one)
+    try:
+        yield
+    finally:
+        for layer, own in zip(stack.layers, kept, strict=True):
+            layer.forward = own
+
+
+@pytest.mark.parametrize("family", each(FAMILIES, *FEW))
+def test_each_layer_rotates_by_its_own_numbers(family: str) -> None:
+    """Logits are those of a loop over the layers by hand, bit for bit; then the model is restored.
+
+    In whichever order the layers are given: reversed they are another attention.
+    """
+    model = build(families.tiny(family))
+    before, one = logits(model), found(model)
+    with by_hand(model, one.layers):
+        wanted = logits(model)
+    with scaled(model, one):
+        assert torch.equal(logits(model), wanted)
+    if family not in ("gemma3_text", "olmo3", "smollm3"):  # where one layer of two is scaled
+        with scaled(model, Layered(one.layers[::-1])):
+            assert not torch.equal(logits(model), wanted)
+    with pytest.raises(RuntimeError, match="inside"), scaled(model, one):
+        raise RuntimeError("inside")
+    assert torch.equal(logits(model), before)
+    assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize("family", each(FAMILIES, *FEW))
+def test_layers_that_are_alike_are_the_plain_patch(family: str) -> None:
+    """One set of frequencies, given for each layer, has the bits of the set given once."""
+    model = build(families.tiny(family))
+    one = yarn.frequencies(rope_of(model.config), 4096)
+    with scaled(model, one):
+        wanted = logits(model)
+    with layered(model, Layered((one,) * rope_of(model.config).layers)):
+        assert torch.equal(logits(model), wanted)
+
+
+def test_the_engine_shares_beginnings_to_the_bit() -> None:
+    """Losses are those of each question alone, and of a loop over the layers by hand."""
+    model, questions = build(families.tiny("llama")), asked()
+    one = found(model)
+    with scaled(model, one):
+        whole = together(model, questions, Sizes(pack=300, chunk=64))
+        alone = {at: together(model, [q], DEFAULT)[0] for at, q in enumerate(questions)}
+    assert whole == alone
+    with by_hand(model, one.layers), torch.inference_mode():
+        rows = torch.tensor([questions[0].tokens])
+        wanted = torch.nn.functional.cross_entropy(
+            model(input_ids=rows).logits[0, :-1].double(), rows[0, 1:], reduction="none"
+        )
+    assert whole[0] is not None
+    assert whole[0].nll == pytest.approx(wanted.tolist(), rel=2e-6, abs=2e-6)
+
+
+def test_a_text_continues_with_every_layers_own_keys() -> None:
+    """``generate`` with a cache and the engine write what whole forwards by hand write."""
+    model = build(families.tiny("llama"))
+    one, tokens = found(model), TOKENS[:, :70]
+    with by_hand(model, one.layers), torch.inference_mode():
+        for _ in range(5):
+            best = model(input_ids=tokens, use_cache=False).logits[:, -1:].argmax(-1)
+            tokens = torch.cat([tokens, best], 1)
+    with scaled(model, one):
+        written = model.generate(TOKENS[:, :70], max_new_tokens=5, do_sample=False)
+    assert written.tolist() == tokens.tolist()
+    question = Question("q", 75, tuple(TOKENS[0, :70].tolist()), 70, new=5)
+    with answering(model, one, DEFAULT, lambda ids: " ".join(map(str, ids))) as answer:
+        ((_, text),) = answer([question])
+    assert text.argmax == tuple(tokens[0, 70:].tolist())  # type: ignore[union-attr]
+
+
+def test_a_model_that_cannot_is_refused() -> None:
+    """Where a layer's cos and sin cannot be replaced, or layers share keys, nothing is measured."""
+    model = build(families.tiny("llama"))
+    one = found(model)
+    with (
+        pytest.raises(UserError, match="not one list of 1"),
+        scaled(model, Layered(one.layers[1:])),
+    ):
+        pass
+    model = build(families.tiny("llama"))
+
+    def copied(_: Any, args: Any, given: Any) -> Any:
+        angles = tuple(part.clone() for part in given["position_embeddings"])
+        return args, {**given, "position_embeddings": angles}
+
+    model.model.layers[-1].register_forward_pre_hook(copied, with_kwargs=True)
+    with pytest.raises(UserError, match="some layer does not use"), scaled(model, one):
+        pass
+    model = build(families.tiny("llama"))
+    model.config.num_kv_shared_layers = 1
+    with pytest.raises(UserError, match="rotate their own keys"), scaled(model, one):
+        pass
+
+
+shares = st.floats(0, 4)
+
+
+@given(shares, shares, shares, shares)
+def test_the_curve_is_a_cubic_bezier_curve(a: float, b: float, c: float, d: float) -> None:
+    """Bernstein's polynomials; it begins and ends in the outer points, within all four."""
+    for t in np.linspace(0, 1, 12).tolist():
+        at = layerwise._curve((a, b, c, d), t)
+        s = 1 - t
+        assert at == pytest.approx(s**3 * a + 3 * s**2 * t * b + 3 * s * t**2 * c + t**3 * d)
+        assert min(a, b, c, d) - 1e-9 <= at <= max(a, b, c, d) + 1e-9
+    ends = [layerwise._curve((a, b, c, d), t) for t in (0.0, 1.0)]
+    assert ends == pytest.approx([a, d])
+    assert layerwise._curve((a,) * 4, 0.37) == a
+
+
+@pytest.mark.parametrize(("kind", "plain"), [
+    ("pi", pi.frequencies), ("ntk", ntk.frequencies), ("yarn", yarn.frequencies),
+])  # fmt: skip
+def test_layerwise_is_its_method_at_each_layers_factor(kind: Any, plain: Any) -> None:
+    """Naively, layer by layer; with all shares alike it is the method; at 0 the model as it is."""
+    one = layerwise.frequencies(ROPE, 2048, first=0, second=0.5, third=2, last=1, kind=kind)
+    assert isinstance(one, Layered)
+    for layer, got in enumerate(one.layers):
+        t = layer / 11
+        share = 3 * (1 - t) ** 2 * t * 0.5 + 3 * (1 - t) * t**2 * 2 + t**3
+        wanted = plain(ROPE, 2048, factor=8.0**share)
+        torch.testing.assert_close(got.inv_freq, wanted.inv_freq, rtol=2e-6, atol=0)
+        assert got.attention_factor == pytest.approx(wanted.attention_factor)
+    for options in ({}, {"factor": 3.7}):
+        alike = layerwise.frequencies(ROPE, 2048, kind=kind, **options)
+        assert alike.fingerprint == plain(ROPE, 2048, **options).fingerprint
+    still = dict.fromkeys(("first", "second", "third", "last"), 0.0)
+    plainest = none.frequencies(ROPE, 1).fingerprint
+    assert layerwise.frequencies(ROPE, 2048, kind=kind, **still).fingerprint == plainest
+    assert layerwise.frequencies(ROPE, 256, first=2, kind=kind).fingerprint == plainest
+
+
+def test_numbers_of_every_layer_are_compared() -> None:
+    """Rotations share samples where all layers agree, and no sooner."""
+    one = layerwise.frequencies(ROPE, 2048, first=0)
+    again = layerwise.frequencies(ROPE, 4096, first=0, factor=8.0)
+    assert isinstance(one, Layered)
+    assert one.fingerprint == again.fingerprint
+    assert Layered(one.layers[::-1]).fingerprint != one.fingerprint
+    assert Layered((*one.layers[:-1], one.layers[0])).fingerprint != one.fingerprint
+    alike = Layered((one.layers[3],) * 12)
+    assert alike.fingerprint == one.layers[3].fingerprint
+    assert by_layer(alike.layers) is one.layers[3]
+
+
+def test_a_run_records_every_layer_and_is_measured_again(
+    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Built-in, from a file of code or of JSON numbers; equal numbers are measured once."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FIXED)
+    tables = [
+        {
+            "short_factor": [k + 1.0] * 8,
+            "long_factor": [k + 1.0] * 8,
+            "attention_factor": 1 + k / 10,
+        }
+        for k in range(2)
+    ]
+    Path("numbers.json").write_text(json.dumps({"layers": tables}))
+    settings = {"length": ["4x"], "task": ["perplexity:tail=16"]}
+    methods = ["none", "pi", "layerwise", CURVED, "./mine.py", "./numbers.json"]
+    done = ropewalk(*sweep(tiny, docs, tmp_path / "run", scaling=methods, **settings))
+    assert done.status == 0, done.err
+    assert "pi = layerwise" in done.out
+    record = json.loads((tmp_path / "run" / "run.json").read_text())
+    prints = {cell["scaling"]: cell["frequencies"] for cell in record["cells"]}
+    assert prints["numbers"] == prints["mine"] != prints[CURVED]
+    model = rope_of(families.tiny("llama"))
+    wanted = resolve(load("method", CURVED), model, 256)
+    assert isinstance(wanted, Layered)
+    kept = record["frequencies"][prints[CURVED]]["layers"]
+    assert [one["inv_freq"] for one in kept] == [one.inv_freq.tolist() for one in wanted.layers]
+    assert [one["attention_factor"] for one in kept] == [
+        one.attention_factor for one in wanted.layers
+    ]
+    again = ropewalk("rerun", tmp_path / "run", "--run-code")
+    assert "samples are equal bit for bit" in " ".join(again.out.split())
+
+
+@pytest.mark.parametrize(("scaling", "words"), [
+    ("./mine.py:layers=3", "3 sets of frequencies for 2 layers"),
+    ("./one.json", "1 sets of frequencies for 2 layers"),
+    ("./none.json", "must be a list of tables"),
+    ("layerwise:first=5", "must be from 0 to 4"),
+    ("layerwise:kind=abf", "kind=abf"),
+])  # fmt: skip
+def test_a_mistake_is_one_sentence_before_any_weight(
+    scaling: str, words: str, ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """The wrong number of layers, also of layers that are alike, and options out of range."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(FIXED)
+    table = {"short_factor": [1] * 8, "long_factor": [2] * 8}
+    Path("one.json").write_text(json.dumps({"layers": [table]}))
+    Path("none.json").write_text('{"layers": []}')
+    done = ropewalk(*sweep(tiny, docs, tmp_path / "run", scaling=[scaling]))
+    assert (done.status, words in done.err, done.err.count("\n")) == (2, True, 1), done.err
+
+
+def test_it_is_checked_and_shown_by_layer(ropewalk: Ropewalk, tiny: Path, tmp_path: Path) -> None:
+    """``check`` reads all layers, ``inspect`` has a row for the first to the last."""
+    mine = tmp_path / "mine.py"
+    mine.write_text(FIXED)
+    failed = ropewalk("check", f"{mine}:layers=3")
+    assert (failed.status, "frequencies for 3 layers of 6" in failed.out) == (1, True)
+    rope = Rope(16, 10_000.0, 256, layers=6)
+    findings = check(lambda *given: layerwise.frequencies(*given, last=2.0), [rope], [0.5, 2.0])
+    told = {one.about: one.text for one in findings if one.verdict != "failed"}
+    assert (len(told), told["slowest pair"]) == (len(findings), "slowed by 2 to 4 at 2 windows")
+    found = inspect(Spec(model=str(tiny), scaling=("layerwise:last=2",), length=("4x",))).readings
+    assert [one.scaling[-7:] for one in found] == ["layer 1", "layer 2"]
+    assert [one.channels[0].ratio for one in found] == pytest.approx([1 / 4, 1 / 16])
+
+
+@pytest.mark.parametrize("engine", ["transformers", "vllm", "gguf"])
+def test_an_engine_without_layers_refuses(engine: str, tiny: Path) -> None:
+    """No config has frequencies by layer; where all layers are alike it is the plain form."""
+    with pytest.raises(UserError, match="one set of frequencies for all layers"):
+        rw.export(tiny, scaling="layerwise:last=2", length="4x", to=engine)
+    assert rw.export(tiny, scaling="layerwise", length="4x", to=engine).form == "linear"
