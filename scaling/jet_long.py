@@ -22,16 +22,18 @@ def bands(
     *,
     window: Window = None,
     far: Literal["grouped", "ramped"] = "grouped",
+    group: int | None = None,
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return true positions up to a distance of ``window`` tokens, and others beyond it.
 
     ``grouped``: floor(m/G) - floor(n/G) with G = ceil(length / trained window), so that no position
-    leaves the trained window. ``ramped``: beyond the window every channel turns on at yarn's
-    frequency for the factor s = (length - window) / (trained window - window), and all logits are
-    multiplied by 0.1 ln(s) + 1. Both are the model itself up to the trained length. ``window``
-    is a 16th of the trained one, as in the authors' 2048 of 32768; ``on`` is a method whose
-    frequencies are used, of ``grouped`` alone.
+    leaves the trained window; a given ``group`` is G at every length, as it is served. ``ramped``:
+    beyond the window every channel turns on at yarn's frequency for the factor
+    s = (length - window) / (trained window - window), and all logits are multiplied by
+    0.1 ln(s) + 1. Both are the model itself up to the trained length where no group is given.
+    ``window`` is a 16th of the trained one, as in the authors' 2048 of 32768; ``on`` is a method
+    whose frequencies are used; it and ``group`` are of ``grouped`` alone.
 
     The numbers are those of jet-ai-projects/Jet-Long (jetlong and jetlong_freq) in prefill and in
     decoding. The paper's own text was not at hand.
@@ -41,11 +43,15 @@ def bands(
     if far not in ("grouped", "ramped"):
         message = f"far is grouped or ramped, got {far}"
         raise ValueError(message)
+    size = math.ceil(length / rope.trained_length) if group is None else group
+    if size < 1:
+        message = f"group must be 1 or more, got {group}"
+        raise ValueError(message)
     if far == "grouped":
-        grouped = torch.arange(length) // max(1, math.ceil(length / rope.trained_length))
+        grouped = torch.arange(length) // size
         return beyond(length, frequencies, near + 1, query=grouped, key=grouped)
-    if on is not none.frequencies:
-        message = f"far=ramped has yarn's frequencies; leave out on, or far, got on={on}"
+    if on is not none.frequencies or group is not None:
+        message = "far=ramped has yarn's frequencies and no groups; leave out on and group, or far"
         raise ValueError(message)
     return frequencies if length <= rope.trained_length else _ramped(rope, length, near)
 

@@ -119,6 +119,24 @@ def test_jet_long_groups_what_is_far(length: int, group: int) -> None:
     assert found.reach < ROPE.trained_length
 
 
+def test_jet_long_has_a_fixed_group_as_it_is_served() -> None:
+    """A group is G at every length: what a server reads of a short input is cut from the long one.
+
+    Group 1 is the model; one below is an error, as is one of the branch without groups.
+    """
+    served = jet_long.bands(ROPE, 150, window=7)
+    assert isinstance(served, Bands)
+    for length in (20, 49, 150):
+        fixed = jet_long.bands(ROPE, length, window=7, group=4)
+        assert fixed.fingerprint == served.upto(length).fingerprint
+    alone = jet_long.bands(ROPE, 150, group=1)
+    assert alone.fingerprint == none.frequencies(ROPE, 150).fingerprint
+    with pytest.raises(ValueError, match="group must be 1 or more, got 0"):
+        jet_long.bands(ROPE, 150, group=0)
+    with pytest.raises(ValueError, match="leave out on and group"):
+        jet_long.bands(ROPE, 150, far="ramped", group=2)
+
+
 def test_jet_long_goes_on_at_yarns_frequencies() -> None:
     """jetlong_freq: the query is turned back by (m - w0) and the key by n times theta ramp (1-1/s).
 
