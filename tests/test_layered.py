@@ -301,7 +301,7 @@ def test_it_is_checked_and_shown_by_layer(ropewalk: Ropewalk, tiny: Path, tmp_pa
     assert [one.channels[0].ratio for one in found] == pytest.approx([1 / 4, 1 / 16])
 
 
-@pytest.mark.parametrize("engine", ["transformers", "vllm", "gguf"])
+@pytest.mark.parametrize("engine", ["transformers", "vllm"])
 def test_an_engine_without_layers_refuses(engine: str, tiny: Path) -> None:
     """No config has frequencies by layer; where all layers are alike it is the plain form."""
     with pytest.raises(UserError, match="one set of frequencies for all layers"):

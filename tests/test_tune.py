@@ -77,6 +77,18 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     assert math.fsum(losses) == pytest.approx(found["search"] + 2 * found["held_out"])
 
 
+@pytest.mark.parametrize("scaling", ["layerwise:first=0,last=1..2", "self_extend:window=4..8"])
+def test_the_next_line_serves_what_was_found(
+    scaling: str, tune: Tune, ropewalk: Ropewalk, tmp_path: Path
+) -> None:
+    """Whatever was better held out, an engine takes it, also layers and moved positions."""
+    done = tune(tmp_path / "out", scaling=[scaling], trials=["2"], against=["p_rope:p=0.1"])
+    (line,) = (line for line in done.out.splitlines() if line.startswith("To serve"))
+    assert line.endswith("--to hf-code")
+    served = ropewalk(*line.split("ropewalk ")[1].split())
+    assert served.status == 0, served.err
+
+
 @pytest.mark.slow
 def test_a_search_that_was_interrupted_is_the_same(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,6 +19,8 @@ from harness.cli.settings import MODEL, with_settings
 from harness.cluster.connect import connected
 from harness.cluster.workers import Cluster
 from harness.errors import UserError
+from harness.methods.resolve import resolve
+from harness.plugins import load
 from harness.reports.writing.sentences import counted
 from harness.runs.write import grids
 from harness.sweep.memory import estimate
@@ -33,6 +35,8 @@ from harness.tune.space import Space, default_of, of_options
 from harness.tune.telling import perplexity
 from harness.tune.tuning import Tuning, best_of
 from scaling import yarn
+from scaling._bands import Bands
+from scaling._layered import Layered
 
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}
@@ -167,10 +171,12 @@ def _conclude(
     best = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
     docs = f" --docs {shlex.quote(spec.docs)}" if isinstance(spec.docs, str) else ""
     model, better = shlex.quote(spec.model), path if table[0].held < table[1].held else best
+    found = resolve(load("method", str(better)), tuning.plan.checkpoint.rope, tuning.length)
+    to = "hf-code" if isinstance(found, Bands | Layered) else "transformers"
     for line in (
         f"Next, the price inside the window: ropewalk run --model {model}{docs} --scaling none "
         f"{best} {path} --length 1x {tuning.length}",
         f"To serve what was better held out: ropewalk export {model} --scaling {better} "
-        f"--length {tuning.length} --to transformers",
+        f"--length {tuning.length} --to {to}",
     ):
         screen.print(line, soft_wrap=True)

@@ -12,6 +12,7 @@ from harness.export._forms import carrier, named
 from harness.export._types import Asked, Distance, Words
 from harness.plugins import Plugin
 from scaling._bands import Bands
+from scaling._layered import Layered
 from scaling._served import Served
 
 FORMS = {
@@ -25,7 +26,7 @@ FORMS = {
 class Export:
     """What an engine reads: ``form`` is its rope type, ``changed`` the keys, ``distance`` how far.
 
-    The distance is None where positions are moved: then they are stored as they were measured.
+    The distance is None in a modelling file: what it needs is stored as it was measured.
     """
 
     engine: str
@@ -39,7 +40,7 @@ class Export:
         """Return the config, the distance and the command, of a ``place`` that was written."""
         asked, form = self.asked, FORMS.get(self.form, self.form)
         about = f"{asked.scaling} at {asked.length:,} tokens for {self.engine}: {form}"
-        far = "The positions are stored as they were measured"
+        far = "The numbers are stored as they were measured"
         if self.distance is not None:
             far = f"What it computes: {self.distance}"
         command = self.module.command(self.changed, place or asked.place, asked)
@@ -76,7 +77,7 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
 def _forms(asked: Asked, method: Plugin, known: tuple[str, ...]) -> Iterator[Words]:
     """Yield the forms to try, the plainest first; raise ValueError where there can be none."""
     rotation = asked.rotation
-    if isinstance(rotation, Bands) and "bands" in known:
+    if isinstance(rotation, Bands | Layered) and "bands" in known:
         yield {"rope_type": "bands"}
     elif isinstance(rotation, Served):
         if "dynamic" not in known:

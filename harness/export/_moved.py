@@ -1,14 +1,16 @@
-"""A causal language model whose queries and keys are rotated to moved positions.
+"""A causal language model whose queries and keys are rotated to moved positions, or by layer.
 
 Written by ``ropewalk export --to hf-code``; it stands alone. ``moved_positions.npz`` beside it has
-bands: sets of query-key pairs with the position that each query and key is rotated to. All bands
-of a query are under one softmax. Keys are cached unrotated, so ``generate`` and its cache work.
-Rows are whole: prompts in one batch have one length, or are filled up on the right.
+``inv_freq`` and ``factor`` of each layer, or bands: sets of query-key pairs with the position that
+each query and key is rotated to. All bands of a query are under one softmax. Keys are cached
+unrotated, so ``generate`` and its cache work. Rows are whole: prompts in one batch have one length,
+or are filled up on the right.
 """
 
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,15 +38,27 @@ class AtRest(nn.Module):
 
     def turned(self, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> torch.Tensor:
         """Return queries or keys (batch, heads, tokens, width) rotated to positions."""
-        own, device = self.inner, x.device
-        kept = own.inv_freq, own.attention_scaling
-        own.inv_freq = torch.from_numpy(inv_freq).to(device)
-        own.attention_scaling = float(factor)
-        cos, sin = own(x.float(), torch.from_numpy(positions).to(device)[None])
-        own.inv_freq, own.attention_scaling = kept
-        rotate = sys.modules[type(own).__module__].apply_rotary_pos_emb
+        at = torch.from_numpy(positions).to(x.device)[None]
+        cos, sin = angles(self.inner, x.float(), at, inv_freq, factor)
+        rotate = sys.modules[type(self.inner).__module__].apply_rotary_pos_emb
         found: torch.Tensor = rotate(x.float(), x.float(), cos, sin)[0].to(x.dtype)
         return found
+
+
+def angles(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> Any:
+    """Return cos and sin of a model's rotary embedding at other frequencies."""
+    kept = own.inv_freq, own.attention_scaling
+    own.inv_freq = torch.from_numpy(inv_freq).to(x.device)
+    own.attention_scaling = float(factor)
+    found = own(x, positions)
+    own.inv_freq, own.attention_scaling = kept
+    return found
+
+
+def by_layer(own: Any, inv_freq: Any, factor: Any, _: Any, args: Any, given: Any) -> Any:
+    """Give a layer cos and sin of its own."""
+    turned = angles(own, args[0], given["position_ids"], inv_freq, factor)
+    return args, {**given, "position_embeddings": turned}
 
 
 class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
@@ -54,8 +68,13 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
         """Build the model and read the positions."""
         super().__init__(config)
         trunk = self.base_model
-        trunk.rotary_emb = AtRest(trunk.rotary_emb)
         bands = dict(np.load(cached_file(config._name_or_path, DATA)))
+        if "inv_freq" in bands:
+            for layer, *own in zip(trunk.layers, bands["inv_freq"], bands["factor"], strict=True):
+                hook = partial(by_layer, trunk.rotary_emb, *own)
+                layer.register_forward_pre_hook(hook, with_kwargs=True)
+            return
+        trunk.rotary_emb = AtRest(trunk.rotary_emb)
         for module in self.modules():
             if hasattr(module, "layer_idx") and hasattr(module, "is_causal"):
                 module.moved = (bands, trunk.rotary_emb)

@@ -47,7 +47,8 @@ class Asked:
         if isinstance(self.rotation, Layered):
             message = (
                 "it has one set of frequencies for all layers, and the method gives each layer its "
-                "own. The nearest: a method that treats all layers alike, as yarn"
+                "own. The nearest: --to hf-code, a folder with a modelling file that does it in "
+                "transformers; or a method that treats all layers alike, as yarn"
             )
             raise ValueError(message)
         message = (

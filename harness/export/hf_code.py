@@ -1,4 +1,4 @@
-"""A folder with a small modelling file: moved positions, wherever trust_remote_code is allowed."""
+"""A folder with a small modelling file: moved positions, or frequencies of each layer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from harness.export._types import Asked, Words
 from harness.model.layers import layers_of
 from harness.replacing import replacing
 from scaling._bands import Bands
+from scaling._layered import Layered
+from scaling._rotation import Rotation
 
 NAMED = ("bands",)
 # Families on which the file's losses were compared with those that are measured.
@@ -23,7 +25,7 @@ BASE = "LlamaForCausalLM"  # in the file as it stands here
 
 def express(words: Words, asked: Asked) -> dict[str, Any]:
     """Return the changes of config.json: the plain embedding, and the class of the file."""
-    if not isinstance(asked.rotation, Bands):
+    if not isinstance(asked.rotation, Bands | Layered):
         message = f"{asked.scaling} changes frequencies alone. The nearest: --to transformers, "
         message += "whose config.json carries them without code"
         raise ValueError(message)
@@ -32,7 +34,8 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
         message = f"the file is checked for {', '.join(READ)}, not for {kind}"
         raise ValueError(message)
     window = layers_of(asked.config, trust_remote_code=asked.trusted).window
-    if window is not None and window < asked.length:
+    moved = isinstance(asked.rotation, Bands)
+    if moved and window is not None and window < asked.length:
         message = f"it has sliding layers, which see {window:,} tokens, and the file has none: it "
         message += f"can serve {window:,} tokens at most"
         raise ValueError(message)
@@ -42,7 +45,7 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
 
 
 def computed(changed: dict[str, Any], asked: Asked) -> None:
-    """Return nothing: positions are stored as they are, and angles are transformers' own."""
+    """Return nothing: numbers are stored as they are, and angles are transformers' own."""
 
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
@@ -52,9 +55,23 @@ def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
 
 
 def write(folder: Path, asked: Asked) -> list[Path]:
-    """Write the modelling file and the positions; return the files."""
-    assert isinstance(asked.rotation, Bands)
-    bands = asked.rotation
+    """Write the modelling file and its numbers; return the files."""
+    with replacing(folder / DATA) as file:
+        np.savez_compressed(file, **_numbers(asked.rotation))
+    own = AutoModelForCausalLM._model_mapping[type(asked.config)].__name__
+    text = Path(__file__).with_name("_moved.py").read_text(encoding="utf-8")
+    with replacing(folder / FILE) as file:
+        file.write(text.replace(BASE, own).encode())
+    return [folder / FILE, folder / DATA]
+
+
+def _numbers(bands: Rotation) -> dict[str, Any]:
+    """Return what the file reads: of bands, or of each layer's frequencies."""
+    if isinstance(bands, Layered):
+        rows = [one.inv_freq.numpy() for one in bands.layers]
+        factors = [one.attention_factor for one in bands.layers]
+        return {"inv_freq": np.stack(rows), "factor": np.array(factors)}
+    assert isinstance(bands, Bands)
     held: dict[str, Any] = {"length": bands.length}
     if bands.query_scale is not None:
         held["query_scale"] = bands.query_scale.numpy()
@@ -66,10 +83,4 @@ def write(folder: Path, asked: Asked) -> list[Path]:
         held[f"factor_{index}"] = band.frequencies.attention_factor
         if band.phase is not None:
             held[f"phase_{index}"] = band.phase.float().numpy()
-    with replacing(folder / DATA) as file:
-        np.savez_compressed(file, **held)
-    own = AutoModelForCausalLM._model_mapping[type(asked.config)].__name__
-    text = Path(__file__).with_name("_moved.py").read_text(encoding="utf-8")
-    with replacing(folder / FILE) as file:
-        file.write(text.replace(BASE, own).encode())
-    return [folder / FILE, folder / DATA]
+    return held

@@ -75,7 +75,7 @@ def open_config(
     if MOVED in (config.architectures or ()):
         message = (
             f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code of "
-            "its own moves the positions. Give the model it was made from, with the same --scaling."
+            "its own rotates its tokens. Give the model it was made from, with the same --scaling."
         )
         raise UserError(message)
     if isinstance(config, EncodingConfig):

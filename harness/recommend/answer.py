@@ -24,6 +24,7 @@ from harness.reports.stats.paired import ENOUGH, of_means
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.sweep.pace import duration
 from scaling._bands import Bands
+from scaling._layered import Layered
 from tasks._intervals import LEAST, ratio
 
 SOLE, LEADS, CLOSE = "best", "lowest so far", "not distinguished"
@@ -106,8 +107,8 @@ def next_line(race: Race, standing: Standing) -> str:
     method = {method.label: method for method in plan.methods}[standing.leader]
     if method.digest == "function" or plan.checkpoint.loaded is not None:
         return ""
-    bands = isinstance(race.cell(standing.leader, race.target).rotation, Bands)
-    to = "hf-code" if bands else "transformers"
+    found = race.cell(standing.leader, race.target).rotation
+    to = "hf-code" if isinstance(found, Bands | Layered) else "transformers"
     words = ["ropewalk", "export", plan.spec.model, "--scaling", method.given]
     return shlex.join([*words, "--length", str(race.target), "--to", to])
 
