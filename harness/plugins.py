@@ -115,7 +115,7 @@ def load(kind: str, given: str | Callable[..., Any]) -> Plugin:
 
 
 def _of_function(function: Callable[..., Any]) -> Plugin:
-    """Return a function ``f(rope, length) -> Frequencies | Bands`` as a method of its name."""
+    """Return a function ``f(rope, length) -> Rotation`` as a method of its name."""
     name = function_name(function)
     module = ModuleType(name)
     vars(module)["frequencies"] = function

@@ -70,9 +70,9 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
 
     ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
     ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
-    Frequencies | Bands``. The other settings are those of the command line and of a sweep file:
-    ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``). Raises
-    UserError, in one sentence, before any weight is read.
+    Rotation`` (Frequencies, Layered or Bands). The other settings are those of the command line and
+    of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``).
+    Raises UserError, in one sentence, before any weight is read.
     """
     name, loaded = opened(model, tokenizer, settings)
     specs = parse_all(None, {"model": name, **settings})

@@ -241,7 +241,7 @@ def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) 
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        ("rope.inv_freq()", "it returned Tensor, not Frequencies or Bands."),
+        ("rope.inv_freq()", "it returned Tensor, not Frequencies, Layered or Bands."),
         ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
         (
             "Frequencies(rope.inv_freq().double())",

@@ -21,7 +21,7 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
         what, lambda: entry(method.module, "method")(rope, length, **method.arguments)
     )
     if not isinstance(found, Rotation):
-        message = f"{what}: it returned {type(found).__name__}, not Frequencies or Bands."
+        message = f"{what}: it returned {type(found).__name__}, not Frequencies, Layered or Bands."
         raise UserError(message)
     if isinstance(found, Bands) and found.length != length:
         message = f"{what}: its bands are for {found.length} tokens."

@@ -51,7 +51,7 @@ class Spec(BaseModel):
 
     Each setting is declared here once: the field names are the flags, the keys of a sweep file and
     the keyword arguments from Python, and the descriptions are their help. In Python ``scaling``
-    takes functions too: ``f(rope, length) -> Frequencies | Bands``.
+    takes functions too: ``f(rope, length) -> Rotation``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
