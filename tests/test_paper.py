@@ -131,8 +131,11 @@ def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], wor
 
 
 @pytest.mark.slow
-def test_a_figure_has_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every format, whenever it is drawn."""
+def test_a_figure_has_the_same_bytes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In every format, whenever it is drawn, without a message where a library shows all."""
+    caplog.set_level("INFO")
     monkeypatch.setattr(write, "FIGURES", (".png", ".svg", ".pdf"))
     one, two = (
         [file.read_bytes() for file in write.save_figure(made(curves, Paper()), folder, "curves")]
@@ -141,6 +144,7 @@ def test_a_figure_has_the_same_bytes_again(tmp_path: Path, monkeypatch: pytest.M
     )
     assert one == two
     assert len(one) == 3
+    assert not caplog.messages
 
 
 @pytest.mark.slow
