@@ -29,11 +29,12 @@ def positions(bands: Bands, length: int) -> Pairs:
     """Return the relative position of every pair that is met, and its band."""
     found: Pairs = {}
     for band in bands.bands:
-        for row in range(min(len(band.first), length - band.start)):
-            for n in range(int(band.first[row]), int(band.end[row])):
-                pair = (band.start + row, n)
-                assert pair not in found, "a pair is in two bands"
-                found[pair] = (float(band.query[row] - band.key[n]), band)
+        for m, first, end, query in zip(
+            range(band.start, length), band.first, band.end, band.query, strict=False
+        ):
+            for n, relative in enumerate((query - band.key[first:end]).tolist(), int(first)):
+                assert (m, n) not in found, "a pair is in two bands"
+                found[m, n] = (relative, band)
     return found
 
 

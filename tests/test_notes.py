@@ -20,9 +20,10 @@ from tests.tiny import WINDOW, save_tiny
 
 LLAMA = {
     "model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 128256,
-    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+    "num_attention_heads": 32, "num_hidden_layers": 2, "num_key_value_heads": 8,
 }  # fmt: skip
-# config.json as these checkpoints have it, older words ("type", rope_scaling) included.
+# config.json as these checkpoints have it, older words ("type", rope_scaling) included, but for
+# fewer layers.
 HUB: dict[str, dict[str, Any]] = {
     "Llama-3.1-8B": {
         **LLAMA, "max_position_embeddings": 131072, "rope_theta": 500000.0,
@@ -33,7 +34,7 @@ HUB: dict[str, dict[str, Any]] = {
     },
     "Phi-3-mini-128k": {
         "model_type": "phi3", "hidden_size": 3072, "intermediate_size": 8192, "vocab_size": 32064,
-        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 32,
+        "num_attention_heads": 32, "num_hidden_layers": 2, "num_key_value_heads": 32,
         "max_position_embeddings": 131072, "original_max_position_embeddings": 4096,
         "pad_token_id": 32000, "rope_theta": 10000.0, "sliding_window": 262144,
         "rope_scaling": {
@@ -43,9 +44,9 @@ HUB: dict[str, dict[str, Any]] = {
     },
     "Qwen2.5-7B-yarn": {
         "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
-        "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4,
+        "num_attention_heads": 28, "num_hidden_layers": 2, "num_key_value_heads": 4,
         "max_position_embeddings": 32768, "rope_theta": 1000000.0, "vocab_size": 152064,
-        "sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 28,
+        "sliding_window": 131072, "use_sliding_window": False, "max_window_layers": 2,
         "rope_scaling": {
             "factor": 4.0, "original_max_position_embeddings": 32768, "type": "yarn",
         },
@@ -59,9 +60,9 @@ HUB: dict[str, dict[str, Any]] = {
     },
     "gpt-oss-20b": {
         "model_type": "gpt_oss", "hidden_size": 2880, "intermediate_size": 2880, "head_dim": 64,
-        "num_attention_heads": 64, "num_hidden_layers": 24, "num_key_value_heads": 8,
+        "num_attention_heads": 64, "num_hidden_layers": 4, "num_key_value_heads": 8,
         "max_position_embeddings": 131072, "sliding_window": 128, "rope_theta": 150000,
-        "layer_types": ["sliding_attention", "full_attention"] * 12, "vocab_size": 201088,
+        "layer_types": ["sliding_attention", "full_attention"] * 2, "vocab_size": 201088,
         "rope_scaling": {
             "beta_fast": 32.0, "beta_slow": 1.0, "factor": 32.0, "rope_type": "yarn",
             "original_max_position_embeddings": 4096, "truncate": False,
@@ -70,22 +71,22 @@ HUB: dict[str, dict[str, Any]] = {
     "Llama-2-7b": {**LLAMA, "max_position_embeddings": 4096},
     "gemma-3-1b": {
         "model_type": "gemma3_text", "hidden_size": 1152, "intermediate_size": 6912,
-        "num_attention_heads": 4, "num_hidden_layers": 26, "num_key_value_heads": 1,
+        "num_attention_heads": 4, "num_hidden_layers": 6, "num_key_value_heads": 1,
         "head_dim": 256, "max_position_embeddings": 32768, "rope_theta": 1000000,
         "rope_local_base_freq": 10000, "sliding_window": 512, "sliding_window_pattern": 6,
         "vocab_size": 262144,
     },
     "command-r7b": {
         "model_type": "cohere2", "hidden_size": 4096, "intermediate_size": 14336, "head_dim": 128,
-        "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8,
+        "num_attention_heads": 32, "num_hidden_layers": 4, "num_key_value_heads": 8,
         "max_position_embeddings": 132096, "rope_theta": 50000, "sliding_window": 4096,
         "sliding_window_pattern": 4, "vocab_size": 256000,
     },
     "SmolLM3-3B": {
         "model_type": "smollm3", "hidden_size": 2048, "intermediate_size": 11008,
-        "num_attention_heads": 16, "num_hidden_layers": 36, "num_key_value_heads": 4,
+        "num_attention_heads": 16, "num_hidden_layers": 4, "num_key_value_heads": 4,
         "max_position_embeddings": 65536, "rope_theta": 5000000.0, "vocab_size": 128256,
-        "no_rope_layers": [1, 1, 1, 0] * 9, "use_sliding_window": False,
+        "no_rope_layers": [1, 1, 1, 0], "use_sliding_window": False,
     },
     "Mistral-7B-v0.1": {
         **LLAMA, "model_type": "mistral", "max_position_embeddings": 32768, "sliding_window": 4096,
@@ -118,14 +119,14 @@ SHIPPED = {
 }
 NOTHING = "no distance exceeds the trained window, so a method has no use"
 LAYERS = {
-    "gpt-oss-20b": "Of 24 attention layers, 12 see only 128 tokens back; they share the rotary "
+    "gpt-oss-20b": "Of 4 attention layers, 2 see only 128 tokens back; they share the rotary "
     "embedding of the others, so that a method scales them too.",
-    "gemma-3-1b": "Of 26 attention layers, 22 see only 512 tokens back; they have their own "
+    "gemma-3-1b": "Of 6 attention layers, 5 see only 512 tokens back; they have their own "
     "rotary embedding, which no method changes.",
-    "command-r7b": "Of 32 attention layers, 24 see only 4,096 tokens back and no other one "
-    f"rotates: {NOTHING}; 8 have no rotary embedding.",
-    "SmolLM3-3B": "Of 36 attention layers, 9 have no rotary embedding: no method changes them.",
-    "Mistral-7B-v0.1": "Of 32 attention layers, 32 see only 4,096 tokens back and no other one "
+    "command-r7b": "Of 4 attention layers, 3 see only 4,096 tokens back and no other one "
+    f"rotates: {NOTHING}; 1 have no rotary embedding.",
+    "SmolLM3-3B": "Of 4 attention layers, 1 have no rotary embedding: no method changes them.",
+    "Mistral-7B-v0.1": "Of 2 attention layers, 2 see only 4,096 tokens back and no other one "
     f"rotates: {NOTHING}.",
 }
 
@@ -222,7 +223,7 @@ def test_a_method_on_another_one_says_what_stays_under_it(hub: Path) -> None:
 @pytest.mark.slow
 def test_a_method_made_for_training_says_so() -> None:
     """ABF, CoPE, p-RoPE, Giraffe and Resonance train; the training-free ones say nothing."""
-    config = AutoConfig.for_model("llama")
+    config = AutoConfig.for_model("llama", num_hidden_layers=1)
     said = told(config, *(name for name in catalogue("method") if name != "native"))
     trained = [line.partition(" is made for training")[0] for line in said]
     assert trained == ["abf", "cope", "giraffe_power", "giraffe_truncated", "p_rope", "resonance"]

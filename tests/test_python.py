@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ropewalk as rw
 from harness.plugins import names
 from harness.recommend import race
-
-ROOT = Path(__file__).resolve().parent.parent
+from harness.runs import write
+from tests import ROOT
+from tests.child import in_child
 
 
 def half(rope: rw.Rope, length: int, *, strength: float = 1.0) -> rw.Frequencies:
@@ -155,24 +157,24 @@ def test_a_package_of_the_same_name_is_one_sentence(name: str, tmp_path: Path) -
     assert done.stderr.splitlines()[-1].startswith("ImportError")
 
 
-EXECUTE = """
-import sys
-import nbclient, nbformat
-notebook = nbformat.read(sys.argv[1], as_version=4)
-few = "from harness.runs import write; write.names = lambda _: ['scores']"  # reports of a run
-notebook.cells.insert(0, nbformat.v4.new_code_cell(few))
-nbclient.NotebookClient(notebook, timeout=300, kernel_name="python3").execute(cwd=".")
-outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
-print(*sorted({kind for output in outputs for kind in output.get("data", ())}))
-"""
+def execute(notebook: str, folder: str) -> None:
+    """Run a notebook's code cells in IPython, and write the forms in which each result is shown."""
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    os.chdir(folder)
+    write.names = lambda _: ["scores"]  # reports of a run
+    shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
+    for cell in json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            done = shell.run_cell("".join(cell["source"]))
+            done.raise_error()
+            sys.stdout.write(" ".join(shell.display_formatter.format(done.result)[0]) + "\n")
 
 
 @pytest.mark.slow
 def test_the_notebook_runs_and_shows_its_figures(tmp_path: Path) -> None:
-    """Every cell of the notebook runs in a kernel; its figure and its tables are shown in place."""
-    done = subprocess.run(
-        [sys.executable, "-c", EXECUTE, str(ROOT / "scripts" / "first_steps.ipynb")],
-        capture_output=True, text=True, check=False, cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert {"image/png", "text/html"} <= set(done.stdout.split())
+    """Every cell of the notebook runs in IPython; its figure and tables are shown in place."""
+    done = in_child(execute, str(ROOT / "scripts" / "first_steps.ipynb"), str(tmp_path))
+    assert done.status == 0, done.err
+    assert {"image/png", "text/html"} <= set(done.out.split())

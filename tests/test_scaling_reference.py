@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from itertools import product
 from random import Random
 
@@ -18,6 +19,7 @@ ROTARY_DIMS = (16, 20, 80, 128)
 BASES = (1e3, 1e4, 123456.7, 5e5, 1e7)
 WINDOWS = (256, 1000, 131072)
 FACTORS = (1.0001, 3.7, 8, 64.0)
+CONFIG = LlamaConfig()
 LLAMA3_BOUNDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
 Theirs = tuple[torch.Tensor, float]
@@ -25,17 +27,16 @@ Theirs = tuple[torch.Tensor, float]
 
 def _theirs(rope: Rope, length: int | torch.Tensor | None = None, share: float = 1.0) -> Theirs:
     """Return transformers' frequencies and attention factor for the shipped scaling."""
-    config = LlamaConfig(
-        head_dim=round(rope.rotary_dim / share),
-        max_position_embeddings=rope.trained_length,
-        rope_parameters={
-            "rope_theta": rope.base,
-            "partial_rotary_factor": share,
-            **rope.shipped,
-        },
-    )
-    kind = config.rope_parameters["rope_type"]
-    theirs: Theirs = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"), seq_len=length)
+    config = copy(CONFIG)
+    config.head_dim = round(rope.rotary_dim / share)
+    config.max_position_embeddings = rope.trained_length
+    config.rope_parameters = {
+        "rope_theta": rope.base,
+        "partial_rotary_factor": share,
+        **rope.shipped,
+    }
+    compute = ROPE_INIT_FUNCTIONS[rope.shipped["rope_type"]]  # this makes the parameters complete
+    theirs: Theirs = compute(config, torch.device("cpu"), seq_len=length)
     return theirs
 
 
