@@ -61,14 +61,12 @@ def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
 
 @pytest.mark.slow
 def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
-    """The same of a trained model over 800 tokens, on one thread and on two."""
+    """The same of a trained model over 800 tokens: at once on one thread, in packs on two."""
     questions = asked(800)
     try:
-        for threads in (1, 2):
+        for threads, sizes in ((1, Sizes()), (2, Sizes(pack=512, chunk=96))):
             torch.set_num_threads(threads)
-            wanted = alone(reference, questions)
-            assert together(reference, questions, Sizes()) == wanted
-            assert together(reference, questions, Sizes(pack=512, chunk=96)) == wanted
+            assert together(reference, questions, sizes) == alone(reference, questions)
     finally:
         torch.set_num_threads(1)
 
@@ -84,7 +82,7 @@ def forked(seed: int, count: int = 14) -> list[Question]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
     """Keys put together for one path leave nothing to the next, whatever the packs and chunks."""
     model, questions = build(tiny("llama")), forked(seed)
@@ -139,7 +137,7 @@ def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
 @pytest.mark.parametrize("family", each(ALONE))
 def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
     """Sliding windows, soft-capping, convolutions: every sequence by itself, and equal bits."""
-    model, questions = build(tiny(family)), asked()
+    model, questions = build(tiny(family)), asked()[2:5]  # they begin with the same 300 tokens
     with torch.inference_mode():
         assert not shareable(model)
     assert together(model, questions, Sizes()) == alone(model, questions)
@@ -230,9 +228,8 @@ def flops(run: Any) -> int:
 @pytest.mark.slow
 def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
     """A curve over 4 lengths needs no more operations than its longest forward."""
-    tokens = tuple(Random(1).choices(range(2048), k=2048))
-    questions = [Question("q", n, tokens[:n], 1) for n in (512, 1024, 1536, 2048)]
-
+    tokens = tuple(Random(1).choices(range(2048), k=1024))
+    questions = [Question("q", n, tokens[:n], 1) for n in (256, 512, 768, 1024)]
     with torch.inference_mode():
         assert shareable(reference)
 
