@@ -77,17 +77,20 @@ def pytest_collection_finish() -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _brief() -> Iterator[None]:
-    """Let a run write one report and no page, and figures as PNG: all take longer than it.
+def last_screen() -> Iterator[Callable[..., None]]:
+    """Let a run end without reports, page and last screen, figures be PNG: all take longer than it.
 
     Nor is the machine's speed timed for long, from which only the time left is estimated.
     """
+    from harness.cli.outcome import brief
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("harness.sweep.speeds.TIMED", 0.01)
         patch.setattr("harness.runs.page.page", lambda *_: "")
-        patch.setattr("harness.runs.write.names", lambda _: ["scores"])
+        patch.setattr("harness.runs.write.names", lambda _: [])
+        patch.setattr("harness.cli.outcome.brief", lambda *_: None)
         patch.setattr("harness.runs.write.FIGURES", (".png",))
-        yield
+        yield brief
 
 
 @pytest.fixture
@@ -99,9 +102,17 @@ def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) -> None:
+    """Let a run end with the report ``scores`` and its last screen."""
+    monkeypatch.setattr("harness.runs.write.names", lambda _: ["scores"])
+    monkeypatch.setattr("harness.cli.outcome.brief", last_screen)
+
+
+@pytest.fixture
 def every_report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Let a run in this process write every report and the page, as it does for a user."""
     request.getfixturevalue("real_page")
+    request.getfixturevalue("scored")
     monkeypatch.setattr("harness.runs.write.names", plugins.names)
 
 

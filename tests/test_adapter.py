@@ -167,6 +167,7 @@ def test_without_the_package_it_is_named(
     assert (ended.status, "pip install 'ropewalk[peft]'" in ended.err) == (2, True)
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_a_model_is_measured_with_and_without_its_adapter(
     tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path], ropewalk: Ropewalk

@@ -89,6 +89,7 @@ def test_a_template_that_cannot_hold_the_message_is_an_error(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_the_record_and_the_terminal_say_where_the_template_is_applied(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -627,6 +627,7 @@ class TestReport:
         assert files == [".csv", ".md", ".parquet", ".tex"]
         assert len((first / "reports" / "scores.csv").read_text().splitlines()) == 1 + 2 * CELLS
 
+    @pytest.mark.usefixtures("scored")
     def test_a_run_that_measured_nothing_is_told(
         self, whole: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
@@ -702,6 +703,7 @@ def test_weights_that_are_no_safetensors_are_one_sentence(
     assert "Traceback" not in message
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_a_loss_without_a_number_is_a_status_and_exit_1_each_time(
     tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]

@@ -15,7 +15,7 @@ from harness.rope import patch as machine
 from harness.runs.store import RUN, SAMPLES
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scored")]
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"]}
 PICKY = MINE.replace("    return", "    1 / (512 - length)\n    return")

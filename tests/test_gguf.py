@@ -54,6 +54,7 @@ def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
     assert losses[0] == losses[1]
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_a_sweep_names_the_kind_of_weights(
     file: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path

@@ -104,6 +104,7 @@ def test_models_that_are_asked_other_questions_are_named() -> None:
     assert "sample by sample: a and b, whose tokens" in told
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_models_of_one_sweep_may_have_other_tokenizers(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

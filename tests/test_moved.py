@@ -45,6 +45,7 @@ def moved(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 @pytest.mark.slow
 def test_every_cell_is_measured_and_reported(moved: Path) -> None:
     """Methods that move positions stand in the tables beside those that scale frequencies."""
+    assert ended(["report", str(moved), "--report", "scores"]) == 0
     table = pd.read_csv(moved / "reports" / "scores.csv")
     assert set(table["scaling"]) == set(METHODS)
     assert len(table) == len(METHODS) * len(LENGTHS)

@@ -12,6 +12,8 @@ from harness.cli import outcome
 from harness.runs.write import write_reports
 from tests.frames import sweep
 
+pytestmark = pytest.mark.usefixtures("scored")
+
 
 def shown(**changes: object) -> list[str]:
     """Return the lines of the last screen, 80 columns wide."""

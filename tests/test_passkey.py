@@ -191,6 +191,7 @@ def test_a_lenient_score_stands_beside_the_strict_one() -> None:
     assert scores.words(scores.make(old)) == scores.words(scores.make(frame.drop(columns="found")))
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_a_chat_model_is_told_to_be_asked_in_raw_text(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

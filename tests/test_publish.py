@@ -97,6 +97,7 @@ def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) ->
     pd.testing.assert_frame_equal(table, scored, check_dtype=False, check_exact=True)
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.usefixtures("real_page")
 def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
     """Its CSV, and the reports that anyone makes of its files, have the numbers of the run."""

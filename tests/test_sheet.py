@@ -152,6 +152,7 @@ def test_models_come_one_spec_each(sheet: Callable[[str], Path]) -> None:
     assert flag.model == "own/three"
 
 
+@pytest.mark.usefixtures("scored")
 @pytest.mark.slow
 def test_several_models_are_measured_and_reported_together(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

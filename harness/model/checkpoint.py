@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,12 @@ class Checkpoint:
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
         return getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
 
+    @cached_property
+    def parameter_count(self) -> int:
+        """Count the parameters from the config alone, without memory for any."""
+        model = without_weights(self.config, trust_remote_code=self.trust_remote_code)
+        return sum(parameter.numel() for parameter in model.parameters())
+
 
 def open_checkpoint(
     name: str,
@@ -111,12 +118,6 @@ def open_checkpoint(
         quantized=quantized,
         adapter=added,
     )
-
-
-def parameter_count(checkpoint: Checkpoint) -> int:
-    """Count the parameters from the config alone, without memory for any."""
-    model = without_weights(checkpoint.config, trust_remote_code=checkpoint.trust_remote_code)
-    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:

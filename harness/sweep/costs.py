@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from harness.engine.prefix_tree import PrefixTree, build_tree
-from harness.model.checkpoint import Checkpoint, parameter_count
+from harness.model.checkpoint import Checkpoint
 from harness.sweep.cells import Batch
 from harness.sweep.speeds import Cost
 from scaling._layered import Layered
@@ -92,5 +92,5 @@ def prices(checkpoint: Checkpoint) -> tuple[float, float, float]:
     head_dim = getattr(config, "head_dim", None) or width // max(heads, 1)
     table = config.vocab_size * width
     tables = table * (1 if getattr(config, "tie_word_embeddings", False) else 2)
-    inside = max(parameter_count(checkpoint) - tables, 1)
+    inside = max(checkpoint.parameter_count - tables, 1)
     return 2 * inside, 4 * heads * head_dim * config.num_hidden_layers, 2 * table

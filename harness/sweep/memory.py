@@ -9,7 +9,7 @@ from typing import Any
 from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
-from harness.model.checkpoint import DTYPES, parameter_count
+from harness.model.checkpoint import DTYPES
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import shared_tree
 from harness.sweep.plan import Plan
@@ -130,7 +130,7 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         targets = sum(question.length - question.start + 1 for question in questions)
         beside = _attention_bytes(config, sliding, longest, size)
         loads.append(_Load(tree, together, longest, targets, beside, texts))
-    return _Demand(memory.Shape.of(config, size), parameter_count(checkpoint), tuple(loads))
+    return _Demand(memory.Shape.of(config, size), checkpoint.parameter_count, tuple(loads))
 
 
 def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -> int:
