@@ -9,6 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from tests.runs import shorten
+
 FORKS = multiprocessing.get_context("forkserver")
 # Imported before the first fork, so that no child needs the seconds that they take.
 FORKS.set_forkserver_preload([
@@ -44,4 +48,6 @@ def _call(function: Callable[..., object], given: tuple[object, ...], *files: st
         opened = os.open(file, os.O_WRONLY | os.O_CREAT)
         os.dup2(opened, number)
         os.close(opened)
-    function(*given)
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        function(*given)

@@ -78,18 +78,11 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def last_screen() -> Iterator[Callable[..., None]]:
-    """Let a run end without reports, page and last screen, figures be PNG: all take longer than it.
-
-    Nor is the machine's speed timed for long, from which only the time left is estimated.
-    """
+    """Shorten the end of every run, and return what shows its last screen."""
     from harness.cli.outcome import brief
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("harness.sweep.speeds.TIMED", 0.01)
-        patch.setattr("harness.runs.page.page", lambda *_: "")
-        patch.setattr("harness.runs.write.names", lambda _: [])
-        patch.setattr("harness.cli.outcome.brief", lambda *_: None)
-        patch.setattr("harness.runs.write.FIGURES", (".png",))
+        runs.shorten(patch)
         yield brief
 
 

@@ -14,6 +14,18 @@ from harness.cli.app import main
 from harness.runs.store import RUN
 
 
+def shorten(patch: pytest.MonkeyPatch) -> None:
+    """Let a run end without reports, page and last screen, figures be PNG: all take longer than it.
+
+    Nor is the machine's speed timed for long, from which only the time left is estimated.
+    """
+    patch.setattr("harness.sweep.speeds.TIMED", 0.01)
+    patch.setattr("harness.runs.page.page", lambda *_: "")
+    patch.setattr("harness.runs.write.names", lambda _: [])
+    patch.setattr("harness.cli.outcome.brief", lambda *_: None)
+    patch.setattr("harness.runs.write.FIGURES", (".png",))
+
+
 def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:
     """Run a small sweep; later words win over these."""
     settings = {"--length": "2x", "--scaling": "pi", "--task": "perplexity:tail=16"}
