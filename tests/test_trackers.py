@@ -19,8 +19,9 @@ import pytest
 from harness.plugins import load
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run
-from harness.trackers._follow import Following, follow, written_at
+from harness.trackers._follow import Following, follow
 from harness.trackers._sent import scores, settings
+from harness.trackers._words import written_at
 from tests import ROOT
 from tests.command_line import Ropewalk, samples, sweep
 from tests.frames import sweep as made_up

@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import ROOT, load
 from harness.runs.store import RUN
-from harness.trackers._follow import FINISHED, STOPPED, again, written_at
+from harness.trackers._words import FINISHED, STOPPED, again, written_at
 
 PATIENCE = {FINISHED: 300.0, STOPPED: 10.0}  # seconds for what is left when measuring has ended
 

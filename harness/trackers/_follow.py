@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import select
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,12 +17,11 @@ from harness.reading import read_regular
 from harness.replacing import replacing
 from harness.runs.frame import make_frame
 from harness.runs.schema import checked_run
-from harness.runs.store import RUN
 from harness.trackers._sent import Scores, scores, settings, write_reports_of
 from harness.trackers._types import Tracked
+from harness.trackers._words import FINISHED, STOPPED, again, written_at
 
 STATE = "tracked.json"  # beside the record: the tracker's run, and what it was sent
-FINISHED, STOPPED = "finished", "stopped"
 SOON, EVERY = 0.5, 30.0  # seconds between looks, before and after measuring has begun
 Say = Callable[[str], object]
 SHARE = 20  # a look that takes a second is followed by a pause of so many
@@ -116,14 +114,6 @@ def follow(following: Following, written: int, words: TextIO) -> bool:
         pause = max(EVERY, SHARE * (time.monotonic() - began))
 
 
-def written_at(folder: Path) -> int:
-    """Return when the record of a run was written, 0 where there is none."""
-    try:
-        return (folder / RUN).stat().st_mtime_ns
-    except OSError:
-        return 0
-
-
 def _warning(following: Following, error: BaseException) -> str:
     told = reason(error).rstrip(".")
     if not isinstance(error, UserError | ValueError):  # else a sentence
@@ -131,13 +121,6 @@ def _warning(following: Following, error: BaseException) -> str:
     return (
         f"{following.tracker.label}: not everything was sent ({told}). "
         f"Nothing measured is lost; {again(following.folder, following.tracker.given)}."
-    )
-
-
-def again(folder: Path, tracker: str) -> str:
-    """Return how to send what is missing."""
-    return (
-        f"{shlex.join(['ropewalk', 'publish', str(folder), '--to', tracker])} sends what is missing"
     )
 
 
