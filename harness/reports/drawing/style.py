@@ -49,6 +49,7 @@ def drawing(asked: Paper | None = None) -> Iterator[None]:
     with rc_context(), drawn_for(asked):
         rcdefaults()
         rcParams.update(asked.style if asked and asked.style else {})
+        rcParams["figure.autolayout"] = rcParams["figure.constrained_layout.use"] = False
         rcParams["text.parse_math"] = rcParams["text.usetex"] = False
         rcParams["svg.fonttype"] = "path"
         rcParams["svg.hashsalt"] = "ropewalk"
