@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -49,17 +49,16 @@ def kept_samples(folder: Path) -> dict[str, dict[str, Kept]]:
     """
     found: dict[str, dict[str, Kept]] = {}
     one: dict[Any, Any] = {}
+    same = one.setdefault
     for record in each_checked(folder):
-        names = tuple(record["facts"])
-        parts = [map(record.get, SAMPLE), record["facts"].values()]
-        own, facts = ([one.setdefault(v, v) if type(v) is str else v for v in p] for p in parts)
-        sample = Kept._make([*own, one.setdefault(names, names), tuple(facts)])
-        cell, question = (one.setdefault(record[name], record[name]) for name in PLACE)
-        found.setdefault(cell, {})[question] = sample
+        names, told = tuple(record["facts"]), record["facts"].values()
+        facts = tuple([same(fact, fact) if type(fact) is str else fact for fact in told])
+        unit, status, reason, *numbers = map(record.get, SAMPLE)
+        texts = same(unit, unit), same(status, status), same(reason, reason)
+        sample = Kept._make((*texts, *numbers, same(names, names), facts))
+        cell, question = record["cell"], record["question"]
+        found.setdefault(cell, {})[same(question, question)] = sample
     return found
-
-
-PLACE = ("cell", "question")
 
 
 def columns_of(parts: Sequence[Rows]) -> pd.DataFrame:
@@ -68,32 +67,35 @@ def columns_of(parts: Sequence[Rows]) -> pd.DataFrame:
     A fact never replaces a column of ours. One column is made after the other: a dictionary a row
     would take many times as much memory.
     """
-    ours = (*(parts[0].head if parts else ()), "question", *SAMPLE)
-    names: dict[str, None] = {}
+    parts = [part for part in parts if part.samples]
     samples = [sample for part in parts for sample in part.samples]
-    for kind in dict.fromkeys(sample.names for sample in samples):
-        names.update(dict.fromkeys((*kind, *ours)))
-    return pd.DataFrame({name: _inferred(_column(name, parts, samples)) for name in names})
+    made = {name: _of_cells(name, parts) for name in (parts[0].head if parts else ())}
+    made["question"] = _inferred([question for part in parts for question in part.questions])
+    for place, name in enumerate(SAMPLE):
+        made[name] = _inferred([sample[place] for sample in samples])
+    kinds = dict.fromkeys(sample.names for sample in samples)
+    order = dict.fromkeys(name for kind in kinds for name in (*kind, *made))
+    facts = [name for name in order if name not in made]
+    made.update(zip(facts, _facts(facts, kinds, samples), strict=True))
+    return pd.DataFrame({name: made[name] for name in order})
 
 
-def _column(name: str, parts: Sequence[Rows], samples: Sequence[Kept]) -> list[Any]:
-    if parts and name in parts[0].head:
-        return [value for part in parts for value in [part.head[name]] * len(part.samples)]
-    if name == "question":
-        return [question for part in parts for question in part.questions]
-    if name in SAMPLE:
-        place = SAMPLE.index(name)
-        return [sample[place] for sample in samples]
-    at = {kind: kind.index(name) if name in kind else None for kind in _kinds(samples)}
-    places = (at[sample.names] for sample in samples)
-    return [
-        math.nan if place is None else sample.facts[place]
-        for sample, place in zip(samples, places, strict=True)
-    ]
+def _of_cells(name: str, parts: Sequence[Rows]) -> pd.Series[Any]:
+    column = _inferred([part.head[name] for part in parts])
+    return column.repeat([len(part.samples) for part in parts]).reset_index(drop=True)
 
 
-def _kinds(samples: Sequence[Kept]) -> set[tuple[str, ...]]:
-    return {sample.names for sample in samples}
+def _facts(
+    names: Sequence[str], kinds: Iterable[tuple[str, ...]], samples: Sequence[Kept]
+) -> Iterator[pd.Series[Any]]:
+    """Yield the column of every fact; NaN where a sample has none of the name."""
+    for name in names:
+        at = {kind: kind.index(name) if name in kind else None for kind in kinds}
+        places = [at[sample.names] for sample in samples]
+        yield _inferred([
+            math.nan if place is None else sample.facts[place]
+            for sample, place in zip(samples, places, strict=True)
+        ])  # fmt: skip
 
 
 def _inferred(column: list[Any]) -> pd.Series[Any]:

@@ -93,7 +93,13 @@ def wrong_facts(facts: Iterable[tuple[str, Any]], kinds: Mapping[str, type]) -> 
 
     No table holds values of two kinds in one column.
     """
-    return [name for name, fact in facts if name in kinds and not _is_of(kinds[name], fact)]
+    return [
+        name
+        for name, fact in facts
+        if (kind := kinds.get(name))
+        and (type(fact) is not kind or kind is int)
+        and not _is_of(kind, fact)
+    ]
 
 
 def _is_of(kind: type, value: Any) -> bool:

@@ -10,6 +10,7 @@ import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -149,7 +150,7 @@ def each_sample(folder: Path) -> Iterator[dict[str, Any]]:
     """
     path = folder / SAMPLES
     try:
-        with open_regular(path, follow=False) as file:
+        with open_regular(path, follow=False, buffering=MIB) as file:
             if os.fstat(file.fileno()).st_size > LARGEST:
                 why_not = f"it is larger than {LARGEST / MIB:,.0f} MiB"
                 raise OSError(errno.EFBIG, why_not, str(path))
@@ -167,7 +168,7 @@ def _records(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
     Each line was on the disk before the next was written, so no other can be incomplete; a power
     cut may leave the length of a line without its characters.
     """
-    for number, line in enumerate(iter(lambda: file.readline(LINE + 1), b""), start=1):
+    for number, line in enumerate(iter(partial(file.readline, LINE + 1), b""), start=1):
         if len(line) <= LINE and not line.endswith(b"\n"):
             return
         try:
