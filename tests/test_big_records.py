@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
@@ -10,18 +12,21 @@ from unittest.mock import patch
 
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
+from scipy.stats import binom
 
 from harness.data import source as sources
 from harness.data.source import make_source
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
-from harness.reports.stats import family
+from harness.reports.stats import family, reach
+from harness.reports.stats.needed import _quantile
 from harness.reports.stats.once import once, shared
-from harness.runs import schema
+from harness.runs import schema, write
 from harness.runs.columns import SAMPLE, kept_samples
 from harness.runs.frame import NUMBERS, make_frame
 from harness.runs.schema import check_sample, is_ordinary, outcomes
 from harness.runs.store import LINE, SAMPLES, each_sample
-from harness.runs.write import write_reports
+from harness.runs.write import save_figure, write_reports
 from tasks import passkey
 from tests.tiny import tiny_tokenizer
 
@@ -111,6 +116,44 @@ def test_reports_make_each_comparison_once() -> None:
     with patch.object(family, "family", wraps=family.family) as made:
         write_reports(frame, None, ["best", "differences", "summary"])
     assert made.call_count == frame.groupby(["task", "length"]).ngroups
+
+
+def test_a_reach_pairs_documents_only_where_it_compares_them() -> None:
+    """Of shares, the score and its interval decide how far a method reads."""
+    frame = make_frame([REFERENCE])
+    cells = frame.loc[frame["metric"] == "perplexity"].groupby(["task", "scaling", "length"])
+    with patch.object(reach, "units", wraps=reach.units) as paired:
+        reach.reach(frame)
+    assert paired.call_count <= cells.ngroups
+
+
+def test_a_figure_is_laid_out_once_and_drawn_once_a_format(tmp_path: Path) -> None:
+    """What is drawn to lay it out is not drawn for that again in every format."""
+    figure, draw, drawn = Figure(layout="constrained"), Figure.draw, list[Any]()
+    figure.subplots()
+
+    def counted(self: Figure, renderer: Any) -> None:
+        drawn.append(renderer)
+        draw(self, renderer)
+
+    with patch.object(Figure, "draw", counted):
+        save_figure(figure, tmp_path, "figure")
+    assert len(drawn) == 1 + len(write.FIGURES)
+
+
+@pytest.mark.parametrize("p", [0.1, 1e-4])
+def test_a_quantile_is_that_of_the_binomial(p: float) -> None:
+    """The numbers of units that are needed are those of scipy.stats, without its import."""
+    for share in (0.07, 0.5, 0.97):
+        for n in (0, 1, 2, 7, 30, 333, 98765):
+            assert _quantile(p, n, share) == binom.ppf(p, n, share)
+
+
+def test_what_makes_reports_is_not_imported_to_start_a_run() -> None:
+    """A run begins to measure before it reads pandas and Matplotlib."""
+    told = "import sys, harness.cli.tracking; print({'pandas', 'matplotlib'} & {*sys.modules})"
+    run = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
+    assert run.stdout == "set()\n"
 
 
 def test_what_is_computed_once_is_forgotten() -> None:

@@ -12,6 +12,7 @@ from matplotlib.ticker import PercentFormatter
 from harness.reports.drawing.heat_map import Map, draw, grid
 from harness.reports.drawing.methods import methods
 from harness.reports.drawing.style import SIZE, columns_for, foot, readable_part, sheet, tidy
+from harness.reports.stats.cells import CELL
 from harness.reports.stats.measure import SHARES
 
 NONE = (
@@ -64,7 +65,7 @@ def _hidden(frame: pd.DataFrame) -> pd.DataFrame:
     tasks = frame["task"][found].unique()
     if not len(tasks):
         raise ValueError(NONE)
-    return frame[frame["task"].isin(tasks)]
+    return frame.loc[frame["task"].isin(tasks), [*CELL, "trained_length", "depth", "value"]]
 
 
 def _maps(samples: pd.DataFrame) -> list[Map]:

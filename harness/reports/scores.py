@@ -20,7 +20,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     table = cells(frame)
     if "found" not in frame:
         return table
-    known = frame[frame["status"] == "ok"]
+    known = frame.loc[frame["status"] == "ok", [*CELL, "found"]]
     right = known["found"].isin(LENIENT).astype(float).where(known["found"].notna())
     lenient = right.groupby([known[name] for name in CELL]).agg(
         lambda told: told.mean(skipna=False)

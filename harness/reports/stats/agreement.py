@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 from scipy.special import ndtri
-from scipy.stats import spearmanr
 
 from harness.reports.stats.cells import CELL, cells
 from harness.reports.stats.key_tokens import measured
@@ -60,7 +60,8 @@ def agreement(rows: pd.DataFrame) -> str:
     """Return "ρ = -0.71 [-0.93, -0.12]", the rank correlation, or why there is none."""
     if len(rows) < METHODS or rows["score"].nunique() == 1 or rows["kept"].nunique() == 1:
         return "no ρ: too few methods" if len(rows) < METHODS else "no ρ: all equal"
-    rho = float(spearmanr(rows["score"], rows["kept"]).statistic)
+    ranks = rows[["score", "kept"]].rank()
+    rho = float(np.corrcoef(ranks, rowvar=False)[1, 0])
     low, high = interval(rho, len(rows))
     return f"ρ = {rho:.2f} [{low:.2f}, {high:.2f}]"
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
@@ -26,10 +25,14 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     measured_first = frame.iloc[frame["score"].isna().to_numpy().argsort(kind="stable")]
     facts = measured_first.drop_duplicates(CELL)
     _check_one_score(frame[frame["score"].notna()])
-    statuses = frame.groupby(CELL, sort=False)["status"].agg(_summary)
-    table = statuses.index.to_frame(index=False).merge(facts, on=CELL).reindex(columns=COLUMNS)
+    statuses: dict[tuple[Hashable, ...], dict[str, int]] = {}
+    counts = frame.groupby([*CELL, "status"], sort=False).size().reset_index()
+    for *cell, status, count in counts.itertuples(index=False, name=None):
+        statuses.setdefault(tuple(cell), {})[status] = count
+    table = pd.DataFrame(list(statuses), columns=CELL).merge(facts, on=CELL)
+    table = table.reindex(columns=COLUMNS)
     table["relative_length"] = table["length"] / table["trained_length"]
-    table["status"] = statuses.to_numpy()
+    table["status"] = list(map(_summary, statuses.values()))
     table["n"] = table["n"].astype("Int64")
     return table.sort_values(CELL, key=_rank, ignore_index=True)
 
@@ -42,11 +45,13 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     """
     # The score is compared too: equal frequencies of which only one was measured stay apart.
     known = frame.assign(frequencies=frame["frequencies"].fillna(frame["scaling"]))
+    facts = known[["scaling", *known.columns.intersection(MEASURED)]].drop_duplicates().astype(str)
+    signs: dict[str, set[Hashable]] = {}
+    for scaling, *sign in facts.itertuples(index=False, name=None):
+        signs.setdefault(scaling, set()).add(tuple(sign))
     alike: dict[Hashable, list[str]] = {}
-    for scaling, rows in known.groupby("scaling", sort=False):
-        facts = rows[rows.columns.intersection(MEASURED)].drop_duplicates().astype(str)
-        sign = frozenset(facts.itertuples(index=False, name=None))
-        alike.setdefault(sign, []).append(str(scaling))
+    for scaling, found in signs.items():
+        alike.setdefault(frozenset(found), []).append(scaling)
     labels = {names[0]: " = ".join(names) for names in alike.values()}
     kept = frame[frame["scaling"].isin(list(labels))]
     return kept.assign(scaling=kept["scaling"].map(labels))
@@ -67,13 +72,12 @@ def _check_one_score(measured: pd.DataFrame) -> None:
     raise ValueError(message)
 
 
-def _summary(statuses: pd.Series[str]) -> str:
+def _summary(counts: Mapping[str, int]) -> str:
     """Return the one status all samples have, or how many have which."""
-    counts = Counter(statuses)
     if len(counts) == 1:
-        return str(statuses.iloc[0])
+        return next(iter(counts))
     others = [f"{count} {status}" for status, count in counts.items() if status != "ok"]
-    return ", ".join([f"{counts['ok']} of {len(statuses)} ok", *others])
+    return ", ".join([f"{counts.get('ok', 0)} of {sum(counts.values())} ok", *others])
 
 
 def _rank(column: pd.Series[str]) -> pd.Series[int]:

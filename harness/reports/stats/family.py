@@ -137,13 +137,17 @@ class Family:
 def families(frame: pd.DataFrame) -> dict[tuple[str, str, int], Family]:
     """Make the comparisons of every model, task and length that has a score."""
     made = {}
-    known = frame[[name for name in NEEDED if name in frame]]
-    for (model, task), samples in known.groupby(["model", "task"], sort=False):
+    for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False):
         how = measure(samples)
         for length, here in samples.groupby("length"):
             if here["score"].notna().any():
                 made[str(model), str(task), int(str(length))] = family(here, how)
     return made
+
+
+def needed_of(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame without the columns that no comparison needs."""
+    return frame[[name for name in NEEDED if name in frame]]
 
 
 def family(samples: pd.DataFrame, how: Measure) -> Family:
@@ -170,9 +174,8 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
 def failures(samples: pd.DataFrame) -> dict[str, set[str]]:
     """Return the units on which every method itself failed; what was not measured is none."""
     failed = samples[samples["status"].isin(FAILED)]
-    names = dict.fromkeys(samples["scaling"].astype(str))
     by_name = {str(name): set(rows.astype(str)) for name, rows in failed.groupby("scaling")["unit"]}
-    return {name: by_name.get(name, set()) for name in names}
+    return {name: by_name.get(name, set()) for name in samples["scaling"].unique()}
 
 
 def asked(samples: pd.DataFrame) -> int:
@@ -190,7 +193,8 @@ def asked(samples: pd.DataFrame) -> int:
 def _shared(every: dict[str, Units], least: float) -> dict[str, Units]:
     """Keep of every method the units that all have whole, without those that have too few.
 
-    A document of several windows, some of them lost, has less weight than it has elsewhere.
+    All have them in one order. A document of several windows, some of them lost, has less weight
+    than it has elsewhere.
     """
     full: dict[str, float] = {}
     for found in every.values():
@@ -206,7 +210,5 @@ def _shared(every: dict[str, Units], least: float) -> dict[str, Units]:
         if not whole or len(common) >= enough:
             break
         whole.pop(min(whole, key=lambda name: len(whole[name])))
-    return {
-        name: {unit: found for unit, found in every[name].items() if unit in common}
-        for name in whole
-    }
+    order = [unit for name in [*whole][:1] for unit in every[name] if unit in common]
+    return {name: {unit: every[name][unit] for unit in order} for name in whole}

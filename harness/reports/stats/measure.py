@@ -66,7 +66,8 @@ def measure(samples: pd.DataFrame) -> Measure:
 
 def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
     """Find what gives every cell its score, by trying."""
-    good = samples[(samples["status"] == "ok") & samples["score"].notna()]
+    known = (samples["status"] == "ok") & samples["score"].notna()
+    good = samples.loc[known, ["scaling", "length", "value", "weight", "score"]]
     if good.empty:
         return "unknown"
     cells = good.groupby(["scaling", "length"], sort=False)
@@ -81,7 +82,7 @@ def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
 
 def units(samples: pd.DataFrame) -> Units:
     """Return value and weight of every unit that was measured; windows of one document add up."""
-    good = samples[samples["status"] == "ok"]
+    good = samples.loc[samples["status"] == "ok", ["unit", "value", "weight"]]
     names = list(map(str, good["unit"].tolist()))
     pairs = [(good[part].to_numpy(float) + 0.0).tolist() for part in ("value", "weight")]
     sums: Units = dict(zip(names, zip(*pairs, strict=True), strict=True))
@@ -120,7 +121,7 @@ def difference(one: Units, other: Units, how: Measure) -> Difference | None:
 
 
 def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Difference]:
-    """Return every one less the other; all have the same units with the same weights.
+    """Return every one less the other; all have the same units in one order, with equal weights.
 
     Relative for perplexity (-0.1 is 10 % lower), else in the score's own unit. Empty where samples
     do not show how scores are made.
@@ -128,7 +129,7 @@ def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Diffe
     if how.made == "unknown" or not other or not ones:
         return []
     values, weights = np.array(list(other.values())).T
-    every = np.array([[one[name][0] for name in other] for one in ones])
+    every = np.array([[value for value, _ in one.values()] for one in ones])
     if how.made == "share":
         return [of_shares(row, values) for row in every]
     return of_means((every - values).T, weights[:, None], list(other), relative=how.relative)
@@ -140,7 +141,7 @@ def distinct(samples: pd.DataFrame) -> dict[str, list[str]]:
     Methods of equal frequencies were measured once: to compare them would count nothing twice.
     """
     groups: dict[str, list[str]] = {}
-    for scaling, rows in samples.groupby("scaling", sort=False):
-        sign = rows["frequencies"].iloc[0]
+    first = samples.drop_duplicates("scaling")
+    for scaling, sign in zip(first["scaling"], first["frequencies"], strict=True):
         groups.setdefault(str(scaling if pd.isna(sign) else sign), []).append(str(scaling))
     return {names[0]: names[1:] for names in groups.values()}

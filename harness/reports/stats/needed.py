@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scipy import special, stats
+from scipy import special
 
 from harness.reports.stats.paired import ENOUGH, SURE, Difference
 
@@ -52,8 +52,8 @@ def _signs(found: Difference, units: int, level: float) -> float:
     untied = (found.lower + found.higher) / found.n
     share = max(found.lower, found.higher) / (found.lower + found.higher)
     # The number of units that are not tied is uncertain too: one in ten samples has fewer.
-    count = int(stats.binom.ppf(0.1, units, untied)) if untied < 1 else units
-    most = int(stats.binom.ppf(level / 2, count, 0.5))
+    count = _quantile(0.1, units, untied) if untied < 1 else units
+    most = _quantile(level / 2, count, 0.5)
     while most >= 0 and 2 * float(special.bdtr(most, count, 0.5)) >= level:
         most -= 1
     if most < 0:
@@ -61,15 +61,25 @@ def _signs(found: Difference, units: int, level: float) -> float:
     return float(special.bdtr(most, count, 1 - share))
 
 
+def _quantile(p: float, n: int, share: float) -> int:
+    """Return the least number that n trials do not have more successes than, with chance p."""
+    least = max(0, math.ceil(special.bdtrik(p, n, share)) - 1) if n else 0
+    while special.bdtr(least, n, share) < p:
+        least += 1
+    return least
+
+
 def _mean(found: Difference, units: int, level: float) -> float:
     """Return the power of the test of the mean, which two shares have not beside their signs."""
     mean = found.mean
     if mean is None or not mean.error:
         return 1.0
+    from scipy.stats import nct  # takes seconds to import, which shares need not
+
     degrees = (mean.degrees + 1) * units / found.n - 1
     # The bootstrap's skew wears off with the root of the number.
     toward = 1 + ((mean.below if mean.value > 0 else mean.above) - 1) * math.sqrt(found.n / units)
     shift = abs(mean.value) / mean.error * math.sqrt(units / found.n)
     shift *= 1 - (1 - found.kept) * found.n / units  # one unit more has less weight among many
     least = toward * float(special.stdtrit(degrees, 1 - level / 2))
-    return float(stats.nct.sf(least, degrees, shift))
+    return float(nct.sf(least, degrees, shift))

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from harness.reports.stats.measure import Measure, Score, Units, scored, units
 from tasks._intervals import LEVEL, proportion
@@ -69,7 +69,9 @@ def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float 
     if min(single) == max(single):
         return None, None
     values = np.log(single) if how.made == "exp" else np.array(single)
-    half = float(t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+    half = float(
+        stdtrit(len(values) - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / len(values) ** 0.5
+    )
     ends = np.array([values.mean() - half, values.mean() + half])
     if how.made == "exp":
         ends = np.exp(np.minimum(ends, 700.0))

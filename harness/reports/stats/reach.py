@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells
-from harness.reports.stats.family import FAILED, asked
+from harness.reports.stats.family import FAILED, asked, needed_of
 from harness.reports.stats.family import KEPT as KEPT_UNITS
 from harness.reports.stats.measure import Measure, Units, difference, measure, units
 from harness.reports.writing.sentences import records
@@ -26,12 +26,13 @@ def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     """Return a row per model, task and scaling: see ``effective_length``."""
     rows: list[dict[str, Any]] = []
     table = cells(frame)
-    for (model, task), samples in frame.groupby(["model", "task"], sort=False):
+    for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False):
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]
         own = _own(here)
         if own is not None and how.across and how.made != "unknown" and own["score"] > 0:
-            of = {key: units(rows) for key, rows in samples.groupby(["scaling", "length"])}
+            paired = samples.groupby(["scaling", "length"]) if how.lower else ()
+            of = {key: units(rows) for key, rows in paired}
             every = asked(samples)
             rows += [
                 {**_row(lengths, of, own, how, kept), "asked": every}

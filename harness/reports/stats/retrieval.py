@@ -11,6 +11,10 @@ from harness.reports.stats.measure import SHARES
 from tasks._intervals import proportion
 
 MEAN = "mean"
+NEEDED = (
+    "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
+    "part",
+)  # fmt: skip
 NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
 
 
@@ -21,7 +25,8 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
     counts every part the same, and is empty where one has no score; its interval is made of those
     of the parts (MOVER, Zou and Donner 2008). Raises ValueError where nothing was retrieved.
     """
-    known = frame[frame["metric"].isin(SHARES)]
+    known = frame[[name for name in NEEDED if name in frame]]
+    known = known[known["metric"].isin(SHARES)]
     if known.empty:
         raise ValueError(NONE)
     named = known["part"].fillna(known["task"]) if "part" in known else known["task"]
