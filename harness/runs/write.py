@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,8 +34,6 @@ FIGURES = (".png", ".svg", ".pdf")
 TABLES = (".csv", ".parquet", ".md", ".tex")
 UNBROKEN = re.compile(r"(?<=\d)(,?) (?=[\d%])")  # "5 %", "[8.2, 15.5]"
 MOST_NAME = 24  # letters in a line of a name in a narrow terminal
-# It tells each table of a font that a PDF embeds, wherever a library shows messages of that level.
-logging.getLogger("fontTools").setLevel(logging.WARNING)
 
 
 @dataclass

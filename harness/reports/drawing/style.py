@@ -5,6 +5,7 @@ Nothing global is set: sizes are passed to each artist, so a notebook keeps its 
 
 from __future__ import annotations
 
+import logging
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ DASHES: dict[tuple[bool, bool], str | tuple[float, tuple[float, ...]]] = {
     (True, False): (0, (5, 1.5)),
     (True, True): (0, (5, 1.2, 1, 1.2)),
 }
+# It tells each table of a font that a PDF embeds, wherever a library shows messages of that level.
+logging.getLogger("fontTools").setLevel(logging.WARNING)
 
 
 @contextmanager
