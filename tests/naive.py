@@ -7,11 +7,12 @@ code (``apply_rotary_pos_emb`` and its own rotary module), pair by pair, and the
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import combinations_with_replacement
 from typing import Any
 from unittest.mock import patch
 
@@ -22,7 +23,8 @@ from harness.rope.frequencies import PatchedRotary, placed, rotary_name
 from scaling._bands import Band, Bands
 from scaling._types import Frequencies
 
-Pairs = dict[tuple[int, int], tuple[float, Band]]
+Pair = tuple[int, int]  # a query and a key
+Pairs = dict[Pair, tuple[float, Band]]
 
 
 def positions(bands: Bands, length: int) -> Pairs:
@@ -90,35 +92,30 @@ class Naive:
             return torch.cat((table, table), 1)
         return table if self.layout == "once" else table.repeat_interleave(2, 1)
 
-    def met(self, m: int, window: int | None, *, moved: bool) -> Iterable[list[int]]:
-        """Return the keys that a query meets, those of one band together."""
-        groups: dict[int, list[int]] = {}
-        for n in range(m + 1):
-            if window is None or n > m - window:
-                if not moved:
-                    groups.setdefault(0, []).append(n)
-                elif (m, n) in self.pairs:
-                    groups.setdefault(id(self.pairs[m, n][1]), []).append(n)
-        return groups.values()
+    def met(self, length: int, window: int | None, *, moved: bool) -> Iterator[list[Pair]]:
+        """Yield the pairs that are met, up to so many of one band together as a cache holds."""
+        groups: dict[int, list[Pair]] = {}
+        for n, m in combinations_with_replacement(range(length), 2):
+            if (window is None or n > m - window) and (not moved or (m, n) in self.pairs):
+                groups.setdefault(id(self.pairs[m, n][1]) if moved else 0, []).append((m, n))
+        for group in groups.values():
+            yield from (group[at : at + 1000] for at in range(0, len(group), 1000))
 
     def attend(self, module: Any, q: Any, k: Any, v: Any, *_: Any, **kwargs: Any) -> Any:
         """Stand in for eager_attention_forward."""
         asked = self.asked.pop() if self.asked else None
         length, window = q.shape[2], kwargs.get("sliding_window")
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], 1) for x in (k, v))
-        still: dict[int, torch.Tensor] = {}
         scores = q.new_full((q.shape[1], length, length), -torch.inf)
-        for m in range(length):
-            for keys in self.met(m, window, moved=asked is not None):
-                query, key = q[:, :, [m] * len(keys)], k[:, :, keys]
-                if asked is not None:
-                    band = self.pairs[m, keys[0]][1]
-                    how, at = band.frequencies, [self.pairs[m, n][0] for n in keys]
-                    query = self.moved(query, at, how, asked, band.phase)
-                    if id(band) not in still:
-                        still[id(band)] = self.moved(k, [0.0] * length, how, asked)
-                    key = still[id(band)][:, :, keys]
-                scores[:, m, keys] = (query * key).sum(-1)[0]
+        for pairs in self.met(length, window, moved=asked is not None):
+            queries, keys = (list(side) for side in zip(*pairs, strict=True))
+            query, key = q[:, :, queries], k
+            if asked is not None:
+                band = self.pairs[pairs[0]][1]
+                how, at = band.frequencies, [self.pairs[pair][0] for pair in pairs]
+                query = self.moved(query, at, how, asked, band.phase)
+                key = self.moved(k, [0.0] * length, how, asked)
+            scores[:, queries, keys] = (query * key[:, :, keys]).sum(-1)[0]
         scores *= kwargs.get("scaling") or q.shape[-1] ** -0.5
         if self.bands.query_scale is not None and window is None:
             scores *= self.bands.query_scale[:length, None]
