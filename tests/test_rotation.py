@@ -99,31 +99,16 @@ def angle_error(frequencies: Frequencies, *positions: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
-def test_a_rotation_keeps_the_norm(family: str, method: str) -> None:
-    """Queries and keys have the norm at any position that they have at position 0."""
-    with heads(family, METHODS[method]) as at:
-        start = [part.norm(dim=-1) for part in at(0, 0)]
+def test_a_rotation_keeps_norms_and_the_score_of_a_difference(family: str, method: str) -> None:
+    """Norms are those of position 0, and query times key is the same wherever the two stand.
 
-        @settings(max_examples=10)
-        @given(first=POSITIONS, second=POSITIONS)
-        def hold(first: int, second: int) -> None:
-            for part, norm in zip(at(first, second), start, strict=True):
-                torch.testing.assert_close(part.norm(dim=-1), norm, rtol=ROUNDINGS, atol=0)
-
-        hold()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
-def test_a_score_depends_on_the_difference_of_positions(family: str, method: str) -> None:
-    """Query times key is the same wherever the two stand, within what float32 angles allow.
-
-    An angle off by e moves a pair's share of the score by at most e times its norms, so the whole
-    score, in units of the norms, by at most the sum of the errors at the four positions.
+    The latter within what float32 angles allow: one off by e moves a pair's share of the score by
+    at most e times its norms, so the whole score, in units of the norms, by at most the sum of the
+    errors at the four positions.
     """
     frequencies = METHODS[method](rope_of(tiny(family)))
     with heads(family, METHODS[method]) as at:
+        start = [part.norm(dim=-1) for part in at(0, 0)]
 
         @settings(max_examples=10)
         @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
@@ -131,8 +116,10 @@ def test_a_score_depends_on_the_difference_of_positions(family: str, method: str
             shift = min(shift, FARTHEST - max(first, second))
             there = (first + shift, second + shift)
             allowed = ROUNDINGS + angle_error(frequencies, first, second, *there)
-            found, moved = score(at(first, second)), score(at(*there))
-            assert float((found - moved).abs().max()) <= allowed
+            here, moved = at(first, second), at(*there)
+            for part, norm in zip((*here, *moved), (*start, *start), strict=True):
+                torch.testing.assert_close(part.norm(dim=-1), norm, rtol=ROUNDINGS, atol=0)
+            assert float((score(here) - score(moved)).abs().max()) <= allowed
 
         hold()
 
