@@ -44,8 +44,8 @@ settings.register_profile(
 )
 settings.load_profile("busy")
 LONGEST = (
-    "cluster", "survival", "engine_memory", "reports", "families", "trust", "readme", "cli",
-    "engine_exact", "python", "startup", "training", "banded", "inspect",
+    "cluster", "survival", "reports", "families", "engine_exact", "cli", "readme", "banded",
+    "page", "trust", "generation", "trackers", "engine_memory", "paper", "inspect", "training",
 )  # fmt: skip
 WORDS = [
     "rope",

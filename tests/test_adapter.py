@@ -79,6 +79,7 @@ def test_what_is_not_merged_gives_the_same_numbers(
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_adapter_is_in_the_fingerprint(tiny: Path, tmp_path: Path) -> None:
     """The base, two adapters, one of them with another strength: four models."""
     one, two = (save(tiny, tmp_path / str(seed), seed=seed) for seed in (0, 1))

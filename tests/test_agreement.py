@@ -66,6 +66,7 @@ def test_few_methods_have_no_correlation(count: int, said: str) -> None:
     assert "all equal" in correlation(rows.assign(kept=1)) or count < 5
 
 
+@pytest.mark.slow
 def test_without_retrieval_or_beyond_no_window_the_report_says_so() -> None:
     """One sentence says what the sweep lacks."""
     whole = frame(dict.fromkeys(METHODS, 0.5))

@@ -114,6 +114,7 @@ def test_methods_that_coincide_are_one_place() -> None:
     assert (row["best"], row["same"], row["runner_up"]) == ("far", "twin", "near")
 
 
+@pytest.mark.slow
 def test_two_documents_tell_no_difference() -> None:
     """Too few to say: no interval, no probability, and the sentence says so."""
     few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(2, 20)])].copy()
@@ -128,6 +129,7 @@ def test_two_documents_tell_no_difference() -> None:
     assert "2 documents are too few to distinguish it" in best.words(table)[-1]
 
 
+@pytest.mark.slow
 def test_effective_length_by_hand() -> None:
     """Perplexity may not rise at all; retrieval must keep 85 % of the model's own 20 of 20."""
     cells = [trials("far", 512, 18), trials("far", 2048, 20), documents("far", 512, -0.1)]
@@ -167,6 +169,7 @@ def test_lengths_of_other_protocols_are_not_compared() -> None:
         effective_length.make(other)
 
 
+@pytest.mark.slow
 def test_differences_are_paired_and_corrected() -> None:
     """Against the baseline: e^(-2.2) - 1 in perplexity, 0.45 in keys; all 4 corrected."""
     table = differences.make(SWEEP)
@@ -204,6 +207,7 @@ def test_the_method_that_has_no_score_is_named(without: str, words: str) -> None
         differences.make(two)
 
 
+@pytest.mark.slow
 def test_short_cost_tells_by_construction_from_by_measurement() -> None:
     """Equal frequencies cost nothing; 0.05 nats more on every document are a sure 5.1 %."""
     near = SWEEP.copy()
@@ -230,6 +234,7 @@ def test_short_cost_tells_by_construction_from_by_measurement() -> None:
     assert not any("Add one" in sentence for sentence in short_cost.words(served))
 
 
+@pytest.mark.slow
 def test_summary_is_one_row_a_method_and_warns_of_flat_perplexity() -> None:
     """Who holds perplexity to 1024 and keys to 256 only is named in words."""
     flat = [documents("flat", 256, 0), documents("flat", 1024, -0.01, noise=0.011)]
@@ -287,6 +292,7 @@ def lost(rows: list[Row], units: Sequence[str], status: str = "not_finite") -> l
 HARDEST = ("d2", "d4", "d7")
 
 
+@pytest.mark.slow
 def test_the_winner_and_its_lead_are_of_the_documents_that_all_have() -> None:
     """A method that lost its hardest documents has the lowest mean of its own, and is worse."""
     cells = [documents("none", 1024, 0.0), lost(documents("rerope", 1024, 0.05), HARDEST)]
@@ -434,6 +440,7 @@ def test_every_tied_method_has_its_number() -> None:
     assert "how many would distinguish `b` is unknown" in said
 
 
+@pytest.mark.slow
 def test_two_variants_of_a_task_are_told_by_their_labels() -> None:
     """What two tasks measure alike is said with the task's label."""
     other = SWEEP[SWEEP["task"] == "passkey"].assign(task="passkey:trials=9")

@@ -148,6 +148,7 @@ def test_a_room_imports_only_from_rooms_below_it() -> None:
     assert all(order.index(one) < order.index(other) for one in ROOMS for other in ROOMS[one])
 
 
+@pytest.mark.slow
 def test_data_scripts_and_tests_are_never_imported() -> None:
     """The package stands without results, scripts and tests."""
     wrong = [
@@ -160,6 +161,7 @@ def test_data_scripts_and_tests_are_never_imported() -> None:
     assert not list((REPOSITORY / "results").rglob("*.py"))
 
 
+@pytest.mark.slow
 def test_no_test_imports_from_another() -> None:
     """What several tests need lies beside them, in a module that is no test."""
     wrong = [
@@ -194,6 +196,7 @@ def test_a_file_fits_in_the_head() -> None:
     assert {name: count for name, count in lines.items() if count > FILE_LINES} == {}
 
 
+@pytest.mark.slow
 def test_a_function_fits_on_a_page() -> None:
     """No function's body is longer than 40 lines, its docstring apart."""
     long = {}

@@ -52,6 +52,7 @@ def test_a_family_attends_by_the_matrix_of_positions(family: str) -> None:
     check_naive(family, "self_extend")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", each(METHODS, "self_extend"))
 def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
     """Every method, on a family with grouped queries."""
@@ -116,6 +117,7 @@ def test_the_model_is_itself_again(family: str) -> None:
     assert NAME not in AttentionMaskInterface._global_mapping
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "method"),
     [

@@ -69,6 +69,7 @@ def test_a_base_for_each_query_comes_in_blocks() -> None:
     assert len(found.bands) == 1 + 7 * 256 // 32
 
 
+@pytest.mark.slow
 @given(
     keys=st.lists(st.integers(-50, 50), min_size=1, max_size=70),
     spans=st.integers(0, 2**30),

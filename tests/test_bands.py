@@ -314,6 +314,7 @@ def test_an_option_out_of_range_is_refused(method: Any, options: Any) -> None:
         method.bands(ROPE, 100, **options)
 
 
+@pytest.mark.slow
 def test_a_query_has_the_base_of_its_own_length() -> None:
     """block=1: query m and its keys turn at dynamic NTK's frequencies for m + 1."""
     found = dynamic_ntk.bands(ROPE, 60, factor=2.0, mode="per_query", block=1)
@@ -325,6 +326,7 @@ def test_a_query_has_the_base_of_its_own_length() -> None:
         assert (relative, band.frequencies.fingerprint) == (m - n, own.fingerprint)
 
 
+@pytest.mark.slow
 def test_a_block_of_queries_has_the_base_of_its_end() -> None:
     """block=8: lengths are rounded up to whole blocks; inside the window nothing is scaled."""
     found = dynamic_ntk.bands(ROPE, 61, mode="per_query", block=8)

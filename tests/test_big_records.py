@@ -42,6 +42,7 @@ def records() -> list[dict[str, Any]]:
     return list(each_sample(REFERENCE))
 
 
+@pytest.mark.slow
 def test_a_frame_is_that_of_a_dictionary_a_row(records: list[dict[str, Any]]) -> None:
     """Columns made one by one have the values, the types and the order of rows made one by one."""
     frame = make_frame([REFERENCE])
@@ -58,6 +59,7 @@ def test_a_frame_is_that_of_a_dictionary_a_row(records: list[dict[str, Any]]) ->
     pd.testing.assert_frame_equal(naive[list(frame)], frame, check_exact=True)
 
 
+@pytest.mark.slow
 def test_samples_take_a_fraction_of_their_records(records: list[dict[str, Any]]) -> None:
     """Equal texts are one object, and what a cell says is not kept with each sample."""
     assert records
@@ -110,6 +112,7 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
             list(each_sample(tmp_path))
 
 
+@pytest.mark.slow
 def test_reports_make_each_comparison_once() -> None:
     """best, summary and differences of one frame compare the methods of a length once."""
     frame = make_frame([REFERENCE])
@@ -168,6 +171,7 @@ def test_what_is_computed_once_is_forgotten() -> None:
     assert counted(frame).loc["a", "sum"] == 7
 
 
+@pytest.mark.slow
 def test_a_needle_is_tokenized_once_for_all_lengths() -> None:
     """A grid of many trials asks the tokenizer as often at three lengths as at one."""
     counts = []

@@ -40,6 +40,7 @@ def test_it_says_where_positions_go() -> None:
     assert told(log_n.bands)["queries"] == ("note", "scaled by their position")
 
 
+@pytest.mark.slow
 def test_other_bits_the_second_time_are_found() -> None:
     """A method with a state is no method."""
     counter = count()

@@ -43,6 +43,7 @@ def saved_config(folder: Path, config: Any) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_any_changed_weight_is_another_model(tiny: Path, tmp_path: Path) -> None:
     """Each tensor in turn, one number changed: the fingerprint, and so every key, is another."""
     seen = {opened(tiny).fingerprint}

@@ -298,6 +298,7 @@ class TestResume:
         assert (tmp_path / SAMPLES).read_bytes().startswith(left[: left.rfind(b"\n") + 1])
         assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 2
 
+    @pytest.mark.slow
     def test_an_interrupt_keeps_what_was_measured(
         self,
         whole: Path,
@@ -612,6 +613,7 @@ def test_pickled_weights_need_leave(
 class TestReport:
     """Tables and figures from files alone."""
 
+    @pytest.mark.slow
     def test_one_report_of_two_runs(self, whole: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
         """Runs are joined, only what was chosen is made, and it goes where it is told to."""
         first, second = (shutil.copytree(whole, tmp_path / name) for name in ("a", "b"))
@@ -652,6 +654,7 @@ heavy = {"torch", "transformers", "datasets", "scipy", "pandas", "matplotlib"} &
 print("loaded:", *sorted(heavy))
 """
 
+    @pytest.mark.slow
     def test_help_and_list_load_nothing_heavy(self) -> None:
         """What answers in an instant imports no heavy library."""
         helps = [f"{command}|--help" for command in ("run", "inspect", "check", "new")]

@@ -43,6 +43,7 @@ def examined(ropewalk: Ropewalk, tmp_path: Path, docs: Path) -> Callable[..., Ou
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [{}, {"rope_parameters": YARN, "max_position_embeddings": 256}])
 def test_a_healthy_model_has_three_lines(
     keys: dict[str, Any], examined: Callable[..., Outcome]
@@ -216,6 +217,7 @@ def test_a_server_that_computes_something_else(
     assert "first at token" in done.out
 
 
+@pytest.mark.slow
 def test_a_server_is_compared_at_the_length_that_is_meant(
     docs: Path, ropewalk: Ropewalk, tmp_path: Path
 ) -> None:
@@ -227,6 +229,7 @@ def test_a_server_is_compared_at_the_length_that_is_meant(
     assert "✓ server  native: the losses of" in done.out
 
 
+@pytest.mark.slow
 def test_a_server_with_other_tokens(tiny: Path, docs: Path, ropewalk: Ropewalk) -> None:
     """A text that the server reads in another number of tokens is said before any loss."""
     engine = Engine(tiny, "echo")

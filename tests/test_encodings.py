@@ -204,6 +204,7 @@ def test_scores_that_are_computed_whole_count_as_memory() -> None:
     assert needs == {"none": 0, "sinusoidal": 0, "alibi": 4 * array, "fire": 17 * array}
 
 
+@pytest.mark.slow
 def test_models_are_of_one_size() -> None:
     """What an encoding adds its MLP gives back: all are within 2 % of the plain one."""
     fields = {"hidden_size": 128, "intermediate_size": 384, "num_attention_heads": 4}

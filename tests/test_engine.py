@@ -65,6 +65,7 @@ def test_no_head_call_sees_more_rows_than_a_chunk(monkeypatch: pytest.MonkeyPatc
     assert rows == [20, 20, 20, 20, 16]
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_leaves_no_bias() -> None:
     """Over 49k tokens the mean loss is that of float64 to 3e-7; log_softmax is 1.4e-6 low."""
     model, asked = build("llama", vocab_size=49_152), question(129)

@@ -19,6 +19,7 @@ def along(tree: PrefixTree, index: int) -> tuple[int, ...]:
     return tuple(token for node in tree.paths[index] for token in tree.nodes[node].tokens)
 
 
+@pytest.mark.slow
 @given(asked=sequences, least=st.integers(1, 6))
 def test_every_sequence_has_a_path(asked: list[tuple[int, ...]], least: int) -> None:
     """The nodes of a path hold the sequence's tokens from position 0, and none is superfluous."""
@@ -42,6 +43,7 @@ def test_no_beginning_is_computed_twice(asked: list[tuple[int, ...]]) -> None:
     assert sum(len(node.tokens) for node in tree.nodes) == len(beginnings)
 
 
+@pytest.mark.slow
 @given(asked=sequences, least=st.integers(1, 20))
 def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: int) -> None:
     """A node that others follow has at least so many tokens: a fork costs more than a few."""
@@ -51,6 +53,7 @@ def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: in
     assert all(len(n.tokens) >= least or n.above for n in roots_and_forks)
 
 
+@pytest.mark.slow
 @given(asked=sequences, most=st.integers(1, 30))
 def test_packs_hold_every_node_once_in_order(asked: list[tuple[int, ...]], most: int) -> None:
     """No pack is longer than asked for, unless one node is."""

@@ -210,6 +210,7 @@ def test_sliding_layers_are_no_part_of_the_modelling_file(
         rw.export(model, scaling="rerope", length="4x", to="hf-code")
 
 
+@pytest.mark.slow
 def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
     """Keys and factors are those that llama.cpp reads, and no other byte of data is changed."""
     from gguf import GGUFReader
@@ -230,6 +231,7 @@ def test_a_gguf_file_is_rewritten(tmp_path: Path) -> None:
         rw.export(file, scaling="pi", length="4x", to="gguf", out=tmp_path / "new.gguf")
 
 
+@pytest.mark.slow
 def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
     """For engines that read folders its weights are written in float32, where they are exact."""
     file = save_gguf(tmp_path / "tiny.gguf", "Q4_1")

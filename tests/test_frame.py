@@ -73,6 +73,7 @@ def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) 
     assert cells(joined)[["n", "status"]].to_numpy().tolist() == [[3, "ok"]]
 
 
+@pytest.mark.slow
 def test_two_models_of_one_name_are_not_one_curve(run: Path, docs: Path, tmp_path: Path) -> None:
     """A folder's name says little: weights that differ are told apart by their hash."""
     other = save_tiny(tmp_path / "elsewhere" / "llama", seed=5)

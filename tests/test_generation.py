@@ -82,6 +82,7 @@ def stretched(rope: Rope) -> Frequencies:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "family"),
     [
@@ -104,6 +105,7 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: s
             assert len(answer.nll) == len(said)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
 def test_a_repetition_penalty_is_that_of_generate(
     family: str, monkeypatch: pytest.MonkeyPatch
@@ -117,6 +119,7 @@ def test_a_repetition_penalty_is_that_of_generate(
     assert found == [tuple(generated(model, list(one.tokens))) for one in questions]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "cohere"])
 def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
     """Its tokens are the argmaxes of the same tokens asked as targets, with the same losses."""
@@ -145,6 +148,7 @@ def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
             assert other == found
 
 
+@pytest.mark.slow
 def test_a_shared_haystack_is_read_once() -> None:
     """Texts after one haystack cost it once, and then a step for every new token of all."""
     model = build(tiny("llama"))

@@ -83,6 +83,7 @@ def test_a_sweep_names_the_kind_of_weights(
     assert "tiny-Q4_1" in (place / "reports" / "scores.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> None:
     """A copy elsewhere is the same model, whatever lies beside it; one byte makes another."""
     copy = tmp_path / "other.gguf"
@@ -115,6 +116,7 @@ def test_what_transformers_would_leave_out_is_an_error(
         opened(made)
 
 
+@pytest.mark.slow
 def test_the_header_of_a_file_is_read_once(file: Path) -> None:
     """Beside what the library reads; and once more when the file changed."""
     for place in range(2):
@@ -124,6 +126,7 @@ def test_the_header_of_a_file_is_read_once(file: Path) -> None:
         assert _read_header.cache_info().misses == before + 1
 
 
+@pytest.mark.slow
 def test_a_text_is_split_as_the_file_says(tmp_path: Path) -> None:
     """Between digits where it says so, as llama.cpp does; in a way that is not known never."""
     made = save_gguf(tmp_path / "m.gguf", "F32", split="smollm")

@@ -162,6 +162,7 @@ def test_a_file_that_the_hub_fails_to_give_is_not_taken_for_absent(
     assert f"the hub answers HTTP {status}" in refused(run())
 
 
+@pytest.mark.slow
 def test_a_hub_that_limits_requests_is_waited_for_in_words(
     hub: Hub, run: Run, waits: list[float]
 ) -> None:
@@ -234,6 +235,7 @@ def test_an_adapter_on_the_hub_is_refused_with_what_to_do(hub: Hub, run: Run) ->
     assert "holds an adapter (adapter_config.json): give its base" in refused(run("--dry-run"))
 
 
+@pytest.mark.slow
 def test_a_gguf_file_of_the_hub_is_named_by_its_path(hub: Hub, run: Run, tmp_path: Path) -> None:
     """OWNER/NAME/FILE is downloaded once, is read offline then, and is told from one not there."""
     file = save_gguf(tmp_path / "made" / "small.gguf")
@@ -269,6 +271,7 @@ def test_offline_the_file_that_the_cache_lacks_is_named(hub: Hub, run: Run, file
     assert not hub.asked
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("online", "waits")
 def test_a_hub_that_is_not_reached_is_one_sentence(run: Run) -> None:
     """Nothing answers at its address: which it is, and that the cache may do."""
@@ -276,6 +279,7 @@ def test_a_hub_that_is_not_reached_is_one_sentence(run: Run) -> None:
     assert f"the hub ({constants.ENDPOINT}) cannot be reached; --offline" in told
 
 
+@pytest.mark.slow
 def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None:
     """Of five files with two documents each, three documents need two."""
     assert run("--dry-run", model="reference", docs=f"{BOOKS}:count=3").status == 0

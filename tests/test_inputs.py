@@ -162,6 +162,7 @@ def test_no_more_of_a_set_is_read_than_is_taken(hub_like: Path) -> None:
         taken(f"{hub_like}:split=train,count=9")
 
 
+@pytest.mark.slow
 def test_a_seed_draws_the_same_documents_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -356,6 +357,7 @@ class TestCache:
         assert found[0] != found[3]
         assert len(list(tmp_path.rglob("*.tokens"))) == 4
 
+    @pytest.mark.slow
     def test_a_damaged_file_is_written_anew(self, text: str, tmp_path: Path) -> None:
         """Cut anywhere, with a byte changed anywhere, or of another shape: the tokens are right."""
         right = make_reader(tiny_tokenizer())(text)

@@ -175,6 +175,7 @@ def test_every_column_is_in_the_schema() -> None:
 class TestFigures:
     """What is drawn, by its data."""
 
+    @pytest.mark.slow
     def test_panels_are_the_lengths_at_which_something_changes(self) -> None:
         """Inside the window all methods are plain, so its panel is left out."""
         for frame, module in zip(
@@ -183,11 +184,13 @@ class TestFigures:
             wanted = ["reference, 512 tokens (2×)", "reference, 2k tokens (8×)"]
             assert titles(module.draw(frame)) == wanted
 
+    @pytest.mark.slow
     def test_where_nothing_changes_all_lengths_are_drawn(self) -> None:
         """The plain embedding alone has a figure too."""
         for frame, module in zip(frames("none"), (channel_figure, decay_figure), strict=True):
             assert len(titles(module.draw(frame))) == 3
 
+    @pytest.mark.slow
     def test_methods_that_coincide_are_one_line(self) -> None:
         """Equal frequencies at all lengths share a line and a name."""
         table, curves = frames("none", "ntk", "dynamic_ntk")

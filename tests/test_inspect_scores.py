@@ -46,6 +46,7 @@ def test_the_score_of_equal_contents_is_a_sum_of_cosines() -> None:
     assert all(low <= high for low, high in zip(plain.low, plain.high, strict=True))
 
 
+@pytest.mark.slow
 def test_the_score_of_an_encoding() -> None:
     """ALiBi's falls by its mean slope; that of no encoding is flat; a table ends at its window."""
     alibi = of_encoding("alibi", ROPE, 512, trusted=False)

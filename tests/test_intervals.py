@@ -73,6 +73,7 @@ def test_what_no_document_shows_no_interval_covers() -> None:
     assert COVERED["5 % lost by 3 nats, noise 0.05"][10] <= 100 * (1 - 0.95**10) + 5
 
 
+@pytest.mark.slow
 def test_the_more_methods_the_rarer_a_false_winner() -> None:
     """Of twelve methods, half of which collapse on one document in five, none is named."""
     for collapsing in (0, 6):
@@ -90,6 +91,7 @@ def test_too_few_documents_get_no_interval() -> None:
     assert needed(made, 1) is None
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.floats(0.1, 9), st.integers(50, 200)), min_size=3, max_size=30))
 def test_the_interval_lies_around_the_weighted_mean(pairs: list[tuple[float, int]]) -> None:
     """Around the ratio of the sums, and a wider level gives a wider interval."""
@@ -115,6 +117,7 @@ def test_wilson_covers_95_percent_over_all_rates() -> None:
         assert 0.93 <= (odds * inside).sum(axis=0).mean() <= 0.97
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trials", [10, 25, 60])
 def test_a_difference_of_shares_covers_at_least_93_percent(trials: int) -> None:
     """Exactly, over all outcomes: never less than 93 % and on average up to 97 %.

@@ -230,6 +230,8 @@ def test_numbers_of_every_layer_are_compared() -> None:
     assert by_layer(alike.layers) is one.layers[3]
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("scored")
 def test_a_run_records_every_layer_and_is_measured_again(
     ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

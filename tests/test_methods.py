@@ -135,6 +135,7 @@ def test_a_logarithmic_axis_has_ticks(low: float, high: float) -> None:
     assert 2 <= len(ticks) <= 10
 
 
+@pytest.mark.slow
 def test_a_cell_that_lacks_samples_says_so_where_its_point_is() -> None:
     """The count stands beside the number, in the figure as in the table."""
     frame = FRAME.copy()
@@ -144,6 +145,7 @@ def test_a_cell_that_lacks_samples_says_so_where_its_point_is() -> None:
     assert "20 of 24" in texts
 
 
+@pytest.mark.slow
 def test_a_figure_of_many_maps_has_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many maps as can be read are drawn, and the rest is counted."""
     monkeypatch.setattr(passkey_map, "MOST_MAPS", 2)

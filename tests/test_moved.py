@@ -146,6 +146,7 @@ def test_a_bad_option_is_one_sentence(
     assert told.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_user_moves_positions_with_a_file(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

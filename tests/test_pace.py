@@ -150,6 +150,7 @@ def test_a_log_says_once_that_weights_are_loaded(plan: Plan, tmp_path: Path) -> 
     assert sum("Measuring; " in line for line in lines) == 1
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_how_long(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

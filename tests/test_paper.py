@@ -81,6 +81,7 @@ def test_an_order_draws_all() -> None:
     assert names(drawn) == ["mine", "yarn", "none", "pi", "ntk = dynamic_ntk"]
 
 
+@pytest.mark.slow
 def test_of_more_methods_than_a_figure_carries_the_caption_states_the_rule() -> None:
     """The best few are in colour, the others grey, and the note says by which rule."""
     assert len(TWELVE) > DISTINCT

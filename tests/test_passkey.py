@@ -88,6 +88,7 @@ def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Sou
     assert keys[400] != [q.facts["key"] for q in other if q.length == 400]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("depths", "name"), [(5, "depth 0.25 trial 0"), (300, "depth 0.003")])
 def test_every_trial_has_a_name_of_its_own(source: Source, depths: int, name: str) -> None:
     """Methods are paired by the names of trials: those of a fine grid differ too."""

@@ -53,6 +53,7 @@ def test_windows_end_evenly_over_the_third_quarter(source: Source) -> None:
     ]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     sizes=st.lists(st.integers(20, 900), min_size=1, max_size=4),

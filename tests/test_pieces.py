@@ -35,6 +35,7 @@ def test_pieces_are_every_pair_once(bounds: list[tuple[int, int]]) -> None:
     assert torch.equal(covered(pieces(first, end), len(bounds), 12), wanted.long())
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 40), st.integers(1, 40), st.integers(0, 5), st.integers(0, 1), st.integers(0, 1)
 )

@@ -139,6 +139,7 @@ def test_short_and_long_are_two_points_a_method() -> None:
     assert full.get_xdata() == pytest.approx([long])
 
 
+@pytest.mark.slow
 def test_a_method_lost_at_the_longest_length_is_not_shown_at_a_shorter_one() -> None:
     """Out of memory at 2048: no point of 1024 stands beside the others' of 2048."""
     figure = short_long.make(sweep())

@@ -55,6 +55,7 @@ def test_an_attention_that_chooses_its_keys_is_refused(
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_is_left_out_is_found_in_any_dtype(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch

@@ -242,6 +242,7 @@ def test_the_longest_stream_that_fits_is_told_right(source: Source) -> None:
     assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
 
 
+@pytest.mark.slow
 def test_a_stream_leaves_no_document_out(
     tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

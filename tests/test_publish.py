@@ -65,6 +65,7 @@ def test_a_card_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
     pd.testing.assert_frame_equal(read[COLUMNS], scored, check_dtype=False, check_exact=True)
 
 
+@pytest.mark.slow
 def test_a_card_has_intervals_documents_and_command(
     small: Path, tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
@@ -97,6 +98,7 @@ def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) ->
     pd.testing.assert_frame_equal(table, scored, check_dtype=False, check_exact=True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scored")
 @pytest.mark.usefixtures("real_page")
 def test_a_folder_is_a_run_with_a_page(small: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:

@@ -102,6 +102,7 @@ def test_a_loaded_model_gives_the_samples_of_its_folder(
     assert rw.frame(tmp_path / "a").equals(one.frame())
 
 
+@pytest.mark.slow
 def test_a_race_answers_with_a_text_a_table_and_a_figure(
     loaded: tuple[Any, Any], docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,6 +123,7 @@ def test_a_race_answers_with_a_text_a_table_and_a_figure(
         rw.recommend(model, tokenizer=tokenizer, **{**settings, "budget": "soon"})
 
 
+@pytest.mark.slow
 def test_a_model_is_examined(tiny: Path) -> None:
     """What the command prints is a list."""
     assert {part.verdict for part in rw.doctor(tiny)} <= {"passed", "note"}

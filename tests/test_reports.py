@@ -63,7 +63,7 @@ def note(figure: Figure) -> str:
 @pytest.mark.parametrize(
     "frame",
     [
-        pytest.param(FRAME, id="sweep"),
+        pytest.param(FRAME, id="sweep", marks=pytest.mark.slow),
         pytest.param(sweep(scalings=("none",), lengths=(512,)), id="one-cell"),
         pytest.param(
             sweep(
@@ -193,6 +193,7 @@ def test_markdown_shows_no_nan() -> None:
 # Curves.
 
 
+@pytest.mark.slow
 def test_curves_draw_the_scores() -> None:
     """Each line holds its cells' scores at their lengths."""
     figure = curves.make(FRAME)
@@ -204,6 +205,7 @@ def test_curves_draw_the_scores() -> None:
             assert np.array_equal(line(axes, name).get_ydata(), rows["score"])
 
 
+@pytest.mark.slow
 def test_scalings_with_equal_frequencies_share_a_line() -> None:
     """Two that coincide in all cells are drawn once under both names; others keep theirs."""
     figure = curves.make(FRAME)
@@ -211,6 +213,7 @@ def test_scalings_with_equal_frequencies_share_a_line() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()].count(MERGED) == 1
 
 
+@pytest.mark.slow
 def test_scalings_that_coincide_only_in_places_stay_apart() -> None:
     """All are equal inside the trained window, which does not make them one method."""
     apart = FRAME.copy()
@@ -222,6 +225,7 @@ def test_scalings_that_coincide_only_in_places_stay_apart() -> None:
     assert figure.legends == []
 
 
+@pytest.mark.slow
 def test_a_lost_cell_is_a_gap_and_a_mark() -> None:
     """Out of memory breaks the line, is marked over the panel, and named in the note."""
     figure = curves.make(FRAME)
@@ -234,6 +238,7 @@ def test_a_lost_cell_is_a_gap_and_a_mark() -> None:
     assert "× out of memory." in note(figure)
 
 
+@pytest.mark.slow
 def test_a_length_lost_to_all_has_one_mark() -> None:
     """Where every scaling failed there is one grey mark, not a row of them."""
     frame = FRAME.copy()
@@ -270,6 +275,7 @@ def test_ticks_suit_the_intervals_that_are_drawn() -> None:
     assert len(ticks) <= 7
 
 
+@pytest.mark.slow
 def test_ticks_are_the_measured_lengths() -> None:
     """Every length has its tick and no other has one; accuracy runs from 0 to 100 %."""
     perplexity, passkey = curves.make(FRAME).axes
@@ -324,6 +330,7 @@ def maps(figure: Figure) -> dict[str, Axes]:
     return {axes.get_title(loc="left"): axes for axes in figure.axes if axes.get_title(loc="left")}
 
 
+@pytest.mark.slow
 def test_the_map_holds_the_share_of_keys_found() -> None:
     """Depth 0 is on top, lengths go right, and every cell says its percent."""
     axes = maps(passkey_map.make(FRAME))["yarn"]
@@ -341,6 +348,7 @@ def test_the_map_of_one_model_names_it() -> None:
     assert note(passkey_map.make(FRAME)).startswith("toy-7m, passkey:trials=4. Trials per cell: ")
 
 
+@pytest.mark.slow
 def test_maps_of_coinciding_scalings_are_one() -> None:
     """A map per scaling, but one for those whose frequencies agree in all cells."""
     assert list(maps(passkey_map.make(FRAME))) == ["none", "pi", MERGED, "yarn", "mine"]

@@ -190,6 +190,7 @@ def near(found: Frequencies, wanted: list[float], what: object, rtol: float = CL
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", SCALED)
 def test_a_method_is_its_papers_equations(method: str) -> None:
     """Every channel of every geometry and factor is what a loop over the paper's formula gives."""
@@ -198,6 +199,7 @@ def test_a_method_is_its_papers_equations(method: str) -> None:
         near(ours(rope, factor), list(naive(rope, factor)), (rope, factor))
 
 
+@pytest.mark.slow
 def test_what_has_no_factor_is_its_equations() -> None:
     """The plain embedding, another base, a share at rest, a power, on every geometry."""
     for rope in grid():

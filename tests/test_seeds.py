@@ -22,6 +22,7 @@ def frame() -> pd.DataFrame:
     return sweep(models=MODELS, scalings=("none", "yarn"), gone=("", 0))
 
 
+@pytest.mark.slow
 def test_the_two_intervals_are_those_of_documents_and_of_seeds(frame: pd.DataFrame) -> None:
     """Perplexity: the mean is geometric, over seeds Student's t of logarithms, worked by hand."""
     table = seeds.make(frame).set_index(["model", "task", "scaling", "length"])
@@ -39,6 +40,7 @@ def test_the_two_intervals_are_those_of_documents_and_of_seeds(frame: pd.DataFra
     assert spread == pytest.approx(2 * t.ppf(0.975, 23) * 0.2 / math.sqrt(24), rel=0.35)
 
 
+@pytest.mark.slow
 def test_a_share_stays_between_0_and_1(frame: pd.DataFrame) -> None:
     """Trials are averaged over seeds before they are counted, and no end passes 0 or 1."""
     table = seeds.make(frame)
@@ -48,6 +50,7 @@ def test_a_share_stays_between_0_and_1(frame: pd.DataFrame) -> None:
     assert ends.max(axis=None) <= 1
 
 
+@pytest.mark.slow
 def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
     """Two seeds of three are not the mean of three."""
     lost = (frame.model == "rope-seed2") & (frame.length == 2048) & (frame.task == PERPLEXITY)
@@ -58,6 +61,7 @@ def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
     assert table.loc[("rope", PERPLEXITY, "none", 1024), "status"] == "ok"
 
 
+@pytest.mark.slow
 def test_tables_name_both_intervals_and_words_say_if_every_seed_agrees(
     frame: pd.DataFrame,
 ) -> None:
@@ -77,6 +81,7 @@ def test_one_seed_each_is_no_report(frame: pd.DataFrame) -> None:
         seeds.make(frame[frame.model.isin(["rope-seed1", "alibi-seed1"])])
 
 
+@pytest.mark.slow
 def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.DataFrame) -> None:
     """`rope` is not averaged with `rope-seed1` and `rope-seed2`, nor is a longer window."""
     mine = frame[frame.model.isin(["rope-seed1", "rope-seed2"])]
@@ -87,6 +92,7 @@ def test_a_model_of_another_window_or_without_a_number_is_no_seed(frame: pd.Data
         seeds.make(longer)
 
 
+@pytest.mark.slow
 def test_seeds_that_were_asked_other_questions_have_no_mean(frame: pd.DataFrame) -> None:
     """Trials of two sweeps with other seeds have equal names, and are other trials."""
     asked = frame.assign(question=frame.unit)
@@ -98,6 +104,7 @@ def test_seeds_that_were_asked_other_questions_have_no_mean(frame: pd.DataFrame)
     assert gone.tolist() == ((table.model == "rope") & (table.length == 1024)).tolist()
 
 
+@pytest.mark.slow
 def test_a_mean_of_fewer_units_says_so(frame: pd.DataFrame) -> None:
     """A document that one seed lacks is in no mean, and the table shows it."""
     lost = (frame.model == "rope-seed2") & (frame.unit == "document 3") & (frame.length == 1024)
@@ -108,6 +115,7 @@ def test_a_mean_of_fewer_units_says_so(frame: pd.DataFrame) -> None:
     assert len(seeds.words(table)) == 2 * 3
 
 
+@pytest.mark.slow
 def test_files_compare_the_models_and_a_tie_has_no_best(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:
@@ -123,6 +131,7 @@ def test_files_compare_the_models_and_a_tie_has_no_best(
     assert all("are equal in the mean" in one for one in told)
 
 
+@pytest.mark.slow
 def test_models_of_other_windows_have_tables_of_their_own(frame: pd.DataFrame) -> None:
     """A length is another multiple of another window, and is headed and compared by it."""
     window = frame.model.str.startswith("rope").map({True: 256, False: 512})

@@ -51,6 +51,7 @@ def run(*words: object) -> int:
     return int(ended.value.code or 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [

@@ -31,6 +31,7 @@ def ask(source, lengths, *, seed: int):
 """
 
 
+@pytest.mark.slow
 def test_the_version_is_that_of_the_project() -> None:
     """What --version prints is what pyproject.toml says."""
     done = subprocess.run(
@@ -91,6 +92,7 @@ def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
 def test_a_closed_stream_is_as_dev_null(closed: str) -> None:
     """Where nobody reads or writes, the command does its work, and nothing is said of it."""

@@ -169,6 +169,7 @@ class TestDisk:
                 assert (tmp_path / SAMPLES).read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_batch_systems_end_is_an_interrupt(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +267,7 @@ class TestScreen:
         assert self.ended("list >/dev/full") == (2, told)
         assert self.ended("list >/dev/full 2>/dev/full") == (2, "")
 
+    @pytest.mark.slow
     def test_a_reader_that_is_gone(self) -> None:
         """What it did not read was not completed, and that is no mishap to be told."""
         assert self.ended("list | true") == (130, "")

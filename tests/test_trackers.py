@@ -153,6 +153,7 @@ def test_settings_are_those_of_the_record_without_places(small: Path, tmp_path: 
     assert not any(word in str(told) for word in ("jane", "node17", "10.0.0.7"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scored")
 def test_a_run_is_sent_once_and_continued(small: Path, tmp_path: Path, fake: Path) -> None:
     """Settings, scores, files, end; a second time the same run, and no score twice."""
@@ -196,6 +197,7 @@ def test_a_killed_measurement_is_a_stopped_run(small: Path, tmp_path: Path, fake
 # On the command line.
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("scored")
 def test_a_tracker_that_raises_costs_no_sample(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
@@ -225,6 +227,7 @@ def test_a_finished_run_is_sent_by_publish(
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "files", "end"]
 
 
+@pytest.mark.slow
 def test_publish_says_by_its_status_that_something_was_not_sent(
     small: Path, fake: Path, ropewalk: Ropewalk
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     assert math.fsum(losses) == pytest.approx(found["search"] + 2 * found["held_out"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["layerwise:first=0,last=1..2", "self_extend:window=4..8"])
 def test_the_next_line_serves_what_was_found(
     scaling: str, tune: Tune, ropewalk: Ropewalk, tmp_path: Path
@@ -129,6 +130,7 @@ def test_free_factors_are_found(tune: Tune, given: str, tmp_path: Path) -> None:
     assert load("method", str(folder / "found.json")).label == "found"
 
 
+@pytest.mark.slow
 def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -> None:
     """Trials of a pass key are split, and the perplexity is that of the answers."""
     done = tune(tmp_path, task=["passkey:depths=2,trials=2"], length=["4x"], trials=["2"])
@@ -137,6 +139,7 @@ def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -
     assert "on the 2 trials held out" in text
 
 
+@pytest.mark.slow
 def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> None:
     """It reads its own two windows for them; random weights may make no token clear, and say so."""
     done = tune(tmp_path, "--key-tokens", task=["perplexity:tail=8"], trials=["2"])

@@ -75,6 +75,7 @@ def test_a_file_that_exits_is_refused(run: Callable[..., Any]) -> None:
     assert "ropewalk: method file mine.py failed: SystemExit: 0 at " in done.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("after", "message"),
     [
