@@ -275,7 +275,7 @@ def test_code_named_anywhere_in_a_method_is_found_without_running_it(
 
 OPTIONS = {
     "base": "1e6", "factor": "8", "group": "3", "kind": "uni", "mode": "per_query", "on": "ntk",
-    "p": "1", "sinks": "2", "truncate": "false", "window": "7",
+    "layerwise kind": "ntk", "p": "1", "sinks": "2", "truncate": "false", "window": "7",
 }  # fmt: skip
 
 
@@ -284,7 +284,7 @@ def test_an_option_means_the_same_after_on(method: str) -> None:
     """What a method is told directly, it is told alike where another one builds on it."""
     known = parameters(load("method", method).module, "method")
     for option in known.keys() & OPTIONS.keys():
-        given = f"{method}:{option}={OPTIONS[option]}"
+        given = f"{method}:{option}={OPTIONS.get(f'{method} {option}', OPTIONS[option])}"
         direct = load("method", given)
         wanted = entry(direct.module, "method")(ROPE, 100, **direct.arguments)
         built = load("method", f"log_n:on={given.replace(',', '+')}").arguments["on"]
