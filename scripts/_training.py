@@ -22,6 +22,7 @@ from tasks._prompt import frame, prompt
 from tasks._types import Source
 
 console = Console()
+WATCHED = 60  # pass keys that a progress line tells of
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,9 @@ def held_out_loss(model: Any, source: Source, window: int) -> dict[str, float]:
 
 @torch.inference_mode()
 def passkey_share(model: Any, source: Source, window: int, least: int) -> float:
-    """Return the share of 60 pass keys found inside the window, for the progress line."""
+    """Return the share of pass keys found inside the window, for the progress line."""
     found = 0
-    for trial in range(60):
+    for trial in range(WATCHED):
         draw = Random(f"watch/{trial}")
         made = prompt(
             source, draw.randint(least, window), draw.randrange(10_000, 100_000),
@@ -89,7 +90,7 @@ def passkey_share(model: Any, source: Source, window: int, least: int) -> float:
         logits = model(input_ids=torch.tensor([made.tokens], device=model.device)).logits[0]
         said = logits[made.start - 1 : -1].argmax(-1).tolist()
         found += said == list(made.tokens[made.start :])
-    return round(found / 60, 3)
+    return round(found / WATCHED, 3)
 
 
 class Training:

@@ -31,6 +31,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     import train_reference
 
     monkeypatch.setattr(_training, "held_out", documents)
+    monkeypatch.setattr(_training, "WATCHED", 4)
     monkeypatch.setattr(train_encodings, "EVERY", 2)
     monkeypatch.setattr(train_encodings, "training", documents)
     monkeypatch.setattr(
