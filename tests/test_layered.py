@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
@@ -153,6 +154,21 @@ def test_a_text_continues_with_every_layers_own_keys() -> None:
     with answering(model, one, DEFAULT, lambda ids: " ".join(map(str, ids))) as answer:
         ((_, text),) = answer([question])
     assert text.argmax == tuple(tokens[0, 70:].tolist())  # type: ignore[union-attr]
+
+
+def test_two_threads_have_the_logits_of_one() -> None:
+    """Each forward has its own positions in every layer, whatever another computes meanwhile."""
+    model = build(families.tiny("llama"))
+    inputs = [TOKENS[:, :first] for first in (40, 65)]
+
+    def forwards(tokens: torch.Tensor) -> list[torch.Tensor]:
+        with torch.inference_mode():
+            return [model(input_ids=tokens).logits for _ in range(12)]
+
+    with scaled(model, found(model)), ThreadPoolExecutor(2) as pool:
+        wanted = [forwards(tokens)[0] for tokens in inputs]
+        for one, many in zip(wanted, pool.map(forwards, inputs), strict=True):
+            assert all(torch.equal(other, one) for other in many)
 
 
 def test_a_model_that_cannot_is_refused() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -17,6 +18,7 @@ from scaling._types import Frequencies, Rope
 
 T = TypeVar("T")
 PROVED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
+ONE_AT_A_TIME = Lock()  # of several threads, in a module that holds the numbers of one layer
 PROBE_LENGTH = 16  # tokens of the short prompt on which a patch is verified
 PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
 
@@ -38,11 +40,12 @@ class PatchedRotary(nn.Module):
         """Return cos and sin of these frequencies, computed by the model's own module."""
         own: Any = self.inner
         inv_freq, attention_scaling, _ = _names(own)
-        setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
-        setattr(own, attention_scaling, self.frequencies.attention_factor)
-        kinds = own.rope_type  # "default" keeps transformers from recomputing by length
-        own.rope_type = {**kinds, FULL: "default"} if isinstance(kinds, dict) else "default"
-        return own(x, *args, **kwargs)
+        with ONE_AT_A_TIME:
+            setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
+            setattr(own, attention_scaling, self.frequencies.attention_factor)
+            kinds = own.rope_type  # "default" keeps transformers from recomputing by length
+            own.rope_type = {**kinds, FULL: "default"} if isinstance(kinds, dict) else "default"
+            return own(x, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         """Delegate all other attributes that the model reads from its rotary module."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -57,16 +58,16 @@ def _replaced(model: Any, name: str, found: Layered) -> Iterator[None]:
             f"{len(found.layers)} that each rotate their own keys."
         )
         raise UserError(message)
-    last: dict[str, Any] = {}
+    last = threading.local()
 
     def remember(_: Any, args: Any, kwargs: Any, output: Any) -> None:
         if [v for v in (*args, *kwargs.values()) if isinstance(v, str)] in ([], [FULL]):
             first = args[0].new_zeros(1)  # of the hidden states only dtype and device are read
-            last.update(args=(first, *args[1:]), kwargs=kwargs, output=output)
+            last.call = (first, *args[1:]), kwargs, output
 
     def replace(own: PatchedRotary, _: Any, args: Any, kwargs: Any) -> Any:
-        swapped = own.forward(*last["args"], **last["kwargs"])
-        given = last["output"]
+        positions, options, given = last.call
+        swapped = own.forward(*positions, **options)
         return (
             tuple(swapped if value is given else value for value in args),
             {key: swapped if value is given else value for key, value in kwargs.items()},
