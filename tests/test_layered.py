@@ -28,7 +28,7 @@ from harness.rope.frequencies import rotary_name
 from harness.rope.layered import layered
 from harness.rope.patch import answering, scaled
 from harness.sweep.spec import Spec
-from scaling import layerwise, none, ntk, pi, yarn
+from scaling import layerwise, longrope, none, ntk, pi, yarn
 from scaling._layered import Layered, by_layer
 from scaling._types import Frequencies, Rope
 from tasks._types import Question
@@ -231,6 +231,18 @@ def test_layerwise_is_its_method_at_each_layers_factor(kind: Any, plain: Any) ->
     plainest = none.frequencies(ROPE, 1).fingerprint
     assert layerwise.frequencies(ROPE, 2048, kind=kind, **still).fingerprint == plainest
     assert layerwise.frequencies(ROPE, 256, first=2, kind=kind).fingerprint == plainest
+
+
+def test_tables_of_layers_may_have_numbers_in_common(tmp_path: Path) -> None:
+    """What stands beside ``layers`` is of every layer that has none of its own."""
+    file = tmp_path / "numbers.json"
+    own = [{"long_factor": [2.0] * 32, "attention_factor": 1.5}, {"long_factor": [3.0] * 32}]
+    common = {"short_factor": [1.0] * 32, "attention_factor": 1.25}
+    file.write_text(json.dumps({**common, "layers": own}))
+    one = longrope.frequencies(ROPE, 2048, factors=str(file))
+    assert isinstance(one, Layered)
+    assert [layer.attention_factor for layer in one.layers] == [1.5, 1.25]
+    assert [float(layer.inv_freq[0]) for layer in one.layers] == pytest.approx([1 / 2, 1 / 3])
 
 
 def test_numbers_of_every_layer_are_compared() -> None:
