@@ -20,8 +20,9 @@ HINT = "install it with: pip install 'ropewalk[cluster]'"
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a later version
-    # Ray's own 15 leaves a worker about 3 % of a core that another process wants too.
-    "RAY_worker_niceness": str(os.nice(0)),
+    # What Ray adds to the niceness of its workers: its own 15 leaves each about 3 % of a core that
+    # another process wants too.
+    "RAY_worker_niceness": "0",
 }
 
 
