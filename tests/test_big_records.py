@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import tracemalloc
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -28,6 +29,7 @@ from harness.runs.schema import check_sample, is_ordinary, outcomes
 from harness.runs.store import LINE, SAMPLES, each_sample
 from harness.runs.write import save_figure, write_reports
 from tasks import passkey
+from tests.frames import sweep
 from tests.tiny import tiny_tokenizer
 
 REFERENCE = Path(__file__).parent.parent / "results" / "reference"
@@ -77,8 +79,8 @@ WRONG: list[dict[str, Any]] = [
     {"cell": 1}, {"question": "a\n"}, {"unit": "x" * 5000}, {"value": None}, {"value": "1"},
     {"value": float("nan")}, {"weight": 0}, {"weight": 1.5}, {"weight": 2**63}, {"facts": None},
     {"facts": {"a": {}}}, {"facts": {"a": ["b"]}}, {"facts": {"a": 2**63}}, {"facts": {"a\n": 1}},
-    {"facts": {"a": [1.0, float("inf")]}}, {"seconds": float("inf")}, {"shared": "maybe"},
-    {"reason": "a\n"}, {"status": "\n"},
+    {"facts": {"a": [1.0, float("inf")]}}, {"facts": {"a": float("inf")}},
+    {"seconds": float("inf")}, {"shared": "maybe"}, {"reason": "a\n"}, {"status": "\n"},
 ]  # fmt: skip
 
 
@@ -119,6 +121,21 @@ def test_reports_make_each_comparison_once() -> None:
     with patch.object(family, "family", wraps=family.family) as made:
         write_reports(frame, None, ["best", "differences", "summary"])
     assert made.call_count == frame.groupby(["task", "length"]).ngroups
+
+
+def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
+    """A method whose samples were measured in another order is compared on the same documents."""
+    frame = sweep(scalings=("none", "pi", "yarn"), lengths=(512,))
+    turned = pd.concat([
+        rows[::-1] if name == "pi" else rows for name, rows in frame.groupby("scaling", sort=False)
+    ])  # fmt: skip
+    wanted, found = family.families(frame), family.families(turned)
+    for key, one in wanted.items():
+        for pair in combinations(one.of, 2):
+            ours, theirs = one.between(*pair), found[key].between(*pair)
+            assert ours is not None
+            assert theirs is not None
+            assert (theirs.value, theirs.p) == pytest.approx((ours.value, ours.p))
 
 
 def test_a_reach_pairs_documents_only_where_it_compares_them() -> None:
