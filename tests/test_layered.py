@@ -277,6 +277,8 @@ def test_a_run_records_every_layer_and_is_measured_again(
     Path("numbers.json").write_text(json.dumps({"layers": tables}))
     settings = {"length": ["4x"], "task": ["perplexity:tail=16"]}
     methods = ["none", "pi", "layerwise", CURVED, "./mine.py", "./numbers.json"]
+    planned = sweep(tiny, docs, tmp_path / "run", scaling=["./numbers.json"], **settings)
+    assert " 1–1.1 " in ropewalk(*planned, "--dry-run").out
     done = ropewalk(*sweep(tiny, docs, tmp_path / "run", scaling=methods, **settings))
     assert done.status == 0, done.err
     assert "pi = layerwise" in done.out

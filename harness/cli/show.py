@@ -19,7 +19,8 @@ from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before, duration
 from harness.sweep.plan import Plan
-from scaling._rotation import frequencies_of
+from scaling._layered import Layered
+from scaling._rotation import Rotation, frequencies_of
 
 MOST = 20  # lines about failures; a sweep can have thousands
 
@@ -39,15 +40,14 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
     for cell in plan.cells:
         left = {Item(cell, question).key for question in cell.questions} - seen
         seen |= left
-        found = frequencies_of(cell.rotation) if cell.rotation else None
         table.add_row(
             cell.task,
             cell.scaling,
             str(cell.length),
             f"{cell.length / trained:.3g}x",
-            f"{found.attention_factor:.4g}" if found else "",
+            _factor(cell.rotation) if cell.rotation else "",
             str(len(cell.questions)),
-            str(len(left)) if found else "",
+            str(len(left)) if cell.rotation else "",
             cell.frequencies[:8] if cell.frequencies else "failed",
         )
     console.print(table)
@@ -66,6 +66,13 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
         f"time {_time(plan, work, machine)}.",
         highlight=False,
     )
+
+
+def _factor(found: Rotation) -> str:
+    """Return the attention factor; of layers that differ, the least and the greatest."""
+    each = found.layers if isinstance(found, Layered) else (frequencies_of(found),)
+    factors = [one.attention_factor for one in each]
+    return "–".join(dict.fromkeys(f"{end:.4g}" for end in (min(factors), max(factors))))
 
 
 def _time(plan: Plan, work: Sequence[Batch], machine: str) -> str:
