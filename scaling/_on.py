@@ -6,12 +6,13 @@ from collections.abc import Callable
 
 from scaling._bands import Bands
 from scaling._layered import Layered
+from scaling._rotation import Rotation
 from scaling._served import Served
 from scaling._types import Frequencies, Rope
 
 # A method with its options filled in. On the command line ``on=yarn``, ``on=yarn:factor=8`` or
 # ``on=./mine.py:kept=0.6+strength=2`` (a plus joins options, where a comma ends the outer one).
-Method = Callable[[Rope, int], Frequencies | Layered | Bands | Served]
+Method = Callable[[Rope, int], Rotation]
 
 
 def found_on(on: Method, rope: Rope, length: int) -> Frequencies | Bands:

@@ -17,6 +17,11 @@ def frequencies_of(found: Rotation | Band) -> Frequencies:
     return found if isinstance(found, Frequencies) else found.frequencies
 
 
+def needs_code(found: Rotation | None) -> bool:
+    """Return whether no config can state it: it moves positions, or its layers are not alike."""
+    return isinstance(found, Bands | Layered)
+
+
 def sets_of(found: Rotation) -> tuple[Frequencies, ...]:
     """Return all frequencies in it: those of each layer, or of each band."""
     if isinstance(found, Layered):

@@ -35,8 +35,7 @@ from harness.tune.space import Space, default_of, of_options
 from harness.tune.telling import perplexity
 from harness.tune.tuning import Tuning, best_of
 from scaling import yarn
-from scaling._bands import Bands
-from scaling._layered import Layered
+from scaling._rotation import needs_code
 
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}
@@ -172,7 +171,7 @@ def _conclude(
     docs = f" --docs {shlex.quote(spec.docs)}" if isinstance(spec.docs, str) else ""
     model, better = shlex.quote(spec.model), path if table[0].held < table[1].held else best
     found = resolve(load("method", str(better)), tuning.plan.checkpoint.rope, tuning.length)
-    to = "hf-code" if isinstance(found, Bands | Layered) else "transformers"
+    to = "hf-code" if needs_code(found) else "transformers"
     for line in (
         f"Next, the price inside the window: ropewalk run --model {model}{docs} --scaling none "
         f"{best} {path} --length 1x {tuning.length}",

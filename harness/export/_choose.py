@@ -11,8 +11,7 @@ from harness.errors import UserError
 from harness.export._forms import carrier, named
 from harness.export._types import Asked, Distance, Words
 from harness.plugins import Plugin
-from scaling._bands import Bands
-from scaling._layered import Layered
+from scaling._rotation import needs_code
 from scaling._served import Served
 
 FORMS = {
@@ -77,7 +76,7 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
 def _forms(asked: Asked, method: Plugin, known: tuple[str, ...]) -> Iterator[Words]:
     """Yield the forms to try, the plainest first; raise ValueError where there can be none."""
     rotation = asked.rotation
-    if isinstance(rotation, Bands | Layered) and "bands" in known:
+    if needs_code(rotation) and "bands" in known:
         yield {"rope_type": "bands"}
     elif isinstance(rotation, Served):
         if "dynamic" not in known:

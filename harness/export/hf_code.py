@@ -14,7 +14,7 @@ from harness.model.layers import layers_of
 from harness.replacing import replacing
 from scaling._bands import Bands
 from scaling._layered import Layered
-from scaling._rotation import Rotation
+from scaling._rotation import Rotation, needs_code
 
 NAMED = ("bands",)
 # Families on which the file's losses were compared with those that are measured.
@@ -25,7 +25,7 @@ BASE = "LlamaForCausalLM"  # in the file as it stands here
 
 def express(words: Words, asked: Asked) -> dict[str, Any]:
     """Return the changes of config.json: the plain embedding, and the class of the file."""
-    if not isinstance(asked.rotation, Bands | Layered):
+    if not needs_code(asked.rotation):
         message = f"{asked.scaling} changes frequencies alone. The nearest: --to transformers, "
         message += "whose config.json carries them without code"
         raise ValueError(message)

@@ -23,8 +23,7 @@ from harness.recommend.run import Race
 from harness.reports.stats.paired import ENOUGH, of_means
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.sweep.pace import duration
-from scaling._bands import Bands
-from scaling._layered import Layered
+from scaling._rotation import needs_code
 from tasks._intervals import LEAST, ratio
 
 SOLE, LEADS, CLOSE = "best", "lowest so far", "not distinguished"
@@ -108,7 +107,7 @@ def next_line(race: Race, standing: Standing) -> str:
     if method.digest == "function" or plan.checkpoint.loaded is not None:
         return ""
     found = race.cell(standing.leader, race.target).rotation
-    to = "hf-code" if isinstance(found, Bands | Layered) else "transformers"
+    to = "hf-code" if needs_code(found) else "transformers"
     words = ["ropewalk", "export", plan.spec.model, "--scaling", method.given]
     return shlex.join([*words, "--length", str(race.target), "--to", to])
 
