@@ -22,14 +22,18 @@ from harness.errors import UserError
 from harness.inspection.inspect import inspect
 from harness.methods.check import check
 from harness.methods.resolve import resolve
+from harness.model.checkpoint import Checkpoint
 from harness.plugins import load
 from harness.rope.config import rope_of
 from harness.rope.frequencies import rotary_name
 from harness.rope.layered import layered
 from harness.rope.patch import answering, scaled
+from harness.sweep.cells import Batch, Cell, Item
+from harness.sweep.costs import steps_of
 from harness.sweep.spec import Spec
-from scaling import layerwise, longrope, none, ntk, pi, yarn
+from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
 from scaling._layered import Layered, by_layer
+from scaling._rotation import Rotation
 from scaling._types import Frequencies, Rope
 from tasks._types import Question
 from tests import families
@@ -256,6 +260,22 @@ def test_numbers_of_every_layer_are_compared() -> None:
     alike = Layered((one.layers[3],) * 12)
     assert alike.fingerprint == one.layers[3].fingerprint
     assert by_layer(alike.layers) is one.layers[3]
+
+
+def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint, Any]) -> None:
+    """A common beginning is counted once, as it is computed once; moved positions share nothing."""
+    opened, _ = reference
+    asked = [Question("u", 64, (*range(62), last, 0), 63) for last in range(4)]
+
+    def tokens(rotation: Rotation) -> int:
+        cell = Cell("one", "task", 64, rotation, "key", ())
+        batch = Batch(rotation, tuple(Item(cell, question) for question in asked))
+        return sum(step.tokens for step in steps_of(opened, batch).steps)
+
+    count = opened.rope.layers
+    one = Frequencies(opened.rope.inv_freq())
+    layers = Layered((one, *(Frequencies(one.inv_freq / 2) for _ in range(count - 1))))
+    assert tokens(one) == tokens(layers) < tokens(rerope.bands(opened.rope, 1024)) == 4 * 64
 
 
 @pytest.mark.slow

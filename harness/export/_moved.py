@@ -10,6 +10,7 @@ or are filled up on the right.
 from __future__ import annotations
 
 import sys
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -47,12 +48,11 @@ class AtRest(nn.Module):
 
 def angles(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> Any:
     """Return cos and sin of a model's rotary embedding at other frequencies."""
-    kept = own.inv_freq, own.attention_scaling
-    own.inv_freq = torch.from_numpy(inv_freq).to(x.device)
-    own.attention_scaling = float(factor)
-    found = own(x, positions)
-    own.inv_freq, own.attention_scaling = kept
-    return found
+    other = copy(own)  # the model's own stays as it is, for other threads too
+    other._buffers = dict(own._buffers)
+    other.inv_freq = torch.from_numpy(inv_freq).to(x.device)
+    other.attention_scaling = float(factor)
+    return other(x, positions)
 
 
 def by_layer(own: Any, inv_freq: Any, factor: Any, _: Any, args: Any, given: Any) -> Any:
