@@ -13,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -295,6 +296,26 @@ def test_mlflow_has_params_steps_and_artefacts(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert (run / "artifacts/index.html").exists()
     assert (run / "artifacts/reports/curves.png").exists()
+
+
+def test_mlflow_continues_the_run_whose_settings_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is known before its settings are sent, so a second try makes no second run."""
+    client = MagicMock(tracking_uri="http://there")
+    client.create_run.return_value.info.run_id = client.get_run.return_value.info.run_id = "one"
+    client.create_run.return_value.data.params = client.get_run.return_value.data.params = {}
+    client.log_batch.side_effect = [ConnectionError("the server is gone"), None, None]
+    for name in ("mlflow", "mlflow.exceptions", "mlflow.entities", "mlflow.tracking"):
+        monkeypatch.setitem(sys.modules, name, MagicMock(MlflowException=ZeroDivisionError))
+    sys.modules["mlflow.tracking"].MlflowClient.return_value = client
+    begin = load("tracker", "mlflow").module.begin
+    run = begin("run", {"seed": "0"}, None)
+    with pytest.raises(ConnectionError):
+        run.scores(256, {"perplexity/none": 7.5})
+    begin("run", {"seed": "0"}, run.id).scores(256, {"perplexity/none": 7.5})
+    assert client.create_run.call_count == 1
+    assert [list(call.kwargs) for call in client.log_batch.call_args_list] == [
+        ["params"], ["params"], ["metrics"],
+    ]  # fmt: skip
 
 
 def test_trackio_has_config_steps_and_artefacts(tmp_path: Path) -> None:

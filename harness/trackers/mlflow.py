@@ -41,7 +41,8 @@ def begin(
         there = client.get_experiment_by_name(experiment)
         number = there.experiment_id if there else client.create_experiment(experiment)
         found = client.create_run(number, run_name=name)
-    client.update_run(found.info.run_id, status="RUNNING")
+    else:
+        client.update_run(known, status="RUNNING")
     return _Run(client, found, {_name(key): text for key, text in settings.items()})
 
 
@@ -60,34 +61,44 @@ def _client(client: Callable[[], Any]) -> Any:
 
 
 class _Run:
-    """A run; a parameter that changed, which MLflow does not allow, is a tag."""
+    """A run; a parameter that changed, which MLflow does not allow, is a tag.
+
+    Settings are sent with what is sent first: where that fails, the run itself is known already,
+    and the next try continues it.
+    """
 
     def __init__(self, client: Any, found: Any, settings: Mapping[str, str]) -> None:
-        from mlflow.entities import Param
-
         self.client, self.id = client, found.info.run_id
-        uri, known = client.tracking_uri, found.data.params
+        uri, self.known, self.unsent = client.tracking_uri, found.data.params, settings
         path = f"/#/experiments/{found.info.experiment_id}/runs/{self.id}"
         self.place = f"{uri}{path}" if uri.startswith("http") else f"{uri}, run {self.id}"
-        new = [Param(key, text) for key, text in settings.items() if key not in known]
+
+    def _settings(self) -> None:
+        from mlflow.entities import Param
+
+        new = [Param(key, text) for key, text in self.unsent.items() if key not in self.known]
         for start in range(0, len(new), BATCH):
-            client.log_batch(self.id, params=new[start : start + BATCH])
-        for key, text in settings.items():
-            if known.get(key, text) != text:
-                client.set_tag(self.id, key, text)
+            self.client.log_batch(self.id, params=new[start : start + BATCH])
+        for key, text in self.unsent.items():
+            if self.known.get(key, text) != text:
+                self.client.set_tag(self.id, key, text)
+        self.unsent = {}
 
     def scores(self, length: int, values: Mapping[str, float]) -> None:
         from mlflow.entities import Metric
 
+        self._settings()
         now = int(time.time() * 1000)
         new = [Metric(_name(key), value, now, length) for key, value in values.items()]
         for start in range(0, len(new), BATCH):
             self.client.log_batch(self.id, metrics=new[start : start + BATCH])
 
     def files(self, folder: Path) -> None:
+        self._settings()
         self.client.log_artifacts(self.id, str(folder))
 
     def end(self, *, finished: bool) -> None:
+        self._settings()
         self.client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
 
 
