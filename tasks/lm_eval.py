@@ -10,6 +10,7 @@ Differs from lm-eval: it cuts such a prompt on the left.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from math import fsum
 from typing import Any
 
 from tasks._intervals import proportion, ratio
@@ -63,13 +64,13 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
 def score(samples: Sequence[Sample]) -> Score:
     """Return the mean over documents, or the perplexity, with its 95 % interval.
 
-    Of values of 0 and 1 alone the interval is Wilson's.
+    Of values from 0 to 1 the interval is Wilson's.
     """
     values, weights = [s.value for s in samples], [s.weight for s in samples]
     if samples[0].facts["made"] == "exp":
         return Score(*ratio(values, weights).exp(), len(samples))
-    if set(values) <= {0.0, 1.0} and set(weights) == {1}:
-        low, high = proportion(round(sum(values)), len(values))
-        return Score(sum(values) / len(values), low, high, len(values))
+    if 0 <= min(values) <= max(values) <= 1 and set(weights) == {1}:
+        hits = fsum(values)
+        return Score(hits / len(values), *proportion(hits, len(values)), len(values))
     found = ratio(values, weights)
     return Score(found.value, *found.interval(), len(samples))

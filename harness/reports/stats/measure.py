@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -9,10 +10,11 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from harness.reports.stats.paired import Difference, of_means, of_shares
+from harness.reports.stats.paired import Difference, of_means, of_parts, of_shares
 from tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
+Made = Literal["share", "parts", "mean", "exp", "unknown"]
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
 SHARES = {  # metrics that are shares: told in percent
     "accuracy", "recall", "f1", "acc", "acc_norm", "exact_match",
@@ -27,15 +29,15 @@ LOWER = {
 class Measure:
     """How one task of one model measures.
 
-    ``name`` is for sentences ("tail perplexity"). ``made``: a score is the share of hits, the
-    weighted mean of the samples, its exponential (perplexity), or something that samples do not
-    show, in which case two methods cannot be compared sample by sample. ``across``: scores of
-    different lengths may be compared.
+    ``name`` is for sentences ("tail perplexity"). ``made``: a score is the share of hits, that of
+    trials of which parts count, the weighted mean of the samples, its exponential (perplexity), or
+    something that samples do not show, in which case two methods cannot be compared sample by
+    sample. ``across``: scores of different lengths may be compared.
     """
 
     name: str
     metric: str
-    made: Literal["share", "mean", "exp", "unknown"]
+    made: Made
     lower: bool
     across: bool
     units: str
@@ -44,6 +46,11 @@ class Measure:
     def relative(self) -> bool:
         """Whether differences are given as shares of the score, as those of perplexity are."""
         return self.made == "exp"
+
+    @property
+    def share(self) -> bool:
+        """Whether the score is a share, which lies between 0 and 1."""
+        return self.made in ("share", "parts")
 
 
 def measure(samples: pd.DataFrame) -> Measure:
@@ -60,11 +67,11 @@ def measure(samples: pd.DataFrame) -> Measure:
         made=made,
         lower=metric in LOWER or made == "exp",
         across=protocol in ("", *COMPARABLE),
-        units="trials" if made == "share" else "documents" if protocol else "samples",
+        units="trials" if made in ("share", "parts") else "documents" if protocol else "samples",
     )
 
 
-def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
+def _made(samples: pd.DataFrame) -> Made:
     """Find what gives every cell its score, by trying."""
     known = (samples["status"] == "ok") & samples["score"].notna()
     good = samples.loc[known, ["scaling", "length", "value", "weight", "score"]]
@@ -74,8 +81,11 @@ def _made(samples: pd.DataFrame) -> Literal["share", "mean", "exp", "unknown"]:
     means = (cells["value"].sum() / cells["weight"].sum()).to_numpy()
     scores = cells["score"].first().to_numpy()
     if np.allclose(means, scores, rtol=1e-9):
-        hits = good["value"].isin([0.0, 1.0]).all() and (good["weight"] == 1).all()
-        return "share" if hits else "mean"
+        if (good["weight"] != 1).any() or not good["value"].between(0, 1).all():
+            return "mean"
+        if good["value"].isin([0.0, 1.0]).all():
+            return "share"
+        return "parts" if samples["metric"].iloc[0] in SHARES else "mean"
     held = np.exp(np.minimum(means, 700.0))  # as tasks hold a loss that has no perplexity
     return "exp" if np.allclose(held, scores, rtol=1e-9) else "unknown"
 
@@ -107,8 +117,9 @@ class Score:
 def scored(of: Units, how: Measure) -> Score:
     """Return the score of these units, as the task makes it."""
     values, weights = zip(*of.values(), strict=True)
-    if how.made == "share":
-        return Score(sum(values) / len(values), *proportion(int(sum(values)), len(values)))
+    if how.share:
+        hits = math.fsum(values)
+        return Score(hits / len(values), *proportion(hits, len(values)))
     found = ratio(values, weights)
     return Score(*(found.exp() if how.made == "exp" else (found.value, *found.interval())))
 
@@ -132,6 +143,8 @@ def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Diffe
     every = np.array([[value for value, _ in one.values()] for one in ones])
     if how.made == "share":
         return [of_shares(row, values) for row in every]
+    if how.made == "parts":
+        return of_parts((every - values).T, list(other))
     return of_means((every - values).T, weights[:, None], list(other), relative=how.relative)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from statistics import fmean
 from typing import Any
 
@@ -10,8 +9,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
-from harness.reports.stats.measure import Measure, Score, Units, scored, units
-from tasks._intervals import LEVEL, proportion
+from harness.reports.stats.measure import Measure, scored, units
+from tasks._intervals import LEVEL
 
 COPIED = ("metric", "trained_length", "length")
 
@@ -38,7 +37,7 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     single = [scored({name: of[name] for name in shared}, how).score for of in every]
     mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
     low, high = _over_seeds(single, how)
-    found = _over_units(mean, how)
+    found = scored(mean, how)
     return {
         **row, "lower": how.lower, "score": found.score, "low": found.low, "high": found.high,
         "low_seeds": low, "high_seeds": high, "least": min(single), "most": max(single),
@@ -51,14 +50,6 @@ def _same_questions(cell: pd.DataFrame) -> bool:
     if "question" not in cell:
         return True
     return cell.groupby("seed")["question"].agg(frozenset).nunique() == 1
-
-
-def _over_units(mean: Units, how: Measure) -> Score:
-    """Return the score of the units' means; a share of parts of trials has Wilson's interval."""
-    if how.made != "share":
-        return scored(mean, how)
-    hits = math.fsum(value for value, _ in mean.values())
-    return Score(hits / len(mean), *proportion(hits, len(mean)))
 
 
 def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
@@ -75,5 +66,5 @@ def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float 
     ends = np.array([values.mean() - half, values.mean() + half])
     if how.made == "exp":
         ends = np.exp(np.minimum(ends, 700.0))
-    low, high = ends.clip(0, 1) if how.made == "share" else ends
+    low, high = ends.clip(0, 1) if how.share else ends
     return float(low), float(high)

@@ -27,9 +27,9 @@ class Difference:
     against it were met once more, and that of the exact sign test of how many units are ``lower``
     and ``higher``. ``enough`` says whether ``n`` units are enough for a verdict. ``carrier`` is
     the one unit without which the difference changes by more than half. ``mean`` is what the mean
-    says, None of shares; ``kept`` how much of its distance from 0, in standard errors, is left
-    with the unit met once more. ``relative``: 0.1 is 10 % higher. What n is too small to tell is
-    None.
+    says, None of hits; ``kept`` how much of its distance from 0, in standard errors, is left
+    with the unit met once more. ``parts`` are, of shares, the sums of all that is lower and of all
+    that is higher. ``relative``: 0.1 is 10 % higher. What n is too small to tell is None.
     """
 
     value: float
@@ -41,6 +41,7 @@ class Difference:
     carrier: str | None = None
     mean: Ratio | None = None
     kept: float = 1.0
+    parts: tuple[float, float] | None = None
     relative: bool = False
 
     @property
@@ -55,16 +56,19 @@ class Difference:
 
     def turned(self) -> Difference:
         """Return the other method less the one."""
-        mean, value = self.mean, -self.value
+        mean, value, parts = self.mean, -self.value, self.parts and self.parts[::-1]
         if mean is not None:
             mean = replace(mean, value=-mean.value, below=mean.above, above=mean.below)
             value = math.expm1(min(mean.value, 700.0)) if self.relative else value
-        return replace(self, value=value, mean=mean, lower=self.higher, higher=self.lower)
+        turned = replace(self, value=value, mean=mean, lower=self.higher, higher=self.lower)
+        return replace(turned, parts=parts)
 
     def interval(self, level: float = LEVEL) -> tuple[float | None, float | None]:
         """Return the interval of this one comparison."""
+        if self.parts is not None:
+            return _shares(*self.parts, self.n, level)
         if self.mean is None:
-            return _shares(self.lower, self.higher, self.n, level)
+            return None, None
         low, high = self.mean.interval(level)
         if self.relative and low is not None and high is not None:
             return math.expm1(min(low, 700.0)), math.expm1(min(high, 700.0))
@@ -98,7 +102,7 @@ def of_means(
             p = 1.0
         made.append(Difference(
             math.expm1(min(found.value, 700.0)) if relative else found.value, p, len(apart), lower,
-            higher, len(apart) >= ENOUGH, carriers[place], found, kept, relative,
+            higher, len(apart) >= ENOUGH, carriers[place], found, kept, relative=relative,
         ))  # fmt: skip
     return made
 
@@ -111,13 +115,26 @@ def of_shares(one: Sequence[float] | Array, other: Sequence[float] | Array) -> D
     """
     apart = np.subtract(one, other)
     gained, lost = int((apart > 0).sum()), int((apart < 0).sum())
-    return Difference((gained - lost) / len(one), signs(gained, lost), len(one), lost, gained)
+    p, parts = signs(gained, lost), (lost, gained)
+    return Difference((gained - lost) / len(one), p, len(one), lost, gained, parts=parts)
 
 
-def _shares(lower: int, higher: int, n: int, level: float) -> tuple[float, float]:
+def of_parts(apart: Array, names: Sequence[str]) -> list[Difference]:
+    """Return of every column (trials, columns) the mean of differences of shares, 0 to 1 each.
+
+    Their probability is that of means, their interval that of shares.
+    """
+    lost, gained = -apart.clip(max=0).sum(axis=0), apart.clip(min=0).sum(axis=0)
+    found = of_means(apart, np.ones((len(apart), 1)), names)
+    sums = zip(lost.tolist(), gained.tolist(), strict=True)
+    return [replace(one, parts=parts) for one, parts in zip(found, sums, strict=True)]
+
+
+def _shares(lower: float, higher: float, n: int, level: float) -> tuple[float, float]:
     """Return the interval of a difference of shares by Bonett and Price (2012).
 
-    Recommended by Fagerland, Lydersen and Laake (Statistics in Medicine 33, 2014).
+    Recommended by Fagerland, Lydersen and Laake (Statistics in Medicine 33, 2014). Changes may be
+    parts of trials: no spread of such changes is wider than that of whole ones of the same sums.
     """
     up, down = (higher + 1) / (n + 2), (lower + 1) / (n + 2)
     half = float(special.ndtri((1 + level) / 2)) * math.sqrt(

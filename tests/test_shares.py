@@ -1,0 +1,68 @@
+"""Shares of which trials give parts, such as recall: every interval is that of a share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pandas as pd
+import pytest
+
+from harness.reports import best, differences, seeds
+from tasks import lm_eval
+from tasks._intervals import proportion
+from tasks._types import Sample
+from tests.frames import Row
+
+
+def recall(scaling: str, values: Sequence[float], *, model: str = "m", gone: int = 0) -> list[Row]:
+    """Return a cell of which trials found parts, and after them some that memory did not hold."""
+    score = sum(values) / len(values)
+    low, high = proportion(sum(values), len(values))
+    cell = {
+        "run": "r", "model": model, "task": "niah", "scaling": scaling, "length": 1024,
+        "trained_length": 1024, "frequencies": scaling, "metric": "recall", "score": score,
+        "low": low, "high": high, "n": len(values), "weight": 1.0,
+    }  # fmt: skip
+    rows = [{**cell, "value": value, "status": "ok"} for value in values]
+    rows += [{**cell, "value": None, "weight": None, "status": "out_of_memory"}] * gone
+    return [{**row, "unit": f"t{trial}"} for trial, row in enumerate(rows)]
+
+
+def test_where_trials_lack_a_share_has_the_interval_of_its_task() -> None:
+    """Of 24 perfect trials that both methods have, the interval is Wilson's for 24 of 24."""
+    table = best.make(pd.DataFrame(recall("none", [1.0] * 25) + recall("yarn", [0.5] * 24, gone=1)))
+    [row] = table.to_dict("records")
+    assert (row["score"], row["low"], row["high"]) == (1, *proportion(24, 24))
+    assert "24 of 25 trials" in best.words(table)[0]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_means_over_seeds_are_shares_whichever_seed_is_first(order: Sequence[int]) -> None:
+    """A seed whose trials are all whole changes no interval, and no end passes 0 or 1."""
+    values = ([1, 0.75, 1, 1, 0.5], [1, 1, 1, 1, 0.5], [1.0] * 5)
+    rows = [row for seed in order for row in recall("none", values[seed], model=f"t-seed{seed}")]
+    [row] = seeds.make(pd.DataFrame(rows)).to_dict("records")
+    mean = (4.25 + 4.5 + 5) / 3
+    assert (row["low"], row["high"]) == pytest.approx(proportion(mean, 5))
+    assert 0 < row["low_seeds"] < row["high_seeds"] == 1
+
+
+def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure() -> None:
+    """By Bonett and Price with parts of trials, worked by hand; equal trials leave a doubt too."""
+    none, yarn = recall("none", [0, 0, 0, 0.5, 1]), recall("yarn", [1, 1, 0.5, 1, 1])
+    [row] = differences.make(pd.DataFrame(none + yarn)).to_dict("records")
+    # Gained 3 of 5, lost 0: shares of (3 + 1) / 7 and 1 / 7.
+    half = 1.959964 * ((5 / 7 - (3 / 7) ** 2) / 7) ** 0.5
+    assert row["difference"] == pytest.approx(0.6)
+    assert (row["low"], row["high"]) == pytest.approx((3 / 7 - half, min(1, 3 / 7 + half)))
+    same = recall("none", [1, 1, 0.5]) + recall("yarn", [1, 1, 0.5])
+    [row] = differences.make(pd.DataFrame(same)).to_dict("records")
+    assert -1 <= row["low"] < 0 < row["high"] <= 1
+
+
+@pytest.mark.parametrize("values", [[1, 1, 0.5], [1, 1, 1, 1, 0.9, 1, 0.2]])
+def test_a_mean_of_shares_of_lm_eval_stays_between_0_and_1(values: list[float]) -> None:
+    """F1 and the like are between 0 and 1 for every document, and so is the interval."""
+    samples = [Sample(f"d{i}", value, 1, {"made": "mean"}) for i, value in enumerate(values)]
+    found = lm_eval.score(samples)
+    assert (found.low, found.high) == pytest.approx(proportion(sum(values), len(values)))
