@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pandas as pd
 import pytest
@@ -55,15 +56,27 @@ def test_the_interval_of_a_rank_correlation_by_hand() -> None:
     low, high = interval(0.5, 28)
     assert low == pytest.approx(math.tanh(0.549306 - half), abs=1e-6)
     assert high == pytest.approx(math.tanh(0.549306 + half), abs=1e-6)
-    assert interval(1.0, 9) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize(("count", "said"), [(4, "too few"), (5, "ρ = -1.00")])
 def test_few_methods_have_no_correlation(count: int, said: str) -> None:
     """Of four methods a rank correlation says nothing."""
     rows = pd.DataFrame({"score": range(count), "kept": range(count, 0, -1)})
+    rows["frequencies"] = rows["score"].astype(str)
     assert said in correlation(rows)
     assert "all equal" in correlation(rows.assign(kept=1)) or count < 5
+
+
+def test_methods_that_coincide_at_a_length_count_once_there() -> None:
+    """YaRN and YaRN at factor 2 are one measurement at twice the window: five methods, not six."""
+    made = frame(dict(zip(METHODS, (1.0, 0.8, 0.6, 0.4, 0.2, 0.2), strict=True)), (128, 256, 512))
+    twin = (made["length"] == 256) & (made["scaling"] == "e")
+    made.loc[twin, "frequencies"] = "d256"
+    figure = agreement.make(made)
+    at_2, at_4 = (axes.get_title(loc="left").replace("\n", " ") for axes in figure.axes)
+    assert at_2.endswith("ρ = -1.00")  # a perfect order has no interval
+    assert re.search(r"ρ = -0\.99 \[-1\.00, -0\.\d+\]$", at_4)
+    assert any("Methods a panel: 5 to 6." in text.get_text() for text in figure.texts)
 
 
 @pytest.mark.slow

@@ -26,7 +26,7 @@ from harness.reports.stats.agreement import METHODS, agreement, pairs
 MOST_TICKS = 6  # of a narrow panel
 NOTE = (
     "Bars: 95 % intervals of each score alone. ρ: Spearman's rank correlation over the methods "
-    "that differ, with its 95 % interval (Bonett and Wright 2000), of "
+    "that differ, with its 95 % interval (Bonett and Wright 2000; none of a perfect order), of "
     f"{METHODS} methods or more; -1: the lower the perplexity, the more is retrieved."
 )
 
@@ -49,7 +49,7 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
         relative = int(str(length)) / rows["trained_length"].iloc[0]
         said = f"{title}, {length_label(int(str(length)))} ({relative:.3g}×): {agreement(rows)}"
         tidy(axes, said, room=figure.get_size_inches()[0] / columns - 0.5)
-    counts = f"Methods a panel: {_range([len(rows) for _, rows in shown])}."
+    counts = f"Methods a panel: {_range([rows['frequencies'].nunique() for _, rows in shown])}."
     replace(known, fixed=()).finish(figure, panels, f"{counts} {NOTE}{left_out}")
     return figure
 

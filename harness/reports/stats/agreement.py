@@ -28,10 +28,12 @@ def pairs(
     """Return a row per kind of perplexity, task of retrieval, length and method that has both.
 
     ``score``, ``low`` and ``high`` are the perplexity's, ``kept``, ``kept_low`` and ``kept_high``
-    what is retrieved. ``drawn`` names the methods and leaves out those that coincide. Raises
-    ValueError where no two methods have both.
+    what is retrieved. ``drawn`` names the methods and leaves out those that coincide at all
+    lengths; those that do at one length have equal ``frequencies`` there. Raises ValueError where
+    no two methods have both.
     """
     table = drawn(cells(frame)).dropna(subset="score")
+    table["frequencies"] = table["frequencies"].fillna(table["scaling"])
     table = table[table["length"] > table["trained_length"]]
     lower = table["metric"].isin(LOWER)
     tails = table[lower & table["task"].isin(_tail(frame))]
@@ -45,10 +47,12 @@ def pairs(
         ("Perplexity", tails),
         ("Key perplexity", _keys(frame, tails, drawn, evaluator)),
     ):
-        both = known[[*ON, "score", "low", "high", "trained_length"]].merge(kept, on=ON)
+        both = known[[*ON, "score", "low", "high", "trained_length", "frequencies"]].merge(
+            kept, on=ON
+        )
         rows.append(both.assign(kind=kind, title=both["model"] + ", " + both["task"]))
     found = pd.concat(rows, ignore_index=True)
-    count = found.groupby(["kind", "title", "length"])["scaling"].transform("nunique")
+    count = found.groupby(["kind", "title", "length"])["frequencies"].transform("nunique")
     found = found[count > 1]
     if found.empty:
         raise ValueError(NONE)
@@ -57,11 +61,17 @@ def pairs(
 
 
 def agreement(rows: pd.DataFrame) -> str:
-    """Return "ρ = -0.71 [-0.93, -0.12]", the rank correlation, or why there is none."""
+    """Return "ρ = -0.71 [-0.93, -0.12]", the rank correlation, or why there is none.
+
+    Methods of equal frequencies are one measurement, and count once.
+    """
+    rows = rows.drop_duplicates("frequencies")
     if len(rows) < METHODS or rows["score"].nunique() == 1 or rows["kept"].nunique() == 1:
         return "no ρ: too few methods" if len(rows) < METHODS else "no ρ: all equal"
     ranks = rows[["score", "kept"]].rank()
     rho = float(np.corrcoef(ranks, rowvar=False)[1, 0])
+    if math.isclose(abs(rho), 1):
+        return f"ρ = {rho:.2f}"  # Fisher's z has no spread to give here
     low, high = interval(rho, len(rows))
     return f"ρ = {rho:.2f} [{low:.2f}, {high:.2f}]"
 
@@ -71,8 +81,6 @@ def interval(rho: float, n: int) -> tuple[float, float]:
 
     Fisher's z with the variance (1 + rho^2 / 2) / (n - 3).
     """
-    if abs(rho) >= 1:
-        return rho, rho
     half = float(ndtri((1 + LEVEL) / 2)) * math.sqrt((1 + rho**2 / 2) / (n - 3))
     return math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
 
