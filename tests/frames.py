@@ -8,6 +8,8 @@ from random import Random
 
 import pandas as pd
 
+from tasks._intervals import proportion
+
 LENGTHS = (256, 512, 1024, 2048)
 SCALINGS = ("none", "pi", "ntk", "dynamic_ntk", "yarn", "mine")
 TWELVE = ("none", "native", "pi", "ntk", "dynamic_ntk", "yarn:factor=8,beta_fast=16,beta_slow=2",
@@ -103,3 +105,28 @@ def _trials(cell: Row) -> Iterator[Row]:
             "high": min(high, 1.0),
             "n": float(n),
         }
+
+
+def asked(
+    task: str, scaling: str, length: int, values: Sequence[float | None],
+    *, part: str | None = None, status: str = "not_measured",
+) -> list[Row]:  # fmt: skip
+    """Return a cell of retrieval, a window of 1024, of which trials without a value were lost.
+
+    Like those of a run, they say nothing of themselves but their question and ``status``.
+    """
+    known = [value for value in values if value is not None]
+    score = sum(known) / len(known) if known else math.nan
+    low, high = proportion(sum(known), len(known)) if known else (math.nan, math.nan)
+    head: Row = {
+        "run": "a", "model": "m", "trained_length": 1024, "scaling": scaling, "length": length,
+        "frequencies": f"{scaling}/{length}", "task": task, "metric": "accuracy", "score": score,
+        "low": low, "high": high, "n": float(len(known)),
+    }  # fmt: skip
+    rows: list[Row] = []
+    for trial, value in enumerate(values):
+        named = {"question": f"{task} {length} {part} {trial}"}
+        told = {"unit": f"{part} {trial}", "weight": 1.0, **({"part": part} if part else {})}
+        found = {"status": status} if value is None else {"status": "ok", "value": value, **told}
+        rows.append({**head, **named, **found})
+    return rows

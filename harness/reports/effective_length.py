@@ -48,7 +48,7 @@ def _length(row: dict[str, Any], end: str) -> str:
     """Return "1024 (4×)", "≥ 2048 (8×)" at the longest length measured, "none" below the window."""
     if row[end] is None:
         return "none"
-    text = f"{row[end]} ({max(1, row[end] / row['trained_length']):.3g}×)"
+    text = f"{row[end]} ({row[end] / row['trained_length']:.3g}×)"
     return f"≥ {text}" if row[end] == row["longest"] else text
 
 
@@ -65,6 +65,7 @@ def words(table: pd.DataFrame) -> list[str]:
         first = facts[0]
         furthest_length = max((row["effective_length"] or 0 for row in facts), default=0)
         furthest = [row for row in facts if row["effective_length"] == furthest_length]
+        least = any(row["longest"] == furthest_length for row in furthest)
         measured = sentences.named(first, table)
         model = f"{first['model']}, " if table["model"].nunique() > 1 else ""
         if not furthest:
@@ -74,7 +75,7 @@ def words(table: pd.DataFrame) -> list[str]:
         names = sentences.listed([row["scaling"] for row in furthest])
         told.append(
             f"{model}{measured}: {names} {verb} furthest, to "
-            f"{'at least ' if furthest_length == first['longest'] else ''}{furthest_length} tokens "
+            f"{'at least ' if least else ''}{furthest_length} tokens "
             f"({_intervals(furthest)}){_on(furthest)}; {_rule(first)}."
         )
     return told

@@ -33,10 +33,10 @@ def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
         if own is not None and how.across and how.made != "unknown" and own["score"] > 0:
             paired = samples.groupby(["scaling", "length"]) if how.lower else ()
             of = {key: units(rows) for key, rows in paired}
-            every = asked(samples)
+            every = max(asked(rows) for _, rows in samples.groupby("length"))
             rows += [
                 {**_row(lengths, of, own, how, kept), "asked": every}
-                for lengths in _by_method(here)
+                for lengths in _by_method(here[here["length"] >= own["length"]])
             ]
     if not rows:
         raise ValueError(NONE)
@@ -65,15 +65,14 @@ def _by_method(here: pd.DataFrame) -> list[list[dict[str, Any]]]:
 def _row(
     lengths: list[dict[str, Any]], of: Cells, own: pd.Series[Any], how: Measure, kept: float
 ) -> dict[str, Any]:
-    """Walk up the lengths of one method beyond that of the model's own score.
+    """Walk up the lengths of one method from that of the model's own score.
 
     What it costs there is for ``short_cost`` to say: a small cost ends no reach.
     """
     least = None if how.lower else kept * float(own["score"])
     found: dict[str, int | None] = dict.fromkeys(ENDS)
     open_ends, counts = set(ENDS), [int(own["n"])]
-    longer = [cell for cell in lengths if cell["length"] >= own["length"]]
-    for cell in longer:
+    for cell in lengths:
         holds, n = _holds(cell, of, own, how, least)
         held = {end for end in ENDS if holds[end]}
         if cell["length"] > own["length"]:
@@ -86,7 +85,7 @@ def _row(
         **{name: own[name] for name in told}, "measure": how.name,
         "scaling": lengths[0]["scaling"],
         "effective_length": found["length"], "low": found["low"], "high": found["high"],
-        "longest": max(int(cell["length"]) for cell in longer), "least_score": least,
+        "longest": int(lengths[-1]["length"]), "least_score": least,
         "own_score": own["score"], "own_scaling": own["scaling"],
         "n": min(counts), "units": how.units,
     }  # fmt: skip
@@ -102,10 +101,12 @@ def _holds(
     """Return whether a length holds, by its score and both ends of its interval; on how many units.
 
     Where the method failed on some, it does not hold by the lower end; with too few units it holds
-    by the upper end alone.
+    by the upper end alone, and so without any, unless the method failed: what ran out of memory or
+    was not measured proves nothing.
     """
+    failed = any(status in str(cell["status"]) for status in FAILED)
     if cell["score"] is None:
-        return dict.fromkeys(ENDS, False), 0
+        return {"length": False, "low": False, "high": not failed}, 0
     if (cell["length"], cell["frequencies"]) == (own["length"], own["frequencies"]):
         return dict.fromkeys(ENDS, True), int(own["n"])
     value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
@@ -119,7 +120,6 @@ def _holds(
     held = _within(value, low, high, least or 0)
     if n < KEPT_UNITS * int(own["n"]):
         return {"length": False, "low": False, "high": True}, n
-    failed = any(status in str(cell["status"]) for status in FAILED)
     return {**held, "low": held["low"] and not failed}, n
 
 
