@@ -7,8 +7,8 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells, coinciding
-from harness.reports.stats.ranking import choice, ranking
-from harness.reports.stats.reach import REACH, reach, uneven
+from harness.reports.stats.places import places
+from harness.reports.stats.reach import REACH, reach, reached, uneven
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import text
 
@@ -19,27 +19,26 @@ MOST = 4  # methods whose uneven reach is given in words
 def make(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model and scaling, with four columns a task.
 
-    ``TASK in window`` is the score at the longest length inside the window, ``TASK at longest``
-    that at the longest of all, each as text with its interval; ``TASK best at`` has the lengths
-    beyond the window at which the method is the best or not distinguished from it; ``TASK reach``
-    is the effective length, of a task that can have one. Methods that coincide everywhere share
-    a row; the most often best come first.
+    ``TASK in window`` is the score at the task's longest length inside the window, ``TASK at
+    longest`` that at its longest of all, each as text with its interval, and empty for a method
+    without that length; ``TASK best at`` has the lengths beyond the window at which the method is
+    the best or not distinguished from it, of several that were measured and did not all score 0;
+    ``TASK reach`` is the effective length, of a task that can have one. Methods that coincide
+    everywhere share a row; the most often best come first.
     """
     table = coinciding(cells(frame))
     if table["score"].isna().all():
         message = "no scores to sum up: nothing was measured"
         raise ValueError(message)
-    places = ranking(frame)
+    inside = table["length"].where(table["length"] <= table["trained_length"])
+    ends = table.assign(inside=inside, longest=table["length"]).groupby(["model", "task"])
+    table = table.join(ends[["inside", "longest"]].transform("max"))
     try:
-        reached = reach(frame)
+        judged = reach(frame)
     except ValueError:  # nothing inside the window, or no task whose lengths compare
-        reached = pd.DataFrame(columns=["model", "task", "scaling", "effective_length"])
-    led: dict[Key, list[tuple[int, list[str]]]] = {}
-    for place in sentences.records(places[places["length"] > places["trained_length"]]):
-        led.setdefault((place["model"], place["task"]), []).append(
-            (place["length"], choice([place]))
-        )
-    known = reached[["model", "task", "scaling", "effective_length"]]
+        judged = pd.DataFrame(columns=["model", "task", "scaling", "effective_length"])
+    led = places(frame)
+    known = judged[["model", "task", "scaling", "effective_length"]]
     far = {(model, task, name): length for model, task, name, length in known.to_numpy()}
     kin: dict[Key, list[dict[str, Any]]] = {}
     for cell in sentences.records(table):
@@ -62,14 +61,14 @@ def _row(
     row: dict[str, Any] = {"model": model, "scaling": scaling, "places": 0, "out_of": 0}
     for task in dict.fromkeys(cell["task"] for cell in kin):
         known = [cell for cell in kin if cell["task"] == task]
-        inside = [cell for cell in known if cell["length"] <= cell["trained_length"]]
+        scored = {cell["length"]: text(cell) for cell in known}
         beyond = led.get((model, task), [])
         at = [length for length, names in beyond if name in names]
         row["places"] += len(at)
         row["out_of"] += len(beyond)
         row |= {
-            f"{task} in window": text(inside[-1]) if inside else None,
-            f"{task} at longest": text(known[-1]),
+            f"{task} in window": scored.get(known[0]["inside"]),
+            f"{task} at longest": scored.get(known[0]["longest"]),
             **({f"{task}{REACH}": far[model, task, name]} if (model, task, name) in far else {}),
             f"{task} best at": ", ".join(map(str, at)) or None,
         }
@@ -78,12 +77,13 @@ def _row(
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people, a table per model."""
-    lost = {name: "none" for name in table.columns if name.endswith(REACH)}
-    known = table.astype(object).where(table.notna(), None).fillna(lost)
-    return {
-        f"Summary, {model}": rows.drop(columns=["model", "places", "out_of"])
-        for model, rows in known.groupby("model", sort=False)
-    }
+    known = table.astype(object).where(table.notna(), None)
+    made = {}
+    for model, rows in known.groupby("model", sort=False):
+        shown = rows.drop(columns=["model", "places", "out_of"])
+        names = [str(name) for name in shown if str(name).endswith(REACH)]
+        made[f"Summary, {model}"] = shown.assign(**{name: reached(rows, name) for name in names})
+    return made
 
 
 def words(table: pd.DataFrame) -> list[str]:

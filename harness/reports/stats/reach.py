@@ -132,6 +132,15 @@ def _within(value: float, low: float | None, high: float | None, least: float) -
     }
 
 
+def reached(rows: pd.DataFrame, name: str) -> pd.Series[Any]:
+    """Return a reach of the summary with "none" for a method that was judged and holds nowhere."""
+    lengths = rows[name]
+    if lengths.isna().all():  # where lengths are judged, the model's own score holds at its own
+        return lengths
+    ends = [f"{name.removesuffix(REACH)} {end}" for end in ("in window", "at longest")]
+    return lengths.mask(lengths.isna() & rows[ends].notna().any(axis=1), "none")
+
+
 def uneven(row: dict[str, Any]) -> str:
     """Say where a row of the summary holds twice as far on one task as on another, if it does.
 
