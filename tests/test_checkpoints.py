@@ -7,6 +7,7 @@ import pytest
 
 from harness.reports import best, curves, differences, paired_differences
 from harness.reports.stats.checkpoints import alike, together
+from harness.reports.writing.answer import answer
 from tests.frames import PERPLEXITY, sweep
 
 pytestmark = pytest.mark.slow
@@ -54,6 +55,22 @@ def test_the_best_is_chosen_among_the_methods_of_all() -> None:
         model, scaling = row["best"].split(" · ")
         assert scores.first()[row["length"], model, scaling] == scores.first()[row["length"]].min()
     assert any("base and tuned: `tuned · " in told for told in best.words(table))
+
+
+@pytest.mark.parametrize("first", ["base", "tuned"])
+def test_models_of_other_windows_have_lengths_in_tokens_alone(first: str) -> None:
+    """2048 tokens are 8 windows of one model and 2 of the other, in whichever order they stand."""
+    frame = FRAME.assign(trained_length=FRAME["model"].map({"base": 256, "tuned": 1024}))
+    table = best.make(frame.sort_values("model", ascending=first == "base", kind="stable"))
+    both = table[table["model"].str.contains(" and ")]
+    assert both[["trained_length", "relative_length"]].isna().all(axis=None)
+    assert set(table["trained_length"].dropna()) == {256, 1024}
+    said = [told for told in best.words(table) if " and " in told.partition(":")[0]]
+    assert said[-1].startswith("At 2048 tokens, ")
+    shown = [rows for title, rows in best.readable(table).items() if " and " in title]
+    assert {tuple(rows["length"]) for rows in shown} == {("256", "512", "1024", "2048")}
+    [told] = [told for told in answer(table) if " and " in told["model"]]
+    assert {(row["relative"], row["beyond"]) for row in told["lengths"]} == {("", True)}
 
 
 def test_models_of_other_tokens_are_not_paired() -> None:

@@ -56,7 +56,8 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
     """Print, for the longest lengths, the best on every task and on each."""
     beyond = [row for row in model["lengths"] if row["beyond"]] or model["lengths"]
     for row in beyond[-MOST_LENGTHS:]:
-        where = f"At {row['relative'].replace('×', 'x')} ({row['length']:,} tokens){named}"
+        tokens, times = f"{row['length']:,} tokens", row["relative"].replace("×", "x")
+        where = f"At {f'{times} ({tokens})' if times else tokens}{named}"
         every = f", best or tied on every task: {row['names'] or 'no single method'}"
         console.print(f"{where}{every if len(model['tasks']) > 1 else ':'}", style="bold")
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):

@@ -51,7 +51,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         texts = [
             {
-                "length": f"{row['length']} ({row['relative_length']:.3g}×)",
+                "length": f"{row['length']} ({sentences.times(row)})".removesuffix(" ()"),
                 "best": _marked(row, row["best"]),
                 "the same measurement": row["same"],
                 "score [95 %]": sentences.score(row),

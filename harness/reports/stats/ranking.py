@@ -22,17 +22,21 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
 
     ``tied`` are the methods that the samples do not distinguish from the best, by probabilities
     corrected for all pairs at a length together (Holm), and so for the choice of the best.
-    ``difference`` is the best less the runner-up, relative for perplexity.
+    ``difference`` is the best less the runner-up, relative for perplexity. Models of other windows
+    that were ranked together have neither trained nor relative length.
     """
     rows = []
     table = cells(frame)
     for (model, task, length), of in families(frame).items():
         here = (table["model"] == model) & (table["task"] == task) & (table["length"] == length)
-        rows.append(_row(table[here].dropna(subset="score").iloc[0], of, of.how))
+        known = table[here].dropna(subset="score")
+        windows = known["trained_length"].nunique() > 1
+        facts = known.iloc[0].drop(["trained_length", "relative_length"] if windows else [])
+        rows.append(_row(facts, of, of.how))
     if not rows:
         message = "no scores to choose by"
         raise ValueError(message)
-    return pd.DataFrame(rows)
+    return pd.DataFrame(rows).astype({"trained_length": "Int64", "relative_length": float})
 
 
 def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
@@ -43,7 +47,7 @@ def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
     level = [other for other in order[1:] if of.verdict(other, best) != "worse"]
     first, second = of.score(best), of.score(runner) if runner else None
     return {
-        **{name: facts[name] for name in COPIED},
+        **{name: facts.get(name) for name in COPIED},
         "measure": how.name, "better": "lower" if how.lower else "higher", "units": how.units,
         "best": best, "same": ", ".join(of.groups[best]) or None,
         "score": first.score, "low": first.low, "high": first.high, "n": of.n, "asked": of.asked,

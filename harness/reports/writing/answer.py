@@ -27,8 +27,8 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
             first = next(iter(known.values()))
             lengths.append({
                 "length": int(first["length"]),
-                "relative": f"{first['relative_length']:.3g}×",
-                "beyond": first["length"] > first["trained_length"],
+                "relative": sentences.times(first),
+                "beyond": not sentences.inside(first),
                 "names": _names(choice(list(known.values()))),
                 "tasks": [_task(known[task]) if task in known else None for task in tasks],
             })  # fmt: skip

@@ -68,10 +68,22 @@ def _signed(value: float, *, percent: bool) -> str:
     return text.replace("-", "−")
 
 
+def times(row: Mapping[Any, Any]) -> str:
+    """Return "4×", the length in windows; "" for several models of other windows."""
+    return "" if row["relative_length"] is None else f"{row['relative_length']:.3g}×"
+
+
+def inside(row: Mapping[Any, Any]) -> bool:
+    """Return whether a length is inside the window of all models of a row."""
+    return row["trained_length"] is not None and bool(row["length"] <= row["trained_length"])
+
+
 def at(row: Mapping[Any, Any]) -> str:
     """Return "At 4x the window (1024 tokens)"."""
+    if not times(row):
+        return f"At {int(row['length'])} tokens"
     tokens = f"({int(row['length'])} tokens)"
-    if row["length"] <= row["trained_length"]:
+    if inside(row):
         return f"Inside the window {tokens}"
     return f"At {row['relative_length']:.3g}x the window {tokens}"
 
