@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -15,7 +17,7 @@ from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.recommend import race, run
 from harness.recommend.answer import _choice, _doubt, _price
-from harness.recommend.budget import read_budget
+from harness.recommend.budget import Budget, read_budget
 from harness.recommend.candidates import usual
 from harness.runs.store import RUN, SAMPLES, read_samples
 from scaling._types import Rope
@@ -195,6 +197,55 @@ def test_a_budget_is_a_time_or_a_number() -> None:
     assert read_budget("all", 900, 20) == read_budget("all", 1, 1)
     with pytest.raises(UserError, match="no budget"):
         read_budget("2 days", 900, 20)
+
+
+@dataclass(frozen=True)
+class Asks:
+    """A plan in as far as a race needs one."""
+
+    only: frozenset[tuple[str, str]] = frozenset()
+
+
+@pytest.mark.parametrize(
+    ("length", "document", "left"), [(4, 25, "bc"), (4, 59, "bc"), (1, 59, "b")]
+)
+def test_whom_a_failed_leader_dropped_is_compared_again(
+    length: int, document: int, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader without a number on a late document decides nothing, also where its price fails."""
+    rng = np.random.default_rng(0)
+    means = {
+        "a": 0.0,
+        "b": 0.5 if length == 4 else 0.1,
+        "c": 0.3 if length == 4 else 2.0,
+        "none": 3,
+    }
+    far = {n: m + rng.normal(0, 0.8 if n == "b" else 0.01, 60) for n, m in means.items()}
+    if length == 1:  # another leads at the end, so that the price of the first is asked for then
+        far["b"][20:] -= 0.15
+    store: dict[tuple[str, str], dict[str, object]] = {}
+
+    def measure(plan: Asks) -> None:
+        for name, place in plan.only:
+            value = far[name][int(place)] if name in far else 0.0
+            failed = (name, place) == ("a" if length == 4 else "a1", str(document))
+            one = {"value": value, "weight": 1, "status": "not_finite" if failed else "ok"}
+            store[name, place] = one
+
+    made: Any = object.__new__(run.Race)
+    made.plan, made.folder, made.budget, made.measure = Asks(), None, Budget(), measure
+    made.asked, made.failed, made.samples = {}, {}, store
+    made.rules, made.order = race.Rules(race.rounds(60)), [*range(60)]
+    made.window, made.target, made.alike = 1, 4, dict.fromkeys(means)
+    made.free = lambda name: length == 4 or name != "a"
+    made.keys = lambda name, at, end: [
+        (f"{name}{at}" if at == 1 else name, str(n)) for n in range(end)
+    ]
+    monkeypatch.setattr(run, "checked_samples", lambda _: store)
+    ended = made.run(lambda *_: None)
+    assert sorted(ended.left) == [*left]
+    assert made.failed == {"a": "not_finite"}
+    assert {one.by for one in ended.dropped} <= {"", "b", "c"}
 
 
 def test_the_usual_candidates_have_the_factor_of_the_target() -> None:

@@ -11,7 +11,7 @@ fails as badly as any candidate that is left did on any document.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -78,6 +78,12 @@ class Standing:
         """Return the sole winner; "" where there is none."""
         return self.leader if self.ended == ONE and self.documents >= ENOUGH else ""
 
+    def again(self, lost: Collection[str]) -> Standing:
+        """Bring back who was measured no more because of one that is lost."""
+        back = tuple(one for one in self.dropped if one.by in lost)
+        rest = tuple(one for one in self.dropped if one not in back)
+        return replace(self, left=(*self.left, *(one.name for one in back)), dropped=rest)
+
     def without(self, names: Mapping[str, str], why: str) -> Standing:
         """Measure these no more: by name, which one is better."""
         left = tuple(name for name in self.left if name not in names)
@@ -117,11 +123,8 @@ def decided(standing: Standing, far: Losses, prices: Losses, rules: Rules) -> St
     standing = replace(standing, documents=documents(far))
     dear = _too_dear(standing.left, prices, rules, standing.everyone)
     standing = standing.without(dict.fromkeys(dear, ""), PRICE)
-    again = [one for one in standing.dropped if one.by in dear]
-    if again:
-        rest = tuple(one for one in standing.dropped if one not in again)
-        left = (*standing.left, *(one.name for one in again))
-        return replace(standing, left=left, dropped=rest)
+    if (back := standing.again(dear)) != standing:
+        return back
     order = _order(standing.left, far)
     cheap = [name for name in order if name in prices and not _dear(prices[name], rules)]
     standing = replace(standing, leader=(cheap or order)[0])

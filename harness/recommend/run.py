@@ -18,7 +18,6 @@ from harness.recommend.chances import Array
 from harness.recommend.race import (
     FAILED,
     ONE,
-    Dropped,
     Losses,
     Rules,
     Standing,
@@ -70,15 +69,29 @@ class Race:
         self.samples: Mapping[Key, Mapping[str, Any]] = checked_samples(self.folder)
 
     def run(self, told: Told) -> Standing:
-        """Measure round by round until the race is over; ``told`` is given the state after each."""
-        standing = Standing(tuple(self.alike))
-        for end in self.rules.rounds:
+        """Measure round by round until the race is over; ``told`` is given the state after each.
+
+        Who was dropped because of one that has no number later comes back, also after the end.
+        """
+        standing, before = Standing(tuple(self.alike)), Standing(())
+        while not set(standing.left) <= set(before.left):
+            before = standing = self._rounds(standing, told)
+            paid, count = self._affordable(standing), standing.documents
+            standing = self._with_numbers(standing, paid, self.window, count)
+        known = [n for n in standing.left if self.free(n) or n in paid]
+        standing = priced(standing, {n: self.price(n, count) for n in known}, self.rules)
+        alone = len(standing.left) == 1 and not standing.open
+        return replace(standing, ended=ONE) if alone else standing
+
+    def _rounds(self, standing: Standing, told: Told) -> Standing:
+        """Measure and decide until the race is over, from the documents so far."""
+        for end in (end for end in self.rules.rounds if end >= standing.documents):
             again = True
             while again:  # who comes back is measured on the documents so far
                 before = standing
                 standing = self._with_numbers(standing, standing.left, self.target, end)
+                standing, prices = self._prices(standing, end)
                 far = self.losses(standing.left, self.target, end)
-                standing, prices = self._prices(standing, far, end)
                 standing = decided(standing, far, prices, self.rules)
                 again = not set(standing.left) <= set(before.left)
             left = {name: far[name] for name in standing.left}
@@ -87,12 +100,7 @@ class Race:
             told(standing, len(self.asked))
             if standing.ended:
                 break
-        paid, count = self._affordable(standing), standing.documents
-        standing = self._with_numbers(standing, paid, self.window, count)
-        known = [n for n in standing.left if self.free(n) or n in paid]
-        standing = priced(standing, {n: self.price(n, count) for n in known}, self.rules)
-        alone = len(standing.left) == 1 and not standing.open
-        return replace(standing, ended=ONE) if alone else standing
+        return standing
 
     def cell(self, name: str, length: int) -> Cell:
         """Return the cell of a candidate."""
@@ -143,21 +151,23 @@ class Race:
         keys = {key for n in names for key in self.keys(n, self.target, self.rules.rounds[0])}
         return replace(self.plan, only=keys)
 
-    def _prices(
-        self, standing: Standing, far: Losses, end: int
-    ) -> tuple[Standing, dict[str, Array]]:
+    def _prices(self, standing: Standing, end: int) -> tuple[Standing, dict[str, Array]]:
         """Return the prices that are known by construction, and of who would lead."""
-        prices = {name: self.price(name, end) for name in standing.left if self.free(name)}
-        while (name := unpriced(standing, far, prices, self.rules)) is not None:
+        prices: dict[str, Array] = {}
+        while True:
+            prices |= {n: self.price(n, end) for n in standing.left if self.free(n)}
+            far = self.losses(standing.left, self.target, end)
+            name = unpriced(standing, far, prices, self.rules)
+            if name is None:
+                return standing, prices
             standing = self._with_numbers(standing, (name,), self.window, end)
             if name in standing.left:
                 prices[name] = self.price(name, end)
-        return standing, prices
 
     def _with_numbers(
         self, standing: Standing, names: tuple[str, ...], length: int, end: int
     ) -> Standing:
-        """Measure candidates, and drop those that lack a number."""
+        """Measure candidates, and drop those that lack a number; who came second comes back."""
         asked = [name for name in names if length == self.target or not self.free(name)]
         if length == self.window and asked:
             asked.append(OWN)
@@ -174,16 +184,16 @@ class Race:
             bad = [record for record in records if record.get("status") != "ok"]
             if bad:
                 lost[name] = str(bad[0].get("reason") or bad[0].get("status"))
-        left = tuple(name for name in standing.left if name not in lost)
-        if not left or (length == self.window and OWN in lost):
+        back = replace(standing, documents=end).without(dict.fromkeys(lost, ""), FAILED).again(lost)
+        if not back.left or (length == self.window and OWN in lost):
             why = next(iter(lost.values()))
             message = (
                 f"{self.plan.checkpoint.label} itself has no number at {length:,} tokens: {why}"
             )
             raise UserError(message)
         self.failed |= lost
-        gone = [Dropped(name, FAILED, "", end) for name in lost]
-        return replace(standing, left=left, dropped=(*standing.dropped, *gone))
+        new = tuple(name for name in back.left if name not in standing.left)
+        return self._with_numbers(back, new, self.target, end) if new else back
 
     def keys(self, name: str, length: int, end: int) -> list[Key]:
         """Return the samples of a candidate on the first documents."""
