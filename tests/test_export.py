@@ -24,6 +24,7 @@ from harness.plugins import load
 from harness.rope.patch import scaled
 from scaling import none
 from scaling._types import Rope
+from tests import families
 from tests.command_line import Ropewalk
 from tests.quantized import save_gguf
 from tests.tiny import WINDOW, save_tiny, tiny_config
@@ -155,6 +156,25 @@ def test_an_engine_reads_no_carrier_for_every_family(saved: Callable[[str], Path
                 rw.export(saved(family), scaling=scaling, length="4x", to=to)
         else:
             assert rw.export(saved(family), scaling=scaling, length="4x", to=to).distance is None
+
+
+@pytest.mark.parametrize("scaling", ["yarn:factor=4", "pi:factor=4"])
+def test_a_form_that_the_config_class_refuses_is_not_written(scaling: str, tmp_path: Path) -> None:
+    """Phi 3's config takes default and longrope alone, so every engine is given the carrier."""
+    families.tiny("phi3").save_pretrained(tmp_path)
+    for to in ("transformers", "vllm", "sglang"):
+        found = rw.export(tmp_path, scaling=scaling, length="4x", to=to)
+        assert (found.form, found.distance.close) == ("longrope", True)
+
+
+def test_a_method_of_ones_own_may_be_called_yarn(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its options are not those of the built-in method of that name."""
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours" / "yarn.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert rw.export(tiny, scaling="ours.yarn", length="4x", to="transformers").form == "longrope"
 
 
 def test_a_yarn_that_ends_before_the_length_takes_the_carrier(tiny: Path) -> None:

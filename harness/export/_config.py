@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+
+from harness.errors import reason
 from harness.export._types import Asked, Words
 from harness.rope.config import FULL
 from scaling import native
@@ -17,14 +20,30 @@ INTERLEAVED = (  # their neighbours are pairs: the longrope classes of both serv
 
 
 def changes(words: Words, asked: Asked) -> dict[str, Any]:
-    """Return what config.json says otherwise, in the words of transformers 5."""
+    """Return what config.json says otherwise, in the words of transformers 5.
+
+    Raises ValueError for a scaling that the model's config class refuses: no engine could load it.
+    """
     given = asked.config.get_text_config().rope_parameters
     shipped = given[FULL] if asked.slotted else given
     new = {**words, **{name: shipped[name] for name in KEPT if name in shipped}}
     changed: dict[str, Any] = {"max_position_embeddings": asked.length}
     if getattr(asked.config.get_text_config(), "original_max_position_embeddings", None):
         changed["original_max_position_embeddings"] = asked.rope.trained_length  # Phi 3 reads it
-    return {**changed, "rope_parameters": {**given, FULL: new} if asked.slotted else new}
+    changed["rope_parameters"] = {**given, FULL: new} if asked.slotted else new
+    try:
+        changed_config(changed, asked)
+    except (StrictDataclassError, KeyError) as error:
+        told = reason(error.__cause__ or error).rstrip(".")
+        message = f"transformers' {type(asked.config).__name__} refuses it: {told}"
+        raise ValueError(message) from error
+    return changed
+
+
+def changed_config(changed: dict[str, Any], asked: Asked) -> Any:
+    """Return the library's config of the text model with these changes."""
+    text = asked.config.get_text_config()
+    return type(text).from_dict({**text.to_dict(), "rope_scaling": None, **changed})
 
 
 def words_of(changed: dict[str, Any]) -> Words:

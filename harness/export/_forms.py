@@ -35,7 +35,7 @@ def named(asked: Asked, method: str, options: Mapping[str, Any]) -> list[Words]:
         forms += [{**linear, "factor": factor} for factor in factors(found.inv_freq, rope, scale)]
     if method == "native" and native.shipped_type(rope) in ("yarn", "llama3"):
         forms.append({**start, **rope.shipped, "rope_theta": rope.base})
-    if method == "yarn" and options["ramp"] == "code":
+    if method == "yarn" and options.get("ramp") == "code":
         kept = ("beta_fast", "beta_slow", "truncate")
         forms.append({
             "rope_type": "yarn", **start, **{name: options[name] for name in kept},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.export._config import changes
+from harness.export._config import changed_config, changes
 from harness.export._types import Asked, Words
 from harness.model.layers import built
 from scaling._types import Frequencies
@@ -22,8 +22,7 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
 
 def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
     """Return what the model's own rotary class has, built by the library from this config."""
-    text = asked.config.get_text_config()
-    config = type(text).from_dict({**text.to_dict(), "rope_scaling": None, **changed})
+    config = changed_config(changed, asked)
     return built(asked.config, config, trust_remote_code=asked.trusted)
 
 
