@@ -44,7 +44,9 @@ def examined(ropewalk: Ropewalk, tmp_path: Path, docs: Path) -> Callable[..., Ou
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("keys", [{}, {"rope_parameters": YARN, "max_position_embeddings": 256}])
+@pytest.mark.parametrize("keys", [
+    {}, {"rope_parameters": YARN, "max_position_embeddings": 256}, {"rope_parameters": LONGROPE},
+])  # fmt: skip
 def test_a_healthy_model_has_three_lines(
     keys: dict[str, Any], examined: Callable[..., Outcome]
 ) -> None:
@@ -215,6 +217,17 @@ def test_a_server_that_computes_something_else(
     assert done.status == 1
     assert words in done.out
     assert "first at token" in done.out
+
+
+@pytest.mark.slow
+def test_a_server_of_bands_reads_no_more_than_their_length(
+    tiny: Path, docs: Path, ropewalk: Ropewalk
+) -> None:
+    """The text and a begin token fit the bands, also of a length below the usual text."""
+    asked = ("--scaling", "rerope", "--length", "2x", "--server")
+    with serving(Engine(tiny, "echo", "none")) as url:
+        done = ropewalk("doctor", tiny, "--docs", docs, *asked, url)
+    assert (done.status, "differ from rerope" in done.out) == (1, True), done.out + done.err
 
 
 @pytest.mark.slow

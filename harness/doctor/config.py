@@ -125,7 +125,7 @@ def _unread(raw: Mapping[str, Any], text: Any, trusted: bool) -> Iterator[str]:
     given = scaling.get("attention_factor") is not None
     for key, value in scaling.items():
         idle = key in UNSEEN or (given and key in OF_THE_FACTOR)
-        idle |= key == WINDOW and kind not in WINDOWED
+        idle |= key == WINDOW and kind not in ("llama3", "yarn")  # of longrope it chooses the list
         if idle or isinstance(value, bool) or not isinstance(value, int | float):
             continue
         others = [type(value)(value * times) or times for times in TIMES]

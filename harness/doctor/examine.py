@@ -18,7 +18,7 @@ from harness.methods.findings import Finding
 from harness.methods.resolve import resolve
 from harness.model.layers import layers_of
 from harness.model.weights import load_weights
-from harness.plugins import load
+from harness.plugins import Plugin, load
 from harness.rope.config import is_rotary
 from harness.rope.patch import scaled
 from harness.sweep.plan import open_model
@@ -65,7 +65,7 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
     with nullcontext() if alone else scaled(model, rotation):
         yield cache_finding(model, tokens[:size])
     if server is not None:
-        yield _served(server, checkpoint.tokenizer, model, text, (method.label, rotation), rope)
+        yield _served(server, checkpoint.tokenizer, model, text, (method, length), rope)
 
 
 def _document(spec: Spec, tokenizer: Any) -> tuple[str, list[int]]:
@@ -76,11 +76,11 @@ def _document(spec: Spec, tokenizer: Any) -> tuple[str, list[int]]:
 
 
 def _served(
-    server: Server, tokenizer: Any, model: Any, text: str, asked: tuple[str, Rotation], rope: Any
+    server: Server, tokenizer: Any, model: Any, text: str, asked: tuple[Plugin, int], rope: Any
 ) -> Finding:
     """Compare a server with the method, with the model's other readings, with and without bos."""
-    label, rotation = asked
-    read = tokenize(tokenizer, text)[0][:COMPARED]
+    method, length = asked
+    read = tokenize(tokenizer, text)[0][: max(2, min(COMPARED, length - 1))]
     text = tokenizer.decode(list(read), clean_up_tokenization_spaces=False)
     ids, bos = list(tokenize(tokenizer, text)[0]), tokenizer.bos_token_id
     whole = tokenizer(text).input_ids  # as a server reads a prompt
@@ -89,17 +89,20 @@ def _served(
     theirs, count = server.losses(text, [*first, *ids])
     before = (len(first) + len(ids) if count is None else count) - len(ids)
     wanted = {at - before: nll for at, nll in theirs.items() if at >= before}
-    others = {name: load("method", name) for name in ("none", "native")}
     rotations = {
-        name: resolve(method, rope, rope.trained_length) for name, method in others.items()
-    } | {label: rotation}
+        n: resolve(load("method", n), rope, rope.trained_length) for n in ("none", "native")
+    }
+    # Its tokens may be more when they are read again, and a begin token is one.
+    rotations[method.label] = resolve(method, rope, max(length, len(ids) + 1))
     known = {}
     for name, found in rotations.items():
         known[name] = _losses(model, found, first, ids)
         if bos is not None:
             told = "without its begin token" if begun else "with a begin token"
             known[f"{name} {told}"] = _losses(model, found, [] if begun else [bos], ids)
-    return server_finding(label, known, wanted, (len(ids), len(ids) if before in (0, 1) else count))
+    return server_finding(
+        method.label, known, wanted, (len(ids), len(ids) if before in (0, 1) else count)
+    )
 
 
 def _losses(
