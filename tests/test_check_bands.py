@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from typing import Any
 
@@ -21,7 +21,13 @@ def told(method: Any) -> dict[str, tuple[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("method", "moves"), [(rerope.bands, True), (yarn.frequencies, False), (log_n.bands, True)]
+    ("method", "moves"),
+    [
+        (rerope.bands, True),
+        (yarn.frequencies, False),
+        (log_n.bands, True),
+        (partial(self_extend.bands, window=1024), True),
+    ],
 )
 def test_it_is_known_by_what_it_returns(method: Any, moves: bool) -> None:
     """A method that returns nothing but frequencies is checked as such."""
