@@ -151,7 +151,9 @@ def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> 
 
 
 def test_a_task_without_a_loss_is_refused(tiny: Path, docs: Path) -> None:
-    """Of what is generated no answer has a probability; key tokens need the losses of tail."""
+    """Nor what is generated, key tokens without tail, and windows across documents."""
+    with pytest.raises(UserError, match="across the ends of documents"):
+        kind_of(plan_of(tiny, docs, "perplexity:protocol=overlap"), key_tokens=False)
     assert kind_of(plan_of(tiny, docs, TASK), key_tokens=True) == "key tokens"
     with pytest.raises(UserError, match="form=argmax"):
         kind_of(plan_of(tiny, docs, "niah"), key_tokens=False)

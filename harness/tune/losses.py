@@ -55,6 +55,12 @@ def kind_of(plan: Plan, *, key_tokens: bool) -> Kind:
     if key_tokens and not (losses and all(q.facts.get("protocol") == "tail" for q in questions)):
         message = f"--key-tokens needs perplexity by the protocol tail, the task is {task.label}."
         raise UserError(message)
+    if any(q.facts.get("protocol") == "overlap" for q in questions):
+        message = (
+            f"{task.label} reads across the ends of documents: what is held out would be searched "
+            "too. Give another protocol."
+        )
+        raise UserError(message)
     if losses:
         return "key tokens" if key_tokens else "targets"
     told = "logprob" in getattr(task.module, "FACTS", {})
