@@ -26,6 +26,7 @@ class Served:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the parameters; the numbers that follow depend on nothing else."""
-        numbers = json.dumps([self.trained_length, sorted(self.rope_parameters.items())])
+        """Return a hash of the parameters and of the frequencies at the whole context."""
+        given = sorted(self.rope_parameters.items())
+        numbers = json.dumps([self.trained_length, given, self.frequencies.fingerprint])
         return hashlib.sha256(f"served {numbers}".encode()).hexdigest()[:16]
