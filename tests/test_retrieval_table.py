@@ -10,6 +10,7 @@ import pytest
 
 from harness.reports import retrieval_table
 from tasks._intervals import proportion
+from tests.frames import Row, asked
 
 
 def frame(hits: dict[tuple[str, int], int], *, n: int = 10, **changes: Any) -> pd.DataFrame:
@@ -75,3 +76,69 @@ def test_a_failed_trial_leaves_no_number() -> None:
 def test_without_retrieval_the_report_says_so() -> None:
     with pytest.raises(ValueError, match="no task of retrieval"):
         retrieval_table.make(frame(HITS, metric="perplexity"))
+
+
+def made(*cells: list[Row]) -> pd.DataFrame:
+    return retrieval_table.make(pd.DataFrame([row for rows in cells for row in rows]))
+
+
+def scores(table: pd.DataFrame) -> dict[tuple[str, int, str], float]:
+    """Return what has a score, by method, length and part."""
+    scored = table.dropna(subset="score").set_index(["scaling", "length", "part"])["score"]
+    return {(str(scaling), length, str(part)): of for (scaling, length, part), of in scored.items()}
+
+
+def test_a_method_without_a_task_or_a_length_has_no_mean_and_no_average() -> None:
+    """Runs are joined: what another method has is missing, and is not left out of a mean."""
+    cells = [asked(task, name, length, [hit] * 10) for name in ("none", "yarn")
+             for task, hit in (("passkey", 1.0), ("key_value", 0.0))
+             for length in (1024, 2048)]  # fmt: skip
+    table = made(*cells, asked("passkey", "ntk", 1024, [1.0] * 10))
+    assert [key for key in scores(table) if key[0] == "ntk"] == [("ntk", 1024, "passkey")]
+    means = table[table["part"] == "mean"]
+    assert means["average"].dropna().to_dict() == dict.fromkeys(
+        means.index[means["scaling"] != "ntk"], 0.5
+    )
+    shown = next(iter(retrieval_table.readable(table).values())).set_index("scaling")
+    assert shown.loc["ntk"].tolist() == ["missing", "missing", "", ""]
+    assert any("another method has this task" in said for said in retrieval_table.words(table))
+
+
+def test_a_length_that_lacks_a_task_has_no_mean() -> None:
+    """At 2048 no method was asked for values: a mean of keys alone is no mean of both tasks."""
+    cells = [asked("passkey", "none", 1024, [1.0] * 10), asked("passkey", "none", 2048, [1.0] * 10)]
+    table = made(*cells, asked("key_value", "none", 1024, [0.0] * 10))
+    means = table[table["part"] == "mean"]
+    assert means["length"].tolist() == [1024]
+    assert means["average"].tolist() == [0.5]
+    assert scores(table)["none", 2048, "passkey"] == 1.0
+    assert "not every task was asked (2048 tokens) has no mean" in retrieval_table.words(table)[0]
+
+
+def test_equal_names_in_two_tasks_are_two_parts() -> None:
+    """The same part with and without a chat template is not one of twice the trials."""
+    tasks = ("ruler", 1.0), ("ruler:chat=true", 0.0)
+    table = made(*(asked(task, "none", 1024, [hit] * 5, part="vt") for task, hit in tasks))
+    assert table["part"].tolist() == ["mean", "vt of ruler", "vt of ruler:chat=true"]
+    assert table["score"].tolist() == [0.5, 1.0, 0.0]
+
+
+def test_a_lost_trial_is_of_the_part_of_its_question_or_of_any() -> None:
+    """Another method's row names the part; without one no part of the cell has a score."""
+    cut = [*asked("ruler", "none", 1024, [1.0, 1.0, None], part="vt"),
+           *asked("ruler", "none", 1024, [1.0] * 3, part="cwe")]  # fmt: skip
+    table = made(cut)
+    assert table["part"].tolist() == ["mean", "vt", "cwe"]
+    assert scores(table) == {}
+    assert set(table["status"]) == {"not_measured"}
+    whole = [asked("ruler", "yarn", 1024, [1.0] * 3, part=part) for part in ("vt", "cwe")]
+    known = scores(made(cut, *whole))
+    assert [part for name, _, part in known if name == "none"] == ["cwe"]
+    assert known["yarn", 1024, "mean"] == 1.0
+
+
+def test_trials_are_counted_from_few_to_many() -> None:
+    """Five of one task and ten of another are "5 to 10", and what was lost is no count."""
+    few, many = asked("passkey", "none", 1024, [1.0] * 5), asked("niah", "none", 1024, [1.0] * 10)
+    gone = asked("niah", "yarn", 1024, [None] * 10)
+    assert "5 to 10 trials each" in retrieval_table.words(made(few, many, gone))[0]

@@ -15,8 +15,9 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     """Return a row per model, scaling, length and part, and of the mean of all parts.
 
     ``average`` is the mean over all lengths, ``effective_length`` the longest length that with all
-    shorter ones reaches ``threshold``; both are empty where a length has no score. Scores are
-    shares, 0 to 1. Raises ValueError where no task of retrieval was measured.
+    shorter ones reaches ``threshold``; both are empty where a length has no score, or is missing:
+    another method of the model has it. A length that lacks a part with every method has no mean.
+    Scores are shares, 0 to 1. Raises ValueError where no task of retrieval was measured.
     """
     table = parts(frame)
     rows = []
@@ -51,17 +52,35 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def words(table: pd.DataFrame) -> list[str]:
-    """Say what the mean is of, and by which rule a length is effective."""
-    known = _parts(table)
-    counts = sorted({int(n) for n in table.loc[table["part"] != MEAN, "n"]})
-    trials = f"{' to '.join(str(n) for n in {counts[0], counts[-1]})} trials each at a length"
-    tasks = f"{len(known)} tasks the same ({', '.join(known)})" if len(known) > 1 else known[0]
+    """Say what the mean is of, what lacks in it, and by which rule a length is effective."""
+    each = {str(model): _counted(rows) for model, rows in table.groupby("model", sort=False)}
+    alike = len(set(each.values())) == 1
+    told = list(each.values())[:1] if alike else [f"{name}: {text}" for name, text in each.items()]
+    if (table["status"] == "missing").any():
+        told.append(
+            "Missing: another method has this task at this length, this one has not, and so no "
+            "average."
+        )
     return [
-        f"The mean counts {tasks}, {trials}." if len(known) > 1 else f"{tasks}, {trials}.",
+        *told,
         f"Effective length: the longest that, with all shorter ones measured, reaches "
         f"{table['threshold'].iloc[0]:.1%}; RULER's 85.6 % is the score of Llama 2 7B at 4k in its "
         "thirteen tasks.",
     ]
+
+
+def _counted(rows: pd.DataFrame) -> str:
+    """Say of one model what its mean is of, on how many trials, and which lengths have none."""
+    known = _parts(rows)
+    scored = rows[(rows["part"] != MEAN) & rows["score"].notna()]
+    counts = sorted(scored["n"].agg(["min", "max"]).dropna().astype(int).unique())
+    trials = f"{' to '.join(map(str, counts))} trials each at a length" if counts else "none whole"
+    if len(known) == 1:
+        return f"{known[0]}, {trials}."
+    without = sorted(set(rows["length"]) - set(rows.loc[rows["part"] == MEAN, "length"]))
+    least = f" A length at which not every task was asked ({', '.join(map(str, without))} tokens) "
+    left = f"{least}has no mean and is in no average." if without else ""
+    return f"The mean counts {len(known)} tasks the same ({', '.join(known)}), {trials}.{left}"
 
 
 def _parts(table: pd.DataFrame) -> list[str]:

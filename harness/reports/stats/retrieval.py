@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from typing import Any
 
 import pandas as pd
@@ -13,34 +14,62 @@ from tasks._intervals import proportion
 MEAN = "mean"
 NEEDED = (
     "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
-    "part",
+    "part", "question",
 )  # fmt: skip
+MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
 NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
 
 
 def parts(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, scaling, length and part, and one for the mean of all parts.
 
-    A part is a task, or what a task names so, with the Wilson interval of its trials. The mean
-    counts every part the same, and is empty where one has no score; its interval is made of those
-    of the parts (MOVER, Zou and Donner 2008). Raises ValueError where nothing was retrieved.
+    A part is a task, or what a task names so, with the Wilson interval of its trials; one that
+    only other methods have at that length is missing. The mean counts every part the same, and is
+    empty where one has no score; a length at which a part was asked of no method has none, for it
+    would be of other parts than elsewhere. Its interval is made of those of the parts (MOVER, Zou
+    and Donner 2008). Raises ValueError where nothing was retrieved.
     """
-    known = frame[[name for name in NEEDED if name in frame]]
-    known = known[known["metric"].isin(SHARES)]
+    known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
     if known.empty:
         raise ValueError(NONE)
-    named = known["part"].fillna(known["task"]) if "part" in known else known["task"]
     rows: list[dict[str, Any]] = []
-    cell = ["model", "scaling", "length", "trained_length"]
-    for place, samples in known.assign(part=named).groupby(cell, sort=False):
-        head = dict(zip(cell, place, strict=True))
-        here = [
-            {**head, "part": part, **_score(trials)}
-            for part, trials in samples.groupby("part", sort=False)
-        ]
-        rows += [{**head, "part": MEAN, **mean(here)}, *here]
+    for (model, window), samples in _named(known).groupby(["model", "trained_length"], sort=False):
+        trials = samples.groupby(["scaling", "length", "part"], sort=False)
+        scores = {key: _score(of) for key, of in trials}
+        asked = samples.groupby("length")["part"].unique()
+        for scaling, (length, named) in product(samples["scaling"].unique(), asked.items()):
+            head = {"model": model, "scaling": scaling, "length": length, "trained_length": window}
+            here = [
+                {**head, "part": part, **scores.get((scaling, length, part), MISSING)}
+                for part in named
+            ]
+            whole = len(named) == samples["part"].nunique()
+            rows += [*([{**head, "part": MEAN, **mean(here)}] if whole else []), *here]
     table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
     return table.assign(relative_length=table["length"] / table["trained_length"])
+
+
+def _named(known: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials with the part that each is of, named with its task where several have any.
+
+    A lost trial names no part: it is of that of its question, which another method answered, or
+    counts in every part of its task, for it may be of any.
+    """
+    tasks, part = known["task"], known["part"].astype(object)
+    part = part.fillna(tasks.where(known["status"] == "ok"))
+    own = part.notna() & (part != tasks)
+    if tasks[own].nunique() > 1:
+        part = part.mask(own, part + " of " + tasks)
+    told = known.assign(part=part).dropna(subset="part")
+    of = {task: list(parts.unique()) for task, parts in told.groupby("task")["part"]}
+    by_question = told.groupby(["task", "question"])["part"].first().to_dict()
+    named = [
+        [name] if pd.notna(name)
+        else [by_question[key]] if key in by_question
+        else of.get(key[0], [key[0]])
+        for name, key in zip(part, zip(tasks, known["question"], strict=True), strict=True)
+    ]  # fmt: skip
+    return known.assign(part=pd.Series(named, index=known.index)).explode("part")
 
 
 def _score(trials: pd.DataFrame) -> dict[str, Any]:
