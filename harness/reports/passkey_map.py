@@ -13,7 +13,7 @@ from harness.reports.drawing.heat_map import Map, draw, grid
 from harness.reports.drawing.methods import methods
 from harness.reports.drawing.style import SIZE, columns_for, foot, readable_part, sheet, tidy
 from harness.reports.stats.cells import CELL
-from harness.reports.stats.measure import SHARES
+from harness.reports.stats.retrieval import hidden
 
 NONE = (
     "no samples with a depth: the frame has no retrieval of what is hidden at one; "
@@ -60,9 +60,7 @@ def make(frame: pd.DataFrame) -> Figure:
 
 def _hidden(frame: pd.DataFrame) -> pd.DataFrame:
     """Return all rows of the tasks that hide something at a depth, unmeasured cells included."""
-    depth = frame["depth"] if "depth" in frame else pd.Series(math.nan, index=frame.index)
-    found = depth.notna() & frame["value"].notna() & frame["metric"].isin(SHARES)
-    tasks = frame["task"][found].unique()
+    tasks = hidden(frame)["task"].unique()
     if not len(tasks):
         raise ValueError(NONE)
     return frame.loc[frame["task"].isin(tasks), [*CELL, "trained_length", "depth", "value"]]

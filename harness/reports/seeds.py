@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.cells import CELL
 from harness.reports.stats.measure import measure
 from harness.reports.stats.over_seeds import averaged
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
 
-CELLS = ["model", "task", "scaling", "length"]
 TOGETHER = True  # models are compared: one table has them all
 NONE = (
     "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
@@ -40,8 +40,8 @@ def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> pd.DataFrame:
         for key, rows in named.groupby(["model", "task"], sort=False)
     }
     rows = [
-        dict(zip(CELLS, key, strict=True)) | averaged(cell, how[key[:2]], counts[str(key[0])])
-        for key, cell in named.groupby(CELLS, sort=False)
+        dict(zip(CELL, key, strict=True)) | averaged(cell, how[key[:2]], counts[str(key[0])])
+        for key, cell in named.groupby(CELL, sort=False)
     ]
     table = pd.DataFrame(rows)
     return table.assign(relative_length=table["length"] / table["trained_length"])

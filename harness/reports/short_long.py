@@ -11,14 +11,13 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from harness.reports.drawing.methods import methods
-from harness.reports.drawing.panel import plain_log
+from harness.reports.drawing.panel import LOG_FROM, plain_log
 from harness.reports.drawing.style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
 from harness.reports.stats.cells import cells
 from harness.reports.stats.measure import LOWER, SHARES
 
 ENDS = ("score", "low", "high", "length", "relative_length")
 ROW = 0.19  # inches
-LOG_FROM = 3
 NOTE = (
     "Thick bars: 95 % intervals at the longest length. A method whose factor follows the length is "
     "the model itself inside its window. Best at the longest length on top, by the first panel."

@@ -9,11 +9,10 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from harness.reports.stats.measure import SHARES
+from harness.reports.stats.cells import CELL
 from harness.reports.stats.positions import positions as mean_losses
+from harness.reports.stats.retrieval import hidden
 from harness.reports.writing.tables import csv
-
-CELL = ["model", "task", "scaling", "length"]
 
 
 @dataclass(frozen=True)
@@ -53,12 +52,10 @@ def positions(frame: pd.DataFrame) -> dict[str, Source]:
 
 def depths(frame: pd.DataFrame) -> dict[str, Source]:
     """Return the share found at every length and depth, of tasks that hide something at one."""
-    if "depth" not in frame:
+    trials = hidden(frame)
+    if trials.empty:
         return {}
-    hidden = frame[frame["depth"].notna() & frame["metric"].isin(SHARES) & frame["value"].notna()]
-    if hidden.empty:
-        return {}
-    found = hidden.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
+    found = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
     table = found.agg(found="mean", n="size").reset_index()
     about = "Share found at every length and depth (0 is the start of the text), of n trials."
     return {"depths": Source(_short(table), about)}

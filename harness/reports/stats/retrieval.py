@@ -49,6 +49,12 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
 
+def hidden(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials that were measured of what is hidden at a depth; of other tasks none."""
+    depth = frame["depth"] if "depth" in frame else pd.Series(math.nan, index=frame.index)
+    return frame[depth.notna() & frame["value"].notna() & frame["metric"].isin(SHARES)]
+
+
 def _named(known: pd.DataFrame) -> pd.DataFrame:
     """Return the trials with the part that each is of, named with its task where several have any.
 
