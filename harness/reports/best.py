@@ -53,7 +53,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
             {
                 "length": f"{row['length']} ({sentences.times(row)})".removesuffix(" ()"),
                 "best": _marked(row, row["best"]),
-                "the same measurement": row["same"],
+                "the same measurement": ", ".join(row["same"] or []),
                 "score [95 %]": sentences.score(row),
                 "runner-up": _marked(row, row["runner_up"]),
                 "its score [95 %]": ""
@@ -77,7 +77,7 @@ def _tied(row: Mapping[str, Any]) -> str:
     if row["tied"] is None:
         return ""
     counts = {"?": " (?)", "negligible": " (none)"}
-    pairs = zip(row["tied"].split(", "), row["needed"].split(", "), strict=True)
+    pairs = zip(row["tied"], row["needed"], strict=True)
     return ", ".join(f"{_marked(row, name)}{counts.get(n, f' ({n})')}" for name, n in pairs)
 
 

@@ -23,8 +23,9 @@ from harness.reports.drawing.paper import Paper
 from harness.reports.drawing.style import drawing, wrapped
 from harness.reports.stats.cells import cells
 from harness.reports.stats.once import shared
+from harness.reports.writing.escape import without_backticks
 from harness.reports.writing.latex import latex
-from harness.reports.writing.tables import Part, Told, csv, page, parted, wide
+from harness.reports.writing.tables import Part, Told, csv, joined, page, parted, wide
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -107,9 +108,8 @@ def _save(
 
 def _sentences(report: Plugin, table: pd.DataFrame, *parts: str) -> list[str]:
     """Return a table's ``words`` or ``legend``; a backtick in a name would end its `name`."""
-    plain = table.map(lambda value: value.replace("`", "'") if isinstance(value, str) else value)
     makers = [getattr(report.module, part) for part in parts if hasattr(report.module, part)]
-    return [sentence for made in makers for sentence in made(plain)]
+    return [told for made in makers for told in made(table.map(without_backticks))]
 
 
 def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
@@ -138,7 +138,7 @@ def _made(report: Plugin, frame: pd.DataFrame, paper: Paper | None) -> pd.DataFr
 
 def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:
     """Write a table whole for programs, and in its readable form, with sentences, for people."""
-    whole = _whole(table)
+    whole = joined(_whole(table))
     plain, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
     save_csv(whole, plain)
     with replacing(parquet) as new:

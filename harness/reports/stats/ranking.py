@@ -22,7 +22,8 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
 
     ``tied`` are the methods that the samples do not distinguish from the best, by probabilities
     corrected for all pairs at a length together (Holm), and so for the choice of the best.
-    ``difference`` is the best less the runner-up, relative for perplexity. Models of other windows
+    ``difference`` is the best less the runner-up, relative for perplexity. Several names are a
+    list, as a name may be any text. Models of other windows
     that were ranked together have neither trained nor relative length.
     """
     rows = []
@@ -49,23 +50,22 @@ def _row(facts: pd.Series[Any], of: Family, how: Measure) -> Row:
     return {
         **{name: facts.get(name) for name in COPIED},
         "measure": how.name, "better": "lower" if how.lower else "higher", "units": how.units,
-        "best": best, "same": ", ".join(of.groups[best]) or None,
+        "best": best, "same": of.groups[best] or None,
         "score": first.score, "low": first.low, "high": first.high, "n": of.n, "asked": of.asked,
         "status": of.status(best), "runner_up": runner,
         **{f"runner_up_{name}": getattr(second, name, None) for name in ("score", "low", "high")},
         "relative": how.relative,
         **_gap(of, best, runner),
-        "tied": ", ".join(name for one in level for name in (one, *of.groups[one])) or None,
-        "needed": ", ".join(
+        "tied": [name for one in level for name in (one, *of.groups[one])] or None,
+        "needed": [
             text for one in level for text in [_needed(of, best, one)] * (1 + len(of.groups[one]))
-        ) or None,
-        "lacking": ", ".join(f"{name} {of.own[name]}" for name in of.of if of.own[name] < of.asked)
-        or None,
-        "apart": ", ".join(f"{name} {of.own[name]}" for name in of.apart) or None,
-        "failed": ", ".join(
+        ] or None,
+        "lacking": [f"{name} {of.own[name]}" for name in of.of if of.own[name] < of.asked] or None,
+        "apart": [f"{name} {of.own[name]}" for name in of.apart] or None,
+        "failed": [
             f"{name} {len(units) if name in of.own else of.asked}"
             for name, units in of.lost.items() if units
-        ) or None,
+        ] or None,
     }  # fmt: skip
 
 
@@ -93,8 +93,5 @@ def _needed(of: Family, best: str, other: str) -> str:
 
 def choice(facts: list[Row]) -> list[str]:
     """Return the methods that are best, or not distinguished from it, in each of these rows."""
-    allowed = [
-        [row["best"], *(row["same"] or "").split(", "), *(row["tied"] or "").split(", ")]
-        for row in facts
-    ]
-    return [name for name in allowed[0] if name and all(name in names for names in allowed)]
+    allowed = [[row["best"], *(row["same"] or []), *(row["tied"] or [])] for row in facts]
+    return [name for name in allowed[0] if all(name in names for names in allowed)]

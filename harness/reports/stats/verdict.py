@@ -20,11 +20,7 @@ def _found(row: Mapping[str, Any], measured: str) -> str:
     if row["metric"] in SHARES and row["score"] == 0:
         return f"no method has a {measured} above 0 ({row['n']} {row['units']})"
     extreme = "lowest" if row["better"] == "lower" else "highest"
-    same = (
-        f" ({sentences.listed(row['same'].split(', '))}: the same measurement)"
-        if row["same"]
-        else ""
-    )
+    same = f" ({sentences.listed(row['same'])}: the same measurement)" if row["same"] else ""
     first = f"`{row['best']}`{same}{_failed(row)} has the {extreme} {measured}"
     first += f", {sentences.score(row)}"
     if row["runner_up"] is None:
@@ -42,7 +38,7 @@ def _found(row: Mapping[str, Any], measured: str) -> str:
 
 def _level(row: Mapping[str, Any], first: str) -> str:
     """Say what the best is not distinguished from, and how many units would do so."""
-    tied = row["tied"].split(", ")
+    tied = row["tied"]
     if row["score"] == row["runner_up_score"]:
         first = first.replace(" has the ", " has, as others, the ", 1)
     told = f"{first}, but {row['n']} {row['units']} "
@@ -50,7 +46,7 @@ def _level(row: Mapping[str, Any], first: str) -> str:
         told += f"are too few to distinguish it (at least {ENOUGH}) "
     else:
         told += "do not distinguish it "
-    needed = dict(zip(tied, row["needed"].split(", "), strict=True))
+    needed = dict(zip(tied, row["needed"], strict=True))
     told += f"from {sentences.listed(tied)}"
     counts = {name: int(n) for name, n in needed.items() if n.isdigit()}
     small = [name for name, n in needed.items() if n == "negligible"]
@@ -86,7 +82,7 @@ def _units(row: Mapping[str, Any]) -> str:
         told = f", on the {row['n']} of {row['asked']} {row['units']} that all have"
     for name, text in (("lacking", "lacks some"), ("apart", "left out")):
         if row[name] is not None and (name == "apart" or row["n"] < row["asked"]):
-            pairs = [pair.rpartition(" ") for pair in row[name].split(", ")]
+            pairs = [pair.rpartition(" ") for pair in row[name]]
             listed = ", ".join(f"`{one}` has {n} of {row['asked']}" for one, _, n in pairs)
             told += f" ({text}: {listed})" if name == "lacking" else f"; {text}: {listed}"
     return told + _others(row)
@@ -94,7 +90,7 @@ def _units(row: Mapping[str, Any]) -> str:
 
 def failed(row: Mapping[str, Any]) -> dict[str, str]:
     """Return on how many units methods failed: "3 of 23"; these are left out of the scores."""
-    pairs = [pair.rpartition(" ") for pair in (row["failed"] or "").split(", ") if pair]
+    pairs = [pair.rpartition(" ") for pair in row["failed"] or []]
     return {name: f"{n} of {row['asked']}" for name, _, n in pairs}
 
 

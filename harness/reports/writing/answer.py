@@ -43,12 +43,11 @@ def _head(row: pd.Series[Any]) -> dict[str, str]:
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:
     """Return what one task says at one length."""
-    same = row["same"].split(", ") if row["same"] else []
     return {
-        "best": _names([row["best"], *same]),
+        "best": _names([row["best"], *(row["same"] or [])]),
         "score": sentences.score(row),
         "n": f"{row['n']} {row['units']}",
-        "tied": len(row["tied"].split(", ")) if row["tied"] else 0,
+        "tied": len(row["tied"] or []),
         "told": _lead(row),
     }
 
@@ -60,7 +59,7 @@ def _lead(row: dict[str, Any]) -> str:
     if row["difference"] is None:
         return f"before {row['runner_up']}; the two cannot be compared sample by sample"
     if row["tied"] is not None:
-        return f"not distinguished from {_names(row['tied'].split(', '))}"
+        return f"not distinguished from {_names(row['tied'])}"
     side = "below" if row["difference"] < 0 else "above"
     chance = sentences.chance(row["p"])
     return f"{sentences.gap(row)} {side} {row['runner_up']}, {chance}"

@@ -71,8 +71,19 @@ def page(parts: Sequence[Part]) -> str:
     return "\n".join(texts)
 
 
+def joined(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table whose lists of texts are one text each."""
+    of = {str(name): column.map(_text) for name, column in table.items() if column.dtype == object}
+    return table.assign(**of)
+
+
+def _text(cell: object) -> object:
+    return ", ".join(cell) if isinstance(cell, list) else cell
+
+
 def csv(table: pd.DataFrame) -> str:
     """Return a table for programs and spreadsheets; no name becomes a formula."""
+    table = joined(table)
     texts = [name for name in table if not is_numeric_dtype(table[name])]
     plain = table.assign(**{str(name): table[name].map(csv_text) for name in texts})
     return plain.to_csv(index=False, lineterminator="\n")
