@@ -236,6 +236,18 @@ def test_short_cost_tells_by_construction_from_by_measurement() -> None:
     assert not any("Add one" in sentence for sentence in short_cost.words(served))
 
 
+def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained() -> None:
+    """One has `none`, another only `native`, what it ships: both have a row."""
+    shipped = [{**row, "model": "shipped"} for row in documents("native", 256, 0)]
+    shipped += [{**row, "model": "shipped"} for row in documents("far", 256, 0.05, noise=0.03)]
+    table = short_cost.make(
+        frame(documents("none", 256, 0), documents("far", 256, 0.1, noise=0.03), shipped)
+    )
+    assert table[["model", "scaling", "baseline"]].to_numpy().tolist() == [
+        ["m", "far", "none"], ["shipped", "far", "native"],
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_summary_is_one_row_a_method_and_warns_of_flat_perplexity() -> None:
     """Who holds perplexity to 1024 and keys to 256 only is named in words."""

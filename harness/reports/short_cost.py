@@ -24,16 +24,23 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     """
     inside = frame[frame["length"] <= frame["trained_length"]]
     apart, inside = (inside[(inside["metric"] == KL) == is_kl] for is_kl in (True, False))
-    own = next((name for name in OWN if name in set(inside["scaling"])), None)
-    if own is None or inside["scaling"].nunique() < 2:
+    models = dict(list(inside.groupby("model", sort=False)))
+    own = {model: _own(rows) for model, rows in models.items()}
+    if not any(own.values()) or inside["scaling"].nunique() < 2:
         message = "no cost inside the window to show: add a length of 1x and the scaling none"
         raise ValueError(message)
-    table = against(inside, own)
+    made = [against(rows, name) for model, rows in models.items() if (name := own[model])]
+    table = pd.concat(made, ignore_index=True)
     if table.empty:
-        message = f"{own} has no score inside the window to compare with"
+        message = f"{' or '.join(OWN)} has no score inside the window to compare with"
         raise ValueError(message)
     # One set of frequencies at every length is what can be served; others follow the length.
     return with_divergence(table.assign(fixed=table["scaling"].isin(fixed_factors(frame))), apart)
+
+
+def _own(samples: pd.DataFrame) -> str | None:
+    """Return under which name a model was measured as it was trained, None where it was not."""
+    return next((name for name in OWN if name in set(samples["scaling"])), None)
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
