@@ -54,9 +54,16 @@ def test_longer_tokens_change_perplexity_and_not_bits() -> None:
         assert one[column] == pytest.approx(other[column])
 
 
+def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row() -> None:
+    """Its perplexity is of all tokens: the bytes of half of them say nothing of it."""
+    mixed = frame(bytes_b=math.nan).assign(scaling="yarn")
+    table = bits_per_byte.make(pd.concat([frame(), mixed]))
+    assert table["scaling"].tolist() == ["none"]
+
+
 def test_samples_without_bytes_are_said_to_have_none() -> None:
     """Runs of before, and tasks without text, have no such table and say why."""
-    with pytest.raises(ValueError, match="no sample has the bytes of its text"):
+    with pytest.raises(ValueError, match="no cell has the bytes of all its text"):
         bits_per_byte.make(sweep())
     keys = sweep()[lambda rows: rows["metric"] != "perplexity"]
     with pytest.raises(ValueError, match="no perplexity was measured"):

@@ -20,16 +20,17 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     Bits per byte are the loss of all targets over the bytes of their text in UTF-8, in units of
     ln 2; the interval is that of the perplexity in these units. Compare models on the same
     documents and protocol, and mind that as many tokens are more text where tokens are longer.
-    Raises ValueError for a frame without bytes.
+    A cell of which a sample lacks its bytes has no row. Raises ValueError where no cell has one.
     """
     asked = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
     if asked.empty:
         message = "no perplexity was measured"
         raise ValueError(message)
-    if "bytes" not in asked or asked["bytes"].isna().all():
-        message = "no sample has the bytes of its text; measure perplexity again to have them"
+    whole = asked.get("bytes", asked["score"] * float("nan")).notna()
+    known = asked[whole.groupby([asked[name] for name in CELL]).transform("all")]
+    if known.empty:
+        message = "no cell has the bytes of all its text; measure perplexity again to have them"
         raise ValueError(message)
-    known = asked.dropna(subset="bytes")
     sums = known.groupby(CELL, sort=False)[["weight", "bytes"]].sum().reset_index()
     table = cells(frame).merge(sums, on=CELL)
     per_byte = table["weight"] / table["bytes"] / math.log(2)
