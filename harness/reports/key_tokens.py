@@ -10,6 +10,11 @@ from harness.reports.writing.tables import across, text
 
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
 
+OWN = (
+    " Losses of `{evaluator}` choose them, which favours its own score at {long} tokens beside that "
+    "of another method, and spoils it at {short}."
+)
+
 
 def make(
     frame: pd.DataFrame,
@@ -59,4 +64,6 @@ def words(table: pd.DataFrame) -> list[str]:
             f"{first['short']} tokens to {first['long']}, to less than {most:g}. They stand in "
             f"{first['n']} documents."
         )
+        if first["evaluator"] in set(rows["scaling"]):
+            told[-1] += OWN.format(**first)
     return told
