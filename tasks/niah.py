@@ -52,7 +52,8 @@ def ask(
 
     Keys and values depend on seed, depth and trial alone. One value stands at its depth; of
     several asked for, and of other keys, the depths are drawn. Raises ValueError for a preset with
-    options beside it, and where a prompt cannot fit, naming the least length.
+    options beside it that are not their defaults, which it replaces, and where a prompt cannot
+    fit, naming the least length.
     """
     check_trials(trials, depths)
     new = new_tokens(form, new)

@@ -91,7 +91,10 @@ def losses(scaling: str, length: int, rise: float) -> list[Row]:
 def test_the_mean_of_the_documents_is_drawn_at_its_position() -> None:
     """A line a scaling: 2.15 inside the window and the rise past it, at the middle of each run."""
     frame = pd.DataFrame([*losses("none", 128, 3.0), *losses("yarn", 128, 0.5)])
-    [axes] = loss_by_position.make(frame).axes
+    figure = loss_by_position.make(frame)
+    [axes] = figure.axes
+    notes = " ".join(" ".join(text.get_text().split()) for text in figure.texts)
+    assert "a point is the mean of the positions around it" in notes
     lines = {line.get_label(): line for line in axes.get_lines()}
     for name, rise in (("none", 3.0), ("yarn", 0.5)):
         x, y = (np.asarray(values, dtype=float) for values in lines[name].get_data())

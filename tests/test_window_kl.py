@@ -16,6 +16,7 @@ import ropewalk as rw
 from harness.engine import Sizes
 from harness.errors import UserError
 from harness.reports import short_cost
+from harness.reports.stats.measure import measure
 from harness.rope.patch import comparing
 from harness.runs.frame import make_frame
 from scaling._served import Served
@@ -127,6 +128,7 @@ def test_a_run_measures_it_inside_the_window(
     assert "nothing to measure" in again.err
     table = short_cost.make(frame)
     assert not table["task"].str.startswith("window_kl").any()
+    assert measure(rows).units == "documents"
     row = table[(table["scaling"] == "yarn:factor=4") & (table["length"] == 64)].iloc[0]
     assert row["window_kl"] == scores["yarn:factor=4", 64]
     assert 0 <= row["window_kl_low"] < row["window_kl"] < row["window_kl_high"]

@@ -59,9 +59,7 @@ def make(frame: pd.DataFrame) -> Figure:
     banded = len(look) <= MOST_BANDS and bool(table["low"].notna().any())
     bands = " Bands: 95 % intervals over documents." if banded else ""
     kind = ", ".join(f"{row.model}, {row.task}" for row in _kinds(table))
-    note = (
-        f"{kind}; {counts} documents; a point is the mean of the positions up to the next.{bands}"
-    )
+    note = f"{kind}; {counts} documents; a point is the mean of the positions around it.{bands}"
     known.finish(figure, panels, note + left_out)
     return figure
 

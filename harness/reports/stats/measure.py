@@ -61,13 +61,14 @@ def measure(samples: pd.DataFrame) -> Measure:
     protocol = str(told.iloc[0]) if len(told) else ""
     named = metric if metric == family else f"{family} {metric}"
     made = _made(samples)
+    texts = bool(protocol) or metric == "window_kl"
     return Measure(
         name=f"{protocol} {named}".strip(),
         metric=metric,
         made=made,
         lower=metric in LOWER or made == "exp",
         across=protocol in ("", *COMPARABLE),
-        units="trials" if made in ("share", "parts") else "documents" if protocol else "samples",
+        units="trials" if made in ("share", "parts") else "documents" if texts else "samples",
     )
 
 
