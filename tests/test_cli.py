@@ -511,6 +511,11 @@ class TestRefused:
         )
         assert done.err.endswith("; choose another --out.\n")
         assert (Path("run") / RUN).read_bytes() == (whole / RUN).read_bytes()
+        record = json.loads((Path("run") / RUN).read_text())
+        record["model"]["quantized"] = "Q4_0"
+        (Path("run") / RUN).write_text(json.dumps(record))
+        done = ropewalk(*sweep(Path(record["asked"]["model"]), docs, Path("run")))
+        assert "llama (quantized: Q4_0, now None)" in done.err
 
     def test_a_folder_being_written_is_refused(self, refused: Callable[..., str]) -> None:
         """Two runs never write one folder at once."""

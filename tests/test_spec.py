@@ -209,3 +209,10 @@ def test_a_size_is_exact() -> None:
     """A limit of memory is a number of bytes of at most 18 digits and a unit."""
     assert Spec(max_memory="1.5KiB").memory == 1536
     assert "is not a size" in refused(None, {"max_memory": "9" * 5000 + "TB"})
+
+
+def test_a_next_line_opens_the_same_model() -> None:
+    """A revision and its own code are in what a command prints to be typed next."""
+    asked = Spec(model="org/name", revision="abc", trust_remote_code=True)
+    assert asked.opened == ["org/name", "--revision", "abc", "--trust-remote-code"]
+    assert Spec(model="org/name").opened == ["org/name"]

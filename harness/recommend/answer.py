@@ -108,7 +108,7 @@ def next_line(race: Race, standing: Standing) -> str:
         return ""
     found = race.cell(standing.leader, race.target).rotation
     to = "hf-code" if needs_code(found) else "transformers"
-    words = ["ropewalk", "export", plan.spec.model, "--scaling", method.given]
+    words = ["ropewalk", "export", *plan.spec.opened, "--scaling", method.given]
     return shlex.join([*words, "--length", str(race.target), "--to", to])
 
 

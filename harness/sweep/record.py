@@ -40,10 +40,10 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
     model = _model(plan)
     if before and before["model"] != model:
         old, new = before["model"], model
-        unlike = next(key for key in new if old.get(key) != new[key])
+        unlike = next(key for key in {**old, **new} if old.get(key) != new.get(key))
         message = (
             f"the run folder holds a run of model {old['name']} ({unlike}: {old.get(unlike)}, now "
-            f"{new[unlike]}); choose another --out."
+            f"{new.get(unlike)}); choose another --out."
         )
         raise UserError(message)
     return {

@@ -202,6 +202,12 @@ class Spec(BaseModel):
         """The bytes that weights and work may take; None for no limit."""
         return size(self.max_memory) if self.max_memory else None
 
+    @property
+    def opened(self) -> list[str]:
+        """Return the words of a command line that open the same model."""
+        revision = ["--revision", self.revision] if self.revision else []
+        return [self.model, *revision, *["--trust-remote-code"] * self.trust_remote_code]
+
     def lengths(self, trained_length: int) -> tuple[int, ...]:
         """Return the lengths in tokens, ascending, each once; a part of a token is rounded.
 
