@@ -11,8 +11,8 @@ from harness.reports.writing.tables import across, text
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
 
 OWN = (
-    " Losses of `{evaluator}` choose them, which favours its own score at {long} tokens beside that "
-    "of another method, and spoils it at {short}."
+    " Losses of `{evaluator}` choose them, which favours its own score at {long} tokens beside "
+    "those of other methods, and spoils it at {short}."
 )
 
 
@@ -65,5 +65,5 @@ def words(table: pd.DataFrame) -> list[str]:
             f"{first['n']} documents."
         )
         if first["evaluator"] in set(rows["scaling"]):
-            told[-1] += OWN.format(**first)
+            told[-1] += OWN.format_map({str(name): value for name, value in first.items()})
     return told
