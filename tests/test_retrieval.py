@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -15,7 +16,15 @@ import pytest
 from harness.data.source import make_source
 from harness.engine import answers
 from harness.model.checkpoint import Checkpoint
-from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
+from tasks import (
+    _coded_words,
+    common_words,
+    frequent_words,
+    key_value,
+    niah,
+    ruler,
+    variable_tracking,
+)
 from tasks._needles import PRESETS, Hidden, Setting, context, framed
 from tasks._prompt import FILLER, around, continued, inserted
 from tasks._types import Answer, Question, Sample, Source
@@ -166,8 +175,26 @@ def test_the_text_of_common_and_frequent_words_is_rulers(source: Source) -> None
     assert source.decode([*frame.head[1:], *source.encode(body), *frame.tail]) == text
     counts = {word: body.split(" ").count(word) for word in body.split(" ")}
     ranked = sorted(counts.values(), reverse=True)
-    assert ranked == [n for n in frequent_words.counts(60, 8, 2.0) if n]
+    assert ranked == [n for n in _coded_words.counts(60, 8, 2.0) if n]
     assert [counts[word] for word in wanted] == ranked[1:4]
+
+
+@pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
+def test_the_words_asked_for_are_the_most_frequent_of_the_text(
+    source: Source, alpha: float
+) -> None:
+    """Each more often than any other, after the cut, from the least length that is named on."""
+    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 600") as refused:
+        list(frequent_words.ask(source, [600], alpha=alpha))
+    least = int(str(refused.value).partition("at least ")[2].split()[0])
+    for asked in frequent_words.ask(source, [least, least + 40, 2 * least], alpha=alpha, trials=9):
+        text = source.decode(asked.tokens).partition(frequent_words.BEFORE)[2]
+        often = Counter(text.partition("\nQuestion")[0].split())
+        wanted = str(asked.facts["answer"]).split(", ")
+        others = [n for word, n in often.items() if word not in (*wanted, "...")]
+        assert min(often[word] for word in wanted) > max(others)
+    with pytest.raises(ValueError, match="alpha=1.0 is not above 1"):
+        list(frequent_words.ask(source, [2000], alpha=1.0))
 
 
 def test_a_list_has_its_common_words_as_often_as_it_says(source: Source) -> None:
