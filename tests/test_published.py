@@ -11,7 +11,7 @@ from harness.cli.app import main
 from harness.errors import UserError
 from harness.plugins import load, names
 from harness.published import tables
-from harness.published.compare import beside, rows_of, words
+from harness.published.compare import beside, rows_of, tasks_of, unlike, words
 from harness.published.tables import read_table, read_tables
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
@@ -69,7 +69,7 @@ def test_an_unknown_table_is_answered_with_the_known() -> None:
 CELLS = pd.DataFrame(
     [("pi", 4096, 7.9, 7.0, 8.9), ("pi", 8192, 9.6, 9.0, 10.2), ("none", 8192, 150.0, 90.0, 200.0)],
     columns=["scaling", "length", "score", "low", "high"],
-).assign(n=10)
+).assign(n=10, task="perplexity:protocol=overlap")
 
 
 def test_a_run_is_set_beside_its_table_value_by_value() -> None:
@@ -87,6 +87,34 @@ def test_a_run_is_set_beside_its_table_value_by_value() -> None:
         "1 outside, 29 not measured; furthest off: pi (dynamic) at 8192 tokens, 9.6 for 9.19 "
         "(+4.5 %)."
     )
+
+
+def test_the_method_of_a_table_comes_before_its_own_name_for_it() -> None:
+    """The published Yarn-Llama is measured as `native`, whatever `yarn` gives beside it."""
+    rows = rows_of(read_table("yarn-table-1"), "Yarn-Llama-2-7b-8k", None, "any")
+    cells = pd.DataFrame({"scaling": ["yarn", "native"], "score": [9.9, 3.35]})
+    cells = cells.assign(task="perplexity:protocol=prefix", length=8192, low=None, high=None, n=10)
+    table = beside(rows, cells, 0.02).set_index("length")
+    assert (table.loc[8192, "measured"], table.loc[8192, "verdict"]) == (3.35, "within")
+
+
+def test_only_the_task_of_the_tables_stride_is_compared() -> None:
+    """Windows 2047 apart score other tokens than those 256 apart; two tasks are no one value."""
+    rows = rows_of(read_table("pi-pg19"), None, None, "any")
+    tasks = {
+        f"perplexity:protocol=press,stride={stride}": {
+            "metric": "perplexity", "options": {"protocol": "press", "stride": stride},
+        }
+        for stride in (2047, 256)
+    }  # fmt: skip
+    far, near = tasks
+    record = {"model": {"trained_length": 2048}, "tasks": tasks}
+    assert (tasks_of(rows, record), unlike(rows, record)) == ([near], [])
+    [reason] = unlike(rows, {**record, "tasks": {far: tasks[far]}})
+    assert f"protocol=press,stride=256, the run with {far}" in reason
+    both = pd.concat([CELLS.assign(task=task) for task in tasks])
+    with pytest.raises(UserError, match="several tasks .*stride=2047, perplexity"):
+        beside(rows, both, 0.02)
 
 
 def test_rows_of_a_tuned_model_are_taken_only_when_asked_for() -> None:
@@ -111,7 +139,7 @@ def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
         cells = pd.DataFrame(
             [(label, length, 7.0) for label in labels for length in spec.lengths(4096)],
             columns=["scaling", "length", "score"],
-        ).assign(low=None, high=None, n=10)
+        ).assign(low=None, high=None, n=10, task=spec.task[0])
         rows = rows_of(read_table(str(spec.published)), None, None, spec.model)
         asked = load("task", spec.task[0]).options
         assert set(rows["protocol"]) == {dict(asked)["protocol"]}
@@ -140,7 +168,7 @@ def test_what_is_not_comparable_is_refused_unless_told(
     assert (status, "has no model 'llama': choose by --model" in told) == (2, True)
     status, told = compare("dca", "--model", "Llama-2-7B")
     assert status == 2
-    assert "was measured with protocol=overlap, the run with tail" in told
+    assert "was measured with protocol=overlap,stride=256, the run with perplexity" in told
     assert "its model was trained at 4096 tokens, this at 64" in told
     with pytest.raises(SystemExit):
         main(["compare", str(run)])
@@ -160,7 +188,13 @@ def test_the_command_prints_and_writes_the_comparison(
         read_table("dca")
         .iloc[[0]]
         .assign(
-            scaling="pi", method="pi", protocol="tail", trained_length=64, length=128, value=score
+            scaling="pi",
+            method="pi",
+            protocol="tail",
+            stride=pd.NA,
+            trained_length=64,
+            length=128,
+            value=score,
         )
     )
     for factor, status in ((1.0, 0), (2.0, 1)):

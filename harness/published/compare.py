@@ -54,11 +54,10 @@ def unlike(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
     if first["metric"] not in metrics:
         found.append(f"it is of {first['metric']}, the run of {', '.join(sorted(metrics))}")
     elif not tasks_of(rows, record):
-        options = [task["options"].get("protocol") for task in record["tasks"].values()]
-        protocols = sorted({str(protocol) for protocol in options if protocol})
+        stride = "" if pd.isna(first["stride"]) else f",stride={first['stride']}"
         found.append(
-            f"it was measured with protocol={first['protocol']}, the run with "
-            f"{', '.join(protocols) or 'another task'}"
+            f"it was measured with protocol={first['protocol']}{stride}, the run with "
+            f"{', '.join(sorted(record['tasks']))}"
         )
     trained = record["model"]["trained_length"]
     if pd.notna(first["trained_length"]) and int(first["trained_length"]) != trained:
@@ -69,29 +68,33 @@ def unlike(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 
 
 def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
-    """Return the tasks of a run with the protocol of the table."""
+    """Return the tasks of a run with the protocol of the table, and its stride."""
     first = rows.iloc[0]
+    asked = {name: first[name] for name in ("protocol", "stride") if pd.notna(first[name])}
     return [
         label
         for label, task in record["tasks"].items()
         if task["metric"] == first["metric"]
-        and task["options"].get("protocol") == first["protocol"]
+        and all(task["options"].get(name) == value for name, value in asked.items())
     ]
 
 
 def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Return a row per published value with the measured one.
 
-    A value matches the cell whose scaling is the table's ``method`` or its own name for it, at
-    the same length; ``difference`` is relative. A published ">" agrees with any larger value.
+    A value matches the cell whose scaling is the table's ``method``, or else its own name for it,
+    at the same length; ``difference`` is relative. A published ">" agrees with any larger value.
+    Raises UserError where the cells are of several tasks, or none is the table's.
     """
+    if cells["task"].nunique() > 1:
+        tasks = ", ".join(cells["task"].unique())
+        message = f"the run has several tasks to compare ({tasks}); give a run of one of them."
+        raise UserError(message)
     made = []
     for value in rows.to_dict("records"):
-        known = cells[
-            cells["scaling"].isin([value["method"], value["scaling"]])
-            & (cells["length"] == value["length"])
-            & cells["score"].notna()
-        ]
+        there = cells[(cells["length"] == value["length"]) & cells["score"].notna()]
+        own = there["scaling"] == value["method"]
+        known = there[own if own.any() else there["scaling"] == value["scaling"]]
         score = float(known["score"].iloc[0]) if len(known) else None
         rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
         over = value["relation"] == ">"

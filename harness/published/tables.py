@@ -7,6 +7,7 @@ table           the short name of the table
 source          the paper, and the table in it
 model, data     as the paper names them; a checkpoint that it publishes by the hub's name
 protocol        how it was measured: overlap, press, prefix (``tasks/perplexity.py``), or ruler
+stride          tokens between two windows of overlap or press; empty for other protocols
 scaling         the method as the paper names it
 method          its name for ``--scaling``; empty where no method here has the same formula
 tuned           "no" for a method without training, else how the checkpoint was trained
@@ -32,9 +33,9 @@ FILE = Path(__file__).with_name("published.csv")
 
 def read_tables() -> pd.DataFrame:
     """Return all values of all tables; texts are empty where nothing is known."""
-    texts = ("trained_length", "method")
-    frame = pd.read_csv(FILE, dtype=dict.fromkeys(texts, str), keep_default_na=False)
-    return frame.assign(trained_length=pd.to_numeric(frame["trained_length"]).astype("Int64"))
+    counts = ("trained_length", "stride")
+    frame = pd.read_csv(FILE, dtype=dict.fromkeys((*counts, "method"), str), keep_default_na=False)
+    return frame.assign(**{name: pd.to_numeric(frame[name]).astype("Int64") for name in counts})
 
 
 def read_table(name: str) -> pd.DataFrame:
