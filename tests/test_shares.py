@@ -47,6 +47,7 @@ def test_means_over_seeds_are_shares_whichever_seed_is_first(order: Sequence[int
     assert 0 < row["low_seeds"] < row["high_seeds"] == 1
 
 
+@pytest.mark.slow
 def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure() -> None:
     """By Bonett and Price with parts of trials, worked by hand; equal trials leave a doubt too."""
     none, yarn = recall("none", [0, 0, 0, 0.5, 1]), recall("yarn", [1, 1, 0.5, 1, 1])
