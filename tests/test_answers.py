@@ -117,18 +117,19 @@ def test_methods_that_coincide_are_one_place() -> None:
 
 
 @pytest.mark.slow
-def test_two_documents_tell_no_difference() -> None:
+@pytest.mark.parametrize(("count", "words"), [(1, "1 document is"), (2, "2 documents are")])
+def test_two_documents_tell_no_difference(count: int, words: str) -> None:
     """Too few to say: no interval, no probability, and the sentence says so."""
-    few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(2, 20)])].copy()
+    few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(count, 20)])].copy()
     read = few["task"] == "perplexity"
     for _, cells in few[read].groupby(["scaling", "length"]):
         few.loc[cells.index, "score"] = math.exp(cells["value"].sum() / cells["weight"].sum())
-    few.loc[read, "n"] = 2
+    few.loc[read, "n"] = count
     table = best.make(few)
     [row] = rows(table, task="perplexity", length=1024).to_dict("records")
     assert pd.isna(row["p"])
     assert row["tied"] == ["near", "none"]
-    assert "2 documents are too few to distinguish it" in best.words(table)[-1]
+    assert f"{words} too few to distinguish it" in best.words(table)[-1]
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def _on(furthest: list[dict[str, Any]]) -> str:
     first = furthest[0]
     few = [f"`{row['scaling']}`{_lacking(row)}" for row in furthest if row["n"] < row["asked"]]
     lacking = f", but {', '.join(few)}" if few else ""
-    return f", on {first['asked']} {first['units']}{lacking}"
+    return f", on {sentences.counted(first['asked'], first['units'])}{lacking}"
 
 
 def _intervals(furthest: list[dict[str, Any]]) -> str:

@@ -18,7 +18,7 @@ def clause(row: Mapping[str, Any], measured: str) -> str:
 def _found(row: Mapping[str, Any], measured: str) -> str:
     """Say which method is best and from which it is distinguished."""
     if row["metric"] in SHARES and row["score"] == 0:
-        return f"no method has a {measured} above 0 ({row['n']} {row['units']})"
+        return f"no method has a {measured} above 0 ({_counted(row)})"
     extreme = "lowest" if row["better"] == "lower" else "highest"
     same = f" ({sentences.listed(row['same'])}: the same measurement)" if row["same"] else ""
     first = f"`{row['best']}`{same}{_failed(row)} has the {extreme} {measured}"
@@ -41,9 +41,9 @@ def _level(row: Mapping[str, Any], first: str) -> str:
     tied = row["tied"]
     if row["score"] == row["runner_up_score"]:
         first = first.replace(" has the ", " has, as others, the ", 1)
-    told = f"{first}, but {row['n']} {row['units']} "
+    told = f"{first}, but {_counted(row)} "
     if row["enough"] is False:
-        told += f"are too few to distinguish it (at least {ENOUGH}) "
+        told += f"{'is' if row['n'] == 1 else 'are'} too few to distinguish it (at least {ENOUGH}) "
     else:
         told += "do not distinguish it "
     needed = dict(zip(tied, row["needed"], strict=True))
@@ -92,6 +92,10 @@ def failed(row: Mapping[str, Any]) -> dict[str, str]:
     """Return on how many units methods failed: "3 of 23"; these are left out of the scores."""
     pairs = [pair.rpartition(" ") for pair in row["failed"] or []]
     return {name: f"{n} of {row['asked']}" for name, _, n in pairs}
+
+
+def _counted(row: Mapping[str, Any]) -> str:
+    return sentences.counted(row["n"], row["units"])
 
 
 def _failed(row: Mapping[str, Any]) -> str:

@@ -46,7 +46,7 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
     return {
         "best": _names([row["best"], *(row["same"] or [])]),
         "score": sentences.score(row),
-        "n": f"{row['n']} {row['units']}",
+        "n": sentences.counted(row["n"], row["units"]),
         "tied": len(row["tied"] or []),
         "told": _lead(row),
     }
