@@ -5,7 +5,9 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from harness.engine import Sizes, answers
+import torch
+
+from harness.engine import Sizes, answers, shareable
 from tasks._types import Answer, Question
 
 
@@ -27,3 +29,15 @@ def asked(longest: int = 600) -> list[Question]:
 
 def together(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, Answer | None]:
     return dict(answers(model, questions, sizes))
+
+
+def forwarded(model: Any, questions: list[Question]) -> int:
+    """Return the tokens that pass the trunk, the short check apart."""
+    counts: list[int] = []
+    with torch.inference_mode():
+        shareable(model)  # checked once a model, on short prompts
+    with model.model.embed_tokens.register_forward_hook(
+        lambda _, given, __: counts.append(given[0].numel())
+    ):
+        list(answers(model, questions))
+    return sum(counts)

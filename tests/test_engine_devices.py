@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch.nn.attention.bias import CausalBias
 
-from harness.engine import Sizes, packed_attention, sdpa, trunk
-from harness.rope import online_softmax
+from harness.engine import Sizes, sdpa, trunk
+from harness.rope import banded_attention, online_softmax
 from harness.rope.online_softmax import Merged, attend
+from harness.rope.positions import banded
 from harness.rope.tiles import Piece
 from tests.asking import asked, together
+from tests.banded import bands_of, likelihoods, model_of
 from tests.families import build, tiny
 
 
@@ -26,7 +28,7 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         asked_for.append(named.get("attn_mask"))
         return fused(*given, **named)
 
-    for module in (packed_attention, sdpa, trunk):
+    for module in (banded_attention, sdpa, trunk):
         monkeypatch.setattr(module, "blocked", lambda _: False)
     monkeypatch.setattr(sdpa, "scaled_dot_product_attention", noted)
     return asked_for
@@ -49,6 +51,19 @@ def test_without_blocks_answers_are_the_same_to_rounding(family: str, elsewhere:
             wanted = torch.nn.functional.cross_entropy(
                 logits, tokens[0, question.start :], reduction="none"
             )
+            assert answer is not None
+            assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
+
+
+@pytest.mark.usefixtures("elsewhere")
+@pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
+def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:
+    """In pieces instead of tiles, together in small packs and chunks of any rows: each alone."""
+    model, questions = model_of("qwen3"), [one for one in asked() if one.length <= 411]
+    with banded(model, bands_of("qwen3", method, 411)):
+        for index, answer in together(model, questions, Sizes(pack=200, chunk=96)).items():
+            tokens, question = torch.tensor([questions[index].tokens]), questions[index]
+            wanted = -likelihoods(model, tokens)[question.start - 1 :]
             assert answer is not None
             assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
 
@@ -77,10 +92,15 @@ def test_pieces_go_to_a_gpu_by_its_own_arguments(monkeypatch: pytest.MonkeyPatch
         Piece((5, 20), (0, 9), "all"),
     ]  # fmt: skip
     found = []
-    for name in ("_on_cpu", "_on_cuda"):
+    monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", operator)
+
+    def fused(parts: list[torch.Tensor], causal: bool, scale: float, _: None) -> Any:
+        query, key, value = (online_softmax.widened(part, 24) for part in parts)
+        return online_softmax._on_cuda(query, key, value, causal, scale)
+
+    for by in (online_softmax._piece, fused):
         with monkeypatch.context() as patched:
-            patched.setattr(online_softmax, "_on_cpu", getattr(online_softmax, name))
-            patched.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", operator)
+            patched.setattr(online_softmax, "_piece", by)
             merged = Merged.empty(q, 24)
             attend(merged, q, k, v, cut, 0.3, None)
         found.append(merged)

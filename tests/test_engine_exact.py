@@ -18,7 +18,7 @@ from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import causal, room, tile_mask
 from harness.model.opening import REFERENCE
 from tasks._types import Answer, Question
-from tests.asking import asked, together
+from tests.asking import asked, forwarded, together
 from tests.families import SUPPORTED, build, each, tiny
 from tests.tiny import tiny_config
 
@@ -176,18 +176,6 @@ def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads: tuple[int, int, 
         query.double(), *copies, attn_mask=seen
     )
     assert torch.allclose(whole.double(), plain, atol=1e-5)
-
-
-def forwarded(model: Any, questions: list[Question]) -> int:
-    """Return the tokens that pass the trunk, the short check apart."""
-    counts: list[int] = []
-    with torch.inference_mode():
-        shareable(model)  # checked once a model, on short prompts
-    with model.model.embed_tokens.register_forward_hook(
-        lambda _, given, __: counts.append(given[0].numel())
-    ):
-        list(answers(model, questions))
-    return sum(counts)
 
 
 def test_a_curve_costs_its_longest_length() -> None:

@@ -13,6 +13,10 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 
 from harness.engine import Sizes, answers, memory
 from harness.engine.prefix_tree import build_tree
+from harness.rope.positions import banded
+from scaling import dual_chunk
+from scaling._bands import Bands
+from scaling._types import Rope
 from tasks._types import Question
 
 
@@ -80,6 +84,25 @@ def test_the_estimate_is_what_is_measured(
     measured, beside = peaks(lambda: list(answers(model, many, sizes, str)))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
     assert beside < 0.05 * told
+
+
+@pytest.mark.slow
+def test_moved_positions_are_in_the_estimate() -> None:
+    """The tables of cos and sin of every band are counted."""
+    shaped, length = config(256, 2, 4096), 2048
+    model = AutoModelForCausalLM.from_config(shaped).eval()
+    (tokens,) = asked(length, 0)
+    bands = dual_chunk.bands(Rope(64, 10_000.0, 512), length)
+    assert isinstance(bands, Bands)
+    told = memory.shared(
+        memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), len(bands.bands)
+    )
+    with banded(model, bands):
+        list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
+    with banded(model, bands):
+        question = Question("q", length, tokens, 1)
+        measured, _ = peaks(lambda: list(answers(model, [question])))
+    assert measured == pytest.approx(0.75 * told, rel=0.15)
 
 
 def test_smaller_sizes_need_less() -> None:

@@ -6,8 +6,11 @@ import pytest
 import torch
 
 from harness.rope import online_softmax
-from harness.rope.online_softmax import Merged, attend
+from harness.rope.online_softmax import NOTHING, Merged, attend
+from harness.rope.row_tiles import Rows, attend_tiles
 from harness.rope.tiles import Piece, pieces
+from scaling._bands import by_distance
+from scaling._types import Frequencies
 
 ROWS, WIDTH = 50, 16
 
@@ -72,7 +75,7 @@ def test_a_row_without_a_pair_is_zero() -> None:
     attend(merged, q, k, v, [Piece((10, 20), (0, 5), "all")], 0.3, None)
     assert bool((merged.values[:, :, :10] == 0).all())
     assert bool(torch.isfinite(merged.values).all())
-    assert bool((merged.lse[:, :, 20:] == -torch.inf).all())
+    assert bool((merged.lse[:, :, 20:] == NOTHING).all())
 
 
 def test_bfloat16_is_merged_in_float32() -> None:
@@ -88,12 +91,14 @@ def test_bfloat16_is_merged_in_float32() -> None:
 
 def test_a_key_that_several_queries_share_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """A view over grouped heads reaches the kernel as a view: copies would grow with the group."""
-    seen, kernel = [], online_softmax._on_cpu
+    seen, name = [], "_scaled_dot_product_flash_attention_for_cpu"
+    kernel = getattr(torch.ops.aten, name)
     monkeypatch.setattr(
-        online_softmax, "_on_cpu", lambda *parts: (seen.append(parts), kernel(*parts))[1]
+        torch.ops.aten, name, lambda *parts, **how: (seen.append(parts), kernel(*parts, **how))[1]
     )
     q, k, v = tensors(torch.float32)
     shared = [part[:, :1].expand(-1, 3, -1, -1) for part in (k, v)]
-    square = Piece((0, ROWS), (0, ROWS), "lower")
-    attend(Merged.empty(q, WIDTH), q, *shared, [square], 0.3, None)
+    rows = Rows.of(0, 32)
+    near = by_distance(32, Frequencies(torch.ones(1)), 0)
+    attend_tiles(Merged.empty(q, WIDTH), q, *shared, list(rows.covered(near, None)), 0.3)
     assert [part.stride(1) for part in seen[0][1:3]] == [0, 0]

@@ -19,16 +19,17 @@ from harness.engine.decode import Text, together, write
 from harness.engine.forward import Forward, shareable
 from harness.engine.gather import Gather
 from harness.engine.generate import Decode, Draft, alone
-from harness.engine.packed_attention import NotShareableError
+from harness.engine.packed_attention import PLAIN, NotShareableError
 from harness.engine.prefix_tree import build_tree
+from harness.engine.sdpa import Kernel, blocked
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import layers_of, trunk_name
 from tasks._types import Answer, Question
 
 __all__ = [
-    "DEFAULT", "Answered", "Decode", "NotShareableError", "OutOfMemory", "Sizes", "alone",
-    "answers", "compared", "hidden_states", "layers_of", "no_tokenizer", "out_of_memory",
-    "shareable", "trunk_name",
+    "DEFAULT", "PLAIN", "Answered", "Decode", "Kernel", "NotShareableError", "OutOfMemory", "Sizes",
+    "alone", "answers", "blocked", "compared", "hidden_states", "layers_of", "no_tokenizer",
+    "out_of_memory", "shareable", "trunk_name",
 ]  # fmt: skip
 
 T = TypeVar("T")

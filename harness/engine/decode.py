@@ -12,9 +12,9 @@ import torch
 
 from harness.engine import lm_head
 from harness.engine.generate import Draft
-from harness.engine.packed_attention import Held, Pair, installed, running
+from harness.engine.packed_attention import Held, Pair, installed, kernel_of, running
 from harness.engine.prefix_tree import Node
-from harness.engine.sdpa import blocked, causal, room, tile_mask
+from harness.engine.sdpa import Kernel, blocked, room
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import ROWS, trunk_name
 from tasks._types import Answer, Question
@@ -38,14 +38,14 @@ class Step:
 
     texts: Sequence[Text]
     held: Held
-    mask: torch.Tensor | None = None
+    kernel: Kernel
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
         """Return the attention of every text's row over its own keys, which this row joins."""
-        parts = []
+        parts, layer = [], module.layer_idx
         for row, text in enumerate(self.texts):
             place = text.draft.position
             if layer not in text.keys:
@@ -56,7 +56,8 @@ class Step:
             seen = room(place + 1, query.device)
             before, values = (whole[:, :, :seen] for whole in pair)
             asked = query[:, :, row : row + 1]
-            parts.append(causal(asked, before, values, place, scale, self.mask).transpose(1, 2))
+            found = self.kernel(module, asked, before, values, place, scale)
+            parts.append(found.transpose(1, 2))
         odd = query.shape[2] - len(parts)
         if odd:
             parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
@@ -83,13 +84,11 @@ def _joined(text: Text, layer: int, like: Pair, held: Held) -> Pair:
 def write(model: Any, texts: Sequence[Text], held: Held, sizes: Sizes) -> list[Answer]:
     """Continue texts until all are done, with the bits of each alone in float32 on a CPU."""
     left = [text for text in texts if not text.draft.done]
-    longest = max(text.draft.question.length for text in texts)
-    mask = None
-    if blocked(model.device):
-        mask = tile_mask(longest, torch.empty(0, dtype=model.dtype, device=model.device))
+    kernel = kernel_of(model, max(text.draft.question.length for text in texts))
+    assert kernel is not None  # texts of other models are not written here
     with installed(model):
         while left:
-            _step(model, Step(left, held, mask), sizes)
+            _step(model, Step(left, held, kernel), sizes)
             left = [text for text in left if not text.draft.done]
     return [text.draft.answer() for text in texts]
 

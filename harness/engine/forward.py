@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 
 from harness.engine import lm_head
 from harness.engine.gather import Gather
-from harness.engine.packed_attention import Held, NotShareableError, installed, replaceable
+from harness.engine.packed_attention import (
+    PLAIN,
+    Held,
+    NotShareableError,
+    installed,
+    kernel_of,
+)
 from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, packs
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import run_pack, trunk_name
@@ -23,7 +29,7 @@ EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32
 Results = list[tuple[int, NDArray[np.float32], NDArray[np.int64]]]
 
 
-_known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
+_known: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
 @torch.inference_mode()
@@ -31,13 +37,17 @@ def shareable(model: Any) -> bool:
     """Return whether a pack of runs gives this model's own hidden states; checked once per model.
 
     It is checked on two prompts with a common beginning and one without, each also run alone by
-    the model itself: this shows anything that mixes tokens outside causal attention.
+    the model itself: this shows anything that mixes tokens outside causal attention. Both are at
+    plain attention: another, such as that of moved positions, may be for fewer tokens.
     """
-    if not replaceable(model):
+    name = model.config._attn_implementation
+    if kernel_of(model) is None:
         return False
-    if model not in _known:
-        _known[model] = _shares(model)
-    return _known[model]
+    known = _known.setdefault(model, {})
+    if name not in known:
+        with installed(model, PLAIN):
+            known[name] = _shares(model)
+    return known[name]
 
 
 def _shares(model: Any) -> bool:
@@ -147,6 +157,9 @@ def _packed(
     keep: frozenset[int],
 ) -> tuple[torch.Tensor, dict[int, tuple[int, int]], Held]:
     """Return a pack's hidden states, the rows of each node, and the keys and values to store."""
+    kernel = kernel_of(model, max(tree.nodes[node].end for node in pack))
     with installed(model):
-        hidden, run = run_pack(model, tree, pack, needed, chunk, above=above, keep=keep)
+        hidden, run = run_pack(
+            model, tree, pack, needed, chunk, kernel=kernel, above=above, keep=keep
+        )
     return hidden, run.spans, run.kept

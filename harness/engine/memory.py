@@ -49,16 +49,24 @@ class Shape:
 
 
 def shared(
-    shape: Shape, tree: PrefixTree, targets: int, sizes: Sizes, texts: Sequence[Text] = ()
+    shape: Shape,
+    tree: PrefixTree,
+    targets: int,
+    sizes: Sizes,
+    texts: Sequence[Text] = (),
+    bands: int = 0,
 ) -> int:
-    """Return the peak of a tree computed in packs, head and texts included, in bytes."""
+    """Return the peak of a tree computed in packs, head and texts included, in bytes.
+
+    ``bands`` are those of moved positions whose tables of cos and sin are kept.
+    """
     cut = packs(tree, sizes.pack)
-    peak = max((_pack(shape, tree, pack, sizes.chunk) for pack in cut), default=0)
+    peak = max((_pack(shape, tree, pack, sizes.chunk, bands) for pack in cut), default=0)
     beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack)
     return peak + beside + head(shape, targets, sizes)
 
 
-def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int) -> int:
+def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int) -> int:
     """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them."""
     size, item = sum(len(tree.nodes[node].tokens) for node in pack), shape.itemsize
     longest = max(tree.nodes[node].end for node in pack)
@@ -67,16 +75,21 @@ def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int) -> int:
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
     grows = size * (shape.width * item + shape.keys + angles)
-    return grows + tiles + joined + _layer(shape, min(size, chunk))
+    tables = 4 * bands * longest * shape.head_dim * FLOAT32  # of queries and of keys
+    rotated = 4 * longest * shape.groups * shape.head_dim * FLOAT32 if bands else 0
+    return grows + tiles + joined + tables + _layer(shape, min(size, chunk), rotated)
 
 
-def _layer(shape: Shape, rows: int) -> int:
-    """Return the temporaries of one layer over these rows: of its attention or its MLP."""
+def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
+    """Return the temporaries of one layer over these rows: of its attention or its MLP.
+
+    ``keys`` are bytes of keys that the attention rotates.
+    """
     item, inner = shape.itemsize, shape.heads * shape.head_dim
     norm = shape.width * (item + (0 if item == FLOAT32 else 2 * FLOAT32))
     attention = item * (shape.width + 4 * inner) + 2 * shape.keys
     mlp = item * (2 * shape.width + 3 * shape.mlp)
-    return rows * max(norm, attention, mlp)
+    return max(rows * norm, rows * attention + keys, rows * mlp)
 
 
 def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Text] = ()) -> int:

@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.engine.prefix_tree import Node, NodePath
-from harness.engine.sdpa import blocked, causal, room, tile_mask
+from harness.engine.sdpa import Causal, Kernel, room
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
@@ -45,6 +45,7 @@ class Run:
     nodes: tuple[Node, ...]
     spans: dict[int, tuple[int, int]]
     size: int
+    kernel: Kernel
     above: Held = field(default_factory=dict)
     keep: frozenset[int] = frozenset()
     rows: tuple[int, int] = (0, 0)
@@ -52,26 +53,25 @@ class Run:
     calls: int = 0
     kept: Held = field(default_factory=dict)
     layer: list[torch.Tensor] = field(default_factory=list)
-    mask: torch.Tensor | None = None
     joined: list[torch.Tensor] = field(default_factory=list)
     joined_of: tuple[int, NodePath] = (-1, ())
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
         """Store the rows' keys, and return their attention; KeysHeldError if that is not needed."""
-        _hold(self, layer, key, value)
+        _hold(self, module.layer_idx, key, value)
         if self.keys_only:
             raise KeysHeldError
-        return _rows(self, layer, query, scale)
+        return _rows(self, module, query, scale)
 
 
 class Attending(Protocol):
     """What computes the attention of a forward."""
 
     def attend(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
         """Return the attention of the current rows, (1, rows, heads, head_dim)."""
@@ -90,23 +90,30 @@ def running(run: Attending) -> Iterator[None]:
         _running.pop()
 
 
-def replaceable(model: Any) -> bool:
-    """Return whether a model has transformers' plain fused attention, which this replaces.
+def kernel_of(model: Any, longest: int = 0) -> Kernel | None:
+    """Return what computes a model's attention of rows at any positions below ``longest``.
 
-    Another attention, such as that of moved positions, merges its pieces by rows: packs of other
-    questions would give other last bits.
+    It is transformers' plain fused attention, or what the registered one offers as ``kernel``.
+    None of a model whose attention cannot be replaced.
     """
-    return bool(model.config._attn_implementation == PLAIN and model._can_set_attn_implementation())
+    name = model.config._attn_implementation
+    if not model._can_set_attn_implementation():
+        return None
+    if name == PLAIN:
+        return Causal(longest)
+    found: Kernel | None = getattr(AttentionInterface().get(name), "kernel", None)
+    return found
 
 
 @contextmanager
-def installed(model: Any) -> Iterator[None]:
-    """Replace the attention of a model by the one over runs."""
-    model.set_attn_implementation(NAME)
+def installed(model: Any, name: str = NAME) -> Iterator[None]:
+    """Replace the attention of a model by a registered one, that over runs."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation(name)
     try:
         yield
     finally:
-        model.set_attn_implementation(PLAIN)
+        model.set_attn_implementation(before)
 
 
 def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
@@ -134,14 +141,14 @@ def _attend(
     beyond += [n for n, x in options.items() if isinstance(x, torch.Tensor) and n not in POSITIONS]
     if beyond or query.shape[0] != 1 or query.shape[3] != value.shape[3]:
         raise NotShareableError(", ".join(beyond) or "shape")
-    return run.attend(module.layer_idx, query, key, value, options.get("scaling")), None
+    return run.attend(module, query, key, value, options.get("scaling")), None
 
 
 AttentionInterface.register(NAME, _attend)
 AttentionMaskInterface.register(NAME, _no_mask)
 
 
-def _rows(run: Run, layer: int, query: torch.Tensor, scale: float | None) -> torch.Tensor:
+def _rows(run: Run, module: Any, query: torch.Tensor, scale: float | None) -> torch.Tensor:
     """Return the attention of the current rows, node by node."""
     first, end = run.rows
     parts = []
@@ -149,7 +156,7 @@ def _rows(run: Run, layer: int, query: torch.Tensor, scale: float | None) -> tor
         low, high = max(first, start), min(end, stop)
         if low < high:
             rows = query[:, :, low - first : high - first]
-            parts.append(_part(run, layer, rows, (index, low, high), scale))
+            parts.append(_part(run, module, rows, (index, low, high), scale))
     odd = end - first - sum(part.shape[1] for part in parts)
     if odd:  # rows that only complete the last ones, and that are not read
         parts.append(query.new_zeros((1, odd, query.shape[1], query.shape[3])))
@@ -157,15 +164,13 @@ def _rows(run: Run, layer: int, query: torch.Tensor, scale: float | None) -> tor
 
 
 def _part(
-    run: Run, layer: int, query: torch.Tensor, where: tuple[int, int, int], scale: float | None
+    run: Run, module: Any, query: torch.Tensor, where: tuple[int, int, int], scale: float | None
 ) -> torch.Tensor:
     """Return the attention of rows low..high of one node, (1, rows, heads, head_dim)."""
     index, low, high = where
-    key, value = _path(run, index, high, layer)
+    key, value = _path(run, index, high, module.layer_idx)
     position = run.nodes[index].first + low - run.spans[index][0]
-    if run.mask is None and position and blocked(query.device):
-        run.mask = tile_mask(max(run.nodes[node].end for node in run.spans), query)
-    return causal(query, key, value, position, scale, run.mask).transpose(1, 2)
+    return run.kernel(module, query, key, value, position, scale).transpose(1, 2)
 
 
 def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:

@@ -7,6 +7,9 @@ and in forks (float32, tested). No mask is longer than a tile of rows.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any, Protocol
+
 import torch
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
@@ -14,6 +17,33 @@ from torch.nn.functional import pad, scaled_dot_product_attention
 KEY_BLOCK = 512  # keys the CPU kernel processes at a time
 TILE = 256  # query rows under one mask
 LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bits
+
+
+class Kernel(Protocol):
+    """Compute the attention of a layer's rows over the keys up to each."""
+
+    def __call__(
+        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        position: int, scale: float | None, /,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return (1, heads, rows, head_dim) of rows at positions ``position``…, as ``causal``."""
+
+
+@dataclass
+class Causal:
+    """Plain causal attention, of positions below ``longest``; its mask is made once."""
+
+    longest: int
+    mask: torch.Tensor | None = None
+
+    def __call__(
+        self, _: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        position: int, scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return the attention of rows at positions ``position``…."""
+        if self.mask is None and position and blocked(query.device):
+            self.mask = tile_mask(self.longest, query)
+        return causal(query, key, value, position, scale, self.mask)
 
 
 def blocked(device: torch.device) -> bool:

@@ -9,26 +9,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from harness.engine import Kernel, blocked
 from harness.errors import UserError
 from harness.rope.channel_layout import Layout, no_mask
-from harness.rope.online_softmax import Merged, attend
-from harness.rope.tiles import Piece, pieces
+from harness.rope.online_softmax import FLASH, Merged, attend
+from harness.rope.row_tiles import Rows, attend_tiles
+from harness.rope.tiles import pieces
 from scaling._bands import Band, Bands, by_distance
 
 Tables = tuple[torch.Tensor, torch.Tensor]
 KEPT_BANDS = 8  # tables of cos and sin are kept from layer to layer up to so many bands
-KEPT_SHAPES = 64  # the parts of so many shapes of calls are kept: decoding has one a token
+KEPT_CALLS = 512  # the parts of so many calls are kept: every text has one a token
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """What one band covers of one call: rows, keys, pieces, and ``own``, the band's rows."""
+    """What one band covers of one call: rows, keys, their cut, and ``own``, the band's rows."""
 
     band: Band
-    own: slice
+    own: slice | torch.Tensor
     rows: slice
     keys: slice
-    cut: list[Piece]
+    cut: Any  # pieces, or tiles
 
 
 def parts(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> list[Part]:
@@ -55,14 +57,32 @@ def parts(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> li
     return found
 
 
+def tiled(bands: Sequence[Band], rows: Rows, window: int | None) -> list[Part]:
+    """Return what each band covers of a call's rows, tile by tile."""
+    found = []
+    for band in bands:
+        cut = list(rows.covered(band, window))
+        if cut:
+            place = slice(cut[0].rows.start, cut[-1].rows.stop)
+            own = (rows.positions[place] - band.start).clamp(0, len(band.first) - 1)
+            keys = slice(min(one.keys.start for one in cut), max(one.keys.stop for one in cut))
+            found.append(Part(band, own, place, keys, cut))
+    return found
+
+
 class BandedAttention:
-    """The attention of transformers' interface, for keys that are cached unrotated."""
+    """The attention of transformers' interface, for keys that are cached unrotated.
+
+    ``kernel`` is what an engine may call in its place, for rows at any positions: on a CPU a row
+    has the same bits in every call.
+    """
 
     def __init__(self, bands: Bands, layouts: Mapping[nn.Module, Layout | None]) -> None:
         """Store the bands, and the layout of each layer; None is a layer that does not rotate."""
         self.bands, self.layouts = bands, layouts
+        self.kernel: Kernel | None = None
         self._plain = by_distance(bands.length, bands.frequencies, 0)
-        self._parts: dict[Any, list[Part]] = {}
+        self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
         self._tables: dict[Any, Tables] = {}
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
@@ -87,70 +107,102 @@ class BandedAttention:
     ) -> tuple[torch.Tensor, None]:
         """Return (batch, rows, heads, width); the rows are the last positions of the keys."""
         batch, heads, rows = query.shape[:3]
-        if module not in self.layouts:
-            message = "the config is shared with another model; give each model its own."
-            raise UserError(message)
-        layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
         dropped = 0 if sliding_window is None else self._dropped
-        length = key.shape[2] + dropped
-        asked = self._asked(rows, length, layout is not None, sliding_window)
-        query = self._scaled(query, length, sliding_window)
-        query, key, value = _grouped(query, key, value)
-        merged = Merged.empty(query, value.shape[-1])
-        for part in asked:
-            held = slice(part.keys.start - dropped, part.keys.stop - dropped)
-            q, k, v = query[:, :, part.rows], key[:, :1, held], value[:, :, held]
-            if layout is not None:
-                q = layout.rotate(q, *self._rotation(layout, part, q.device, query=True))
-                k = layout.rotate(k, *self._rotation(layout, part, k.device, query=False))
-            attend(
-                merged.of(part.rows),
-                q,
-                k.expand(-1, q.shape[1], -1, -1),
-                v,
-                part.cut,
-                scale,
-                softcap,
-            )
+        position = key.shape[2] + dropped - rows
+        merged = self._merged(
+            module, query, key, value, position, scaling, softcap, sliding_window, dropped
+        )
         if s_aux is not None:  # one logit per head; its value is zero
-            sinks = s_aux.reshape(-1, query.shape[1], 1).repeat(batch, 1, rows)
+            sinks = s_aux.reshape(-1, merged.lse.shape[1], 1).repeat(batch, 1, rows)
             merged.add(slice(None), torch.zeros_like(merged.values), sinks)
         found = merged.values.reshape(batch, heads, rows, -1).transpose(1, 2)
         return found.to(query.dtype).contiguous(), None
 
-    def _asked(self, rows: int, keys: int, rotated: bool, window: int | None) -> list[Part]:
-        """Return the parts of a call; they are the same in every layer of a kind."""
-        if keys > self.bands.length:
-            message = f"the bands are for {self.bands.length} tokens, the context has {keys}"
-            raise ValueError(message)
-        name = (rows, keys, rotated, window)
-        if name not in self._parts:
-            if len(self._parts) == KEPT_SHAPES:
-                del self._parts[next(iter(self._parts))]
-            bands = self.bands.bands if rotated else (self._plain,)
-            self._parts[name] = parts(bands, rows, keys, window)
-        return self._parts[name]
+    def attend(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        position: int, scale: float | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return (1, heads, rows, width), as an engine's ``Kernel`` does."""
+        merged = self._merged(module, query, key, value, position, scale)
+        return merged.values.reshape(*query.shape[:3], -1).to(query.dtype)
 
-    def _scaled(self, query: torch.Tensor, keys: int, window: int | None) -> torch.Tensor:
+    def _merged(
+        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        position: int, scaling: float | None, softcap: float | None = None,
+        window: int | None = None, dropped: int = 0,
+    ) -> Merged:  # fmt: skip
+        """Return the softmax of rows at ``position``…; the first ``dropped`` keys are not given."""
+        if module not in self.layouts:
+            message = "the config is shared with another model; give each model its own."
+            raise UserError(message)
+        layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
+        fused = blocked(query.device) and softcap is None and query.dtype in FLASH
+        rows, asked = self._asked(
+            (position, query.shape[2], layout is not None, window), fused=fused
+        )
+        query = self._scaled(query, position, window)
+        query, key, value = _grouped(query, key, value)
+        if rows is not None and rows.filled:
+            query = query.index_select(2, rows.positions - position)
+        merged = Merged.empty(query, value.shape[-1])
+        for part in asked:
+            q = query[:, :, part.rows]
+            k, v = (_held(given, part.keys, dropped) for given in (key[:, :1], value))
+            if layout is not None:
+                q = layout.rotate(q, *self._rotation(layout, part, q.device, query=True))
+                k = layout.rotate(k, *self._rotation(layout, part, k.device, query=False))
+            k, place = k.expand(-1, q.shape[1], -1, -1), merged.of(part.rows)
+            if rows is not None:
+                attend_tiles(place, q, k, v, part.cut, scale)
+            else:
+                attend(place, q, k, v, part.cut, scale, softcap)
+        return merged.of(rows.kept) if rows is not None and rows.filled else merged
+
+    def _asked(
+        self, call: tuple[int, int, bool, int | None], *, fused: bool
+    ) -> tuple[Rows | None, list[Part]]:
+        """Return the parts of a call, the same in every layer of a kind; and its rows in tiles.
+
+        A call is its first position, its rows, whether the layer rotates, and its window.
+        """
+        position, rows, rotated, window = call
+        if position + rows > self.bands.length:
+            message = (
+                f"the bands are for {self.bands.length} tokens, the context has {position + rows}"
+            )
+            raise ValueError(message)
+        if (call, fused) not in self._calls:
+            if len(self._calls) == KEPT_CALLS:
+                del self._calls[next(iter(self._calls))]
+            bands = self.bands.bands if rotated else (self._plain,)
+            laid = Rows.of(position, rows) if fused else None
+            asked = (
+                tiled(bands, laid, window) if laid else parts(bands, rows, position + rows, window)
+            )
+            self._calls[call, fused] = laid, asked
+        return self._calls[call, fused]
+
+    def _scaled(self, query: torch.Tensor, position: int, window: int | None) -> torch.Tensor:
         """Scale the queries of a layer that sees the whole context."""
         if self.bands.query_scale is None or window is not None:
             return query
-        scale = self.bands.query_scale[keys - query.shape[2] : keys, None]
+        scale = self.bands.query_scale[position : position + query.shape[2], None]
         wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
         return (query * scale.to(wide).to(query.device)).to(query.dtype)
 
     def _rotation(self, layout: Layout, part: Part, device: torch.device, *, query: bool) -> Tables:
         """Return the tables of a part's queries or keys.
 
-        Tables of few bands are computed once for all layers and calls; a call gets a view.
+        They are computed for the whole band, of few bands once for all layers and calls.
         """
         band, asked = part.band, part.own if query else part.keys
-        positions, phase = (band.query, band.phase) if query else (band.key, None)
-        if len(self.bands.bands) > KEPT_BANDS:
-            return layout.tables(positions[asked], band.frequencies, device, phase)
         name = (layout, band, device, query)
         if name not in self._tables:
-            self._tables[name] = layout.tables(positions, band.frequencies, device, phase)
+            positions, phase = (band.query, band.phase) if query else (band.key, None)
+            tables = layout.tables(positions, band.frequencies, device, phase)
+            if len(self.bands.bands) > KEPT_BANDS:
+                return tables[0][asked], tables[1][asked]
+            self._tables[name] = tables
         cos, sin = self._tables[name]
         return cos[asked], sin[asked]
 
@@ -164,3 +216,14 @@ def _grouped(
     query = query.reshape(-1, group, *query.shape[2:])
     key, value = (x.flatten(0, 1)[:, None].expand(-1, group, -1, -1) for x in (key, value))
     return query, key, value
+
+
+def _held(given: torch.Tensor, keys: slice, dropped: int) -> torch.Tensor:
+    """Return these keys or values, of which the first ``dropped`` are not given.
+
+    A tile's that are not given are zero: no row of the call sees them.
+    """
+    first, end = keys.start - dropped, keys.stop - dropped
+    missing = max(-first, 0), max(end - given.shape[2], 0)
+    found = given[:, :, max(first, 0) : end]
+    return nn.functional.pad(found, (0, 0, *missing)) if any(missing) else found

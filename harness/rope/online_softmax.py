@@ -10,7 +10,7 @@ from torch import nn
 
 from harness.rope.tiles import Piece
 
-LEAST_ROWS = 16
+NOTHING = -1e30  # log-sum-exp of no pair: two of -inf would be NaN where they are merged
 TILE = 1024  # rows and keys of the scores in memory at once, without a fused kernel
 FLASH = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
@@ -19,7 +19,7 @@ FLASH = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 class Merged:
     """The running softmax of some rows: values ``(batch, heads, rows, width)`` and log-sum-exp.
 
-    Both are float32 or wider. Rows without a pair are zero, and their log-sum-exp is -inf.
+    Both are float32 or wider. Rows without a pair are zero, and their log-sum-exp is NOTHING.
     """
 
     values: torch.Tensor
@@ -30,10 +30,10 @@ class Merged:
         """Return the softmax over no keys, for the rows of ``(batch, heads, rows, …)``."""
         dtype = torch.promote_types(query.dtype, torch.float32)
         values = query.new_zeros((*query.shape[:3], width), dtype=dtype)
-        return Merged(values, query.new_full(query.shape[:3], -torch.inf, dtype=dtype))
+        return Merged(values, query.new_full(query.shape[:3], NOTHING, dtype=dtype))
 
-    def of(self, rows: slice) -> Merged:
-        """Return a view of some rows; additions to it change this softmax."""
+    def of(self, rows: slice | torch.Tensor) -> Merged:
+        """Return some rows; a slice is a view, and additions to it change this softmax."""
         return Merged(self.values[:, :, rows], self.lse[:, :, rows])
 
     def add(self, rows: slice, values: torch.Tensor, lse: torch.Tensor) -> None:
@@ -78,39 +78,18 @@ def _piece(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values and log-sum-exp of one piece, by a fused kernel where there is one."""
     query, key, value = parts
-    if softcap is None and query.dtype in FLASH and query.device.type in ("cpu", "cuda"):
+    if softcap is None and query.dtype in FLASH and query.device.type == "cuda":
         width = max(query.shape[-1], value.shape[-1])
-        query, key, padded = (_widened(part, width) for part in parts)
-        found, lse = (_on_cpu if query.device.type == "cpu" else _on_cuda)(
-            query, key, padded, causal, scale
-        )
+        query, key, padded = (widened(part, width) for part in parts)
+        found, lse = _on_cuda(query, key, padded, causal, scale)
         return found[..., : value.shape[-1]], lse
     return _tiled(query, key, value, causal, scale, softcap)
 
 
-def _widened(part: torch.Tensor, width: int) -> torch.Tensor:
+def widened(part: torch.Tensor, width: int) -> torch.Tensor:
     """Fill channels up with zeros; a tensor that is wide enough stays a view."""
     missing = width - part.shape[-1]
     return nn.functional.pad(part, (0, missing)) if missing else part
-
-
-def _on_cpu(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fill up few rows: with less than 16, the kernel's bits depend on the number of threads.
-
-    In a square the keys are filled up too; the real rows do not see those after them.
-    """
-    rows = query.shape[2]
-    if rows < LEAST_ROWS:
-        behind = (0, 0, 0, LEAST_ROWS - rows)
-        query = nn.functional.pad(query, behind)
-        if causal:
-            key, value = nn.functional.pad(key, behind), nn.functional.pad(value, behind)
-    found, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query, key, value, is_causal=causal, scale=scale
-    )
-    return found[:, :, :rows], lse[..., :rows]
 
 
 def _on_cuda(

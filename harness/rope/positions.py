@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from harness.engine import PLAIN
 from harness.errors import UserError
 from harness.rope.banded_attention import BandedAttention
 from harness.rope.channel_layout import attending, layouts
@@ -37,6 +38,8 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     found = once(model, "bands", lambda: _proved(model, name))
     at_rest = Frequencies(torch.zeros_like(own))
     attention = BandedAttention(bands, found)
+    if model.config._attn_implementation == PLAIN:
+        attention.kernel = attention.attend
     with placed(model, name, at_rest), attending(model, attention, attention.mask):
         check_angles(model, name, at_rest)
         yield

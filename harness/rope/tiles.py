@@ -1,4 +1,4 @@
-"""Cut the pairs of a band into squares and rectangles that fused attention kernels can take.
+"""Cut the pairs of a band into squares and rectangles that a GPU's fused attention can take.
 
 A kernel takes a whole rectangle, or a square in which row i sees columns 0..i. Nothing is masked,
 nothing is computed twice, and no tensor of queries x keys exists.

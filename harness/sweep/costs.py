@@ -11,8 +11,7 @@ from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.model.checkpoint import Checkpoint
 from harness.sweep.cells import Batch
 from harness.sweep.speeds import Cost
-from scaling._layered import Layered
-from scaling._types import Frequencies
+from scaling._served import Served
 from tasks._types import Question
 
 
@@ -39,7 +38,7 @@ class Steps:
 def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     """Return what the questions of a batch share; None where each is a forward of its own."""
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
-    if not isinstance(batch.rotation, Frequencies | Layered) or checkpoint.sliding_window or capped:
+    if isinstance(batch.rotation, Served) or checkpoint.sliding_window or capped:
         return None
     return build_tree([question.tokens for _, question in batch.items])
 

@@ -10,6 +10,7 @@ from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.model.checkpoint import DTYPES
+from harness.rope.banded_attention import KEPT_BANDS
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import shared_tree
 from harness.sweep.plan import Plan
@@ -89,10 +90,11 @@ class _Load:
     targets: int
     beside: int
     texts: tuple[memory.Text, ...]
+    bands: int
 
     def bytes(self, shape: memory.Shape, sizes: Sizes) -> int:
         if self.tree is not None:
-            return memory.shared(shape, self.tree, self.targets, sizes, self.texts)
+            return memory.shared(shape, self.tree, self.targets, sizes, self.texts, self.bands)
         cache = memory.written(shape, self.texts, 1)
         return cache + memory.whole(shape, self.longest, self.beside, self.targets, sizes)
 
@@ -129,7 +131,8 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         texts = tuple((path, question.length) for path, question in found if question.new)
         targets = sum(question.length - question.start + 1 for question in questions)
         beside = _attention_bytes(config, sliding, longest, size)
-        loads.append(_Load(tree, together, longest, targets, beside, texts))
+        bands = min(len(getattr(batch.rotation, "bands", ())), KEPT_BANDS)
+        loads.append(_Load(tree, together, longest, targets, beside, texts, bands))
     return _Demand(memory.Shape.of(config, size), checkpoint.parameter_count, tuple(loads))
 
 

@@ -1,27 +1,34 @@
-"""What moving positions costs: each method against the plain frequencies, at eight windows."""
+"""What moving positions costs: each method against the plain frequencies, and what is shared."""
 
 from __future__ import annotations
 
 import statistics
+from operator import itemgetter
+from typing import Any
 
 import torch
 
-from benchmarks.setting import Row, Setting, row
+from benchmarks.setting import Row, Setting, ratios, row
+from harness.data.source import make_source
+from harness.engine import answers
+from harness.engine.prefix_tree import build_tree
 from harness.methods.resolve import resolve
-from harness.model.checkpoint import open_checkpoint
+from harness.model.checkpoint import Checkpoint, open_checkpoint
 from harness.model.weights import load_weights
 from harness.plugins import load
 from harness.rope.patch import scaled
+from tasks import passkey
 
 METHODS = (
     "rerope", "leaky_rerope", "self_extend", "dual_chunk", "string", "lm_infinite", "log_n",
     "dynamic_ntk:mode=per_query",
 )  # fmt: skip
 BAR = 3.0
+GRIDS = ("rerope", "dual_chunk")
 
 
 def measure(setting: Setting) -> list[Row]:
-    """The reference model's layers over one sequence; float32."""
+    """The reference model's layers over one sequence, and passkey grids; float32."""
     opened = open_checkpoint(
         "reference", revision=None, dtype="float32", device=setting.device,
         trust_remote_code=False, allow_pickle=False,
@@ -43,6 +50,34 @@ def measure(setting: Setting) -> list[Row]:
         for name in METHODS:
             found[name].append(seconds(name) / plain)
     what = f"time over that of plain frequencies, reference, {length} tokens"
-    return [
+    rows = [
         row("g", f"{name}: {what}", values, "x", BAR, above=False) for name, values in found.items()
+    ]
+    return rows + [one for name in GRIDS for one in _grid(setting, opened, model, name)]
+
+
+def _grid(setting: Setting, opened: Checkpoint, model: Any, name: str) -> list[Row]:
+    """Five depths with 4 trials at four windows: each prompt alone against all together."""
+    source = make_source(opened.tokenizer, list, opened.rope.trained_length)
+    length = setting.size(4 * opened.rope.trained_length)
+    asked = list(passkey.ask(source, (length,), depths=5, trials=4))
+    found: list[list[object]] = [[], []]
+
+    def alone() -> None:
+        found[0] = [answer for one in asked for _, answer in answers(model, [one])]
+
+    def together() -> None:
+        found[1] = [answer for _, answer in sorted(answers(model, asked), key=itemgetter(0))]
+
+    with scaled(model, resolve(load("method", name), opened.rope, length)):
+        list(answers(model, asked[:1]))  # the check of a model
+        gained = ratios(*setting.interleaved(alone, together))
+    assert found[0] == found[1], "what is shared has other answers"
+    nodes = build_tree([one.tokens for one in asked]).nodes
+    law = sum(one.length for one in asked) / sum(len(node.tokens) for node in nodes)
+    what = f"{name}: passkey at {length} tokens, 5 depths, 4 trials, each alone over all together"
+    shared = [gain / law for gain in gained]
+    return [
+        row("g", what, gained, "x", None, "bit for bit"),
+        row("g", f"the same over the ratio of the tokens {law:.2f}", shared, "x", None),
     ]

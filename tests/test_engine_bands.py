@@ -1,0 +1,204 @@
+"""Moved positions in the engine: shared, in chunks and continued, it has the bits of each alone."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.engine import Sizes, answers, shareable
+from harness.model.checkpoint import Checkpoint
+from harness.rope.banded_attention import BandedAttention
+from harness.rope.channel_layout import Layout
+from harness.rope.config import rope_of
+from harness.rope.patch import scaled
+from harness.rope.positions import banded
+from harness.rope.row_tiles import TILE, Rows
+from harness.sweep.cells import Batch
+from harness.sweep.costs import steps_of
+from scaling import dual_chunk, rerope
+from scaling._bands import Band, Bands
+from scaling._types import Frequencies, Rope
+from tasks._types import Question
+from tests.asking import forwarded
+from tests.banded import METHODS, TOKEN, bands_of, likelihoods, model_of
+from tests.naive import naively
+
+LENGTH = 300
+SMALL = Sizes(pack=128, chunk=32, logits=1)
+
+
+def asked(new: int = 0) -> list[Question]:
+    """Return lengths of one text, forks at odd places, another beginning; or texts after them."""
+    draw = Random("bands")
+    text, other = (draw.choices(range(1, 257), k=LENGTH - new) for _ in range(2))
+    given = [text, text[:257], text[:150] + other[150:240], text[:150] + other[30:75], other[:61]]
+    if new:
+        return [Question("q", len(t) + new, tuple(t), len(t), new=new) for t in given]
+    return [Question("q", len(t), tuple(t), max(1, len(t) - 40)) for t in given]
+
+
+def answered(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, Any]:
+    return dict(answers(model, questions, sizes, str))
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        ("llama", "rerope"),
+        ("gpt_neox", "dual_chunk"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [
+                *(("qwen3", method) for method in METHODS if method != "per_query exact"),
+                *((family, "self_extend") for family in ("cohere", "phi", "glm")),
+            ]
+        ),
+    ],
+)
+def test_sharing_chunks_and_order_change_no_bit(family: str, method: str) -> None:
+    """Losses, argmaxes and texts: together, alone, backwards, in small packs and chunks."""
+    model = model_of(family)
+    with scaled(model, bands_of(family, method, LENGTH)):
+        assert shareable(model)
+        for questions in (asked(), asked(new=3)):
+            wanted = {i: answered(model, [one], Sizes())[0] for i, one in enumerate(questions)}
+            assert answered(model, questions, Sizes()) == wanted
+            back = answered(model, questions[::-1], SMALL)
+            assert {len(questions) - 1 - i: answer for i, answer in back.items()} == wanted
+    assert shareable(model)
+    assert model.config._attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        ("qwen3", "dual_chunk"),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in [("gpt_neox", "rerope"), ("llama", "lm_infinite"), ("cohere", "per_query")]
+        ),
+    ],
+)
+def test_losses_are_those_of_the_matrix_of_positions(
+    family: str, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a text in chunks, with forks, in small tiles: the naive float64 attention's to 1e-5."""
+    monkeypatch.setattr("harness.rope.row_tiles.TILE", 32)
+    model, bands = model_of(family), bands_of(family, method)
+    tokens = tuple(TOKEN[0].tolist())
+    with naively(model, bands) as wide:
+        wanted = (-likelihoods(wide)).tolist()
+    fork = Question("q", 70, (*tokens[:50], *tokens[:20]), 60)
+    with banded(model, bands):
+        whole = answered(model, [Question("q", len(tokens), tokens, 1), fork], SMALL)[0]
+        plain = (-likelihoods(model)).tolist()
+    usual = max(abs(one - other) for one, other in zip(plain, wanted, strict=True))
+    assert whole.nll == pytest.approx(wanted, abs=5 * usual + 1e-5)
+    assert usual < 1e-4
+
+
+@pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
+def test_a_text_is_the_argmax_of_whole_forwards(method: str) -> None:
+    """Token by token, where several are continued together."""
+    model = model_of("llama")
+    with banded(model, bands_of("llama", method, LENGTH)), torch.inference_mode():
+        for question, answer in zip(asked(5), answered_in_order(model, asked(5)), strict=True):
+            tokens = torch.tensor([[*question.tokens, *answer.argmax[:-1]]])
+            logits = model(input_ids=tokens, use_cache=False).logits[0, -len(answer.argmax) :]
+            assert tuple(logits.argmax(-1).tolist()) == answer.argmax
+
+
+def answered_in_order(model: Any, questions: list[Question]) -> list[Any]:
+    found = answered(model, questions, Sizes())
+    return [found[index] for index in range(len(questions))]
+
+
+@cache
+def halves(width: int) -> Layout:
+    """Return the usual layout of a head."""
+    half = torch.arange(width // 2)
+    sign = torch.ones(width)
+    sign[: width // 2] = -1
+    return Layout(half.repeat(2), torch.arange(width).roll(width // 2), sign, halves=True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("heads", "groups", "width"), [(2, 2, 16), (4, 1, 64), (6, 2, 80)])
+@pytest.mark.parametrize("method", [rerope, dual_chunk])
+def test_a_row_of_the_kernel_has_the_same_bits_every_way(
+    heads: int, groups: int, width: int, method: Any
+) -> None:
+    """Wherever a fork begins and however few rows it has, they are rows of the whole."""
+    torch.manual_seed(0)
+    module, length = torch.nn.Identity(), 1100
+    bands = method.bands(Rope(width, 10_000.0, 300), length)
+    attention = BandedAttention(bands, {module: halves(width)})
+    query = torch.randn(1, heads, length, width)
+    key, value = (torch.randn(1, groups, length, width) for _ in range(2))
+    whole = attention.attend(module, query, key, value, 0, None)
+    for first, rows in ((0, 1), (1, 1), (17, 2), (256, 300), (511, 2), (900, 200), (1099, 1)):
+        end = first + rows
+        part = attention.attend(
+            module, query[:, :, first:end], key[:, :, :end], value[:, :, :end], first, None
+        )
+        assert torch.equal(part, whole[:, :, first:end])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 300)), min_size=1, max_size=280),
+    st.integers(0, 40),
+    st.integers(0, 279),
+    st.integers(1, 280),
+)
+def test_tiles_are_every_pair_once(
+    bounds: list[tuple[int, int]], start: int, position: int, rows: int
+) -> None:
+    """Whatever the bounds of the rows, and wherever a call begins: its own rows see their keys."""
+    first = torch.tensor([min(*pair, start + i) for i, pair in enumerate(bounds)])
+    end = torch.tensor([min(max(pair), start + i + 1) for i, pair in enumerate(bounds)])
+    counted = torch.arange(320, dtype=torch.float64)
+    band = Band(first, end, counted[: len(first)], counted, Frequencies(torch.ones(1)), start)
+    seen = torch.zeros(640, 320, dtype=torch.int64)
+    every = Rows.of(0, start + len(bounds)).covered(band, None)
+    whole = {tile.rows.start // TILE: tile.keys for tile in every}
+    laid = Rows.of(position, rows)
+    for tile in laid.covered(band, None):
+        mask = tile.mask(torch.float32)
+        met = torch.ones(len(tile.first), tile.keys.stop - tile.keys.start)
+        met = met if mask is None else met * (mask == 0)
+        met = met if tile.unmet is None else met * ~tile.unmet[:, None]
+        seen[tile.rows, tile.keys] += met.long()
+        assert len(tile.first) % 32 == 0
+        assert whole[int(laid.positions[tile.rows.start]) // TILE] == tile.keys
+    here = laid.positions[laid.kept]
+    assert here.tolist() == list(range(position, position + rows))
+    own = here[:, None] - start
+    keys, inside = torch.arange(320), (own >= 0) & (own < len(first))
+    own = own.clamp(0, len(first) - 1)
+    wanted = inside & (keys >= first[own]) & (keys < end[own])
+    assert torch.equal(seen[laid.kept], wanted.long())
+
+
+@pytest.mark.slow
+def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None:
+    """Of a grid of needles under ReRoPE as many tokens are forwarded as its steps have."""
+    opened, model = reference
+    hay = Random(0).choices(range(2, 2000), k=400)
+    questions = [
+        Question("q", 400, (*hay[:depth], 2000 + key, *hay[depth:399]), 394)
+        for depth in (0, 130, 260)
+        for key in range(3)
+    ]
+    bands = rerope.bands(rope_of(model.config), 400)
+    assert isinstance(bands, Bands)
+    steps = steps_of(opened, Batch(bands, tuple((None, one) for one in questions)))  # type: ignore[misc]
+    planned = sum(step.tokens for step in steps.steps)
+    with banded(model, bands):
+        assert planned <= forwarded(model, questions) < planned + 32
+    assert planned < 0.75 * 400 * len(questions)
