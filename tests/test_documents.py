@@ -71,6 +71,13 @@ def test_a_folder_is_read_in_depth_and_in_order(tmp_path: Path) -> None:
     assert read(tmp_path) == [("a.txt", "first"), ("b/deep.md", "deep")]
 
 
+def test_a_limit_takes_the_first_texts_of_a_folder(tmp_path: Path) -> None:
+    """With a limit a folder of texts has the same documents, as many as the limit says."""
+    for name in ("a", "b", "c"):
+        (tmp_path / f"{name}.txt").write_text(f"{name}: first line\nsecond line")
+    assert read(f"{tmp_path}:limit=2") == read(tmp_path)[:2]
+
+
 def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     """A file in another encoding is named with the first byte that cannot be read."""
     path = tmp_path / "old.txt"
@@ -129,13 +136,16 @@ def test_a_data_set_that_cannot_be_had_is_refused() -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder of data sets: one, two, parquet and lines."""
+    """Return a folder of data sets: one, two, parquet, carded, lines and broken."""
     folder = tmp_path_factory.mktemp("sets")
     rows = datasets.Dataset.from_dict(ROWS)
     rows.save_to_disk(folder / "one")
     datasets.DatasetDict({"train": rows, "test": rows.select([1])}).save_to_disk(folder / "two")
     (folder / "parquet").mkdir()
     rows.to_parquet(folder / "parquet" / "train.parquet")
+    (folder / "carded").mkdir()
+    rows.to_parquet(folder / "carded" / "test.parquet")
+    (folder / "carded" / "README.md").write_text("# A data set")
     (folder / "lines").mkdir()
     for split, stories in {"train": ["first", "second"], "test": ["third"]}.items():
         lines = "".join(json.dumps({"story": story}) + "\n" for story in stories)
@@ -156,6 +166,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("parquet:split=train,limit=2", ["one", "two"]),
         ("lines:split=train,field=story", ["first", "second"]),
         ("lines:field=story", ["third"]),
+        ("carded:limit=2", ["one", "two"]),
     ],
 )
 def test_documents_are_the_rows_of_a_split(folder: Path, given: str, texts: list[str]) -> None:
@@ -199,4 +210,5 @@ def test_a_mistake_is_answered_word_for_word(folder: Path, given: str, message: 
 def test_what_a_folder_of_parquet_files_needs_is_told(tmp_path: Path) -> None:
     """A folder of data files without options is not read as an empty folder of texts in silence."""
     datasets.Dataset.from_dict(ROWS).to_parquet(tmp_path / "train.parquet")
+    (tmp_path / "README.md").write_text("# A data set")
     assert re.search(r"a data set needs .*:split=…$", refused(tmp_path))

@@ -11,15 +11,15 @@ from random import Random
 from typing import Any
 
 from harness.data import embedded
-from harness.data.files import MANY, TEXT, Document, in_folder, kind, names_of, read_file
+from harness.data.files import MANY, TEXT, Document, in_folder, is_set, kind, read_file
 from harness.data.hub import BUFFER, Rows, is_saved, read_set
 from harness.errors import UserError
 from harness.names import nearest, place
 from harness.options import split_options
 
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
-OF_A_SET = ("split", "field", "config", "revision", "limit")
-OPTIONS = ("split", "field", "config", "revision", *NUMBERS)
+OF_A_SET = ("split", "field", "config", "revision")
+OPTIONS = (*OF_A_SET, *NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -60,9 +60,10 @@ class Selection:
 def open_documents(given: str) -> Documents:
     """Parse ``embedded``, a file, a folder, a glob or a data set, each with options.
 
-    ``field`` is the field of a row with the text, ``limit`` the number of rows read, ``max_chars``
-    the characters read of each document; ``min_tokens`` and ``count`` choose documents, ``seed``
-    draws them. Raises UserError before anything is read for a missing path or a bad option.
+    ``field`` is the field of a row with the text, ``limit`` the number of texts or rows read,
+    ``max_chars`` the characters read of each document; ``min_tokens`` and ``count`` choose
+    documents, ``seed`` draws them. Raises UserError before anything is read for a missing path or a
+    bad option.
     """
     whole = place(given)
     name, listed = (given, "") if _is_path(whole) else _split(given)
@@ -191,15 +192,18 @@ def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
     if path.is_file():
         return [(path, path.name)]
     if path.is_dir():
-        if is_saved(path) or of_a_set:
+        if is_saved(path) or of_a_set or (chosen.limit is not None and is_set(path)):
             return []
-        found = in_folder(path)
-        return list(zip(found, names_of(found, path), strict=True))
+        return _below(path, in_folder(path))
     if has_magic(name):
         found = _matching(name)
-        root = Path(*_common(found))
-        return list(zip(found, names_of(found, root), strict=True))
+        return _below(Path(*_common(found)), found)
     return []
+
+
+def _below(root: Path, paths: list[Path]) -> list[tuple[Path, str]]:
+    """Return each file with the name of its documents: its path below ``root``."""
+    return [(path, path.relative_to(root).as_posix()) for path in paths]
 
 
 def _common(paths: list[Path]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import json
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,11 +53,17 @@ def kind(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
 
+def is_set(folder: Path) -> bool:
+    """Return whether a folder holds files of rows, and no text but a data set's README.md."""
+    kinds = {kind(path) for path in folder.rglob("*") if path.name != "README.md"}
+    return not kinds.isdisjoint({*ROWS, ".csv"}) and kinds.isdisjoint({*TEXT, ".zip"})
+
+
 def in_folder(folder: Path) -> list[Path]:
     """Return the text files below a folder, in order; raise UserError where there is none."""
     paths = sorted(folder.rglob("*"))
     found = [p for p in paths if (kind(p) in TEXT or p.suffix == ".zip") and p.is_file()]
-    if not found:
+    if not found or is_set(folder):
         kinds = ", ".join(sorted(TEXT))
         message = f"{folder} has no text file ({kinds}); a data set needs {folder}:split=…"
         raise UserError(message)
@@ -198,8 +204,3 @@ ROWS: dict[str, Callable[[Path, str, str], Iterator[tuple[str, Any]]]] = {
     ".arrow": arrow,
 }
 MANY = {*ROWS, ".zip"}  # kinds of files with several documents
-
-
-def names_of(paths: Sequence[Path], root: Path | None) -> list[str]:
-    """Return the names of documents: their path below ``root``, else their own name."""
-    return [p.relative_to(root).as_posix() if root else p.name for p in paths]
