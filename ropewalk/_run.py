@@ -22,6 +22,12 @@ from harness.plugins import load, names_code
 from harness.reports.drawing.style import drawing
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
+from harness.sweep.spec import Spec
+
+BY_NAME = (  # settings of a model that is opened by its name
+    "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map",
+    "trust_remote_code", "allow_pickle",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,7 +77,8 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
     ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
     ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
     Rotation`` (Frequencies, Layered or Bands). The other settings are those of the command line and
-    of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``).
+    of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``);
+    those of how a model is opened (``dtype``, ``adapter``, …) are refused beside a loaded one.
     Raises UserError, in one sentence, before any weight is read.
     """
     name, loaded = opened(model, tokenizer, settings)
@@ -93,9 +100,10 @@ def opened(
     """Return what the settings name as model, and the checkpoint of a loaded one."""
     if isinstance(model, str | Path | list | tuple):
         return str(model) if isinstance(model, Path) else model, None
-    if settings.get("workers") or settings.get("cluster"):
-        message = "a loaded model is measured in this process; leave out workers and cluster."
-        raise UserError(message)
+    for name in BY_NAME:
+        if settings.get(name) not in (None, Spec.model_fields[name].default):
+            message = f"a loaded model is measured as it is, in this process; leave out {name}."
+            raise UserError(message)
     loaded = hold(model, tokenizer, settings.get("trained_length"))
     return loaded.label, loaded
 

@@ -134,8 +134,14 @@ def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:
     model, tokenizer = loaded
     with pytest.raises(rw.UserError, match="needs its tokenizer"):
         rw.run(model)
-    with pytest.raises(rw.UserError, match="in this process"):
-        rw.run(model, tokenizer=tokenizer, workers=2)
+    for setting in (
+        {"workers": 2}, {"cluster": "auto"}, {"adapter": "lora"}, {"dtype": "bfloat16"},
+        {"revision": "main"}, {"device": "cuda"}, {"device_map": "auto"},
+        {"trust_remote_code": True}, {"allow_pickle": True},
+    ):  # fmt: skip
+        for ask in (rw.run, rw.recommend):
+            with pytest.raises(rw.UserError, match=f"leave out {next(iter(setting))}"):
+                ask(model, tokenizer=tokenizer, **setting)
     with pytest.raises(rw.UserError, match="no setting is called 'lenght'; did you mean 'length'"):
         rw.run(lenght="2x")
     model.train()
