@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
+from harness.model.loaded import hold
 from harness.plugins import names
 from harness.recommend import race
 from tests import ROOT
@@ -148,6 +149,18 @@ def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:
     with pytest.raises(rw.UserError, match=r"call model\.eval\(\)"):
         rw.run(model, tokenizer=tokenizer)
     model.eval()
+
+
+@pytest.mark.parametrize(("name", "value"), [("repetition_penalty", 1.9), ("eos_token_id", 7)])
+def test_what_changes_a_text_changes_the_fingerprint(
+    loaded: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch, name: str, value: float
+) -> None:
+    """A loaded model whose generation config has another penalty or end token is another model."""
+    model, tokenizer = loaded
+    before = hold(model, tokenizer).fingerprint
+    assert hold(model, tokenizer).fingerprint == before
+    monkeypatch.setattr(model.generation_config, name, value)
+    assert hold(model, tokenizer).fingerprint != before
 
 
 @pytest.mark.parametrize("name", ["harness", "scaling", "tasks"])

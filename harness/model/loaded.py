@@ -17,6 +17,7 @@ from harness.names import printable
 from harness.rope.config import geometry_of, is_rotary
 
 APPLIED = ("active_adapters", "merged_adapters", "disable_adapters", "scaling")  # of PEFT's layers
+GENERATION = ("repetition_penalty", "eos_token_id")  # what texts depend on beside the weights
 
 
 def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Checkpoint:
@@ -92,9 +93,12 @@ def _adapter(model: Any) -> Adapter | None:
 def _fingerprint(model: Any) -> str:
     """Hash config and weights, every byte: a changed model has other numbers.
 
-    Of adapters also how they are applied, which the weights do not show.
+    Of the generation config what changes a text; of adapters also how they are applied, which the
+    weights do not show.
     """
     digest = sha256(model.config.to_json_string().encode())
+    generation = getattr(model, "generation_config", None)
+    digest.update(f"{[getattr(generation, name, None) for name in GENERATION]}".encode())
     for name, module in model.named_modules():
         if hasattr(module, "active_adapters") and hasattr(module, "merged_adapters"):
             told = [getattr(module, part, None) for part in APPLIED]
