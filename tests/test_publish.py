@@ -21,7 +21,7 @@ from harness.reports.stats.cells import CELL, SCORE, cells
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, read_run
 from tests.command_line import Ropewalk
-from tests.frames import sweep
+from tests.frames import PASSKEY, PERPLEXITY, sweep
 from tests.runs import changed
 
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status"]
@@ -96,6 +96,36 @@ def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) ->
     scored = cells(frame).dropna(subset="score")[columns].reset_index(drop=True)
     table = pd.DataFrame(read, columns=columns)
     pd.testing.assert_frame_equal(table, scored, check_dtype=False, check_exact=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "passkey"),
+    [
+        ("books", ("passkey", [])),
+        ({PERPLEXITY: "books", "passkey": "essays"}, ("essays", ["c"])),
+    ],
+)
+def test_a_task_has_the_documents_that_it_read(given: Any, passkey: tuple[str, list[str]]) -> None:
+    """Documents by a task's label or name are its own, and trials have none of another task's."""
+    read = [{"name": "document 0", "sha256": "a"}, {"name": "not asked", "sha256": "b"}]
+    if isinstance(given, dict):
+        read = [{**one, "docs": "books"} for one in read]
+        read.append({"name": "an essay", "sha256": "c", "docs": "essays"})
+    record = {"tasks": {PERPLEXITY: {}, PASSKEY: {}}, "documents": {"given": given, "read": read}}
+    source = Source(record, [], sweep(), Paper(), "")
+    assert card.data_set(PERPLEXITY, source) == ("books", ["a"])
+    assert card.data_set(PASSKEY, source) == passkey
+
+
+def test_a_metric_of_your_own_that_is_an_exponential_is_lower_better(
+    small: Path, tmp_path: Path
+) -> None:
+    """Where reports take the lowest as the best, the JSON says so too."""
+    frame = sweep().replace({"metric": {"perplexity": "surprise"}})
+    every_eval_ever.write(Source(read_run(small), [], frame, Paper(), ""), tmp_path)
+    made = json.loads((tmp_path / "evaluation.json").read_text())["evaluation_results"]
+    told = {(one["evaluation_name"], one["metric_config"]["lower_is_better"]) for one in made}
+    assert told == {(PERPLEXITY, True), (PASSKEY, False)}
 
 
 @pytest.mark.slow

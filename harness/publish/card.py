@@ -33,7 +33,7 @@ def write(source: Source, out: Path) -> list[Path]:
     table = cells(source.frame)
     data = ModelCardData(
         model_name=source.record["model"]["name"],
-        eval_results=results(table, source.record["documents"]),
+        eval_results=results(table, source),
         tags=["long-context", "rope-scaling"],
     )
     text = f"---\n{data.to_yaml()}\n---\n\n{_section(source, table, figures)}"
@@ -43,7 +43,7 @@ def write(source: Source, out: Path) -> list[Path]:
     return [card, *figures]
 
 
-def results(table: pd.DataFrame, read: Mapping[str, Any]) -> list[EvalResult]:
+def results(table: pd.DataFrame, source: Source) -> list[EvalResult]:
     """Return every score of a table of cells; its interval and n are among a metric's arguments."""
     plain = table[table["score"].notna()].astype(object)
     rows = plain.where(plain.notna(), None).to_dict("records")
@@ -52,26 +52,43 @@ def results(table: pd.DataFrame, read: Mapping[str, Any]) -> list[EvalResult]:
             task_type="text-generation",
             task_name=row["task"],
             dataset_type=name.partition(":")[0],
-            dataset_name=f"{name}, documents: {len(hashes)}",
+            dataset_name=f"{name}, documents: {len(hashes)}" if hashes else name,
             dataset_config=row["task"],
-            dataset_revision=hashlib.sha256("".join(hashes).encode()).hexdigest()[:16],
+            dataset_revision=hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
+            if hashes
+            else None,
             metric_type=row["metric"],
             metric_name=f"{row['metric']}, {row['scaling']} at {row['length']} tokens",
             metric_value=row["score"],
             metric_args={key: row[key] for key in ARGUMENTS if row[key] is not None},
         )
         for row in rows
-        for name, hashes in [data_set(row["task"], read)]
+        for name, hashes in [data_set(row["task"], source)]
     ]
 
 
-def data_set(task: str, read: Mapping[str, Any]) -> tuple[str, list[str]]:
-    """Return the name of a task's documents as it was given, and the hashes of their texts."""
+def data_set(task: str, source: Source) -> tuple[str, list[str]]:
+    """Return the name of a task's documents as it was given, and the hashes of their texts.
+
+    They are the documents of its samples; of trials, those that were read for this task alone. No
+    others are known: then the name is that of the task.
+    """
+    read, frame = source.record["documents"], source.frame
+    given = {one: _given(one, read) for one in source.record["tasks"]}
+    own = _given(task, read)
+    found = [one for one in read["read"] if one.get("docs") in (None, own)]
+    units = set(frame.loc[frame["task"] == task, "unit"])
+    alone = [one for one, name in given.items() if name == own] == [task]
+    its = [one for one in found if one["name"] in units] or (found if alone else [])
+    return own if its else task.partition(":")[0], [str(one["sha256"]) for one in its]
+
+
+def _given(task: str, read: Mapping[str, Any]) -> str:
+    """Return the name of a task's documents, which a sweep gives by its label or its name."""
     given = read.get("given") or "embedded"
     if isinstance(given, Mapping):
-        given = given.get(task.partition(":")[0]) or ", ".join(map(str, given.values()))
-    its = [one for one in read["read"] if one.get("docs") in (None, given)] or read["read"]
-    return str(given), [str(one["sha256"]) for one in its]
+        given = given.get(task, given.get(task.partition(":")[0]))
+    return str(given)
 
 
 def _section(source: Source, table: pd.DataFrame, figures: Iterable[Path]) -> str:

@@ -14,7 +14,7 @@ from harness.publish.card import data_set
 from harness.publish.source import Source
 from harness.replacing import make_folder, replacing
 from harness.reports.stats.cells import cells
-from harness.reports.stats.measure import LOWER, SHARES
+from harness.reports.stats.measure import SHARES, measure
 from harness.runs.provenance import command
 
 SCHEMA = "0.2.2"
@@ -27,7 +27,8 @@ def write(source: Source, out: Path) -> list[Path]:
     No records of samples: theirs must have the text of the question and whether the answer is
     correct, which a run has not.
     """
-    record, table = source.record, cells(source.frame)
+    record, frame, table = source.record, source.frame, cells(source.frame)
+    lower = {str(task): measure(rows).lower for task, rows in frame.groupby("task")}
     model, sessions = record["model"], record["sessions"]
     started = str(sessions[-1]["started"]) if sessions else "unknown"
     whole = {
@@ -44,7 +45,8 @@ def write(source: Source, out: Path) -> list[Path]:
             "name": model["name"], "id": model["name"], "additional_details": _texts(model),
         },
         "evaluation_results": [
-            _result(row, record) for row in table[table["score"].notna()].to_dict("records")
+            _result(row, source, lower=lower[row["task"]])
+            for row in table[table["score"].notna()].to_dict("records")
         ],
     }  # fmt: skip
     make_folder(out)
@@ -54,14 +56,14 @@ def write(source: Source, out: Path) -> list[Path]:
     return [file]
 
 
-def _result(row: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]:
+def _result(row: Mapping[Any, Any], source: Source, *, lower: bool) -> dict[str, Any]:
     task, scaling, metric = row["task"], row["scaling"], row["metric"]
-    given, hashes = data_set(task, record["documents"])
+    record, (given, hashes) = source.record, data_set(task, source)
     uncertainty: dict[str, Any] = {"num_samples": int(row["n"])}
     if pd.notna(row["low"]) and pd.notna(row["high"]):
         ends = {"lower": row["low"], "upper": row["high"], "confidence_level": 0.95}
         uncertainty["confidence_interval"] = ends
-    least = 0.0 if metric in SHARES or metric in LOWER else -UNBOUNDED
+    least = 0.0 if metric in SHARES or lower else -UNBOUNDED
     return {
         "evaluation_result_id": f"{task}/{scaling}/{row['length']}",
         "evaluation_name": task,
@@ -70,7 +72,7 @@ def _result(row: Mapping[Any, Any], record: Mapping[str, Any]) -> dict[str, Any]
             "additional_details": {"sha256": ", ".join(hashes)},
         },
         "metric_config": {
-            "metric_name": metric, "lower_is_better": metric in LOWER, "score_type": "continuous",
+            "metric_name": metric, "lower_is_better": lower, "score_type": "continuous",
             "min_score": least, "max_score": 1.0 if metric in SHARES else UNBOUNDED,
         },
         "score_details": {
