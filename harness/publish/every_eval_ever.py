@@ -69,7 +69,7 @@ def _result(row: Mapping[Any, Any], source: Source, *, lower: bool) -> dict[str,
         "evaluation_name": task,
         "source_data": {
             "dataset_name": given, "source_type": "other",
-            "additional_details": {"sha256": ", ".join(hashes)},
+            **({"additional_details": {"sha256": ", ".join(hashes)}} if hashes else {}),
         },
         "metric_config": {
             "metric_name": metric, "lower_is_better": lower, "score_type": "continuous",
