@@ -37,6 +37,18 @@ def test_the_counts_of_the_benchmark_are_met(
     assert "| a3 | tokens forwarded over the longest length, 8 lengths | 1x |" in page
 
 
+def test_a_smoke_test_needs_a_folder_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its numbers are of other lengths, so they are not written over the committed table."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setattr("sys.argv", ["bench", "--quick", "--only", "no-row"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("benchmarks", run_name="__main__")
+    assert stopped.value.code == 2
+    assert "--out" in capsys.readouterr().err
+
+
 def test_every_row_is_a_file_that_measures() -> None:
     """A file of scripts/benchmarks/rows is a row: it defines ``measure`` and is named for it."""
     files = list((ROOT / "scripts" / "benchmarks" / "rows").glob("[!_]*.py"))

@@ -31,8 +31,10 @@ def main() -> None:
     parser.add_argument(
         "--quick", action="store_true", help="smoke test on an eighth of the lengths"
     )
-    parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--out", type=Path, help="folder of the tables; --quick needs one")
     given = parser.parse_args()
+    if given.quick and given.out is None:
+        parser.error("--quick needs --out FOLDER: its numbers are of other lengths.")
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     setting = Setting(given.device, given.repeats, given.quick)
@@ -48,7 +50,7 @@ def main() -> None:
         last = f"{_calibrated(setting)}; {time.time() - began:.0f} s{of}"
         if found:  # after every file of rows: what is measured is kept
             kind = torch.device(given.device).type
-            files = table.write(found, [*told, f"at the end: {last}"], given.out, kind)
+            files = table.write(found, [*told, f"at the end: {last}"], given.out or RESULTS, kind)
     print(*files, sep="\n")
 
 
