@@ -22,6 +22,11 @@ KINDS: dict[str, Any] = {
         target_modules=["k_proj", "down_proj"], feedforward_modules=["down_proj"],
         init_ia3_weights=False,
     ),
+    "head": peft.LoraConfig(r=4, target_modules=["q_proj", "lm_head"], init_lora_weights=False),
+    "embedding": peft.LoraConfig(r=4, target_modules=["embed_tokens"], init_lora_weights=False),
+    "both": peft.LoraConfig(
+        r=4, target_modules=["embed_tokens"], init_lora_weights=False, ensure_weight_tying=True
+    ),
     "alora": peft.LoraConfig(r=4, target_modules=["q_proj"], alora_invocation_tokens=[1, 2],
         task_type="CAUSAL_LM"),
     "prefix": peft.PrefixTuningConfig(num_virtual_tokens=4, task_type="CAUSAL_LM"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
-from harness.engine import answers
+from harness.engine import answers, shareable
 from harness.errors import UserError
 from harness.model.weights import load_weights
 from tasks._types import Question
 from tests.adapters import opened, save
 from tests.command_line import Ropewalk, sweep
+from tests.tiny import save_tiny
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 QUESTION = Question("q", 96, tuple(range(1, 97)), 1)
@@ -45,6 +46,15 @@ def losses(model: Any) -> torch.Tensor:
     return torch.tensor(next(iter(answers(model, [QUESTION])))[1].nll)
 
 
+def as_trained(base: Path, adapter: Path) -> torch.Tensor:
+    """Return the losses of PEFT's own model."""
+    model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
+    with torch.no_grad():
+        logits = model.eval()(torch.tensor([QUESTION.tokens])).logits[0, :-1].float()
+    targets = torch.tensor(QUESTION.tokens[1:])
+    return torch.nn.functional.cross_entropy(logits, targets, reduction="none")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["lora", "dora", "whole", "ia3"])
 def test_an_adapter_changes_the_model_as_peft_does(
@@ -56,14 +66,8 @@ def test_an_adapter_changes_the_model_as_peft_does(
     assert found.adapter.merged
     model = load_weights(found)
     assert "peft" not in {type(module).__module__.partition(".")[0] for module in model.modules()}
-    base = AutoModelForCausalLM.from_pretrained(tiny)
-    plain = losses(deepcopy(base))
-    theirs = peft.PeftModel.from_pretrained(base, adapters(kind)).eval()
-    with torch.no_grad():
-        logits = theirs(torch.tensor([QUESTION.tokens])).logits[0, :-1].float()
-    wanted = torch.nn.functional.cross_entropy(
-        logits, torch.tensor(QUESTION.tokens[1:]), reduction="none"
-    )
+    plain = losses(AutoModelForCausalLM.from_pretrained(tiny))
+    wanted = as_trained(tiny, adapters(kind))
     torch.testing.assert_close(losses(model), wanted, rtol=1e-4, atol=1e-4)
     assert kind == "whole" or (losses(model) - plain).abs().max() > 0.1
 
@@ -77,6 +81,28 @@ def test_what_is_not_merged_gives_the_same_numbers(
     assert (merged.adapter.merged, beside.adapter.merged) == (True, False)  # type: ignore[union-attr]
     one, other = (losses(load_weights(checkpoint)) for checkpoint in (merged, beside))
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:(Model has .tie_word|Setting .save_embedding):UserWarning")
+@pytest.mark.parametrize("kind", ["head", "embedding", "both"])
+def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(
+    kind: str, tmp_path: Path
+) -> None:
+    """It is not merged into the matrix that both share: losses as trained, shared bit for bit."""
+    base = save_tiny(tmp_path / "base", tie_word_embeddings=True)
+    adapter = save(base, tmp_path / kind, kind)
+    wanted = as_trained(base, adapter)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what PEFT says of tied layers is not for the user
+        found = opened(base, adapter)
+        model = load_weights(found)
+    assert found.adapter is not None
+    assert not found.adapter.merged
+    torch.testing.assert_close(losses(model), wanted, rtol=1e-4, atol=1e-4)
+    assert shareable(model)
+    shorter = Question("s", 41, QUESTION.tokens[:41], 1)
+    both = dict(answers(model, [shorter, QUESTION]))
+    assert torch.equal(torch.tensor(both[1].nll), losses(model))  # type: ignore[union-attr]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from harness.names import place, printable
 from harness.reading import read_regular
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
-PREFIX = "base_model.model."  # of a base's names in the names of an adapter's tensors
 OTHER_BASE = ("corda", "loftq", "lora_ga", "olora", "pissa")  # initial values that change the base
 Shapes = dict[str, tuple[int, ...]]
 
@@ -53,7 +53,8 @@ def open_adapter(
     """Read an adapter's config and the names of its tensors; raise UserError where it does not fit.
 
     ``where`` and ``config`` are the base model's. It fits if PEFT can merge it into such a model
-    and finds every tensor that it wants, in the right shape, and no others.
+    and finds every tensor that it wants, in the right shape, and no others. ``merged`` asks for
+    that; an adapter of a matrix that two layers share stays beside it, else both would change.
     """
     if find_spec("peft") is None:
         message = "--adapter needs the package peft: pip install 'ropewalk[peft]'."
@@ -65,7 +66,8 @@ def open_adapter(
     _check_base(given, base, where)
     shapes = attempt("adapter", given, lambda: _shapes(weights))
     model = without_weights(config, trust_remote_code=trusted)
-    _check_fit(given, where, shapes, attempt("adapter", given, lambda: _wanted(model, asked)))
+    wanted, own, shared = attempt("adapter", given, lambda: _wanted(model, asked))
+    _check_fit(given, where, shapes, wanted, own)
     hashes = "".join(file_hash(path) for path in (folder / CONFIG, weights))
     return Adapter(
         name=printable(given.partition("@")[0].rstrip("/").rpartition("/")[2]),
@@ -73,7 +75,7 @@ def open_adapter(
         fingerprint=sha256(hashes.encode()).hexdigest()[:16],
         kind=str(asked.peft_type.value),
         base=base,
-        merged=merged,
+        merged=merged and not shared,
     )
 
 
@@ -177,24 +179,36 @@ def _shapes(weights: Path) -> Shapes:
         return {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118  # it is no mapping
 
 
-def _wanted(model: Any, config: Any) -> tuple[Shapes, Shapes]:
+def _wanted(model: Any, config: Any) -> tuple[Shapes, Shapes, bool]:
     """Return the shapes that PEFT wants of an adapter of a model without memory, and the model's.
 
-    Raises what PEFT raises where it cannot put it there, or cannot merge it.
+    And whether it changes a matrix that two layers share. Raises what PEFT raises where it cannot
+    put it there, or cannot merge it.
     """
     from peft import PeftModel, get_peft_model_state_dict
 
-    own = {f"{PREFIX}{name}": tuple(held.shape) for name, held in model.state_dict().items()}
     with torch.device("meta"), _quiet():
         made = PeftModel(model, config)
+        own = {name: tuple(held.shape) for name, held in made.state_dict().items()}
         state = get_peft_model_state_dict(made, save_embedding_layers=False)
+        shared = _changes_shared(made)
         made.merge_and_unload()
-    return {name: tuple(tensor.shape) for name, tensor in state.items()}, own
+    return {name: tuple(tensor.shape) for name, tensor in state.items()}, own, shared
 
 
-def _check_fit(given: str, where: str, found: Shapes, known: tuple[Shapes, Shapes]) -> None:
+def _changes_shared(model: Any) -> bool:
+    """Return whether an adapter changes a matrix that two layers share, as tied embeddings do."""
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    holders = Counter(id(held) for one in model.modules() for held in one.parameters(recurse=False))
+    layers = (one for one in model.modules() if isinstance(one, BaseTunerLayer))
+    return any(
+        holders[id(held)] > 1 for one in layers for held in one.get_base_layer().parameters()
+    )
+
+
+def _check_fit(given: str, where: str, found: Shapes, wanted: Shapes, own: Shapes) -> None:
     """Raise UserError unless an adapter has just the tensors that it must have."""
-    wanted, own = known
     places = {**own, **wanted}
     name = next((name for name, shape in found.items() if places.get(name) != shape), None)
     lacking = sorted(wanted.keys() - found.keys())
@@ -215,7 +229,7 @@ def _check_fit(given: str, where: str, found: Shapes, known: tuple[Shapes, Shape
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Leave out what PEFT's own use of transformers warns of."""
+    """Leave out PEFT's warnings: of its use of transformers, and of tied or absent tensors."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore")
         yield
