@@ -40,6 +40,7 @@ CONTRACTS = {
 }
 
 METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both
+FUNCTION = "function"  # the digest of a method that is a function of Python
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ def _of_function(function: Callable[..., Any]) -> Plugin:
     vars(module)["frequencies"] = function
     options = _options(f"method {name}", name, module, "method")
     # A function has no file: what it gives is recorded number by number, and keys its samples.
-    return Plugin("method", name, name, module, options.recorded, options.passed, "function")
+    return Plugin("method", name, name, module, options.recorded, options.passed, FUNCTION)
 
 
 def _options(what: str, name: str, module: ModuleType, kind: str, listed: str = "") -> Options:

@@ -124,10 +124,21 @@ def test_a_page_says_how_a_run_was_measured() -> None:
     assert len(documents([record, record])) == 23
     record["documents"]["read"] = []  # of a run that measured pass keys alone
     assert "documents" not in dict(facts([record]))
-    assert command({"model": "m", "docs": {"passkey": "embedded"}}) == ""
-    assert (
-        command({"docs": "my books", "offline": True}) == "ropewalk run --docs 'my books' --offline"
-    )
+
+
+@pytest.mark.parametrize(
+    ("asked", "more", "line"),
+    [
+        ({"docs": "my books", "offline": True}, {}, "ropewalk run --docs 'my books' --offline"),
+        ({"seed": 1, "published": "pi-pg19"}, {}, "ropewalk run --seed 1"),
+        ({"docs": {"passkey": "embedded"}}, {}, ""),
+        ({"scaling": ["mine"]}, {"methods": {"mine": {"file": "function"}}}, ""),
+        ({"model": "m"}, {"model": {"loaded": True}}, ""),
+    ],
+)
+def test_a_command_is_one_that_runs(asked: dict[str, Any], more: dict[str, Any], line: str) -> None:
+    """A sweep that only a file or Python states has no command, and none has a file's setting."""
+    assert command({"asked": asked, "model": {}, "methods": {}} | more) == line
 
 
 # In a browser.

@@ -18,6 +18,7 @@ import ropewalk as rw
 from harness.model.loaded import hold
 from harness.plugins import names
 from harness.recommend import race
+from harness.runs.provenance import command
 from tests import ROOT
 from tests.child import in_child
 
@@ -92,6 +93,7 @@ def test_a_loaded_model_gives_the_samples_of_its_folder(
     assert mine == ours[ours["scaling"] == "pi"]["value"].tolist()  # the same numbers
     record = json.loads((tmp_path / "a" / "run.json").read_text())
     assert record["asked"]["scaling"] == ["none", "pi", "half"]
+    assert command(record) == ""
     with torch.no_grad():
         model.lm_head.weight[0, 0] += 1
     with pytest.raises(rw.UserError, match="fingerprint"):

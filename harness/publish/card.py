@@ -99,7 +99,7 @@ def _section(source: Source, table: pd.DataFrame, figures: Iterable[Path]) -> st
         for name, lines in facts([source.record])
         if name not in APART
     ]
-    again = command(source.record["asked"])
+    again = command(source.record)
     picture = "Scores against context length"
     parts = [
         "## Beyond the trained window",

@@ -82,7 +82,7 @@ def _result(row: Mapping[Any, Any], source: Source, *, lower: bool) -> dict[str,
             ),
         },
         "generation_config": {
-            "generation_args": {"execution_command": command(record["asked"])},
+            "generation_args": {"execution_command": command(record)},
             "additional_details": _texts(record["methods"].get(scaling, {}).get("options", {})),
         },
     }  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from harness.plugins import FUNCTION
 from harness.recommend.chances import UNSEEN, Array
 from harness.recommend.race import (
     BUDGET,
@@ -104,7 +105,7 @@ def next_line(race: Race, standing: Standing) -> str:
     """
     plan = race.plan
     method = {method.label: method for method in plan.methods}[standing.leader]
-    if method.digest == "function" or plan.checkpoint.loaded is not None:
+    if method.digest == FUNCTION or plan.checkpoint.loaded is not None:
         return ""
     found = race.cell(standing.leader, race.target).rotation
     to = "hf-code" if needs_code(found) else "transformers"

@@ -8,8 +8,11 @@ from typing import Any
 
 import pandas as pd
 
+from harness.plugins import FUNCTION
+
 Run = Mapping[str, Any]
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out
+NO_FLAG = ("out", "published")  # of this machine; of sweep files alone
 
 
 def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
@@ -44,7 +47,7 @@ def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
         )
     yield "seed", [str(run["seed"])]
     yield "machine", [line for session in run["sessions"] for line in _machines(session)]
-    yield "the command", list(filter(None, [command(run["asked"])]))
+    yield "the command", list(filter(None, [command(run)]))
 
 
 def _version(one: Mapping[str, Any]) -> str:
@@ -65,14 +68,17 @@ def _machines(session: Mapping[str, Any]) -> Iterable[str]:
         yield ", ".join(str(text) for text in told if text and not str(text).endswith("None"))
 
 
-def command(asked: Mapping[str, Any]) -> str:
-    """Return the command line of a sweep; empty where only a file can state it."""
+def command(run: Run) -> str:
+    """Return the command line of a sweep; empty where only a file or Python can state it."""
+    functions = [one for one in run["methods"].values() if one.get("file") == FUNCTION]
+    if functions or run["model"].get("loaded"):
+        return ""
     words = ["ropewalk", "run"]
-    for name, value in asked.items():
+    for name, value in run["asked"].items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, Mapping):
             return ""
-        if value in NOT_ASKED or name == "out":
+        if value in NOT_ASKED or name in NO_FLAG:
             continue
         if value is True:
             words.append(flag)

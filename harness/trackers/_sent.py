@@ -31,7 +31,7 @@ def settings(record: Mapping[str, Any]) -> dict[str, str]:
             version = {"version": one["version"]} if "version" in one else {}
             told[f"{kind} {label}"] = _listed({**version, **one["options"]})
     lengths = ", ".join(map(str, public["lengths"]))
-    return {**model, **told, "lengths": lengths, "command": command(public["asked"])}
+    return {**model, **told, "lengths": lengths, "command": command(public)}
 
 
 def _listed(values: Mapping[str, Any]) -> str:
