@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaTokenizer
 
 from harness.engine import answers
 from harness.errors import UserError
 from harness.model.checkpoint import Checkpoint, open_checkpoint
-from harness.model.gguf import _read_header
+from harness.model.gguf import SPACE, _read_header, split_as_told
 from harness.model.weights import load_weights
 from tasks._types import Question
 from tests.command_line import Ropewalk
@@ -101,6 +102,9 @@ def test_the_fingerprint_is_that_of_the_bytes(file: Path, tmp_path: Path) -> Non
     ("facts", "extra", "words"),
     [
         ({"rope.scaling.type": "yarn"}, "", r"the scaling \(rope.scaling.type yarn\)"),
+        ({"rope.scaling.factor": 4.0}, "", r"the scaling \(rope.scaling.factor 4.0\)"),
+        ({"rope.scale_linear": 4.0}, "", r"the scaling \(rope.scale_linear 4.0\)"),
+        ({"rope.scaling.attn_factor": 1.5}, "", "the scaling .rope.scaling.attn_factor 1.5"),
         ({"attention.scale": 0.5}, "", "attention.scale 0.5"),
         ({"attention.sliding_window": 32}, "", "attention.sliding_window 32"),
         ({}, "rope_freqs.weight", "the tensor rope_freqs.weight"),
@@ -114,6 +118,14 @@ def test_what_transformers_would_leave_out_is_an_error(
     made = save_gguf(tmp_path / "m.gguf", "F32", facts=facts, extra=extra)
     with pytest.raises(UserError, match=f"does not read {words}.* give the folder or hub name"):
         opened(made)
+
+
+def test_a_scaling_that_changes_nothing_is_no_error(tmp_path: Path) -> None:
+    """The type none, a factor of 0 or 1, and the window before fine-tuning leave the base alone."""
+    facts = {"type": "none", "factor": 1.0, "original_context_length": 16, "finetuned": 1}
+    facts = {f"rope.scaling.{name}": value for name, value in facts.items()}
+    found = opened(save_gguf(tmp_path / "m.gguf", "F32", facts={**facts, "rope.scale_linear": 0.0}))
+    assert found.rope.shipped == {"rope_type": "default", "rope_theta": BASE}
 
 
 @pytest.mark.slow
@@ -134,6 +146,21 @@ def test_a_text_is_split_as_the_file_says(tmp_path: Path) -> None:
     assert [part for part, _ in parts] == ["a", "ĊĊ", "1", "2"]
     with pytest.raises(UserError, match="does not split a text as .* says .own.: give the folder"):
         opened(save_gguf(tmp_path / "m.gguf", "F32", split="own"))
+
+
+@pytest.mark.parametrize(("prefix", "first"), [(False, "a"), (True, "▁a"), (None, "▁a")])
+def test_a_space_is_put_before_a_text_unless_the_file_says_not(
+    prefix: bool | None, first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tokenizer.ggml.add_space_prefix of a SentencePiece file; the text comes back as it was."""
+    facts = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": prefix}
+    monkeypatch.setattr("harness.model.gguf._header", lambda _: (facts, ()))
+    words = ["<unk>", "<s>", "</s>", SPACE, "a", "b", f"{SPACE}a"]
+    plain = LlamaTokenizer({word: index for index, word in enumerate(words)}, merges=[("▁", "a")])
+    tokenizer = split_as_told("m.gguf", plain)
+    numbers = tokenizer("ab ab", add_special_tokens=False).input_ids
+    assert tokenizer.convert_ids_to_tokens(numbers) == [first, "b", "▁a", "b"]
+    assert tokenizer.decode(numbers) == "ab ab"
 
 
 def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:

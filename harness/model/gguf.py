@@ -11,7 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from tokenizers import Regex
+from tokenizers import Regex, decoders
+from tokenizers.normalizers import Replace
 from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
 
@@ -22,11 +23,14 @@ from harness.rope.config import check_numbers, is_rotary, rope_of
 
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
+PLAIN_SCALING = ("none", 0, 1)  # a type and factors that change nothing
+NO_SCALING = (".finetuned", ".original_context_length")  # facts beside one
 GUESSED = 1024  # a flag beside the kind of file: its author did not write the kind
 # How llama.cpp splits a text before its merges, by the name in the file: as GPT-2 does, and as
 # GPT-2 does between single digits. transformers knows other names, and splits these as GPT-2.
 AS_GPT2 = ("gpt-2", "phi-2", "olmo", "mpt")
 BY_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell")
+SPACE = "▁"  # in the tokens of SentencePiece
 ENDS = (".weight", ".bias")
 FROM = "give the folder or hub name (config.json, safetensors) that it was made from."
 
@@ -98,7 +102,8 @@ def gguf_config(where: str) -> Any:
 def split_as_told(where: str, tokenizer: Any) -> Any:
     """Return the tokenizer of a GGUF file, which splits a text as the file says.
 
-    Raises UserError for a way that is not known: other tokens than in training have other losses.
+    One of SentencePiece puts no space before a text where the file says so. Raises UserError for
+    a way that is not known: other tokens than in training have other losses.
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -111,6 +116,12 @@ def split_as_told(where: str, tokenizer: Any) -> Any:
     elif kind == "gpt2" and way not in (*AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
         message = f"transformers does not split a text as {where} says ({reason(way)}): {FROM}"
         raise UserError(message)
+    if kind == "llama" and facts.get("tokenizer.ggml.add_space_prefix") is False:
+        backend = tokenizer.backend_tokenizer
+        backend.normalizer, backend.pre_tokenizer = Replace(" ", SPACE), None
+        backend.decoder = decoders.Sequence(
+            [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
     return tokenizer
 
 
@@ -150,10 +161,12 @@ def _settings(config: Any, facts: dict[str, Any]) -> Iterator[str]:
         yield f"the other {facts['split.count'] - 1} files"
     if not is_rotary(config):
         return
-    rope, scaling = rope_of(config), own.get("rope.scaling.type", "none")
-    if scaling != "none":
-        yield f"the scaling (rope.scaling.type {reason(scaling)})"
-    text = config.get_text_config()
+    # To llama.cpp a factor without a type is a linear scaling; rope.scale_linear is the older key.
+    for name in own:
+        scales = name.startswith("rope.scal") and not name.endswith(NO_SCALING)
+        if scales and own[name] not in PLAIN_SCALING:
+            yield f"the scaling ({name} {reason(own[name])})"
+    rope, text = rope_of(config), config.get_text_config()
     kinds = getattr(text, "layer_types", None) or ["sliding_attention"]
     sliding = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
     for name, plain, read in (
