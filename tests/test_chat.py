@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from string import printable
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models, normalizers
+from transformers import PreTrainedTokenizerFast
 
 from harness.cli.app import main
+from harness.data.chat import template_frame
 from harness.data.source import make_source
 from tasks import passkey
 from tasks._types import Question, Source
@@ -55,6 +59,23 @@ def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> 
         reply = tokenizer("The pass key is", add_special_tokens=False)["input_ids"]
         assert list(question.tokens[: question.start]) == [*whole, *reply]
         assert tokenizer.decode(question.tokens[question.start :]) == f" {question.facts['key']}"
+
+
+def test_the_message_has_no_space_twice() -> None:
+    """Under a tokenizer that puts a space before any text, the tokens are those of the whole."""
+    words = {word: place for place, word in enumerate(["<s>", "▁", *printable])}
+    inner = Tokenizer(models.BPE(vocab=words, merges=[]))
+    inner.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
+    tokenizer.chat_template = "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]"
+    before, after = template_frame(tokenizer)
+    message, whole = (
+        tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in ("Read this.", "<s>[INST] Read this. [/INST]")
+    )
+    assert [*before, *message, *after] == whole
 
 
 def test_a_chat_and_raw_text_have_the_same_keys() -> None:

@@ -27,11 +27,13 @@ def template_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
     if not getattr(tokenizer, "chat_template", None):
         return no_template()
     before, after = _rendered(tokenizer)
-    # A tokenizer may put a space before any text: what follows the message is read after one.
-    anchored, anchor = _tokens(tokenizer, MESSAGE + after), _tokens(tokenizer, MESSAGE)
-    whole = anchored[: len(anchor)] == anchor
-    return _tokens(tokenizer, before), (
-        anchored[len(anchor) :] if whole else _tokens(tokenizer, after)
+    # A tokenizer may put a space before any text, so both sides are read with the message.
+    anchor = _tokens(tokenizer, MESSAGE)
+    first, last = _tokens(tokenizer, before + MESSAGE), _tokens(tokenizer, MESSAGE + after)
+    size = len(anchor)
+    return (
+        first[:-size] if first[-size:] == anchor else _tokens(tokenizer, before),
+        last[size:] if last[:size] == anchor else _tokens(tokenizer, after),
     )
 
 
