@@ -123,7 +123,7 @@ class Held(TorchDispatchMode):
 def test_memory_is_linear_in_the_length(method: str) -> None:
     """Twice the tokens hold about twice the bytes, bands and tables included."""
     model, sizes = model_of("llama"), []
-    for length in (96, 192) if method == "per_query exact" else (384, 768):
+    for length in (96, 192) if method == "per_query exact" else (768, 1536):
         with Held() as held:
             bands = bands_of("llama", method, length)
             with banded(model, bands):

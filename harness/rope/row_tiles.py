@@ -2,8 +2,8 @@
 
 The bits of the CPU's fused kernel depend on how it cuts rows and keys into blocks. So the rows of
 a tile meet the same keys in every call that has some of them, and a mask hides what a row does not
-see. Rows come in whole ``ROWS``: of a tile the kernel takes so many at a time, in any call, and the
-bits of functions such as exp depend on whether values come in whole vectors.
+see. Rows come in whole ``ROWS``: with fewer the kernel's products have other bits, and those of
+functions such as exp depend on whether values come in whole vectors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.engine.trunk import ROWS
 from harness.rope.online_softmax import NOTHING, Merged, widened
 from scaling._bands import Band
 
-TILE = 128  # rows of a tile, from a multiple of it; of 192 the kernel takes more at a time
+TILE = 256  # rows of a tile, from a multiple of it; its mask has so many rows of all keys
 
 
 @dataclass(frozen=True, eq=False)
