@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shutil
+from dataclasses import fields
 from io import StringIO
 from pathlib import Path
 
@@ -17,7 +18,9 @@ from rich.console import Console
 from harness.cli.app import main
 from harness.inspection import channel_figure, decay_figure
 from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
+from harness.inspection.scores import Curve
 from harness.methods.channels import channels, decay
+from harness.model.opening import REFERENCE
 from harness.sweep.parse import parse
 from harness.sweep.spec import Spec
 from scaling import ntk, p_rope, pi
@@ -31,6 +34,7 @@ FILES = [
     f"{name}.{end}"
     for name in ("channels", "decay", "scores", "wavelengths")
     for end in ("csv", "png")
+    if (name, end) != ("wavelengths", "csv")  # its data are those of channels
 ]
 
 
@@ -162,7 +166,7 @@ class TestTables:
 
 
 def test_every_column_is_in_the_schema() -> None:
-    """results/README.md tells of each column of both tables, and of no other."""
+    """results/README.md tells of each column of the three tables, and of no other."""
     text = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
     section = text.partition("## `channels.csv` and `decay.csv`")[2].partition("\n## ")[0]
     cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
@@ -170,6 +174,9 @@ def test_every_column_is_in_the_schema() -> None:
     channel, curve = frames("none")
     assert len(named) == len(set(named))
     assert set(named) == {*channel.columns, *curve.columns}
+    section = text.partition("## `scores.csv`")[2].partition("\n## ")[0]
+    cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    assert re.findall(r"`(\w+)`", "".join(cells)) == [field.name for field in fields(Curve)]
 
 
 class TestFigures:
@@ -311,6 +318,13 @@ class TestCommand:
              "file."),
             (("--scaling", "pi:factor=0.5"), "scaling pi:factor=0.5 at length 256: factor must be "
              "1 or more, got 0.5."),
+            (("--length", "1", "--out", "here"), "figures over distance need a --length of 2 "
+             "tokens or more."),
+            (("--base", "0"), "--base must be a number from 1 to 3.4e38, got 0."),
+            (("--base", "1e4", "-3"), "--base must be a number from 1 to 3.4e38, got -3."),
+            (("--base", "nan"), "--base must be a number from 1 to 3.4e38, got nan."),
+            (("--encoding", str(REFERENCE)), f"--encoding {REFERENCE} is a model of type llama; "
+             "name an encoding, or a model that scripts/train_encodings.py wrote."),
             (("--out", "taken/here"), "folder taken/here cannot be made: Not a directory."),
         ],
     )  # fmt: skip

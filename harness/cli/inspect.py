@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, Many, Switch, err, screen
 from harness.cli.one_model import read_spec
+from harness.errors import UserError
 
 APART = ("base", "encoding", "out")  # what is no setting of a sweep
 
@@ -48,6 +49,9 @@ def inspect(
 
         inspection = inspect(spec)
         rope, longest = inspection.rope, max(reading.length for reading in inspection.readings)
+        if out and longest < 2:
+            message = "figures over distance need a --length of 2 tokens or more."
+            raise UserError(message)
         more = [of_base(one, rope, longest) for one in base or ()]
         trusted = spec.trust_remote_code
         more += [of_encoding(one, rope, longest, trusted=trusted) for one in encoding or ()]

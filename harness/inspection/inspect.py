@@ -159,21 +159,23 @@ def write(inspection: Inspection, folder: Path, more: Sequence[scores.Curve] = (
         scores.of_rotation(f"scaling, {r.length:,} tokens", r.scaling, r.rotation, r.length)
         for r in inspection.readings
     ]
-    made: tuple[tuple[str, pd.DataFrame, Callable[[pd.DataFrame], Figure]], ...] = (
-        ("channels", channel_frame(inspection), channel_figure.draw),
-        ("decay", decay_frame(inspection), decay_figure.draw),
-        ("wavelengths", channel_frame(inspection), wave_figure.draw),
-        (
-            "scores",
-            scores.frame([*own, *more]),
-            partial(score_figure.draw, trained_length=window),
-        ),
-    )
-    for name, frame, draw in made:
+    tables = {
+        "channels": channel_frame(inspection),
+        "decay": decay_frame(inspection),
+        "scores": scores.frame([*own, *more]),
+    }
+    for name, table in tables.items():
         files.append(folder / f"{name}.csv")
-        save_csv(frame, files[-1])
+        save_csv(table, files[-1])
+    figures: tuple[tuple[str, str, Callable[[pd.DataFrame], Figure]], ...] = (
+        ("channels", "channels", channel_figure.draw),
+        ("decay", "decay", decay_figure.draw),
+        ("wavelengths", "channels", wave_figure.draw),
+        ("scores", "scores", partial(score_figure.draw, trained_length=window)),
+    )
+    for name, of, draw in figures:
         with drawing():
-            files += save_figure(draw(frame), folder, name)
+            files += save_figure(draw(tables[of]), folder, name)
     return files
 
 

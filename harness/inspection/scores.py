@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 import torch
 
-from harness.encodings._config import built, config_of, plugin_of
+from harness.encodings._config import EncodingConfig, built, config_of, plugin_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.encodings._types import Places
 from harness.errors import UserError
+from harness.model.opening import read_config
 from harness.names import place
 from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of
@@ -66,7 +67,10 @@ def of_rotation(panel: str, name: str, found: Rotation, length: int) -> Curve:
 
 
 def of_base(base: float, rope: Rope, length: int) -> Curve:
-    """Return the curve of the plain rotary embedding at another base."""
+    """Return the curve of the plain rotary embedding at another base; raise UserError for none."""
+    if not 1 <= base <= torch.finfo(torch.float32).max:
+        message = f"--base must be a number from 1 to 3.4e38, got {base:g}."
+        raise UserError(message)
     plain = Frequencies(replace(rope, base=base).inv_freq())
     return of_rotation("rotary at other bases", f"base {base:g}", plain, length)
 
@@ -76,7 +80,8 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
     """Return the curve of an encoding, NAME or a trained model's folder, in its first layer.
 
     Projections are left out: a head's channels are those of the inputs, with what the encoding
-    adds to them. Raises UserError for linear attention, which has no scores.
+    adds to them. Raises UserError for linear attention, which has no scores, and for the folder
+    of another model.
     """
     config, encoding, name = _opened(given, rope, trusted=trusted)
     shape = config.shape
@@ -120,6 +125,13 @@ def _opened(given: str, rope: Rope, *, trusted: bool) -> tuple[Any, Any, str]:
     """Return config, module and name of an encoding: trained where a folder is named."""
     folder = place(given)
     if (folder / "config.json").exists():
+        kind = read_config(str(folder.resolve()), revision=None, trust_remote_code=trusted)[1]
+        if not isinstance(kind, EncodingConfig):
+            message = (
+                f"--encoding {given} is a model of type {kind.model_type}; name an encoding, or a "
+                "model that scripts/train_encodings.py wrote."
+            )
+            raise UserError(message)
         model = EncodingForCausalLM.from_pretrained(folder, run_code=trusted)
         return model.config, model.model.encoding, folder.name
     config = config_of(
