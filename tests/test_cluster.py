@@ -21,6 +21,7 @@ import pytest
 import torch
 
 from harness.cluster.batches import split
+from harness.cluster.worker import anywhere
 from harness.cluster.workers import LOSSES, SILENT, Assignment, Dispatch, Loaded
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
@@ -28,11 +29,32 @@ from harness.recommend import race
 from harness.runs.store import RUN, append
 from harness.sweep.answer import Failed
 from harness.sweep.cells import Batch, Cell, Item
+from harness.sweep.spec import Spec
 from scaling._types import Frequencies
 from tasks._types import Question
 from tests.command_line import MANY, Ropewalk, samples, sweep
 
 ray = pytest.importorskip("ray")
+
+
+def test_a_worker_reads_the_model_from_its_own_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative place, also of a GGUF file, is given in full; what is on the hub by its name."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.gguf").touch()
+    facts = {"revision": None, "adapter": None, "dtype": "float32", "device": "cpu"}
+
+    def found(model: str, name: str, **more: Any) -> tuple[str, str | None]:
+        checkpoint = SimpleNamespace(name=name, **facts)
+        plan: Any = SimpleNamespace(spec=Spec(model=model, **more), checkpoint=checkpoint)
+        asked = anywhere(plan)
+        return asked.model, asked.revision
+
+    assert found("m.gguf", "m.gguf") == (str(tmp_path / "m.gguf"), None)
+    assert found("reference", "/package/reference") == ("reference", None)
+    named = found("owner/name/m.gguf", "/cache/blobs/m.gguf", revision="v2")
+    assert named == ("owner/name/m.gguf", "v2")
 
 
 class TestBatches:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from harness.engine import Sizes
 from harness.errors import UserError
+from harness.names import place
 from harness.offline import go_offline
 from harness.sweep.answer import Reply
 from harness.sweep.cells import Key
-from harness.sweep.plan import open_model
+from harness.sweep.plan import Plan, open_model
 from harness.sweep.spec import Spec
 from tasks._types import Question
 
@@ -50,6 +52,21 @@ class Worker:
         from harness.sweep.answer import replies
 
         yield from replies(self.model, self.checkpoint, rotation, questions, sizes)
+
+
+def anywhere(plan: Plan) -> Spec:
+    """Return a sweep as any process reads it: a place in full, what is on the hub by its name."""
+    spec, checkpoint = plan.spec, plan.checkpoint
+    local = spec.model != "reference" and place(spec.model).exists()
+    resolved = {
+        "model": str(Path(checkpoint.name).absolute()) if local else spec.model,
+        "revision": checkpoint.revision
+        or spec.revision,  # of a hub's GGUF file only what was asked
+        "adapter": checkpoint.adapter.folder if checkpoint.adapter else None,
+        "dtype": checkpoint.dtype,
+        "device": "auto" if spec.device_map else checkpoint.device,
+    }
+    return spec.model_copy(update=resolved)
 
 
 def unlike(facts: dict[str, Any]) -> str | None:

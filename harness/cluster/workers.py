@@ -9,11 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.cluster.batches import split
-from harness.cluster.worker import Worker, unlike
+from harness.cluster.worker import Worker, anywhere, unlike
 from harness.engine import OutOfMemory, Sizes
 from harness.errors import UserError, reason
 from harness.sweep.answer import Failed, Reply
@@ -123,18 +122,9 @@ class Dispatch:
 
     def _start_worker(self) -> None:
         """Request one more worker; Ray starts it where and when there is room."""
-        checkpoint, spec = self.plan.checkpoint, self.plan.spec
-        packed = spec.model == "reference" or not Path(checkpoint.name).is_dir()
-        resolved = {
-            "model": spec.model if packed else str(Path(checkpoint.name).resolve()),
-            "revision": checkpoint.revision,
-            "adapter": checkpoint.adapter.folder if checkpoint.adapter else None,
-            "dtype": checkpoint.dtype,
-            "device": "auto" if spec.device_map else checkpoint.device,
-        }
-        worker = self.worker.remote()
-        asked = spec.model_copy(update=resolved)
-        ready = worker.prepare.remote(asked, checkpoint.fingerprint, self.cluster.threads)
+        worker, asked = self.worker.remote(), anywhere(self.plan)
+        known = self.plan.checkpoint.fingerprint
+        ready = worker.prepare.remote(asked, known, self.cluster.threads)
         self.loading[ready] = worker
 
     def _wait(self) -> Any:
