@@ -94,6 +94,12 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_the_embedded_documents_have_no_options_of_a_set() -> None:
+    """A split that they do not have is refused, as files refuse it."""
+    with pytest.raises(UserError, match="--docs embedded has no option 'split'; .* count, limit"):
+        open_documents("embedded:split=test")
+
+
 @pytest.mark.parametrize(
     "given", ["./gone", "/no/such/folder", "~/no-such-folder", "gone.txt", "./gone:split=test"]
 )

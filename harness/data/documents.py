@@ -90,9 +90,10 @@ def _split(given: str) -> tuple[str, str]:
 
 def _selection(name: str, listed: str) -> Selection:
     options = split_options(f"--docs {name}", listed)
+    known = NUMBERS if name == "embedded" else OPTIONS
     for key, value in options.items():
-        if key not in OPTIONS:
-            message = f"--docs {name} has no option {key!r}; {nearest(key, OPTIONS)}."
+        if key not in known:
+            message = f"--docs {name} has no option {key!r}; {nearest(key, known)}."
             raise UserError(message)
         least = 0 if key == "seed" else 1
         if key in NUMBERS and not (
