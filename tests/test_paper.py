@@ -115,6 +115,15 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
     assert asked(tmp_path / "none", {}) == Figures()
 
 
+def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
+    """On the flag, or on the file where the flag was not given."""
+    with pytest.raises(UserError, match=r"^--width broad: .*'page' or 'column'\.$"):
+        asked(tmp_path, {"width": "broad"})
+    (tmp_path / "figures.toml").write_text('width = "broad"\n')
+    with pytest.raises(UserError, match="figures.toml: width: "):
+        asked(tmp_path, {"width": None})
+
+
 @pytest.mark.parametrize(
     ("flags", "word"),
     [

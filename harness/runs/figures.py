@@ -47,9 +47,10 @@ def asked(run: Path, flags: Mapping[str, Any]) -> Figures:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        message = (
-            f"{file}: {printable(place)}: {first['msg']}; known: {', '.join(Figures.model_fields)}."
-        )
+        known = f"known: {', '.join(Figures.model_fields)}"
+        message = f"{file}: {printable(place)}: {first['msg']}; {known}."
+        if place in given:
+            message = f"--{place} {first['input']}: {first['msg']}."
         raise UserError(message) from None
 
 
