@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.cli.one_model import read_spec
 from harness.export._choose import Export
 from harness.export._export import export as chosen
 from harness.export._write import write
-from harness.sweep.parse import parse
 
 
 def export(
@@ -30,7 +30,7 @@ def export(
     UserError for what the engine cannot express.
     """
     asked = {"model": str(model), "scaling": [scaling], "length": [str(length)], **settings}
-    spec = parse(None, asked)
+    spec = read_spec(asked)
     found = chosen(spec, to)
     if out is not None:
         write(found, Path(out), spec.revision, copy=copy)

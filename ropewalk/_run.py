@@ -98,8 +98,10 @@ def opened(
     model: Any, tokenizer: Any, settings: Mapping[str, Any]
 ) -> tuple[Any, Checkpoint | None]:
     """Return what the settings name as model, and the checkpoint of a loaded one."""
-    if isinstance(model, str | Path | list | tuple):
-        return str(model) if isinstance(model, Path) else model, None
+    if isinstance(model, list | tuple):
+        return [str(one) if isinstance(one, Path) else one for one in model], None
+    if isinstance(model, str | Path):
+        return str(model), None
     for name in BY_NAME:
         if settings.get(name) not in (None, Spec.model_fields[name].default):
             message = f"a loaded model is measured as it is, in this process; leave out {name}."

@@ -19,6 +19,7 @@ from harness.model.loaded import hold
 from harness.plugins import names
 from harness.recommend import race
 from harness.runs.provenance import command
+from ropewalk._run import opened
 from tests import ROOT
 from tests.child import in_child
 
@@ -151,6 +152,32 @@ def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:
     with pytest.raises(rw.UserError, match=r"call model\.eval\(\)"):
         rw.run(model, tokenizer=tokenizer)
     model.eval()
+
+
+def test_a_loaded_quantised_model_is_named_so(
+    loaded: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the kind of its weights, as one that is opened by its name."""
+    model, tokenizer = loaded
+    kind = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    monkeypatch.setattr(model.config, "quantization_config", kind, raising=False)
+    found = hold(model, tokenizer)
+    assert (found.label, found.quantized) == ("llama-bitsandbytes-4bit", "bitsandbytes-4bit")
+
+
+def test_several_models_may_be_paths() -> None:
+    """They are named as one path is; other things stay what they are."""
+    for given in ([Path("a"), "b"], (Path("a"), "b")):
+        assert opened(given, None, {}) == (["a", "b"], None)
+    assert opened(Path("a"), None, {}) == ("a", None)
+
+
+def test_an_export_goes_offline(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With offline=True no request is sent, as by the command's flag."""
+    asked: list[str] = []
+    monkeypatch.setattr("harness.cli.one_model.go_offline", lambda: asked.append("offline"))
+    rw.export(tiny, scaling="pi", length="2x", to="transformers", offline=True)
+    assert asked == ["offline"]
 
 
 @pytest.mark.parametrize(("name", "value"), [("repetition_penalty", 1.9), ("eos_token_id", 7)])

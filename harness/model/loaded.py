@@ -39,7 +39,8 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
         message = f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured."
         raise UserError(message)
     name = PurePath(str(model.config.name_or_path)).name or kind
-    adapter = _adapter(own)
+    adapter, quantized = _adapter(own), packed(model.config)
+    name += f"-{quantized}" if quantized else ""
     name += f"+{adapter.name}" if adapter else ""
     return Checkpoint(
         name=name,
@@ -53,7 +54,7 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
         device=str(model.device),
         trust_remote_code=False,
         allow_pickle=False,
-        quantized=packed(model.config),
+        quantized=quantized,
         adapter=adapter,
         positions=None if is_rotary(model.config) else position_limit(model),
         loaded=model,
