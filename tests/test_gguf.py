@@ -163,6 +163,26 @@ def test_a_space_is_put_before_a_text_unless_the_file_says_not(
     assert tokenizer.decode(numbers) == "ab ab"
 
 
+@pytest.mark.parametrize(
+    ("add", "template", "begin"),
+    [
+        (False, "", None),
+        (False, "{{ messages[0].content }}", None),
+        (False, "{{ bos_token }}{{ messages[0].content }}", "<s>"),
+        (True, "", "<s>"),
+        (None, "", "<s>"),
+    ],
+)
+def test_a_text_has_no_begin_token_where_the_file_says_so(
+    add: bool | None, template: str, begin: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unless it only says so because its chat template writes the token itself."""
+    facts = {"tokenizer.ggml.add_bos_token": add, "tokenizer.chat_template": template}
+    monkeypatch.setattr("harness.model.gguf._header", lambda _: (facts, ()))
+    plain = LlamaTokenizer({"<unk>": 0, "<s>": 1, "</s>": 2}, merges=[], bos_token="<s>")
+    assert split_as_told("m.gguf", plain).bos_token == begin
+
+
 def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
     """Two files in a folder, a file cut short, no file, an empty one, a pipe: exit status 2."""
     two, pipe = tmp_path / "two", tmp_path / "pipe.gguf"

@@ -102,8 +102,9 @@ def gguf_config(where: str) -> Any:
 def split_as_told(where: str, tokenizer: Any) -> Any:
     """Return the tokenizer of a GGUF file, which splits a text as the file says.
 
-    One of SentencePiece puts no space before a text where the file says so. Raises UserError for
-    a way that is not known: other tokens than in training have other losses.
+    Where the file says so, one of SentencePiece puts no space before a text, and texts have no
+    begin token. Raises UserError for a way that is not known: other tokens than in training have
+    other losses.
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -122,6 +123,9 @@ def split_as_told(where: str, tokenizer: Any) -> Any:
         backend.decoder = decoders.Sequence(
             [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         )
+    written = "bos_token" in facts.get("tokenizer.chat_template", "")  # then that would double it
+    if facts.get("tokenizer.ggml.add_bos_token") is False and not written:
+        tokenizer.bos_token = None
     return tokenizer
 
 
