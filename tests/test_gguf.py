@@ -164,20 +164,14 @@ def test_a_space_is_put_before_a_text_unless_the_file_says_not(
 
 
 @pytest.mark.parametrize(
-    ("add", "template", "begin"),
-    [
-        (False, "", None),
-        (False, "{{ messages[0].content }}", None),
-        (False, "{{ bos_token }}{{ messages[0].content }}", "<s>"),
-        (True, "", "<s>"),
-        (None, "", "<s>"),
-    ],
+    ("way", "add", "begin"),
+    [("qwen2", False, None), ("qwen2", True, "<s>"), ("smollm", False, "<s>"), (None, None, "<s>")],
 )
-def test_a_text_has_no_begin_token_where_the_file_says_so(
-    add: bool | None, template: str, begin: str | None, monkeypatch: pytest.MonkeyPatch
+def test_a_text_of_qwen_has_no_begin_token(
+    way: str | None, add: bool | None, begin: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Unless it only says so because its chat template writes the token itself."""
-    facts = {"tokenizer.ggml.add_bos_token": add, "tokenizer.chat_template": template}
+    """As in its folder on the hub; that of others with the same flag, as SmolLM2, names one."""
+    facts = {"tokenizer.ggml.add_bos_token": add, "tokenizer.ggml.pre": way}
     monkeypatch.setattr("harness.model.gguf._header", lambda _: (facts, ()))
     plain = LlamaTokenizer({"<unk>": 0, "<s>": 1, "</s>": 2}, merges=[], bos_token="<s>")
     assert split_as_told("m.gguf", plain).bos_token == begin

@@ -102,9 +102,9 @@ def gguf_config(where: str) -> Any:
 def split_as_told(where: str, tokenizer: Any) -> Any:
     """Return the tokenizer of a GGUF file, which splits a text as the file says.
 
-    Where the file says so, one of SentencePiece puts no space before a text, and texts have no
-    begin token. Raises UserError for a way that is not known: other tokens than in training have
-    other losses.
+    Where the file says so, one of SentencePiece puts no space before a text. Qwen's has no begin
+    token, as in its folder on the hub, though the file names one. Raises UserError for a way that
+    is not known: other tokens than in training have other losses.
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -123,8 +123,7 @@ def split_as_told(where: str, tokenizer: Any) -> Any:
         backend.decoder = decoders.Sequence(
             [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         )
-    written = "bos_token" in facts.get("tokenizer.chat_template", "")  # then that would double it
-    if facts.get("tokenizer.ggml.add_bos_token") is False and not written:
+    if way == "qwen2" and facts.get("tokenizer.ggml.add_bos_token") is False:
         tokenizer.bos_token = None
     return tokenizer
 
