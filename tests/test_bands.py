@@ -337,11 +337,11 @@ def test_a_block_of_queries_has_the_base_of_its_end() -> None:
         assert band.frequencies.fingerprint == own.fingerprint
 
 
-def test_the_served_type_is_known_by_its_parameters() -> None:
-    """mode=transformers: no length is in its key, for its state follows the tokens."""
-    one, other = (dynamic_ntk.bands(ROPE, n, mode="transformers") for n in (60, 90))
+def test_the_served_type_is_known_by_its_parameters_and_the_whole_context() -> None:
+    """mode=transformers: its recorded frequencies are those of the length, and so is its key."""
+    one, again, other = (dynamic_ntk.bands(ROPE, n, mode="transformers") for n in (60, 60, 90))
     assert isinstance(one, Served)
-    assert one.fingerprint == other.fingerprint
+    assert one.fingerprint == again.fingerprint != other.fingerprint
     strong = dynamic_ntk.bands(ROPE, 60, factor=4.0, mode="transformers")
     assert strong.fingerprint != one.fingerprint
     wanted = ntk.frequencies(ROPE, 60, factor=60 / 48)

@@ -14,7 +14,6 @@ from harness.rope.config import rope_of
 from harness.rope.patch import answering
 from scaling import dynamic_ntk
 from scaling._served import Served
-from scaling._types import Rope
 from tasks._types import Answer, Question
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW
@@ -35,15 +34,6 @@ def asked(model: Any, questions: list[Question], factor: float = 2.0) -> list[An
     with answering(model, rotation, Sizes()) as answer:
         found = dict(answer(questions))
     return [found[index] for index in range(len(questions))]  # type: ignore[misc]
-
-
-def test_its_numbers_are_recorded_for_each_length() -> None:
-    """The frequencies of the whole context follow its length, and so does the fingerprint."""
-    rope = Rope(16, 1e4, 64)
-    twice, again, far = (
-        dynamic_ntk.bands(rope, n * rope.trained_length, mode="transformers") for n in (2, 2, 8)
-    )
-    assert twice.fingerprint == again.fingerprint != far.fingerprint
 
 
 @torch.inference_mode()
