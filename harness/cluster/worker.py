@@ -60,8 +60,8 @@ def anywhere(plan: Plan) -> Spec:
     local = spec.model != "reference" and place(spec.model).exists()
     resolved = {
         "model": str(Path(checkpoint.name).absolute()) if local else spec.model,
-        "revision": checkpoint.revision
-        or spec.revision,  # of a hub's GGUF file only what was asked
+        # Of a GGUF file on the hub only what was asked is known.
+        "revision": checkpoint.revision or spec.revision,
         "adapter": checkpoint.adapter.folder if checkpoint.adapter else None,
         "dtype": checkpoint.dtype,
         "device": "auto" if spec.device_map else checkpoint.device,

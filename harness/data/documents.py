@@ -193,7 +193,7 @@ def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
     if path.is_file():
         return [(path, path.name)]
     if path.is_dir():
-        if is_saved(path) or of_a_set or (chosen.limit is not None and is_set(path)):
+        if is_saved(path) or of_a_set or (chosen.limit is not None and is_set(path.rglob("*"))):
             return []
         return _below(path, in_folder(path))
     if has_magic(name):

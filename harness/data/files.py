@@ -10,7 +10,7 @@ import json
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -53,9 +53,9 @@ def kind(path: Path) -> str:
     return Path(path.stem).suffix.lower() if suffix in COMPRESSED else suffix
 
 
-def is_set(folder: Path) -> bool:
-    """Return whether a folder holds files of rows, and no text but a data set's README.md."""
-    kinds = {kind(path) for path in folder.rglob("*") if path.name != "README.md"}
+def is_set(paths: Iterable[Path]) -> bool:
+    """Return whether what is below a folder is files of rows, with no text but a README.md."""
+    kinds = {kind(path) for path in paths if path.name != "README.md"}
     return not kinds.isdisjoint({*ROWS, ".csv"}) and kinds.isdisjoint({*TEXT, ".zip"})
 
 
@@ -63,7 +63,7 @@ def in_folder(folder: Path) -> list[Path]:
     """Return the text files below a folder, in order; raise UserError where there is none."""
     paths = sorted(folder.rglob("*"))
     found = [p for p in paths if (kind(p) in TEXT or p.suffix == ".zip") and p.is_file()]
-    if not found or is_set(folder):
+    if not found or is_set(paths):
         kinds = ", ".join(sorted(TEXT))
         message = f"{folder} has no text file ({kinds}); a data set needs {folder}:split=…"
         raise UserError(message)

@@ -15,6 +15,7 @@ from tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
 Made = Literal["share", "parts", "mean", "exp", "unknown"]
+OF_SHARES = ("share", "parts")
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
 SHARES = {  # metrics that are shares: told in percent
     "accuracy", "recall", "f1", "acc", "acc_norm", "exact_match",
@@ -50,7 +51,7 @@ class Measure:
     @property
     def share(self) -> bool:
         """Whether the score is a share, which lies between 0 and 1."""
-        return self.made in ("share", "parts")
+        return self.made in OF_SHARES
 
 
 def measure(samples: pd.DataFrame) -> Measure:
@@ -68,7 +69,7 @@ def measure(samples: pd.DataFrame) -> Measure:
         made=made,
         lower=metric in LOWER or made == "exp",
         across=protocol in ("", *COMPARABLE),
-        units="trials" if made in ("share", "parts") else "documents" if texts else "samples",
+        units="trials" if made in OF_SHARES else "documents" if texts else "samples",
     )
 
 

@@ -23,8 +23,8 @@ def ranking(frame: pd.DataFrame) -> pd.DataFrame:
     ``tied`` are the methods that the samples do not distinguish from the best, by probabilities
     corrected for all pairs at a length together (Holm), and so for the choice of the best.
     ``difference`` is the best less the runner-up, relative for perplexity. Several names are a
-    list, as a name may be any text. Models of other windows
-    that were ranked together have neither trained nor relative length.
+    list, as a name may be any text. Models of other windows that were ranked together have neither
+    trained nor relative length.
     """
     rows = []
     table = cells(frame)
