@@ -5,19 +5,24 @@ from __future__ import annotations
 import io
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from rich.console import Console
 
 from harness.cli import outcome
 from harness.runs.write import write_reports
-from tests.frames import sweep
+from tests.frames import asked, sweep
 
 pytestmark = pytest.mark.usefixtures("scored")
 
 
 def shown(**changes: object) -> list[str]:
+    """Return the lines of the last screen of a made-up sweep."""
+    return lines_of(sweep(**changes))  # type: ignore[arg-type]
+
+
+def lines_of(frame: pd.DataFrame) -> list[str]:
     """Return the lines of the last screen, 80 columns wide."""
-    frame = sweep(**changes)  # type: ignore[arg-type]
     console = Console(width=80, file=io.StringIO(), markup=False, emoji=False, highlight=False)
     outcome.brief(frame, write_reports(frame, None, ["best"]), console)
     outcome.rest(Path("run/reports/index.html"), [Path("run")], console)
@@ -45,3 +50,12 @@ def test_the_last_screen_stays_one_of_many_methods_and_lengths() -> None:
     assert len(lines) < 40
     assert any("shorter lengths" in line for line in lines)
     assert any("more methods" in line for line in lines)
+
+
+def test_the_last_screen_says_that_trials_are_too_few() -> None:
+    """Eight trials distinguish no method: none is called tied, and the number is given."""
+    hits = {"none": 0.0, "yarn": 1.0, "pi": 0.5}
+    rows = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, [hit] * 8)]
+    text = " ".join(" ".join(lines_of(pd.DataFrame(rows))).split())
+    assert "yarn 100% [68, 100]; 8 trials are too few to distinguish it from 2 more" in text
+    assert "tied with" not in text

@@ -62,12 +62,20 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
         console.print(f"{where}{every if len(model['tasks']) > 1 else ':'}", style="bold")
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):
             if cell is not None:
-                tied = f"tied with {cell['tied']} more"
-                told = f"; {tied if cell['tied'] else cell['told']}".removesuffix("; ")
+                told = f"; {_tied(cell) or cell['told']}".removesuffix("; ")
                 line = f"{head['measure']}: {cell['best']} {cell['score']}{told}"
                 console.print(Padding(line, (0, 0, 0, 2)))
     if len(beyond) > MOST_LENGTHS:
         console.print(f"  … and {len(beyond) - MOST_LENGTHS} shorter lengths.")
+
+
+def _tied(cell: dict[str, Any]) -> str:
+    """Say from how many methods the best is not distinguished, if from any."""
+    if not cell["tied"]:
+        return ""
+    if cell["enough"]:
+        return f"tied with {cell['tied']} more"
+    return f"{cell['n']} are too few to distinguish it from {cell['tied']} more"
 
 
 def _longest(rows: pd.DataFrame, best: Sequence[str]) -> pd.DataFrame:

@@ -22,7 +22,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     ``TASK in window`` is the score at the task's longest length inside the window, ``TASK at
     longest`` that at its longest of all, each as text with its interval, and empty for a method
     without that length; ``TASK best at`` has the lengths beyond the window at which the method is
-    the best or not distinguished from it, of several that were measured and did not all score 0;
+    the best or not distinguished from it, of several that did not all score 0, and of which enough
+    documents or trials were measured for a verdict;
     ``TASK reach`` is the effective length, of a task that can have one. Methods that coincide
     everywhere share a row; the most often best come first.
     """

@@ -48,6 +48,7 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
         "score": sentences.score(row),
         "n": sentences.counted(row["n"], row["units"]),
         "tied": len(row["tied"] or []),
+        "enough": row["enough"] is not False,
         "told": _lead(row),
     }
 
