@@ -66,3 +66,11 @@ def test_no_one_is_best_of_too_few_trials() -> None:
     table = summary.make(pd.DataFrame(rows))
     assert table["passkey best at"].isna().all()
     assert not summary.words(table)
+
+
+def test_the_best_at_the_longest_length_comes_first() -> None:
+    """Where no method has a place, the order is that of the scores, whatever was asked first."""
+    rows = [row for name, far in (("none", 0.2), ("pi", 0.4), ("yarn", 0.9))
+            for row in shares("passkey", name, l1024=20)
+            + asked("passkey", name, 2048, [far] * 3)]  # fmt: skip
+    assert summary.make(pd.DataFrame(rows))["scaling"].tolist() == ["yarn", "pi", "none"]

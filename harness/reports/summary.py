@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.cells import cells, coinciding
+from harness.reports.stats.cells import cells, coinciding, ranked
 from harness.reports.stats.places import places
 from harness.reports.stats.reach import REACH, reach, reached, uneven
 from harness.reports.writing import sentences
@@ -25,7 +25,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     the best or not distinguished from it, of several that did not all score 0, and of which enough
     documents or trials were measured for a verdict;
     ``TASK reach`` is the effective length, of a task that can have one. Methods that coincide
-    everywhere share a row; the most often best come first.
+    everywhere share a row; the most often best come first, of those that are as often, the one of
+    the best mean place at the longest lengths.
     """
     table = coinciding(cells(frame))
     if table["score"].isna().all():
@@ -44,8 +45,9 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     kin: dict[Key, list[dict[str, Any]]] = {}
     for cell in sentences.records(table):
         kin.setdefault((cell["model"], cell["scaling"]), []).append(cell)
-    rows = [_row(own, led, far) for own in kin.values()]
-    made = pd.DataFrame(rows)
+    best = {name: place for place, name in enumerate(ranked(cells(frame)))}
+    by_place = sorted(kin.values(), key=lambda own: best[own[0]["scaling"].split(" = ")[0]])
+    made = pd.DataFrame([_row(own, led, far) for own in by_place])
     made = made.astype({name: "Int64" for name in made if str(name).endswith(REACH)})
     made = made.sort_values(["model", "places"], ascending=[True, False], kind="stable")
     return made.reset_index(drop=True)

@@ -46,7 +46,7 @@ def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
             ],
         )
     yield "seed", [str(run["seed"])]
-    yield "machine", [line for session in run["sessions"] for line in _machines(session)]
+    yield "machine", list(_machines(run["sessions"]))
     yield "the command", list(filter(None, [command(run)]))
 
 
@@ -58,14 +58,18 @@ def _options(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
 
 
-def _machines(session: Mapping[str, Any]) -> Iterable[str]:
-    """Yield what one start was measured with: a line, or one a worker."""
-    for one in session.get("workers") or [session]:
+def _machines(sessions: Iterable[Mapping[str, Any]]) -> Iterable[str]:
+    """Yield a line for every machine and its packages, with the commits it was measured with."""
+    commits: dict[str, dict[str, None]] = {}
+    for one in (one for session in sessions for one in session.get("workers") or [session]):
         known = one.get("versions", {})
         versions = " ".join(f"{name} {text}" for name, text in known.items() if text)
         told = [one.get("device"), f"threads {one.get('threads')}", one.get("system")]
-        told += [f"Python {one.get('python')}", versions, f"commit {one.get('commit')}"]
-        yield ", ".join(str(text) for text in told if text and not str(text).endswith("None"))
+        told += [f"Python {one.get('python')}", versions]
+        line = ", ".join(str(text) for text in told if text and not str(text).endswith("None"))
+        commits.setdefault(line, {}).update(dict.fromkeys(filter(None, [one.get("commit")])))
+    for line, known in commits.items():
+        yield f"{line}, commit {', '.join(known)}" if known else line
 
 
 def command(run: Run) -> str:

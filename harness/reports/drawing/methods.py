@@ -13,8 +13,7 @@ from matplotlib.lines import Line2D
 
 from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import REST, Look, foot, looks
-from harness.reports.stats.cells import coinciding
-from harness.reports.stats.measure import LOWER
+from harness.reports.stats.cells import coinciding, ranked
 from harness.reports.stats.once import once
 
 DISTINCT = 8  # methods beside ``none`` that get a look of their own; of more only the FEW best do
@@ -90,7 +89,7 @@ def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
         names[scaling] = _short(label, set(names.values()))
     plain = {name for scaling, name in names.items() if "none" in labels[scaling].split(" = ")}
     colours = {name: asked.colour(labels[scaling]) for scaling, name in names.items()}
-    best = [names[scaling] for scaling in _ranked(known) if scaling in names]
+    best = [names[scaling] for scaling in ranked(known) if scaling in names]
     own = [name for name in best if name not in plain]
     own = own if len(own) <= distinct else own[:FEW]
     own += [name for name in names.values() if colours[name] and name not in own]
@@ -113,21 +112,6 @@ def fixed_factors(frame: pd.DataFrame) -> list[str]:
     same = (counts["frequencies"] == 1) & (counts["length"] > 1)
     held = same.groupby("scaling", sort=False).all()
     return [str(name) for name in held.index[held]]
-
-
-def _ranked(frame: pd.DataFrame) -> list[str]:
-    """Return the scalings from best to worst by their mean place at each task's longest length."""
-    order = list(frame["scaling"].unique())
-    if "score" not in frame:  # channels
-        return order
-    cells = frame.groupby(["model", "task", "length", "scaling", "metric"], sort=False)
-    table = cells["score"].max().reset_index()
-    longest = table.groupby(["model", "task"])["length"].transform("max")
-    far = table[table["length"] == longest]
-    cost = far["score"].where(far["metric"].isin(LOWER), -far["score"])
-    place = cost.groupby([far["model"], far["task"]]).rank(na_option="bottom")
-    mean = place.groupby(far["scaling"]).mean().reindex(order)
-    return [str(name) for name in mean.sort_values(kind="stable").index]
 
 
 def _short(label: str, taken: set[str]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Mapping
 
 import pandas as pd
 
+from harness.reports.stats.measure import LOWER
 from harness.reports.stats.once import once
 
 CELL = ["model", "task", "scaling", "length"]
@@ -55,6 +56,21 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     labels = {names[0]: " = ".join(names) for names in alike.values()}
     kept = frame[frame["scaling"].isin(list(labels))]
     return kept.assign(scaling=kept["scaling"].map(labels))
+
+
+def ranked(frame: pd.DataFrame) -> list[str]:
+    """Return the scalings from best to worst by their mean place at each task's longest length."""
+    order = list(frame["scaling"].unique())
+    if "score" not in frame:  # channels
+        return order
+    grouped = frame.groupby(["model", "task", "length", "scaling", "metric"], sort=False)
+    table = grouped["score"].max().reset_index()
+    longest = table.groupby(["model", "task"])["length"].transform("max")
+    far = table[table["length"] == longest]
+    cost = far["score"].where(far["metric"].isin(LOWER), -far["score"])
+    place = cost.groupby([far["model"], far["task"]]).rank(na_option="bottom")
+    mean = place.groupby(far["scaling"]).mean().reindex(order)
+    return [str(name) for name in mean.sort_values(kind="stable").index]
 
 
 def _check_one_score(measured: pd.DataFrame) -> None:

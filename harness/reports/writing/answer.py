@@ -59,6 +59,8 @@ def _lead(row: dict[str, Any]) -> str:
         return "" if row["same"] else "the only method"
     if row["difference"] is None:
         return f"before {row['runner_up']}; the two cannot be compared sample by sample"
+    if row["tied"] is not None and row["enough"] is False:
+        return f"too few samples to distinguish it from {_names(row['tied'])}"
     if row["tied"] is not None:
         return f"not distinguished from {_names(row['tied'])}"
     side = "below" if row["difference"] < 0 else "above"
