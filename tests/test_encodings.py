@@ -139,6 +139,26 @@ def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) 
     assert torch.allclose(model(input_ids=tokens[:, :30]).logits, whole[:, :30], atol=1e-4)
 
 
+@torch.inference_mode()
+def test_padding_before_a_text_is_refused() -> None:
+    """Rows of a batch have the same positions; padding after a text changes none of its logits."""
+    model, tokens = model_of("shaw"), text(30)
+    whole = model(input_ids=tokens, use_cache=False).logits
+    both = torch.cat((tokens, tokens.roll(6, 1)))
+    mask = torch.ones_like(both)
+    mask[0, 24:] = 0
+    padded = model(input_ids=both, attention_mask=mask, use_cache=False).logits
+    assert torch.allclose(padded[0, :24], whole[0, :24], atol=1e-5)
+    mask[0, 24:], mask[1, :6] = 1, 0
+    with pytest.raises(ValueError, match="same positions"):
+        model(input_ids=both, attention_mask=mask)
+    with pytest.raises(ValueError, match="same positions"):
+        model.generate(both, attention_mask=mask, max_new_tokens=2, pad_token_id=0)
+    places = torch.stack((torch.arange(30), torch.arange(30) + 1))
+    with pytest.raises(ValueError, match="same positions"):
+        model(input_ids=both, position_ids=places)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", names("encoding"))
 @torch.inference_mode()
@@ -304,5 +324,8 @@ def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
     assert "✗ saved" in done.out
     file.write_text(MINE.replace("** 0.5", "** wrong"))
     assert "NameError" in ropewalk("check", file).out
-    assert ropewalk("check", "shaw:clip=0").status == 1
+    for option in ("shaw:clip=0", "rope:base=0", "xpos:scale_base=-5", "fire:hidden=0"):
+        done = ropewalk("check", option)
+        assert done.status == 1
+        assert done.out.count("✗") == 1
     assert ropewalk("check", "shaw:clips=1").status == 2

@@ -22,7 +22,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from harness.encodings._config import EncodingConfig, built, plugin_of
-from harness.encodings._types import Places
+from harness.encodings._types import Places, check_rows
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 
@@ -183,6 +183,7 @@ class EncodingModel(EncodingPreTrainedModel):
         if position_ids is None:
             first = past_key_values.get_seq_length() if past_key_values is not None else 0
             position_ids = torch.arange(first, first + hidden.shape[1], device=hidden.device)[None]
+        check_rows(attention_mask, position_ids)
         mask = create_causal_mask(
             config=self.config, inputs_embeds=hidden, attention_mask=attention_mask,
             past_key_values=past_key_values, position_ids=position_ids,

@@ -58,3 +58,14 @@ def by_distance(table: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
     """
     index = distance.expand(*table.shape[:2], *distance.shape)
     return table.gather(-1, index)
+
+
+def check_rows(mask: torch.Tensor | None, positions: torch.Tensor) -> None:
+    """Raise ValueError for a batch whose rows do not all begin at the same position.
+
+    ``mask`` is that of padding, ``(rows, tokens)``; padding at the end changes nothing.
+    """
+    begun_later = mask is not None and mask.dim() == 2 and bool((mask[:, 1:] > mask[:, :-1]).any())
+    if begun_later or bool((positions != positions[:1]).any()):
+        message = "the rows of a batch must have the same positions; pad at the end alone"
+        raise ValueError(message)
