@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
+from harness.encodings import alibi
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
 from harness.inspection.identities import identities
@@ -63,6 +64,25 @@ def test_the_score_of_an_encoding() -> None:
     for name in set(names("encoding")) - {"rope_linear"}:
         found = of_encoding(name, ROPE, 64, trusted=False)
         assert torch.tensor(found.mean).isfinite().all(), name
+
+
+def test_a_curve_needs_no_memory_for_distances_between(tmp_path: Path) -> None:
+    """At 2^20 tokens ALiBi is asked for the distances of the curve alone, and at 1 for one."""
+    file = tmp_path / "counted.py"
+    text = (Path(alibi.__file__)).read_text(encoding="utf-8")
+    counted = "        assert len(places.key) <= 400\n        slope = torch.tensor("
+    file.write_text(text.replace("        slope = torch.tensor(", counted), encoding="utf-8")
+    rope = Rope(64, 10_000.0, 2**20)
+    assert of_encoding(str(file), rope, 2**20, trusted=True).distance[-1] == 2**20 - 1
+    assert of_encoding(str(file), rope, 1, trusted=True).distance == [0]
+
+
+@pytest.mark.parametrize("twice", [("--base", "100", "100"), ("--encoding", "alibi", "alibi")])
+def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -> None:
+    """Those of one name would be drawn as one line."""
+    done = ropewalk("inspect", "--scaling", "none", "--length", "1x", *twice)
+    assert done.status == 2
+    assert "twice" in done.err
 
 
 @pytest.mark.slow

@@ -45,7 +45,7 @@ def inspect(
     with err.status("Reading config"):
         from harness.inspection.identities import show as show_identities
         from harness.inspection.inspect import inspect, show, write
-        from harness.inspection.scores import of_base, of_encoding
+        from harness.inspection.scores import of_base, of_encoding, unlike
 
         inspection = inspect(spec)
         rope, longest = inspection.rope, max(reading.length for reading in inspection.readings)
@@ -55,6 +55,7 @@ def inspect(
         more = [of_base(one, rope, longest) for one in base or ()]
         trusted = spec.trust_remote_code
         more += [of_encoding(one, rope, longest, trusted=trusted) for one in encoding or ()]
+        unlike(more)
     show(inspection, screen)
     show_identities(rope, longest, screen)
     for file in write(inspection, out, more) if out else ():

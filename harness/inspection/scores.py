@@ -47,7 +47,8 @@ class Curve:
 def distances(length: int) -> list[int]:
     """Return the distances of a curve: 0 to length - 1, near ones one by one."""
     even = np.linspace(0, length - 1, POINTS)
-    return sorted({round(x) for x in (*even, *np.geomspace(1, max(1, length - 1), POINTS))})
+    ratios = np.geomspace(1, max(1, length - 1), POINTS)
+    return sorted({round(x) for x in (*even, *ratios) if x < length})
 
 
 def of_rotation(panel: str, name: str, found: Rotation, length: int) -> Curve:
@@ -89,27 +90,26 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
         message = f"encoding {given} has no scores: it replaces softmax attention."
         raise UserError(message)
     tables = [m.num_embeddings for m in encoding.modules() if isinstance(m, torch.nn.Embedding)]
-    length = min(length, *tables, length)
+    every = distances(min(length, *tables, length))
     draw = torch.Generator().manual_seed(0)
     content = torch.randn(DRAWS, 1, shape.width, generator=draw)
-    positions = torch.arange(length)
-    states = content.expand(-1, length, -1)
+    positions = every[-1] - torch.tensor(every)  # the query is at the first
+    states = content.expand(-1, len(every), -1)
     if hasattr(encoding, "inputs"):
         states = encoding.inputs(content / shape.width**0.5, positions[None]) * shape.width**0.5
         states = states * (shape.width**0.5 / states.norm(dim=-1, keepdim=True))
-    heads = states.reshape(DRAWS, length, shape.heads, -1).transpose(1, 2)
+    heads = states.reshape(DRAWS, len(every), shape.heads, -1).transpose(1, 2)
     layer = _Layer(config, encoding)
     query, key = heads, heads
     if hasattr(encoding, "turn"):
         plain = Frequencies(Rope(shape.head_dim, float(encoding.base), shape.window).inv_freq())
         angles = torch.outer(positions.float(), plain.inv_freq).repeat(1, 2)[None]
         query, key = encoding.turn(query, key, (angles.cos(), angles.sin()), positions)
-    query, places = query[:, :, -1:], Places(positions[-1:], positions)
+    query, places = query[:, :, :1], Places(positions[:1], positions)
     scores = query @ key.mT * layer.scaling
     if hasattr(encoding, "scores"):
         scores = scores + encoding.scores(layer, query, key, places)
-    every = distances(length)
-    return _curve("encodings", name, every, scores[:, :, 0].flip(-1)[..., every].flatten(0, 1))
+    return _curve("encodings", name, every, scores[:, :, 0].flatten(0, 1))
 
 
 class _Layer:
@@ -148,6 +148,16 @@ def _curve(panel: str, name: str, every: Sequence[int], scores: torch.Tensor) ->
     """Return the mean and the bounds of scores ``(contents, distances)``."""
     low, high = (scores.double().quantile(share, 0).tolist() for share in SPREAD)
     return Curve(panel, name, every, scores.double().mean(0).tolist(), low, high)
+
+
+def unlike(curves: Sequence[Curve]) -> Sequence[Curve]:
+    """Return the curves; raise UserError for two of one name: they would be one line."""
+    names = [(curve.panel, curve.name) for curve in curves]
+    for panel, name in names:
+        if names.count((panel, name)) > 1:
+            message = f"{name!r} is twice among {panel}; leave one out, or rename a folder."
+            raise UserError(message)
+    return curves
 
 
 def frame(curves: Sequence[Curve]) -> pd.DataFrame:
