@@ -24,6 +24,7 @@ import torch
 from _mixture import Recipe
 from _training import Texts, Training, console, read_texts
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 from transformers import AutoTokenizer
 
 from harness.data.embedded import training
@@ -59,13 +60,21 @@ def begin(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path
     """Build the model of an encoding, or read it back from its last checkpoint."""
     torch.manual_seed(recipe.seed)
     made = config(encoding, recipe, tokenizer)
-    settings = {**asdict(recipe), "encoding": made.to_dict()["encoding"], "code": made.code}
-    return Training(EncodingForCausalLM(made), recipe, texts, out, settings)
+    return Training(EncodingForCausalLM(made), recipe, texts, out, settings(made, recipe))
+
+
+def settings(made: EncodingConfig, recipe: Recipe) -> dict[str, Any]:
+    """Return all that the weights depend on, the hash of a user's file included."""
+    return {**asdict(recipe), "encoding": made.to_dict()["encoding"], "code": made.code}
 
 
 def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path) -> None:
     """Train one model into its folder, with the record of how it came to be."""
     if (out / "training.json").exists():
+        known = json.loads((out / "training.json").read_text())["recipe"]
+        if known != settings(config(encoding, recipe, tokenizer), recipe):
+            message = f"{out} is a model of another file or recipe; move it, or give --out."
+            raise SystemExit(message)
         console.print(f"{out} is there already")
         return
     out.mkdir(parents=True, exist_ok=True)
@@ -121,9 +130,9 @@ def recipe_for(
 def main(
     *,
     encodings: Annotated[Sequence[str] | None, Parameter(consume_multiple=True)] = None,
-    seeds: int = 1,
-    steps: int | None = None,
-    minutes: float | None = None,
+    seeds: Annotated[int, Parameter(validator=Number(gte=1))] = 1,
+    steps: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    minutes: Annotated[float | None, Parameter(validator=Number(gt=0))] = None,
     out: Path = Path("training/encodings"),
 ) -> None:
     """Train a model for every encoding and seed into a folder of its own, named ENCODING-seedN.

@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import torch
+from cyclopts import ValidationError
 from safetensors.torch import load_file
 
 from harness.data.source import make_source
+from harness.methods import template
 from tasks._prompt import frame
 from tests.tiny import tiny_tokenizer
 
@@ -123,6 +125,31 @@ def test_the_models_of_the_laboratory_are_trained_alike(
         train_encodings.main(**asked, steps=5, out=tmp_path / "whole")
     with pytest.raises(SystemExit, match="no encoding is called 'rop'"):
         train_encodings.main(encodings=["rop"], out=tmp_path / "new")
+
+
+def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path: Path) -> None:
+    """A folder's model of the file as it was is not shown as that of the file as it is."""
+    import train_encodings
+
+    del scripts
+    file, out = tmp_path / "mine.py", tmp_path / "out"
+    source = template.TEXTS["encoding"].format(name="mine")
+    file.write_text(source, encoding="utf-8")
+    train_encodings.main(encodings=[str(file)], out=out)
+    train_encodings.main(encodings=[str(file)], out=out)
+    file.write_text(source.replace("** 0.5", "** 0.6"), encoding="utf-8")
+    with pytest.raises(SystemExit, match="another file"):
+        train_encodings.main(encodings=[str(file)], out=out)
+
+
+@pytest.mark.parametrize("words", ["--steps 0", "--seeds 0", "--minutes -1"])
+def test_no_training_has_no_steps(scripts: Any, words: str) -> None:
+    """Numbers of which no model comes are refused before a text is read."""
+    import train_encodings
+
+    del scripts
+    with pytest.raises(ValidationError):
+        train_encodings.app.parse_args(words.split(), exit_on_error=False, print_error=False)
 
 
 def test_minutes_become_steps(

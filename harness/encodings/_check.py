@@ -44,6 +44,8 @@ def _findings(encoding: str) -> Iterator[Finding]:
     added = sum(parameter.numel() for parameter in model.model.encoding.parameters())
     finite = bool(torch.isfinite(whole).all())
     yield _found("runs", finite, f"finite logits; it adds {added:,} parameters here", "not finite")
+    if not finite:
+        return
     changed = _logits(model, torch.cat((inside[:, :40], inside[:, 40:] + 1), 1) % config.vocab_size)
     yield _near("causal", changed[:, :40], whole[:, :40], "no token sees a later one")
     yield _near("cache", _by_cache(model, inside), whole, "read in parts it gives the same logits")

@@ -132,5 +132,8 @@ def config_of(encoding: str, **fields: Any) -> EncodingConfig:
         message = f"encoding {plugin.label} adds {added:,} parameters, more than the model has."
         raise UserError(message)
     if hasattr(module, "base"):
+        if not 1 <= module.base <= torch.finfo(torch.float32).max:
+            message = f"encoding {plugin.label}: base must be a number from 1 to 3.4e38."
+            raise UserError(message)
         config.rope_parameters = {"rope_type": "default", "rope_theta": float(module.base)}
     return config

@@ -20,6 +20,9 @@ class Encoding(nn.Module):
     def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
         """``hidden`` is the width of the network, of one hidden layer."""
         super().__init__()
+        if hidden < 1:
+            message = f"hidden must be 1 or more, got {hidden}"
+            raise ValueError(message)
         self.window = shape.window
         self.networks = nn.ModuleList(
             nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, shape.heads))

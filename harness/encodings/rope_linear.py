@@ -15,7 +15,8 @@ class Encoding(nn.Module):
     """Equation 19 with φ = elu + 1: Σ (R φ(q))·(R φ(k)) v / Σ φ(q)·φ(k), sums over seen keys.
 
     The denominator is not rotated, and so positive. It is computed pair by pair, not by running
-    sums: the same numbers, in quadratic time.
+    sums: the same numbers, in quadratic time. There is no softmax to temper: the attention factor
+    of a scaling method (yarn) multiplies the output by its square.
     """
 
     def __init__(self, shape: Shape, *, rotated: bool = True, base: float = 10_000.0) -> None:

@@ -12,7 +12,8 @@ class Encoding(nn.Module):
     """Algorithm 1: queries times ζ^(n/B), keys times ζ^(-n/B), ζ = (2i/d + γ) / (1 + γ), γ = 0.4.
 
     B is half of the window, as the paper's 512 of 1024. Differs from the paper: its blockwise
-    attention at inference is not part of it. A scaling method changes the rotation alone.
+    attention at inference is not part of it. A scaling method changes the rotation alone. Past 35
+    windows (of float16: 4) the powers leave the range of the numbers, and a cell fails.
     """
 
     def __init__(
@@ -21,11 +22,11 @@ class Encoding(nn.Module):
     ) -> None:  # fmt: skip
         """``scale_base`` is B in tokens; a larger ``gamma`` decays less."""
         super().__init__()
-        if gamma <= 0:
-            message = f"gamma must be more than 0, got {gamma}"
+        scale_base = shape.window / 2 if scale_base is None else scale_base
+        if gamma <= 0 or scale_base <= 0:
+            message = f"gamma and scale_base must be more than 0, got {gamma} and {scale_base:g}"
             raise ValueError(message)
-        self.base, self.gamma = base, gamma
-        self.scale_base = shape.window / 2 if scale_base is None else scale_base
+        self.base, self.gamma, self.scale_base = base, gamma, scale_base
 
     def turn(
         self, query: torch.Tensor, key: torch.Tensor, angles: Angles, positions: torch.Tensor
