@@ -112,7 +112,7 @@ def alibi(a: Layer, h: int, i: int, j: int) -> Any:
 
 def kerple(a: Layer, h: int, i: int, j: int) -> Any:
     r1, r2 = (max(1e-2, float(r[LAYER, h])) for r in (a.e.r1, a.e.r2))
-    far = math.log(1 + r2 * (i - j)) if a.e.kind == "log" else max(i - j, 1e-6) ** min(r2, 2)
+    far = math.log(1 + r2 * (i - j)) if a.e.kind == "log" else (i - j) ** min(r2, 2)
     return a.content(h, i, j) / ROOT - r1 * far
 
 

@@ -111,6 +111,20 @@ def test_what_absolute_encodings_add_to_the_inputs() -> None:
     assert torch.equal(learned.inputs(given, positions), given + learned.table.weight[positions])
 
 
+@pytest.mark.parametrize("kind", ["log", "power"])
+def test_a_coefficient_of_kerple_at_its_least_is_trained_on(kind: str) -> None:
+    """As the authors' it is set to the least, where a gradient still moves it."""
+    model = model_of(f"kerple:kind={kind}").train()
+    encoding, tokens = model.model.encoding, text(40)
+    with torch.no_grad():
+        encoding.r1[0, 0], encoding.r2[1, 1] = 0.005, -0.2
+    model(input_ids=tokens, labels=tokens).loss.backward()
+    for part, at in ((encoding.r1, (0, 0)), (encoding.r2, (1, 1))):
+        assert float(part[at].detach()) == pytest.approx(0.01)
+        assert part.grad.isfinite().all()
+        assert part.grad[at] != 0
+
+
 def test_slopes_of_any_number_of_heads() -> None:
     """Those of the paper: 1/2 to 1/256 for 8 heads, and every second one of 16 beside 8 for 12."""
     slopes = load("encoding", "alibi").module.slopes
