@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
+from transformers.models.t5.modeling_t5 import T5Attention
 
+from harness.encodings._buckets import bucket
 from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.encodings._types import Places
@@ -123,6 +125,15 @@ def test_a_coefficient_of_kerple_at_its_least_is_trained_on(kind: str) -> None:
         assert float(part[at].detach()) == pytest.approx(0.01)
         assert part.grad.isfinite().all()
         assert part.grad[at] != 0
+
+
+def test_buckets_are_those_of_t5() -> None:
+    """As transformers' own model has them for a decoder, past the farthest distance too."""
+    distance = torch.arange(600)
+    wanted = T5Attention._relative_position_bucket(
+        -distance, bidirectional=False, num_buckets=32, max_distance=128
+    )
+    assert torch.equal(bucket(distance, 32, 128), wanted)
 
 
 def test_slopes_of_any_number_of_heads() -> None:

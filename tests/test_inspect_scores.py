@@ -77,6 +77,21 @@ def test_a_curve_needs_no_memory_for_distances_between(tmp_path: Path) -> None:
     assert of_encoding(str(file), rope, 1, trusted=True).distance == [0]
 
 
+def test_an_encoding_without_scores_to_draw_is_refused(tmp_path: Path) -> None:
+    """An error of a user's file, and powers past the range of numbers, are a sentence each."""
+    file = tmp_path / "mine.py"
+    turned = "    def turn(self, query, key, angles, positions):\n        return query, {}\n"
+    begun = '"""Mine."""\nfrom torch import nn\n\n\nclass Encoding(nn.Module):\n'
+    begun += "    def __init__(self, shape):\n        super().__init__()\n\n"
+    file.write_text(begun + turned.format("key if angles is None else 0"), encoding="utf-8")
+    assert len(of_encoding(str(file), ROPE, 64, trusted=True).mean) == 64
+    file.write_text(begun + turned.format("nothing"), encoding="utf-8")
+    with pytest.raises(UserError, match="NameError"):
+        of_encoding(str(file), ROPE, 64, trusted=True)
+    with pytest.raises(UserError, match="no finite scores"):
+        of_encoding("xpos", ROPE, 64 * 256, trusted=False)
+
+
 @pytest.mark.parametrize("twice", [("--base", "100", "100"), ("--encoding", "alibi", "alibi")])
 def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -> None:
     """Those of one name would be drawn as one line."""

@@ -12,10 +12,11 @@ import torch
 
 from harness.encodings._config import EncodingConfig, built, config_of, plugin_of
 from harness.encodings._model import EncodingForCausalLM
-from harness.encodings._types import Places
+from harness.encodings._types import Places, Shape
 from harness.errors import UserError
 from harness.model.opening import read_config
 from harness.names import place
+from harness.plugins import call
 from scaling._bands import Bands
 from scaling._rotation import Rotation, frequencies_of
 from scaling._types import Frequencies, Rope
@@ -81,16 +82,24 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
     """Return the curve of an encoding, NAME or a trained model's folder, in its first layer.
 
     Projections are left out: a head's channels are those of the inputs, with what the encoding
-    adds to them. Raises UserError for linear attention, which has no scores, and for the folder
-    of another model.
+    adds to them. Raises UserError for linear attention, which has no scores, for the folder of
+    another model, and where scores are not finite.
     """
     config, encoding, name = _opened(given, rope, trusted=trusted)
-    shape = config.shape
     if hasattr(encoding, "attend"):
         message = f"encoding {given} has no scores: it replaces softmax attention."
         raise UserError(message)
     tables = [m.num_embeddings for m in encoding.modules() if isinstance(m, torch.nn.Embedding)]
     every = distances(min(length, *tables, length))
+    scores = call(f"encoding {given}", lambda: _scores(config.shape, encoding, every))
+    if not scores.isfinite().all():
+        message = f"encoding {given} has no finite scores at {every[-1] + 1:,} tokens."
+        raise UserError(message)
+    return _curve("encodings", name, every, scores)
+
+
+def _scores(shape: Shape, encoding: Any, every: Sequence[int]) -> torch.Tensor:
+    """Return the last query's scores, ``(contents and heads, distances)``."""
     draw = torch.Generator().manual_seed(0)
     content = torch.randn(DRAWS, 1, shape.width, generator=draw)
     positions = every[-1] - torch.tensor(every)  # the query is at the first
@@ -99,25 +108,28 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
         states = encoding.inputs(content / shape.width**0.5, positions[None]) * shape.width**0.5
         states = states * (shape.width**0.5 / states.norm(dim=-1, keepdim=True))
     heads = states.reshape(DRAWS, len(every), shape.heads, -1).transpose(1, 2)
-    layer = _Layer(config, encoding)
+    layer = _Layer(shape, encoding)
     query, key = heads, heads
     if hasattr(encoding, "turn"):
-        plain = Frequencies(Rope(shape.head_dim, float(encoding.base), shape.window).inv_freq())
-        angles = torch.outer(positions.float(), plain.inv_freq).repeat(1, 2)[None]
-        query, key = encoding.turn(query, key, (angles.cos(), angles.sin()), positions)
+        angles = None
+        if hasattr(encoding, "base"):
+            inv_freq = Rope(shape.head_dim, float(encoding.base), shape.window).inv_freq()
+            turned = torch.outer(positions.float(), inv_freq).repeat(1, 2)[None]
+            angles = turned.cos(), turned.sin()
+        query, key = encoding.turn(query, key, angles, positions)
     query, places = query[:, :, :1], Places(positions[:1], positions)
-    scores = query @ key.mT * layer.scaling
+    scores: torch.Tensor = query @ key.mT * layer.scaling
     if hasattr(encoding, "scores"):
         scores = scores + encoding.scores(layer, query, key, places)
-    return _curve("encodings", name, every, scores[:, :, 0].flatten(0, 1))
+    return scores[:, :, 0].flatten(0, 1)
 
 
 class _Layer:
     """The first layer as an encoding sees it: projections that change nothing."""
 
-    def __init__(self, config: Any, encoding: Any) -> None:
+    def __init__(self, shape: Shape, encoding: Any) -> None:
         self.layer_idx = 0
-        self.scaling = getattr(encoding, "scale", config.shape.head_dim**-0.5)
+        self.scaling = getattr(encoding, "scale", shape.head_dim**-0.5)
         self.q_proj = self.k_proj = torch.nn.Identity()
 
 
