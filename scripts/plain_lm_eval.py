@@ -1,7 +1,8 @@
 """Set ``lm_eval`` under ``none`` beside lm-eval's own evaluation of the same loaded model.
 
-``python -m scripts.plain_lm_eval MODEL TASKS LENGTH OUT`` runs every task of the folder TASKS both
-ways and writes OUT/documents.csv: a row a document with its hashes and both of its metrics.
+``python -m scripts.plain_lm_eval MODEL TASKS LENGTH OUT.csv [LIMIT]`` runs every task of the folder
+TASKS, or lm-eval's own task of that name, both ways on at most LIMIT documents, and writes a row a
+document with its hashes and both of its metrics.
 """
 
 from __future__ import annotations
@@ -22,17 +23,24 @@ from harness.model.weights import load_weights
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
 
 
-def plain(model: Any, tokenizer: Any, folder: str, names: list[str], length: int) -> dict[str, Any]:
+def plain(
+    model: Any, tokenizer: Any, folder: str | None, names: list[str], length: int, limit: int | None
+) -> dict[str, Any]:
     """Return what lm-eval gives of the tasks; its windows end before the last target."""
     import lm_eval
     from lm_eval.models.huggingface import HFLM
     from lm_eval.tasks import TaskManager
 
     lm = HFLM(pretrained=model, tokenizer=tokenizer, max_length=length - 1, batch_size=1)
-    manager = TaskManager(include_path=folder, include_defaults=False)
-    found: dict[str, Any] = lm_eval.simple_evaluate(
-        lm, tasks=names, task_manager=manager, bootstrap_iters=0
-    )
+    with tempfile.TemporaryDirectory() as place:
+        tokenizer.save_pretrained(place)
+        metadata = {"max_seq_lengths": [length], "tokenizer": place}
+        manager = TaskManager(
+            include_path=folder, include_defaults=folder is None, metadata=metadata
+        )
+        found: dict[str, Any] = lm_eval.simple_evaluate(
+            lm, tasks=names, task_manager=manager, bootstrap_iters=0, limit=limit
+        )
     return found
 
 
@@ -41,6 +49,8 @@ def rows(frame: Any, found: dict[str, Any], names: list[str]) -> Iterator[dict[s
     for name in names:
         own = frame[frame["task"].str.contains(name)].set_index("doc")
         metric = str(own["metric"].iloc[0])
+        if f"{metric},none" not in own:  # RULER's are named by their length
+            metric = str(own["length"].iloc[0])
         score = found["results"][name][f"{metric},none"]
         for sample in found["samples"][name]:
             row = own.loc[sample["doc_id"]]
@@ -56,10 +66,13 @@ def rows(frame: Any, found: dict[str, Any], names: list[str]) -> Iterator[dict[s
             }  # fmt: skip
 
 
-def main(name: str, folder: str, length: str, out: str) -> None:
+def main(name: str, tasks: str, length: str, out: str, limit: str = "") -> None:
     """Load the model once, float32 on one thread, and compare."""
     torch.set_num_threads(1)
-    names = sorted(path.stem for path in Path(folder).glob("*.yaml"))
+    folder = tasks if Path(tasks).is_dir() else None
+    names = sorted(path.stem for path in Path(folder).glob("*.yaml")) if folder else [tasks]
+    options = [f"tasks={'+'.join(names)}", *([f"include={folder}"] if folder else [])]
+    options += [f"limit={limit}"] if limit else []
     checkpoint = open_checkpoint(
         name, revision=None, dtype="float32", device="cpu",
         trust_remote_code=False, allow_pickle=False,
@@ -68,11 +81,13 @@ def main(name: str, folder: str, length: str, out: str) -> None:
     with tempfile.TemporaryDirectory() as scratch:
         run = rw.run(
             model, tokenizer=tokenizer, scaling=["none"], length=[length], out=f"{scratch}/run",
-            task=[f"lm_eval:tasks={'+'.join(names)},include={folder}"],
+            task=[f"lm_eval:{','.join(options)}"],
         )  # fmt: skip
         frame = run.frame()
-    found = list(rows(frame, plain(model, tokenizer, folder, names, int(length)), names))
-    with (Path(out) / "documents.csv").open("w", newline="", encoding="utf-8") as file:
+    most = int(limit) if limit else None
+    theirs = plain(model, tokenizer, folder, names, int(length), most)
+    found = list(rows(frame, theirs, names))
+    with Path(out).open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, list(found[0]))
         writer.writeheader()
         writer.writerows(found)
