@@ -59,3 +59,11 @@ def test_the_last_screen_says_that_trials_are_too_few() -> None:
     text = " ".join(" ".join(lines_of(pd.DataFrame(rows))).split())
     assert "yarn 100% [68, 100]; 8 trials are too few to distinguish it from 2 more" in text
     assert "tied with" not in text
+
+
+def test_nothing_is_said_of_ties_where_there_is_none() -> None:
+    """One method is not tied with itself; of several that are, the word is explained."""
+    one = asked("passkey", "yarn", 2048, [1.0] * 20)
+    assert "Tied" not in " ".join(lines_of(pd.DataFrame(one)))
+    two = [*one, *asked("passkey", "pi", 2048, [1.0] * 20)]
+    assert "Tied: the samples do not distinguish them" in " ".join(lines_of(pd.DataFrame(two)))

@@ -21,6 +21,7 @@ from harness.reports.writing.tables import text
 from harness.runs.write import Written, grids, print_skipped, print_words, show
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
+TIED = f"Tied: the samples do not distinguish them; fewer than {ENOUGH} documents never do."
 MOST_LENGTHS, MOST_METHODS = 3, 16  # of a screen of 80 x 40
 
 
@@ -37,8 +38,12 @@ def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
     """Print the best methods of the longest lengths, and all scores at the longest."""
     several = frame["model"].nunique() > 1
     if VERDICT in written.tables:
-        for told in answer(written.tables[VERDICT].table):
+        answers = answer(written.tables[VERDICT].table)
+        for told in answers:
             _answer(told, f", {told['model']}" if several else "", console)
+        every = (cell for told in answers for row in told["lengths"] for cell in row["tasks"])
+        if any(cell and cell["tied"] for cell in every):
+            console.print(TIED, highlight=False, soft_wrap=True)
     known = methods(frame)
     for model, rows in known.drawn(cells(frame)).groupby("model", sort=False):
         scores = _longest(rows, known.best)
@@ -111,7 +116,6 @@ def rest(page: Path | None, runs: Sequence[Path], console: Console) -> None:
     """Print where everything is that the screen leaves out."""
     folders = " ".join(shlex.quote(str(run)) for run in runs)
     for line in (
-        f"Tied: the samples do not distinguish them; fewer than {ENOUGH} documents never do.",
         f"All charts and tables, one page: {page}",
         f"Everything in words: ropewalk report {folders}",
     ):
