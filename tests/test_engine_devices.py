@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch.nn.attention.bias import CausalBias
 
-from harness.engine import Sizes, sdpa, trunk
+from harness.engine import Sizes, packed_attention, sdpa, trunk
+from harness.engine.packed_attention import Run
+from harness.engine.prefix_tree import Node
 from harness.rope import banded_attention, online_softmax
 from harness.rope.online_softmax import Merged, attend
 from harness.rope.positions import banded
 from harness.rope.tiles import Piece
+from tasks._tokens import kept
 from tests.asking import asked, together
 from tests.banded import bands_of, likelihoods, model_of
 from tests.families import build, tiny
@@ -66,6 +69,23 @@ def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:
             wanted = -likelihoods(model, tokens)[question.start - 1 :]
             assert answer is not None
             assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
+
+
+@pytest.mark.usefixtures("elsewhere")
+def test_keys_of_a_path_are_joined_on_the_device_of_their_layer() -> None:
+    """A model over several GPUs has layers of one shape on each."""
+    text = range(96)
+    nodes = (
+        Node(0, kept(text[:32]), ()),
+        *(Node(32, kept(text[a : a + 32]), (0,)) for a in (32, 64)),
+    )
+    spans = {0: (0, 32), 1: (32, 64), 2: (64, 96)}
+    run = Run(nodes, spans, 96, sdpa.Causal(64))
+    for layer, device in enumerate(("cpu", "meta", "cpu")):
+        run.layer = [torch.ones(1, 2, 96, 4, device=device)] * 2
+        for found in packed_attention._path(run, 2, 96, layer):
+            assert (found.device.type, found.shape[2]) == (device, 64)
+    assert bool((found == 1).all())
 
 
 def test_pieces_go_to_a_gpu_by_its_own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

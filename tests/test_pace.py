@@ -52,6 +52,14 @@ def test_a_machine_that_is_held_up_still_has_a_speed(monkeypatch: pytest.MonkeyP
     assert 0 < guessed("cpu", "float32") < 1
 
 
+def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: Path) -> None:
+    """Where only a cluster has GPUs, nothing here is asked of one."""
+    given = {"model": str(tiny), "docs": str(docs), "length": "64", "task": "perplexity:tail=16"}
+    elsewhere = make_plan(parse(None, given), elsewhere="cuda")
+    found = module.before(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
+    assert found.seconds_left() is None
+
+
 def begun(plan: Plan, known: Rows | None = None) -> tuple[Pace, list[Any]]:
     work = plan.work(set())
     pace = Pace.of(plan, work, known or {})

@@ -39,7 +39,8 @@ class Run:
     ``spans`` has the rows of each node in the pack; ``above`` has the keys and values of nodes
     computed in earlier packs, ``kept`` collects those of the nodes in ``keep``. ``rows`` are the
     current ones, and ``layer`` has the keys and values of all rows so far in this layer.
-    ``joined`` has those of one path, of the layer and the nodes in ``joined_of``.
+    ``joined`` has those of one path, of the layer and the nodes in ``joined_of``; layers may be on
+    several devices.
     """
 
     nodes: tuple[Node, ...]
@@ -225,10 +226,10 @@ def _joined(run: Run, index: int, high: int, layer: int) -> Pair:
     node, (start, _) = run.nodes[index], run.spans[index]
     length, device = node.first + high - start, run.layer[0].device
     longest = room(max(run.nodes[other].end for other in run.spans), device)
-    shapes = [(1, rows.shape[1], longest, rows.shape[3]) for rows in run.layer]
+    needed = [((1, rows.shape[1], longest, rows.shape[3]), device) for rows in run.layer]
     before = run.joined_of[1] if run.joined_of[0] == layer else ()
-    if [tuple(whole.shape) for whole in run.joined] != shapes:
-        run.joined = [rows.new_zeros(size) for rows, size in zip(run.layer, shapes, strict=True)]
+    if [(tuple(whole.shape), whole.device) for whole in run.joined] != needed:
+        run.joined = [t.new_zeros(size) for t, (size, _) in zip(run.layer, needed, strict=True)]
         before = ()
     same = sum(one == other for one, other in zip(before, node.above, strict=False))
     run.joined_of = layer, node.above

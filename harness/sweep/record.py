@@ -154,8 +154,8 @@ def machine(device: str) -> dict[str, Any]:
 
 
 def named(device: str) -> str:
-    """Return the name of a GPU, or of the processor."""
-    cuda = torch.device(device).type == "cuda"
+    """Return the name of a GPU, or of the processor; also where only workers have a GPU."""
+    cuda = torch.device(device).type == "cuda" and torch.cuda.is_available()
     return torch.cuda.get_device_name(device) if cuda else _processor()
 
 
