@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import signal
 import socket
 import sys
-import tempfile
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ import pytest
 import torch
 
 from harness.cluster.batches import split
+from harness.cluster.connect import connected, most_threads
 from harness.cluster.worker import anywhere
 from harness.cluster.workers import LOSSES, SILENT, Assignment, Dispatch, Loaded
 from harness.engine import DEFAULT, OutOfMemory, Sizes
@@ -55,6 +57,41 @@ def test_a_worker_reads_the_model_from_its_own_folder(
     assert found("reference", "/package/reference") == ("reference", None)
     named = found("owner/name/m.gguf", "/cache/blobs/m.gguf", revision="v2")
     assert named == ("owner/name/m.gguf", "v2")
+
+
+def test_a_worker_is_sent_what_it_can_read(tmp_path: Path) -> None:
+    """An adapter of the hub by name and commit; of methods nothing, for some cannot be sent."""
+    lock = threading.Lock()
+
+    def method(*_: Any) -> Any:
+        return lock
+
+    def found(given: str, folder: str) -> str | None:
+        adapter = SimpleNamespace(folder=folder)
+        checkpoint = SimpleNamespace(
+            name="reference", revision=None, adapter=adapter, dtype="float32", device="cpu"
+        )
+        plan: Any = SimpleNamespace(
+            spec=Spec(adapter=given, scaling=(method,)), checkpoint=checkpoint
+        )
+        sent: Spec = pickle.loads(ray.cloudpickle.dumps(anywhere(plan)))
+        return sent.adapter
+
+    assert found(str(tmp_path), str(tmp_path)) == str(tmp_path)
+    for name in ("owner/name", "owner/name@main"):
+        assert found(name, "/home/me/hub/snapshots/c0ffee") == "owner/name@c0ffee"
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "threads"),
+    [
+        ([4, 4, 4], 3, 4), ([4, 4, 4], 2, 4), ([4, 4], 1, 4), ([0, 8, 8], 3, 4), ([4, 32], 2, 16),
+        ([4, 4], 20, 1), ([0], 1, 1), ([8], 3, 2),
+    ],
+)  # fmt: skip
+def test_a_worker_fits_a_node(cores: list[int], workers: int, threads: int) -> None:
+    """However many are asked for, none needs more cores than a node has."""
+    assert most_threads(cores, workers) == threads
 
 
 class TestBatches:
@@ -153,26 +190,37 @@ class TestLosses:
     def test_workers_that_cannot_load_end_no_sweep_that_others_measure(
         self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Where someone works, it goes on without; where no one does, it is refused."""
+        """Where one works or still loads, it goes on without; where none does, it is refused."""
 
         def lost(_: object) -> None:
             raise ray.exceptions.RayError("gone")
 
         monkeypatch.setattr(ray, "get", lost)
         monkeypatch.setattr(Dispatch, "_start_worker", lambda it: it.loading.update({0: None}))
-        for busy in ({"stream": None}, {}):
-            dispatch.lost, dispatch.loading, dispatch.busy = 0, {0: None}, busy
+        for busy, loading in (({"stream": None}, {}), ({}, {1: None}), ({}, {})):
+            dispatch.lost, dispatch.loading, dispatch.busy = 0, {0: None, **loading}, busy
             for _ in range(LOSSES - 1):
                 dispatch._loaded(0)
-            if busy:
+            if busy or loading:
                 dispatch._loaded(0)
                 assert dispatch.told[-1].startswith(
                     "Going on without one: 3 workers were lost while"
                 )
-                assert not dispatch.loading
+                assert dispatch.loading == loading
             else:
                 with pytest.raises(UserError, match="3 workers were lost while they loaded"):
                     dispatch._loaded(0)
+
+    def test_the_order_in_which_workers_load_ends_no_sweep(
+        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A worker that is refused before another has loaded is left out, as one after it is."""
+        monkeypatch.setattr(ray, "get", lambda _: {"refused": "its files differ"})
+        dispatch.loading = {0: None, 1: None}
+        dispatch._loaded(0)
+        assert dispatch.told == ["Going on without one: its files differ"]
+        with pytest.raises(UserError, match="its files differ"):
+            dispatch._loaded(1)
 
     @pytest.mark.parametrize("left", [[], [{"Alive": True, "Resources": {"CPU": 1.0}}]])
     def test_no_node_is_waited_for_without_end(
@@ -308,7 +356,7 @@ def test_a_lost_worker_costs_nothing(
         assert {os.getpriority(os.PRIO_PROCESS, it) for it in (first, second)} == {os.nice(0)}
         os.kill(first, signal.SIGKILL)
 
-    temporary = partial(Path(tempfile.gettempdir()).glob, "ropewalk-ray-*")
+    temporary = partial(Path("/tmp").glob, "ropewalk-ray-*")
     before = set(temporary())
     (tmp_path / "numpy.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
@@ -368,6 +416,24 @@ class TestRefused:
         """Return a small sweep."""
         monkeypatch.chdir(tmp_path)
         return sweep(tiny, docs, Path("run"))
+
+    @pytest.mark.parametrize(
+        ("device", "message"), [("cuda", "has no GPU"), ("mps", "cpu or cuda")]
+    )
+    def test_a_device_that_no_worker_can_have(
+        self, device: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It is refused at once, and not waited for; a long TMPDIR leaves Ray's sockets short."""
+        started: dict[str, Any] = {}
+        monkeypatch.setattr(ray, "init", lambda **given: started.update(given))
+        monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / ("x" * 60)))
+        with (
+            pytest.raises(UserError, match=message),
+            connected(Spec(workers=2, device=device), pytest.fail),
+        ):
+            pass
+        assert len(started["_temp_dir"]) < 40
 
     def test_ray_that_is_not_installed(
         self, bare: Sequence[str], ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch

@@ -7,7 +7,7 @@ import re
 import signal
 import socket
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from typing import Any
 
@@ -41,7 +41,11 @@ def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None
     except ImportError:
         message = f"--workers and --cluster need Ray; {HINT}"
         raise UserError(message) from None
-    temporary = tempfile.TemporaryDirectory(prefix="ropewalk-ray-", ignore_cleanup_errors=True)
+    # The path of a socket has at most 107 characters, and TMPDIR may be long.
+    place = os.environ.get("RAY_TMPDIR", "/tmp")
+    temporary = tempfile.TemporaryDirectory(
+        prefix="ropewalk-ray-", dir=place, ignore_cleanup_errors=True
+    )
     with _quiet(), temporary as folder:
         try:
             yield (
@@ -60,13 +64,17 @@ def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Clu
     cores = count * threads
     _start(ray, address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder)
     device = _device(ray, spec)
-    if device == "cuda" and ray.cluster_resources().get("GPU", 0) < count:
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if device == "cuda" and not gpus:
+        message = "--device cuda: this machine has no GPU for a worker; use --device cpu."
+        raise UserError(message)
+    if device == "cuda" and gpus < count:
         say(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
     return Cluster(count, device, threads, say)
 
 
 def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
-    """Connect to a running cluster; a worker a GPU, or a worker a node where there is none."""
+    """Connect to a running cluster; a worker a GPU, or a worker a node with cores."""
     address = str(spec.cluster)
     host, _, port = address.rpartition(":")
     known = re.fullmatch(r"[^/\s]+:[0-9]{1,5}", address) and int(port) < 2**16
@@ -91,11 +99,16 @@ def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
         )
         raise UserError(message) from None
     device = _device(ray, spec)
-    has = ray.cluster_resources()
-    nodes = sum(node["Alive"] for node in ray.nodes())
-    count = spec.workers or max(1, int(has.get("GPU", 0)) if device == "cuda" else nodes)
-    threads = 1 if device == "cuda" else max(1, int(has.get("CPU", 1)) // count)
-    return Cluster(count, device, threads, say)
+    has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus, cores = ([int(node.get(kind, 0)) for node in has] for kind in ("GPU", "CPU"))
+    count = spec.workers or max(1, sum(gpus) if device == "cuda" else sum(map(bool, cores)))
+    return Cluster(count, device, 1 if device == "cuda" else most_threads(cores, count), say)
+
+
+def most_threads(cores: Sequence[int], workers: int) -> int:
+    """Return how many cores so many workers can have each, on nodes with these; 1 at least."""
+    fits = (n for n in range(max(cores), 0, -1) if sum(node // n for node in cores) >= workers)
+    return next(fits, 1)
 
 
 def _start(ray: Any, **where: Any) -> None:

@@ -62,11 +62,22 @@ def anywhere(plan: Plan) -> Spec:
         "model": str(Path(checkpoint.name).absolute()) if local else spec.model,
         # Of a GGUF file on the hub only what was asked is known.
         "revision": checkpoint.revision or spec.revision,
-        "adapter": checkpoint.adapter.folder if checkpoint.adapter else None,
+        "adapter": _adapter(plan),
         "dtype": checkpoint.dtype,
         "device": "auto" if spec.device_map else checkpoint.device,
+        "scaling": (),  # no worker needs them, and a function may not be sent
     }
     return spec.model_copy(update=resolved)
+
+
+def _adapter(plan: Plan) -> str | None:
+    """Return the folder of an adapter, or its name on the hub with its commit."""
+    given, found = plan.spec.adapter, plan.checkpoint.adapter
+    if given is None or found is None:
+        return None
+    # The hub's files of a commit lie in a folder of its name.
+    hub = f"{given.partition('@')[0]}@{Path(found.folder).name}"
+    return found.folder if place(given).is_dir() else hub
 
 
 def unlike(facts: dict[str, Any]) -> str | None:

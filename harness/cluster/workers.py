@@ -167,28 +167,29 @@ class Dispatch:
             self._lost_loading(error)
             return
         refused = facts.get("refused") or unlike(facts)
-        if not refused:
-            self.lost = 0
-            place = f"the worker on {facts['host']} (process {facts.pop('process')})"
-            self.joined.append(facts)
-            self.free.append(Loaded(worker, place))
-        elif self.joined:
-            self.cluster.say(f"Going on without one: {refused}")
-        else:
-            raise UserError(refused)
+        if refused:
+            self._without(refused)
+            return
+        self.lost = 0
+        place = f"the worker on {facts['host']} (process {facts.pop('process')})"
+        self.joined.append(facts)
+        self.free.append(Loaded(worker, place))
+
+    def _without(self, why: str) -> None:
+        """Go on without a worker; raise UserError where it was the last."""
+        if not (self.free or self.busy or self.loading):
+            raise UserError(why)
+        self.cluster.say(f"Going on without one: {why}")
 
     def _lost_loading(self, error: Exception) -> None:
-        """Start another worker for one that was lost; raise UserError where all are lost so."""
+        """Start another worker for one that was lost, until too many are."""
         self.lost += 1
         if self.lost < LOSSES:
             message = "A worker was lost while it loaded the weights; another is started."
             self.cluster.say(message)
             self._start_worker()
             return
-        message = f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}"
-        if not self.free and not self.busy:
-            raise UserError(message) from None
-        self.cluster.say(f"Going on without one: {message}")
+        self._without(f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}")
 
     def _assign(self, worker: Loaded, batch: Batch, losses: int) -> None:
         streaming = worker.handle.answer.options(num_returns="streaming")
