@@ -116,6 +116,9 @@ def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
     [
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
+        RuntimeError("CUDA error: out of memory"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB)"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
         MemoryError(),
     ],
 )

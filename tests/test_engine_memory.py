@@ -11,7 +11,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from harness.engine import Sizes, answers, memory
+from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
 from harness.rope.positions import banded
 from scaling import dual_chunk
@@ -103,6 +103,19 @@ def test_moved_positions_are_in_the_estimate() -> None:
         question = Question("q", length, tokens, 1)
         measured, _ = peaks(lambda: list(answers(model, [question])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
+
+
+def test_copies_of_keys_on_a_gpu_are_in_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There every head has keys and values of its own for a while, of the whole context."""
+    shaped, length = config(512, 1, 1024), 4096
+    model = AutoModelForCausalLM.from_config(shaped).eval()
+    (tokens,) = asked(length, 0)
+    question, tree = Question("q", length, tokens, length - 9), build_tree([tokens])
+    monkeypatch.setattr(sdpa, "blocked", lambda _: False)
+    list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
+    told = memory.shared(memory.Shape.of(shaped, 4, copied=True), tree, 10, Sizes(chunk=256))
+    measured, _ = peaks(lambda: list(answers(model, [question], Sizes(chunk=256))))
+    assert 0.75 * told < measured < told  # a CPU has a mask beside them
 
 
 def test_smaller_sizes_need_less() -> None:

@@ -34,6 +34,8 @@ __all__ = [
 
 T = TypeVar("T")
 DEFAULT = Sizes()
+# What says so in other errors: of a CPU; of CUDA outside PyTorch's allocator, and MPS; of cuBLAS.
+LACKING = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
 Indexed = Sequence[tuple[int, Question]]
 
 
@@ -158,4 +160,4 @@ def _within_memory(compute: Callable[[], T]) -> T | None:
 def out_of_memory(error: BaseException) -> bool:
     """Return whether an error means a lack of memory, on a GPU or a CPU."""
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or "DefaultCPUAllocator" in str(error)
+    return known or any(words in str(error) for words in LACKING)

@@ -16,7 +16,10 @@ Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new
 
 @dataclass(frozen=True)
 class Shape:
-    """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels."""
+    """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels.
+
+    ``copied`` says that attention has a copy of keys and values for every head, as on a GPU.
+    """
 
     width: int
     heads: int
@@ -26,9 +29,10 @@ class Shape:
     layers: int
     vocabulary: int
     itemsize: int
+    copied: bool = False
 
     @classmethod
-    def of(cls, config: Any, itemsize: int) -> Shape:
+    def of(cls, config: Any, itemsize: int, *, copied: bool = False) -> Shape:
         """Read a text config; a mixture's experts count as one MLP of the width in the config."""
         heads = getattr(config, "num_attention_heads", None) or 0  # none in a recurrent model
         return cls(
@@ -40,6 +44,7 @@ class Shape:
             layers=config.num_hidden_layers,
             vocabulary=config.vocab_size,
             itemsize=itemsize,
+            copied=copied,
         )
 
     @property
@@ -71,19 +76,21 @@ def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int
     size, item = sum(len(tree.nodes[node].tokens) for node in pack), shape.itemsize
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
-    tiles = item * TILE * (longest + TILE + KEY_BLOCK) if forks or size > chunk else 0
+    masked = not shape.copied and (forks or size > chunk)
+    tiles = item * TILE * (longest + TILE + KEY_BLOCK) if masked else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
     grows = size * (shape.width * item + shape.keys + angles)
     tables = 4 * bands * longest * shape.head_dim * FLOAT32  # of queries and of keys
-    rotated = 4 * longest * shape.groups * shape.head_dim * FLOAT32 if bands else 0
+    copies = 2 * longest * shape.heads * shape.head_dim * item if shape.copied else 0
+    rotated = 4 * longest * shape.groups * shape.head_dim * FLOAT32 if bands else copies
     return grows + tiles + joined + tables + _layer(shape, min(size, chunk), rotated)
 
 
 def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
     """Return the temporaries of one layer over these rows: of its attention or its MLP.
 
-    ``keys`` are bytes of keys that the attention rotates.
+    ``keys`` are bytes of keys that the attention rotates or copies.
     """
     item, inner = shape.itemsize, shape.heads * shape.head_dim
     norm = shape.width * (item + (0 if item == FLOAT32 else 2 * FLOAT32))

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.engine import DEFAULT, Sizes, memory
+import torch
+
+from harness.engine import DEFAULT, Sizes, blocked, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.model.checkpoint import DTYPES
@@ -133,7 +135,9 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         beside = _attention_bytes(config, sliding, longest, size)
         bands = min(len(getattr(batch.rotation, "bands", ())), KEPT_BANDS)
         loads.append(_Load(tree, together, longest, targets, beside, texts, bands))
-    return _Demand(memory.Shape.of(config, size), checkpoint.parameter_count, tuple(loads))
+    copied = not blocked(torch.device(checkpoint.device))
+    shape = memory.Shape.of(config, size, copied=copied)
+    return _Demand(shape, checkpoint.parameter_count, tuple(loads))
 
 
 def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -> int:
