@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -342,3 +345,31 @@ class TestMemory:
         cell = "none, perplexity:tail=16, 1280 tokens (document-0.txt)"
         assert f"Without a number:\n  {cell}: out of memory: {lost['reason']}\n" in done.err
         assert ropewalk(*words).status == 0
+
+
+def test_of_several_models_one_is_in_memory(
+    tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The weights of a model are given up before the next is loaded, and not some time later."""
+    seen: list[weakref.ref[Any]] = []
+    ready = backend.ready
+
+    def alone(checkpoint: Any) -> Any:
+        left = {type(held).__name__ for one in seen if (held := one()) is not None}
+        assert not left
+        model = ready(checkpoint)
+        seen.extend(map(weakref.ref, model.modules()))
+        return model
+
+    monkeypatch.setattr(backend, "ready", alone)
+    shutil.copytree(tiny, other := tmp_path / "other")
+    words = sweep(
+        tiny, docs, tmp_path, task=["perplexity:tail=16"], length=["1x"], scaling=["none"]
+    )
+    words.insert(words.index(str(tiny)) + 1, str(other))
+    gc.disable()
+    try:
+        assert ropewalk(*words).status == 0
+    finally:
+        gc.enable()
+    assert len(seen) > 20

@@ -67,11 +67,12 @@ def _replies(model: Any, plan: Plan, batch: Batch, sizes: Sizes) -> Iterator[tup
 def _follow(model: Any, passing: Passing) -> None:
     """Let every decoder layer report the tokens it took, as a part of those of all layers."""
     layers = [m for m in model.modules() if isinstance(m, GradientCheckpointingLayer)]
+    count = len(layers)  # a hook that holds the layers would keep their weights when the model goes
 
     def report(_: Any, __: Any, output: Any) -> None:
         hidden = output[0] if isinstance(output, tuple) else output
         if hidden.shape[-2] > ROWS:  # else it is a token of a text, which is seen by its answer
-            passing(hidden.shape[-2] / len(layers))
+            passing(hidden.shape[-2] / count)
 
     for layer in layers:
         layer.register_forward_hook(report)
