@@ -9,7 +9,7 @@ from itertools import accumulate
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
-from transformers import AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
 from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
@@ -116,6 +116,12 @@ def test_copies_of_keys_on_a_gpu_are_in_the_estimate(monkeypatch: pytest.MonkeyP
     told = memory.shared(memory.Shape.of(shaped, 4, copied=True), tree, 10, Sizes(chunk=256))
     measured, _ = peaks(lambda: list(answers(model, [question], Sizes(chunk=256))))
     assert 0.75 * told < measured < told  # a CPU has a mask beside them
+
+
+def test_layers_of_several_widths_count_as_the_widest() -> None:
+    """The config of Gemma 3n has an MLP width for each layer."""
+    several = AutoConfig.for_model("gemma3n_text", num_hidden_layers=2, intermediate_size=[64, 96])
+    assert memory.Shape.of(several, 4).mlp == 96
 
 
 def test_smaller_sizes_need_less() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from transformers import LlamaConfig
+from transformers import AutoConfig, LlamaConfig
 
 from harness.errors import UserError
 from harness.rope.config import rope_of
@@ -20,3 +20,10 @@ def test_a_config_whose_geometry_is_no_number_is_refused(field: str, value: obje
     config.rope_parameters = {**config.rope_parameters, field: value}
     with pytest.raises(UserError, match="must be a number, the config gives"):
         rope_of(config)
+
+
+@pytest.mark.parametrize("kind", ["gemma4_text", "blt"])
+def test_layers_without_a_common_head_are_refused(kind: str) -> None:
+    """A config of layers that are not alike, or of no heads, is one sentence with its type."""
+    with pytest.raises(UserError, match=f"^{kind}: the config gives no head_dim of all layers"):
+        rope_of(AutoConfig.for_model(kind))

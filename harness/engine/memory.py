@@ -35,12 +35,13 @@ class Shape:
     def of(cls, config: Any, itemsize: int, *, copied: bool = False) -> Shape:
         """Read a text config; a mixture's experts count as one MLP of the width in the config."""
         heads = getattr(config, "num_attention_heads", None) or 0  # none in a recurrent model
+        mlp = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
         return cls(
             width=config.hidden_size,
             heads=heads,
             groups=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1),
-            mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+            mlp=max(mlp) if isinstance(mlp, list | tuple) else mlp,  # Gemma 3n: one a layer
             layers=config.num_hidden_layers,
             vocabulary=config.vocab_size,
             itemsize=itemsize,

@@ -64,9 +64,8 @@ def rope_of(config: Any) -> Rope:
     config = config.get_text_config()
     kind, slot = config.model_type, _slot(config)
     shipped = config.rope_parameters[slot] if slot else config.rope_parameters
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
-    rotary_dim = int(head_dim * part)
+    rotary_dim = int(_head_dim(config) * part)
     if not 2 <= rotary_dim <= WIDEST or rotary_dim % 2:
         message = (
             f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives {rotary_dim}."
@@ -124,6 +123,16 @@ def _slot(config: Any) -> str:
         )
         raise UserError(message)
     return FULL
+
+
+def _head_dim(config: Any) -> int:
+    """Return the channels of a head; raise UserError where the layers have no common number."""
+    try:
+        found = getattr(config, "head_dim", None)
+        return int(found or config.hidden_size // config.num_attention_heads)
+    except (AttributeError, RuntimeError):  # the latter of Gemma 4, whose layers are unlike
+        message = f"{config.model_type}: the config gives no head_dim of all layers; not supported."
+        raise UserError(message) from None
 
 
 def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
