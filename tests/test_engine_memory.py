@@ -5,15 +5,19 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Callable
 from itertools import accumulate
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
+from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralConfig
 
 from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
 from harness.rope.positions import banded
+from harness.sweep import memory as sweep_memory
+from harness.sweep.cells import Batch, Cell, Item
 from scaling import dual_chunk
 from scaling._bands import Bands
 from scaling._types import Rope
@@ -103,6 +107,30 @@ def test_moved_positions_are_in_the_estimate() -> None:
         question = Question("q", length, tokens, 1)
         measured, _ = peaks(lambda: list(answers(model, [question])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
+
+
+def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
+    """Each question is a forward of its own, with the tables of the bands and without a mask."""
+    given = {"sliding_window": 512, **config(256, 2, 1024).to_dict()}
+    shaped = MistralConfig(**{k: v for k, v in given.items() if k != "model_type"})
+    model = AutoModelForCausalLM.from_config(shaped).eval()
+    facts = {"dtype": "float32", "device": "cpu", "sliding_window": 512, "parameter_count": 0}
+    plan: Any = SimpleNamespace(checkpoint=SimpleNamespace(config=shaped, **facts))
+    told = {}
+    for length in (1024, 8192):
+        (tokens,) = asked(length, 0)
+        question = Question("q", length, tokens, length - 9)
+        bands = dual_chunk.bands(Rope(64, 10_000.0, 512), length)
+        assert isinstance(bands, Bands)
+        cell = Cell("dual_chunk", "task", length, bands, "key", (question,))
+        demand = sweep_memory._demand(plan, [Batch(bands, (Item(cell, question),))])
+        told[length] = demand.bytes(Sizes())
+        if length == 1024:
+            with banded(model, bands):
+                list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
+                measured, _ = peaks(lambda question=question: list(answers(model, [question])))
+    assert 0.75 * told[1024] < measured < told[1024]
+    assert told[8192] < 8.2 * told[1024]
 
 
 def test_copies_of_keys_on_a_gpu_are_in_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,10 +82,20 @@ def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
     grows = size * (shape.width * item + shape.keys + angles)
-    tables = 4 * bands * longest * shape.head_dim * FLOAT32  # of queries and of keys
     copies = 2 * longest * shape.heads * shape.head_dim * item if shape.copied else 0
-    rotated = 4 * longest * shape.groups * shape.head_dim * FLOAT32 if bands else copies
-    return grows + tiles + joined + tables + _layer(shape, min(size, chunk), rotated)
+    keys = rotated(shape, longest) if bands else copies
+    beside = tiles + joined + tables(shape, longest, bands)
+    return grows + beside + _layer(shape, min(size, chunk), keys)
+
+
+def tables(shape: Shape, length: int, bands: int) -> int:
+    """Return the cos and sin of queries and of keys that are kept, of so many bands."""
+    return 4 * bands * length * shape.head_dim * FLOAT32
+
+
+def rotated(shape: Shape, length: int) -> int:
+    """Return the keys of a layer while an attention in bands rotates them."""
+    return 4 * length * shape.groups * shape.head_dim * FLOAT32
 
 
 def _layer(shape: Shape, rows: int, keys: int = 0) -> int:

@@ -117,7 +117,8 @@ class _Demand:
 def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
     checkpoint = plan.checkpoint
     config, size = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype].itemsize
-    sliding = checkpoint.sliding_window
+    copied = not blocked(torch.device(checkpoint.device))
+    shape = memory.Shape.of(config, size, copied=copied)
     loads = []
     for batch in work:
         questions = [question for _, question in batch.items]
@@ -132,11 +133,13 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         found = zip(paths, questions, strict=True)
         texts = tuple((path, question.length) for path, question in found if question.new)
         targets = sum(question.length - question.start + 1 for question in questions)
-        beside = _attention_bytes(config, sliding, longest, size)
         bands = min(len(getattr(batch.rotation, "bands", ())), KEPT_BANDS)
+        beside = (  # bands have no mask, and scores of a few rows at a time
+            memory.tables(shape, longest, bands) + memory.rotated(shape, longest)
+            if bands
+            else _attention_bytes(config, checkpoint.sliding_window, longest, size)
+        )
         loads.append(_Load(tree, together, longest, targets, beside, texts, bands))
-    copied = not blocked(torch.device(checkpoint.device))
-    shape = memory.Shape.of(config, size, copied=copied)
     return _Demand(shape, checkpoint.parameter_count, tuple(loads))
 
 
