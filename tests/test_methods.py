@@ -135,6 +135,17 @@ def test_a_logarithmic_axis_has_ticks(low: float, high: float) -> None:
     assert 2 <= len(ticks) <= 10
 
 
+def test_numbers_at_an_axis_stay_apart() -> None:
+    """From a million on they are powers of ten, as their zeros would run into each other."""
+    _, [axes] = sheet(1, 1, panel_height=2)
+    axes.plot([1, 1e10], [0, 1])
+    plain_log(axes, "x", 1, 1e10)
+    label = axes.xaxis.get_major_formatter()
+    assert [label(x) for x in (0.5, 20_000, 1e6, 2e6, 1e10)] == [
+        "0.5", "20,000", "10⁶", "2·10⁶", "10¹⁰",
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_cell_that_lacks_samples_says_so_where_its_point_is() -> None:
     """The count stands beside the number, in the figure as in the table."""

@@ -20,7 +20,7 @@ DISTINCT = 8  # methods beside ``none`` that get a look of their own; of more on
 FEW = 6
 RULE = (
     "In colour: {plain}the {count} methods of the best mean rank over the tasks at their longest "
-    "length; grey: {others} others, in the table of scores."
+    "length; grey: {others}, in the table of scores."
 )
 LONGEST = 60  # letters of a name
 FIXED = "Long dashes: the same frequencies at every length, as a fixed factor is served."
@@ -66,10 +66,11 @@ class Methods:
         others = len(shown) - len(own)
         drawn = {name: lines[name] for name in own} | dict(more or {})
         if others:
-            drawn[f"{others} others"] = Line2D([], [], color=REST.color, linewidth=REST.width)
+            grey = f"{others} {'other' if others == 1 else 'others'}"
+            drawn[grey] = Line2D([], [], color=REST.color, linewidth=REST.width)
             best = [name for name in own if self.look[name].color != "black"]
             plain = "" if len(best) == len(own) else "the unscaled model and "
-            note += f" {RULE.format(plain=plain, count=len(best), others=others)}"
+            note += f" {RULE.format(plain=plain, count=len(best), others=grey)}"
         if any(name in self.fixed and self.look[name].color != "black" for name in own):
             note += f" {FIXED}"
         drawn = {} if named else drawn

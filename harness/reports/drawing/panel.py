@@ -24,6 +24,7 @@ from harness.reports.stats.measure import SHARES
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 MOST_BANDS = 8  # scalings; the bands of more would be one grey
 MOST_TICKS = 9
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 STEPS: tuple[tuple[float, ...], ...] = (  # from many ticks in a decade to one
     (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
     (1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,),
@@ -112,8 +113,17 @@ def plain_log(
         FixedLocator(ticks) if len(ticks) > 1
         else MaxNLocator(4) if high < 10 * low else LogLocator(numticks=6)
     )  # fmt: skip
-    drawn.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
     drawn.set_minor_locator(NullLocator())
+
+
+def _number(value: float) -> str:
+    """Return "0.5", "20,000", from a million on "10⁶" or "2·10⁶"."""
+    if value < 1e6:
+        return f"{value:,.10g}"
+    first, power = f"{value:.6e}".split("e")
+    times = "" if float(first) == 1 else f"{float(first):g}·"
+    return f"{times}10{str(int(power)).translate(RAISED)}"
 
 
 def _ticks(subs: Sequence[float], low: float, high: float) -> list[float]:
