@@ -435,6 +435,17 @@ class TestRefused:
             pass
         assert len(started["_temp_dir"]) < 40
 
+    def test_a_folder_that_is_not_there(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What Ray cannot write its files to is named, with the variable that names another."""
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "none"))
+        with (
+            pytest.raises(UserError, match=r"none: No such file.*RAY_TMPDIR"),
+            connected(Spec(workers=1), pytest.fail),
+        ):
+            pass
+
     def test_ray_that_is_not_installed(
         self, bare: Sequence[str], ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any
@@ -123,14 +124,17 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
         bands = dual_chunk.bands(Rope(64, 10_000.0, 512), length)
         assert isinstance(bands, Bands)
         cell = Cell("dual_chunk", "task", length, bands, "key", (question,))
-        demand = sweep_memory._demand(plan, [Batch(bands, (Item(cell, question),))])
-        told[length] = demand.bytes(Sizes())
+        told[length], compared = (
+            sweep_memory._demand(plan, [Batch(bands, (Item(cell, one),))]).bytes(Sizes())
+            for one in (question, replace(question, divergence=True))
+        )
         if length == 1024:
             with banded(model, bands):
                 list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
                 measured, _ = peaks(lambda question=question: list(answers(model, [question])))
     assert 0.75 * told[1024] < measured < told[1024]
     assert told[8192] < 8.2 * told[1024]
+    assert compared > told[8192]  # the model as it is has a mask
 
 
 def test_copies_of_keys_on_a_gpu_are_in_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,9 +43,13 @@ def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None
         raise UserError(message) from None
     # The path of a socket has at most 107 characters, and TMPDIR may be long.
     place = os.environ.get("RAY_TMPDIR", "/tmp")
-    temporary = tempfile.TemporaryDirectory(
-        prefix="ropewalk-ray-", dir=place, ignore_cleanup_errors=True
-    )
+    try:
+        temporary = tempfile.TemporaryDirectory(
+            prefix="ropewalk-ray-", dir=place, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        message = f"Ray's files cannot be in {place}: {error.strerror}; set RAY_TMPDIR to a folder."
+        raise UserError(message) from None
     with _quiet(), temporary as folder:
         try:
             yield (

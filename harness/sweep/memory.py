@@ -134,11 +134,11 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         texts = tuple((path, question.length) for path, question in found if question.new)
         targets = sum(question.length - question.start + 1 for question in questions)
         bands = min(len(getattr(batch.rotation, "bands", ())), KEPT_BANDS)
-        beside = (  # bands have no mask, and scores of a few rows at a time
-            memory.tables(shape, longest, bands) + memory.rotated(shape, longest)
-            if bands
-            else _attention_bytes(config, checkpoint.sliding_window, longest, size)
-        )
+        beside = memory.tables(shape, longest, bands) + memory.rotated(shape, longest) * bool(bands)
+        # Bands have no mask, and scores of a few rows at a time.
+        if not bands or any(question.divergence for question in questions):
+            own = _attention_bytes(config, checkpoint.sliding_window, longest, size)
+            beside = max(beside, own)
         loads.append(_Load(tree, together, longest, targets, beside, texts, bands))
     return _Demand(shape, checkpoint.parameter_count, tuple(loads))
 
