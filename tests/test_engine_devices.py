@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.attention.bias import CausalBias
 
-from harness.engine import Sizes, packed_attention, sdpa, trunk
+from harness.engine import Sizes, decode, packed_attention, sdpa, trunk
 from harness.engine.packed_attention import Run
 from harness.engine.prefix_tree import Node
 from harness.rope import banded_attention, online_softmax
@@ -86,6 +86,15 @@ def test_keys_of_a_path_are_joined_on_the_device_of_their_layer() -> None:
         for found in packed_attention._path(run, 2, 96, layer):
             assert (found.device.type, found.shape[2]) == (device, 64)
     assert bool((found == 1).all())
+
+
+@torch.inference_mode()
+def test_texts_are_written_one_by_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few rows may have the bits of one there, and more other bits: no check of few decides."""
+    model, text = build(tiny("llama")), decode.Text(decode._probe(1))
+    assert list(decode.together(model, {0: text, 1: text}, 100)) == [[0, 1]]
+    monkeypatch.setattr(decode, "blocked", lambda _: False)
+    assert list(decode.together(model, {0: text, 1: text}, 100)) == [[0], [1]]
 
 
 def test_pieces_go_to_a_gpu_by_its_own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

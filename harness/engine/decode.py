@@ -124,7 +124,7 @@ def together(model: Any, texts: Mapping[int, Text], most: int) -> Iterator[list[
     A model whose rows are not computed apart, such as a mixture of experts, or on a GPU, has one at
     a time: another count of rows has other bits, and might have other tokens.
     """
-    if len(texts) > 1 and not _apart(model):
+    if len(texts) > 1 and not (blocked(model.device) and _apart(model)):
         most = 0
     group: list[int] = []
     tokens = 0
