@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
+from harness.errors import UserError
 from harness.model.loaded import hold
 from harness.plugins import names
 from harness.recommend import race
@@ -131,6 +132,15 @@ def test_a_race_answers_with_a_text_a_table_and_a_figure(
 def test_a_model_is_examined(tiny: Path) -> None:
     """What the command prints is a list."""
     assert {part.verdict for part in rw.doctor(tiny)} <= {"passed", "note"}
+
+
+def test_a_loaded_model_that_is_not_in_memory_is_refused(loaded: tuple[Any, Any]) -> None:
+    """Of layers that accelerate has put on a disk there is nothing to hash; the way is named."""
+    _, tokenizer = loaded
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(loaded[0].config).eval()
+    with pytest.raises(UserError, match="layers outside memory .* device_map='auto'"):
+        hold(model, tokenizer)
 
 
 def test_a_mistake_is_one_sentence(loaded: tuple[Any, Any]) -> None:

@@ -105,6 +105,10 @@ def _fingerprint(model: Any) -> str:
             told = [getattr(module, part, None) for part in APPLIED]
             digest.update(f"{name} {told}".encode())
     for name, tensor in model.state_dict().items():
+        if tensor.is_meta:
+            message = f"{type(model).__name__} has layers outside memory ({name}), as accelerate"
+            message += " puts them; give the model's name, and device_map='auto'."
+            raise UserError(message)
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         held = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(held.view(torch.uint8).numpy())
