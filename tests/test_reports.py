@@ -349,6 +349,16 @@ def test_the_map_of_one_model_names_it() -> None:
 
 
 @pytest.mark.slow
+def test_the_map_says_how_many_keys_have_another_format() -> None:
+    """They are counted as lost, and without a word none would know."""
+    keys = FRAME[FRAME["depth"].notna()]
+    other = keys.assign(found=keys["value"].map({1.0: "exact", 0.0: "format"}))
+    share = f"{(other['value'] == 0).mean():.0%} of the answers have the number in another format"
+    assert share in note(passkey_map.make(other))
+    assert "another format" not in note(passkey_map.make(keys))
+
+
+@pytest.mark.slow
 def test_maps_of_coinciding_scalings_are_one() -> None:
     """A map per scaling, but one for those whose frequencies agree in all cells."""
     assert list(maps(passkey_map.make(FRAME))) == ["none", "pi", MERGED, "yarn", "mine"]

@@ -63,7 +63,8 @@ def _hidden(frame: pd.DataFrame) -> pd.DataFrame:
     tasks = hidden(frame)["task"].unique()
     if not len(tasks):
         raise ValueError(NONE)
-    return frame.loc[frame["task"].isin(tasks), [*CELL, "trained_length", "depth", "value"]]
+    columns = [*CELL, "trained_length", "depth", "value", "found"]
+    return frame[frame["task"].isin(tasks)].reindex(columns=columns)
 
 
 def _maps(samples: pd.DataFrame) -> list[Map]:
@@ -87,4 +88,6 @@ def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
     of = [f"{', '.join(alike)}."] if alike else []
-    return " ".join([*of, f"Trials per cell: {keys}.", LINE, *hatched])
+    other = (known["found"] == "format").mean()
+    lost = [f"{other:.0%} of the answers have the number in another format: not counted."]
+    return " ".join([*of, f"Trials per cell: {keys}.", *(lost if other else []), LINE, *hatched])
