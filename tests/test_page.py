@@ -290,6 +290,17 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
+def test_a_printed_page_loses_no_column(browser: Any, made: Path) -> None:
+    """At the width of A4 every table and chart ends on the paper, and each control has a name."""
+    opened = Opened(browser, made, 718)
+    opened.tab.emulate_media(media="print")
+    drawn = "[...document.querySelectorAll('table, .plot svg')]"
+    assert max(opened.tab.evaluate(f"{drawn}.map(e => e.getBoundingClientRect().right)")) <= 718
+    unnamed = "[...document.querySelectorAll('summary')].filter(e => !e.ariaLabel && !e.innerText)"
+    assert opened.tab.evaluate(f"{unnamed}.length") == 0
+    opened.tab.close()
+
+
 @pytest.mark.slow
 def test_a_large_sweep_opens_at_once(browser: Any, large: Path) -> None:
     """It is under 3 MB, and takes under 2 seconds of the processor to draw."""

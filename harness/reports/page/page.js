@@ -22,7 +22,7 @@ function rowsOf({ source, model, task }) {
 /** Make the place of a chart, with the table of its numbers behind it. */
 function place(charts, chart) {
   const title = `${chart.task}, ${chart.model}`;
-  const plot = make("div", { className: "plot", role: "img" });
+  const plot = make("div", { className: "plot", role: "group" });
   plot.setAttribute("aria-label", `${chart.about}: ${title}. The table below has its numbers.`);
   const numbers = make("details", {}, make("summary", { textContent: "The numbers of this chart" }));
   whenOpened(numbers, () => showTable(numbers, chart.source,
@@ -35,6 +35,7 @@ function place(charts, chart) {
 async function draw(plot, chart) {
   const spec = { ...chart.spec, datasets: { rows: rowsOf(chart) } };
   const { view } = await vegaEmbed(plot, spec, options);
+  plot.querySelector("summary")?.setAttribute("aria-label", "Save this chart");
   if (chart.lengths) plot.before(slider(chart, view));
   view.addEventListener("mouseover", (_, item) => point(item?.datum?.name ?? ""));
   view.addEventListener("mouseout", () => point(""));
