@@ -74,3 +74,12 @@ def test_the_best_at_the_longest_length_comes_first() -> None:
             for row in shares("passkey", name, l1024=20)
             + asked("passkey", name, 2048, [far] * 3)]  # fmt: skip
     assert summary.make(pd.DataFrame(rows))["scaling"].tolist() == ["yarn", "pi", "none"]
+
+
+def test_a_name_with_an_equals_sign_is_a_name() -> None:
+    """A method's file may be called so: it keeps its row, and its place by its score."""
+    rows = shares("passkey", "a = b.py", l1024=20, l2048=20)
+    rows += shares("passkey", "none", l1024=20, l2048=0)
+    table = summary.make(pd.DataFrame(rows))
+    assert table["scaling"].tolist() == ["a = b.py", "none"]
+    assert table["passkey best at"].tolist()[:1] == ["2048"]

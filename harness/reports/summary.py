@@ -28,13 +28,14 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     everywhere share a row; the most often best come first, of those that are as often, the one of
     the best mean place at the longest lengths.
     """
-    table = coinciding(cells(frame))
+    each = cells(frame)
+    table = coinciding(each)
     if table["score"].isna().all():
         message = "no scores to sum up: nothing was measured"
         raise ValueError(message)
     inside = table["length"].where(table["length"] <= table["trained_length"])
     ends = table.assign(inside=inside, longest=table["length"]).groupby(["model", "task"])
-    table = table.join(ends[["inside", "longest"]].transform("max"))
+    table = table.join(ends[["inside", "longest"]].transform("max")).assign(first=each["scaling"])
     try:
         judged = reach(frame)
     except ValueError:  # nothing inside the window, or no task whose lengths compare
@@ -45,8 +46,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     kin: dict[Key, list[dict[str, Any]]] = {}
     for cell in sentences.records(table):
         kin.setdefault((cell["model"], cell["scaling"]), []).append(cell)
-    best = {name: place for place, name in enumerate(ranked(cells(frame)))}
-    by_place = sorted(kin.values(), key=lambda own: best[own[0]["scaling"].split(" = ")[0]])
+    best = {name: place for place, name in enumerate(ranked(each))}
+    by_place = sorted(kin.values(), key=lambda own: best[own[0]["first"]])
     made = pd.DataFrame([_row(own, led, far) for own in by_place])
     made = made.astype({name: "Int64" for name in made if str(name).endswith(REACH)})
     made = made.sort_values(["model", "places"], ascending=[True, False], kind="stable")
@@ -59,8 +60,7 @@ def _row(
     far: dict[tuple[str, str, str], Any],
 ) -> dict[str, Any]:
     """Sum up one method on every task."""
-    model, scaling = kin[0]["model"], kin[0]["scaling"]
-    name = str(scaling).split(" = ")[0]
+    model, scaling, name = (kin[0][part] for part in ("model", "scaling", "first"))
     row: dict[str, Any] = {"model": model, "scaling": scaling, "places": 0, "out_of": 0}
     for task in dict.fromkeys(cell["task"] for cell in kin):
         known = [cell for cell in kin if cell["task"] == task]
