@@ -45,19 +45,21 @@ def inspect(
     with err.status("Reading config"):
         from harness.inspection.identities import show as show_identities
         from harness.inspection.inspect import inspect, show, write
-        from harness.inspection.scores import of_base, of_encoding, unlike
+        from harness.inspection.scores import of_base, of_encoding
+        from harness.sweep.plan import once_each
 
         inspection = inspect(spec)
         rope, longest = inspection.rope, max(reading.length for reading in inspection.readings)
         if out and longest < 2:
             message = "figures over distance need a --length of 2 tokens or more."
             raise UserError(message)
-        more = [of_base(one, rope, longest) for one in base or ()]
+        bases = [of_base(one, rope, longest) for one in base or ()]
         trusted = spec.trust_remote_code
-        more += [of_encoding(one, rope, longest, trusted=trusted) for one in encoding or ()]
-        unlike(more)
+        encodings = [of_encoding(one, rope, longest, trusted=trusted) for one in encoding or ()]
+        once_each("base", [curve.name for curve in bases])
+        once_each("encoding", [curve.name for curve in encodings])
     show(inspection, screen)
     show_identities(rope, longest, screen)
-    for file in write(inspection, out, more) if out else ():
+    for file in write(inspection, out, [*bases, *encodings]) if out else ():
         screen.print(f"  {file}", highlight=False, soft_wrap=True)
     return COMPLETE

@@ -162,16 +162,6 @@ def _curve(panel: str, name: str, every: Sequence[int], scores: torch.Tensor) ->
     return Curve(panel, name, every, scores.double().mean(0).tolist(), low, high)
 
 
-def unlike(curves: Sequence[Curve]) -> Sequence[Curve]:
-    """Return the curves; raise UserError for two of one name: they would be one line."""
-    names = [(curve.panel, curve.name) for curve in curves]
-    for panel, name in names:
-        if names.count((panel, name)) > 1:
-            message = f"{name!r} is twice among {panel}; leave one out, or rename a folder."
-            raise UserError(message)
-    return curves
-
-
 def frame(curves: Sequence[Curve]) -> pd.DataFrame:
     """Return one row a curve and distance."""
     return pd.concat([pd.DataFrame({**vars(curve)}) for curve in curves], ignore_index=True)

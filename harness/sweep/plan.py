@@ -143,12 +143,16 @@ def _check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
     """Reject two of one label: their curves would have one name."""
-    labels = [plugin.label for plugin in plugins]
-    for label in labels:
-        if labels.count(label) > 1:
-            message = f"--{flag} names {label!r} twice; leave one out, or rename a file."
-            raise UserError(message)
+    once_each(flag, [plugin.label for plugin in plugins])
     return tuple(plugins)
+
+
+def once_each(flag: str, names: Sequence[str]) -> None:
+    """Raise UserError for a name that a flag gives twice."""
+    for name in names:
+        if names.count(name) > 1:
+            message = f"--{flag} names {name!r} twice; leave one out, or rename a file."
+            raise UserError(message)
 
 
 def _ask(
