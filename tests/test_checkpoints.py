@@ -5,8 +5,11 @@ from __future__ import annotations
 import pandas as pd
 import pytest
 
-from harness.reports import best, curves, differences, paired_differences
-from harness.reports.stats.checkpoints import alike, together
+from harness.cli.report import compared
+from harness.errors import UserError
+from harness.reports import best, curves, differences, effective_length, paired_differences, seeds
+from harness.reports.drawing.methods import methods
+from harness.reports.stats.checkpoints import alike, as_methods, together
 from harness.reports.writing.answer import answer
 from tests.frames import PERPLEXITY, sweep
 
@@ -98,3 +101,56 @@ def test_figures_set_checkpoints_on_one_scale() -> None:
     assert all(len(found) == 1 for found in limits.values())
     titles = [axes.get_title(loc="left") for axes in paired_differences.make(FRAME).axes]
     assert any("tuned less base" in title for title in titles)
+
+
+def test_models_of_one_method_each_are_compared_as_methods() -> None:
+    """One panel a task has a line a model; the first is the baseline; the numbers are the same."""
+    alone = FRAME[FRAME["scaling"] == "none"]
+    frame = compared(alone, None)
+    assert set(frame["scaling"]) == {"base", "tuned"}
+    assert len(curves.make(frame).axes) == alone["task"].nunique()
+    looks = methods(frame).look
+    assert {look.linestyle for look in looks.values()} == {"-"}  # no factor, so none is fixed
+    one, other = differences.make(frame), differences.make(alone)
+    parts = ["task", "length", "difference", "low", "p_all", "verdict"]
+    assert set(one["baseline"]) == set(other["baseline"]) == {"base"}
+    pd.testing.assert_frame_equal(one[parts], other[parts])
+    reached = [
+        table.set_index(["task", name])["effective_length"].to_dict()
+        for table, name in (
+            (effective_length.make(frame), "scaling"), (effective_length.make(alone), "model"),
+        )
+    ]  # fmt: skip
+    assert reached[0] == reached[1]
+    words = effective_length.words(effective_length.make(frame))
+    assert any("its model as it was trained" in told for told in words)
+
+
+def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked() -> None:
+    """A method of a model that has several has the name of both."""
+    mixed = FRAME[(FRAME["model"] == "base") | (FRAME["scaling"] == "none")]
+    assert compared(mixed, None) is mixed
+    assert compared(FRAME[FRAME["scaling"] == "none"], False)["model"].nunique() == 2
+    names = set(compared(mixed, True)["scaling"])
+    assert {"base · none", "base · yarn", "tuned"} <= names
+    assert "tuned · none" not in names
+
+
+def test_seeds_are_still_models() -> None:
+    """Models compared as methods have their means over seeds all the same."""
+    frame = FRAME[FRAME["scaling"] == "none"].replace(
+        {"model": {"base": "rope-seed1", "tuned": "rope-seed2"}}
+    )
+    pd.testing.assert_frame_equal(seeds.make(as_methods(frame)), seeds.make(frame))
+
+
+@pytest.mark.parametrize("other", ["tokens", "windows"])
+def test_other_questions_or_windows_are_not_compared_as_methods(other: str) -> None:
+    """They stay models where nothing was asked, and are refused where it was."""
+    frame = asked(sweep(models=("base", "tuned")), other="tuned" if other == "tokens" else "")
+    if other == "windows":
+        frame = frame.assign(trained_length=frame["model"].map({"base": 256, "tuned": 1024}))
+    alone = frame[frame["scaling"] == "none"]
+    assert compared(alone, None) is alone
+    with pytest.raises(UserError, match=r"--together.* (same questions|256 and 1024 tokens)"):
+        compared(alone, True)

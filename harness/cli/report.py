@@ -13,6 +13,8 @@ from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
 from harness.errors import UserError
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from harness.runs.figures import Figures
 
 PAGE = "index.html"
@@ -49,6 +51,12 @@ def report(
     mixed: Annotated[
         bool, Parameter(negative="", help="Set runs that are not comparable beside each other.")
     ] = False,
+    together: Annotated[
+        bool | None,
+        Parameter(
+            help="Compare models as methods, in one panel; default: where each has one method."
+        ),
+    ] = None,
     width: Annotated[
         str | None, Parameter(help="Of figures: page (7 inches, the default) or column (3.3).")
     ] = None,
@@ -90,7 +98,10 @@ def report(
     flags = {"width": width, "style": style, "only": only, "rename": rename}
     figures = asked(runs[0], flags)
     folder = out or (reports_of(runs[0]) if len(runs) == 1 else None)
-    whole = write(found, folder, report, task or (), mixed=mixed, page=page, figures=figures)
+    whole = write(
+        found, folder, report, task or (), mixed=mixed, together=together, page=page,
+        figures=figures,
+    )  # fmt: skip
     return COMPLETE if whole else WITH_FAILURES
 
 
@@ -111,6 +122,7 @@ def write(
     tasks: tuple[str, ...] = (),
     *,
     mixed: bool = False,
+    together: bool | None = None,
     page: Path | None = None,
     brief: bool = False,
     figures: Figures | None = None,
@@ -118,6 +130,7 @@ def write(
     """Write the reports of these runs and their page, and show what they say and where they are.
 
     ``tasks`` are those whose code may run beside the built-in ones: a record alone runs none.
+    ``together``: models are compared as methods; None: where each has one method.
     The page of all reports is made in any case, that of chosen ones where it is named. ``brief``:
     what is shown fits on a screen. ``figures`` say how these are drawn, or the file beside a run.
     Returns whether every task and report could do its part; where one could not, it says why.
@@ -132,6 +145,7 @@ def write(
         from harness.runs.write import write_reports
 
         frame = uncollected(lambda: make_frame(runs, tasks, mixed=mixed))
+        frame = compared(frame, together)
         records = {run: read_run(run) for run in runs}
         unlike = reasons(records)
         notes = [f"Not comparable: {'; '.join(unlike)}."] if unlike else []
@@ -154,3 +168,19 @@ def write(
     else:
         outcome.files(written, page, screen)
     return not (unscored or written.failed)
+
+
+def compared(frame: pd.DataFrame, asked: bool | None) -> pd.DataFrame:
+    """Return the samples of several models as those of methods, where that is asked or evident."""
+    from harness.reports.stats.checkpoints import as_methods
+
+    methods = frame.groupby("model")["scaling"].nunique()
+    if asked is False or (asked is None and (len(methods) == 1 or methods.max() > 1)):
+        return frame
+    try:
+        return as_methods(frame)
+    except ValueError as error:
+        if asked is None:
+            return frame
+        message = f"--together: {error}."
+        raise UserError(message) from None

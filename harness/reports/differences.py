@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.stats.against import against, beside, checkpoints, key
+from harness.reports.stats.against import against, beside, checkpoints, chosen, key
 from harness.reports.writing import sentences
 
 
-def make(frame: pd.DataFrame, *, baseline: str = "none") -> pd.DataFrame:
+def make(frame: pd.DataFrame, *, baseline: str | None = None) -> pd.DataFrame:
     """Return a row per cell with its difference from the ``baseline`` at the same length.
+
+    The baseline is ``none`` by default, or the first model where models are compared as methods.
 
     Of models that were asked the same questions also a row per cell with its difference from the
     same method of the first of them, whose name is then the baseline.
     """
-    known = list(frame["scaling"].unique())
+    known, baseline = list(frame["scaling"].unique()), chosen(frame, baseline)
     models = checkpoints(frame)
     if len(models) == 0 and (baseline not in known or len(known) < 2):
         message = (

@@ -71,12 +71,14 @@ def words(table: pd.DataFrame) -> list[str]:
         if not furthest:
             told.append(f"{model}{measured}: no method holds even inside the window.")
             continue
+        known = first["own_scaling"] in {row["scaling"] for row in facts}
+        own = f"`{first['own_scaling']}`" if known else "its model as it was trained"
         verb = "holds" if len(furthest) == 1 else "hold"
         names = sentences.listed([row["scaling"] for row in furthest])
         told.append(
             f"{model}{measured}: {names} {verb} furthest, to "
             f"{'at least ' if least else ''}{furthest_length} tokens "
-            f"({_intervals(furthest)}){_on(furthest)}; {_rule(first)}."
+            f"({_intervals(furthest)}){_on(furthest)}; {_rule(first, own)}."
         )
     return told
 
@@ -102,9 +104,9 @@ def _intervals(furthest: list[dict[str, Any]]) -> str:
     return f"intervals: {'; '.join(each)}"
 
 
-def _rule(row: dict[str, Any]) -> str:
-    """Return what holding means here."""
-    own = f"`{row['own_scaling']}` inside the window"
+def _rule(row: dict[str, Any], own: str) -> str:
+    """Return what holding means here, against the score of ``own``."""
+    own += " inside the window"
     if row["least_score"] is None:
         return f"to hold is to be no higher than {own}, on the same {row['units']}"
     kept = row["least_score"] / row["own_score"]

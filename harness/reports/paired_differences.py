@@ -17,7 +17,7 @@ from harness.reports.drawing.style import (
     sheet,
     tidy,
 )
-from harness.reports.stats.against import against, checkpoints
+from harness.reports.stats.against import against, checkpoints, chosen
 
 MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
 ROW = 0.17  # inches
@@ -29,9 +29,9 @@ NOTE = (
 )
 
 
-def make(frame: pd.DataFrame, *, baseline: str = "none") -> Figure:
+def make(frame: pd.DataFrame, *, baseline: str | None = None) -> Figure:
     """Draw every method's difference from the ``baseline``, of many the best at the longest."""
-    known = methods(frame)
+    known, baseline = methods(frame), chosen(frame, baseline)
     table = pd.concat([against(frame, baseline), checkpoints(frame)], ignore_index=True)
     table = known.drawn(table) if len(table) else table
     if table.empty or table["same"].all():

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import CELL
+from harness.reports.stats.checkpoints import apart
 from harness.reports.stats.measure import measure
 from harness.reports.stats.over_seeds import averaged
 from harness.reports.writing import sentences
@@ -28,6 +29,7 @@ def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> pd.DataFrame:
     seeds. A cell that a seed lacks has no score. A model without an ending is no seed, nor are
     models of different windows. Raises ValueError where no model has two seeds.
     """
+    frame = apart(frame)
     whole = frame["model"].str.replace(ending, "", regex=True)
     named = frame.assign(seed=frame["model"], model=whole)[whole != frame["model"]]
     models = named.groupby("model")

@@ -103,12 +103,16 @@ def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
 @once
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what decides names and looks: of many samples, each cell once."""
-    parts = ["model", "task", "scaling", "length", "frequencies", "metric", "score"]
+    parts = ["model", "task", "scaling", "length", "frequencies", "metric", "score", "of_scaling"]
     return frame[frame.columns.intersection(parts)].drop_duplicates(ignore_index=True)
 
 
 def fixed_factors(frame: pd.DataFrame) -> list[str]:
-    """Return the scalings with the same frequencies at all lengths, as a fixed factor has them."""
+    """Return the scalings with the same frequencies at all lengths, as a fixed factor has them.
+
+    A model as it was trained, among other models, has no factor.
+    """
+    frame = frame[frame["of_scaling"] != "none"] if "of_scaling" in frame else frame
     counts = frame.groupby(["scaling", "model"], sort=False)[["frequencies", "length"]].nunique()
     same = (counts["frequencies"] == 1) & (counts["length"] > 1)
     held = same.groupby("scaling", sort=False).all()

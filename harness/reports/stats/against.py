@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells
-from harness.reports.stats.checkpoints import labelled, lengths
+from harness.reports.stats.checkpoints import labels, lengths
 from harness.reports.stats.family import MOST_PAIRED, Family, families, family
 from harness.reports.stats.measure import SHARES, Measure
 from harness.reports.stats.paired import ENOUGH, SURE
@@ -16,6 +16,12 @@ from harness.reports.writing.tables import across
 
 COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
 FOUND = ("value", "low", "high", "p")
+
+
+def chosen(frame: pd.DataFrame, baseline: str | None) -> str:
+    """Return the baseline that was named, else ``none``, else of models the first."""
+    first = str(frame["scaling"].iloc[0]) if "of_model" in frame else "none"
+    return baseline or ("none" if "none" in set(frame["scaling"]) else first)
 
 
 def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
@@ -44,13 +50,13 @@ def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
     Models are alike that were asked the same questions. The pairs that are corrected together are
     those of all methods of all these models, as in ``best``; ``baseline`` is the first model.
     """
-    rows = []
+    rows, named = [], labels(frame)
     for models, samples, how in lengths(frame):
         of, table = family(samples, how), cells(samples).dropna(subset="score")
         known = {cell["scaling"]: cell for cell in sentences.records(table)}
         for model in models[1:]:
             for scaling in frame.loc[frame["model"] == model, "scaling"].unique():
-                one, other = labelled(model, scaling), labelled(models[0], scaling)
+                one, other = named[model, scaling], named.get((models[0], scaling), "")
                 if one in known and other in known:
                     row = _row(known[one], of, how, other)
                     rows.append({**row, "model": model, "scaling": scaling, "baseline": models[0]})

@@ -9,6 +9,7 @@ import pandas as pd
 from harness.reports.stats.measure import Measure, measure
 
 Key = tuple[str, int]  # task and length
+MOST_NAMED = 3  # models, in the name of all of them
 
 
 def alike(frame: pd.DataFrame) -> list[list[str]]:
@@ -37,30 +38,76 @@ def _same(one: dict[Key, frozenset[str]], other: dict[Key, frozenset[str]]) -> b
     return bool(both) and all(one[key] == other[key] for key in both)
 
 
-def labelled(model: str, scaling: str) -> str:
-    """Return the name of a method of one of several models."""
-    return f"{model} · {scaling}"
+def labels(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
+    """Return the name of every method of every model: the model's, where it has ``none`` alone."""
+    pairs = frame[["model", "scaling"]].drop_duplicates()
+    alone = pairs.groupby("model")["scaling"].agg(lambda own: list(own) == ["none"])
+    return {
+        (model, scaling): model if alone[model] else f"{model} · {scaling}"
+        for model, scaling in pairs.itertuples(index=False)
+    }
 
 
 def _named(group: list[str]) -> str:
-    return f"{', '.join(group[:-1])} and {group[-1]}"
+    """Return "a", "a and b", "a, b and c", and of more how many they are."""
+    if len(group) > MOST_NAMED:
+        return f"{len(group)} models"
+    return " and ".join(filter(None, (", ".join(group[:-1]), group[-1])))
 
 
 def together(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the samples of models that are alike, each group as one model of all their methods.
 
     Only tasks and lengths that all models of a group have; empty where no two are alike.
+    ``of_model`` and ``of_scaling`` are the names that each sample had.
     """
+    named = labels(frame)
+    frame = frame.assign(of_model=frame["model"], of_scaling=frame["scaling"])
     parts = [frame.iloc[:0]]
     for group in alike(frame):
         rows = frame[frame["model"].isin(group)]
         count = rows.groupby(["task", "length"])["model"].transform("nunique")
         rows = rows[count == len(group)]
-        names = [labelled(*pair) for pair in zip(rows["model"], rows["scaling"], strict=True)]
+        names = [named[pair] for pair in zip(rows["model"], rows["scaling"], strict=True)]
         signs = rows["model"] + " " + rows["frequencies"]  # None stays None: it is no measurement
-        name = _named(group)
-        parts.append(rows.assign(model=name, scaling=names, frequencies=signs))
+        parts.append(rows.assign(scaling=names, frequencies=signs, model=_named(group)))
     return pd.concat(parts)
+
+
+def as_methods(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the samples of several models as those of one, whose methods they are.
+
+    Raises ValueError for models that were asked other questions or trained at other lengths.
+    """
+    groups, windows = alike(frame), sorted(frame["trained_length"].unique())
+    if len(windows) > 1:
+        message = f"the models have trained windows of {' and '.join(map(str, windows))} tokens"
+        raise ValueError(message)
+    if len(groups) != 1 or len(groups[0]) < frame["model"].nunique():
+        message = (
+            "it needs models that were asked the same questions: the same documents in the same "
+            "tokens, tasks and lengths"
+        )
+        raise ValueError(message)
+    return together(frame)
+
+
+def apart(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the samples of ``as_methods`` under the names of their models again."""
+    if "of_model" not in frame:
+        return frame
+    return frame.assign(model=frame["of_model"], scaling=frame["of_scaling"])
+
+
+def renamed(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a table that was made of ``apart(frame)`` with the names that the frame has."""
+    if "of_model" not in frame:
+        return table
+    pairs = frame[["of_model", "of_scaling", "model", "scaling"]].drop_duplicates()
+    pairs = pairs.set_index(["of_model", "of_scaling"])
+    keys = pd.MultiIndex.from_frame(table[["model", "scaling"]])
+    now = pairs.loc[list(keys)]
+    return table.assign(model=now["model"].to_numpy(), scaling=now["scaling"].to_numpy())
 
 
 def lengths(frame: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame, Measure]]:

@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells
+from harness.reports.stats.checkpoints import apart, renamed
 from harness.reports.stats.family import FAILED, asked, needed_of
 from harness.reports.stats.family import KEPT as KEPT_UNITS
 from harness.reports.stats.measure import Measure, Units, difference, measure, units
@@ -25,8 +26,9 @@ NONE = (
 def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     """Return a row per model, task and scaling: see ``effective_length``."""
     rows: list[dict[str, Any]] = []
-    table = cells(frame)
-    for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False):
+    single = apart(frame)  # each model has a score of its own to keep
+    table = cells(single)
+    for (model, task), samples in needed_of(single).groupby(["model", "task"], sort=False):
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]
         own = _own(here)
@@ -41,7 +43,7 @@ def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     if not rows:
         raise ValueError(NONE)
     whole = ("effective_length", "low", "high")
-    return pd.DataFrame(rows).astype(dict.fromkeys(whole, "Int64"))
+    return renamed(pd.DataFrame(rows).astype(dict.fromkeys(whole, "Int64")), frame)
 
 
 def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
