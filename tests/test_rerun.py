@@ -75,11 +75,15 @@ def test_other_weights_documents_and_questions_are_named(
 def test_moved_files_are_found_by_their_content(
     run: Path, rerun: Rerun, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
-    """The same bytes in another place are the same model and documents."""
+    """The same bytes in another place are the same model and documents, on another device too."""
     model = shutil.copytree(tiny, tmp_path / "moved" / "weights")
     texts = shutil.copytree(docs, tmp_path / "moved" / "texts")
-    gone = changed(run, tmp_path / "gone", lambda r: r["asked"].update(model="gone", docs="gone"))
-    status, told, _ = rerun(gone, "--model", model, "--docs", texts)
+    asked = {"model": "gone", "docs": "gone", "device": "cuda:7"}
+    gone = changed(run, tmp_path / "gone", lambda r: r["asked"].update(asked))
+    found = ("--model", model, "--docs", texts)
+    status, _, told = rerun(gone, *found)
+    assert (status, "cuda:7" in told) == (2, True)
+    status, told, _ = rerun(gone, *found, "--device", "cpu")
     assert (status, "3 of 3 samples are equal bit for bit" in told) == (0, True)
 
 

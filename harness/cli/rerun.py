@@ -22,6 +22,7 @@ def rerun(
     model: str | None = None,
     adapter: str | None = None,
     docs: str | None = None,
+    device: str | None = None,
     tolerance: float = 1e-4,
     run_code: Annotated[bool, Parameter(negative="")] = False,
     dry_run: Annotated[bool, Parameter(negative="")] = False,
@@ -34,6 +35,7 @@ def rerun(
         model: Where the model lies now, if it moved.
         adapter: Where its adapter lies now, if it moved.
         docs: Where the documents lie now, if they moved.
+        device: Where to measure it now, if not where it was: cpu, cuda, cuda:1, …
         tolerance: Relative difference up to which two values of a sample count as equal.
         run_code: Let code that the record names run: method and task files, model repositories.
         dry_run: Only check that the record is enough; read no weights and write nothing.
@@ -45,7 +47,7 @@ def rerun(
     from harness.sweep.reproduce import compare, plan_again, surroundings
 
     folder = out or Path("results") / f"rerun-{run.resolve().name}"
-    now = {"model": model, "adapter": adapter, "docs": docs}
+    now = {"model": model, "adapter": adapter, "docs": docs, "device": device}
     places = {name: given for name, given in now.items() if given}
     with err.status("Reading record, config, tokenizer and documents"):
         plan = plan_again(run, folder, places, code=run_code)
