@@ -87,7 +87,7 @@ def transformer_xl(a: Layer, h: int, i: int, j: int) -> Any:
 
 
 def t5(a: Layer, h: int, i: int, j: int) -> Any:
-    return a.content(h, i, j) / ROOT + a.e.bias[h, t5_bucket(i - j)]
+    return a.content(h, i, j) / ROOT + ROOT * a.e.bias[h, t5_bucket(i - j)]
 
 
 def untied(a: Layer, h: int, i: int, j: int) -> Any:

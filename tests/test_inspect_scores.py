@@ -107,7 +107,7 @@ def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -
 
     model = EncodingForCausalLM(config_of("t5", vocab_size=32, max_position_embeddings=64))
     with torch.no_grad():
-        model.model.encoding.bias -= torch.arange(32.0)
+        model.model.encoding.bias -= torch.arange(32.0) / model.model.encoding.root
     model.save_pretrained(tmp_path / "trained")
     words = ("--scaling", "none", "--length", "2x", "--base", "500000", "--encoding", "alibi")
     done = ropewalk("inspect", *words, tmp_path / "trained", "--out", tmp_path / "figures")
