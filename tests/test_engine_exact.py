@@ -48,21 +48,19 @@ def reference() -> Any:
 
 @pytest.mark.parametrize("family", each(DENSE))
 def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
-    """Asked together, alone, backwards, in small packs and small chunks: the same bits."""
-    model, questions = build(tiny(family)), asked()
+    """Asked alone, or backwards in small packs and small chunks: the same bits."""
+    model, questions = build(tiny(family)), asked(480)[1:6]
     with torch.inference_mode():
         assert shareable(model)
+    backwards = together(model, questions[::-1], Sizes(pack=300, chunk=64, logits=1))
     wanted = alone(model, questions)
-    assert together(model, questions, Sizes()) == wanted
-    assert together(model, questions, Sizes(pack=300, chunk=64, logits=1)) == wanted
-    backwards = together(model, questions[::-1], Sizes(pack=800, chunk=256))
     assert {len(questions) - 1 - i: answer for i, answer in backwards.items()} == wanted
 
 
 @pytest.mark.slow
 def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
     """The same of a trained model over 800 tokens: at once on one thread, in packs on two."""
-    questions = asked(800)
+    questions = asked(800)[::2]  # a whole, a beginning, a fork, two alone
     try:
         for threads, sizes in ((1, Sizes()), (2, Sizes(pack=512, chunk=96))):
             torch.set_num_threads(threads)
@@ -85,7 +83,7 @@ def forked(seed: int, count: int = 14) -> list[Question]:
 @pytest.mark.parametrize("seed", range(3))
 def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
     """Keys put together for one path leave nothing to the next, whatever the packs and chunks."""
-    model, questions = build(tiny("llama")), forked(seed)
+    model, questions = build(tiny("llama")), forked(seed, 9)
     wanted = alone(model, questions)
     for sizes in (Sizes(), Sizes(pack=400, chunk=96), Sizes(pack=64, chunk=32)):
         assert together(model, questions, sizes) == wanted
@@ -108,11 +106,10 @@ def test_forks_of_a_pack_take_memory_once(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("length", [512, 1024])
-def test_the_losses_are_those_of_transformers(reference: Any, length: int) -> None:
+def test_the_losses_are_those_of_transformers(reference: Any) -> None:
     """At whole blocks of keys an answer is the loss of the model's own logits in float64."""
-    tokens = Random(length).choices(range(2048), k=length)
-    question = Question("q", length, tuple(tokens), 1)
+    tokens = Random(512).choices(range(2048), k=512)
+    question = Question("q", 512, tuple(tokens), 1)
     given = torch.tensor([tokens])
     with torch.inference_mode():
         logits = reference(input_ids=given).logits[0, :-1]
@@ -125,7 +122,7 @@ def test_the_losses_are_those_of_transformers(reference: Any, length: int) -> No
 @pytest.mark.parametrize("family", each(EXPERTS))
 def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
     """How many tokens an expert gets changes its kernel: bits may differ, 1e-5 nats may not."""
-    model, questions = build(tiny(family)), asked()
+    model, questions = build(tiny(family)), asked()[2:6]
     wanted, found = alone(model, questions), together(model, questions, Sizes(pack=300, chunk=64))
     for index, answer in found.items():
         other = wanted[index]
@@ -134,12 +131,17 @@ def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
         assert answer.nll == pytest.approx(other.nll, abs=1e-5)
 
 
+@torch.inference_mode()
 @pytest.mark.parametrize("family", each(ALONE))
 def test_what_is_more_than_causal_attention_is_not_shared(family: str) -> None:
-    """Sliding windows, soft-capping, convolutions: every sequence by itself, and equal bits."""
+    """Sliding windows, soft-capping, convolutions: every sequence by itself."""
+    assert not shareable(build(tiny(family)))
+
+
+@pytest.mark.parametrize("family", each(("gemma2", "lfm2", "qwen2_moe")))
+def test_what_is_not_shared_has_the_bits_of_each_alone(family: str) -> None:
+    """Questions of one beginning, whatever a layer may keep from one to the next."""
     model, questions = build(tiny(family)), asked()[2:5]  # they begin with the same 300 tokens
-    with torch.inference_mode():
-        assert not shareable(model)
     assert together(model, questions, Sizes()) == alone(model, questions)
 
 
@@ -216,8 +218,8 @@ def flops(run: Any) -> int:
 @pytest.mark.slow
 def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
     """A curve over 4 lengths needs no more operations than its longest forward."""
-    tokens = tuple(Random(1).choices(range(2048), k=1024))
-    questions = [Question("q", n, tokens[:n], 1) for n in (256, 512, 768, 1024)]
+    tokens = tuple(Random(1).choices(range(2048), k=512))
+    questions = [Question("q", n, tokens[:n], 1) for n in (128, 256, 384, 512)]
     with torch.inference_mode():
         assert shareable(reference)
 
