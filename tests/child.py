@@ -1,24 +1,20 @@
-"""A process of its own, for a test that kills or limits it; imports are made once for all."""
+"""A process of its own, for a test that kills or limits it: a quick fork of this one.
+
+What is imported, and patched for the test, is so in the child too.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
+import sys
 import tempfile
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
-
-from tests.runs import shorten
-
-FORKS = multiprocessing.get_context("forkserver")
-# Imported before the first fork, so that no child needs the seconds that they take.
-FORKS.set_forkserver_preload([
-    "harness.cli.app", "harness.sweep.measure", "harness.runs.frame", "harness.runs.write",
-    "transformers.models.llama.modeling_llama",
-])  # fmt: skip
+FORKS = multiprocessing.get_context("fork")
 
 
 @dataclass(frozen=True)
@@ -31,10 +27,11 @@ class Ended:
 
 
 def in_child(function: Callable[..., object], *given: object) -> Ended:
-    """Call a function of a module in another process and wait for its end."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Call a function in another process and wait for its end."""
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # other threads here only wait
         files = [Path(folder, name) for name in ("out", "err")]
-        process = FORKS.Process(target=_call, args=(function, given, *map(str, files)))
+        process = FORKS.Process(target=_call, args=(function, given, *files))
         process.start()
         process.join()
         status, (out, err) = process.exitcode, (file.read_text() for file in files)
@@ -43,11 +40,10 @@ def in_child(function: Callable[..., object], *given: object) -> Ended:
     return Ended(status, out, err)
 
 
-def _call(function: Callable[..., object], given: tuple[object, ...], *files: str) -> None:
+def _call(function: Callable[..., object], given: tuple[object, ...], *files: Path) -> None:
     for number, file in enumerate(files, start=1):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT)
         os.dup2(opened, number)
         os.close(opened)
-    with pytest.MonkeyPatch.context() as patch:
-        shorten(patch)
-        function(*given)
+    sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    function(*given)

@@ -247,19 +247,6 @@ class TestLosses:
         assert second.startswith("No reply for 10 minutes")
 
 
-@pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Return Ray's own test cluster: a head without cores, and two nodes of one core each."""
-    from ray.cluster_utils import Cluster
-
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # other tests leave less of a core to a nice one
-    head = {"num_cpus": 0, "include_dashboard": False}
-    made = Cluster(initialize_head=True, head_node_args=head)
-    made.nodes = [made.add_node(num_cpus=1) for _ in range(2)]
-    yield made
-    made.shutdown()
-
-
 def ready_workers() -> list[int]:
     """Return the processes that have loaded the weights, by the titles Ray gives them."""
     found = []
@@ -309,31 +296,6 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
 
     patch.setattr(Dispatch, "start", noted)
     patch.setattr("harness.sweep.measure.append", losing)
-
-
-@pytest.mark.slow
-def test_a_lost_node_costs_nothing(
-    many: Path,
-    tiny: Path,
-    docs: Path,
-    tmp_path: Path,
-    ropewalk: Ropewalk,
-    cluster: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """On two nodes of which one is killed in mid-sweep: the bits of one process, each once."""
-    lose(monkeypatch, lambda: cluster.remove_node(cluster.nodes.pop(), allow_graceful=False))
-    done = ropewalk(*sweep(tiny, docs, tmp_path, **MANY), "--cluster", cluster.address)
-    assert done.status == 0, done.err
-    assert "A worker was lost; its " in done.err
-    assert "raylet" not in done.out + done.err
-    assert samples(tmp_path) == samples(many)
-    run, alone = (json.loads((folder / RUN).read_text()) for folder in (tmp_path, many))
-    (session,) = run.pop("sessions")
-    threads = [(worker["host"], worker["threads"]) for worker in session["workers"]]
-    assert threads == [(socket.gethostname(), 1)] * 2
-    del alone["sessions"], run["asked"], alone["asked"]
-    assert run == alone
 
 
 @pytest.mark.slow
@@ -459,15 +421,55 @@ class TestRefused:
         )
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Return Ray's own test cluster of two nodes of one core each."""
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")  # other tests leave less of a core to a nice one
+        head = {"num_cpus": 1, "include_dashboard": False}
+        made = Cluster(initialize_head=True, head_node_args=head)
+        made.second = made.add_node(num_cpus=1)
+        yield made
+        made.shutdown()
+
+
+@pytest.mark.slow
+def test_a_lost_node_costs_nothing(
+    many: Path,
+    tiny: Path,
+    docs: Path,
+    tmp_path: Path,
+    ropewalk: Ropewalk,
+    cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On two nodes of which one is killed in mid-sweep: the bits of one process, each once."""
+    lose(monkeypatch, lambda: cluster.remove_node(cluster.second, allow_graceful=False))
+    done = ropewalk(*sweep(tiny, docs, tmp_path, **MANY), "--cluster", cluster.address)
+    assert done.status == 0, done.err
+    assert "A worker was lost; its " in done.err
+    assert "raylet" not in done.out + done.err
+    assert samples(tmp_path) == samples(many)
+    run, alone = (json.loads((folder / RUN).read_text()) for folder in (tmp_path, many))
+    (session,) = run.pop("sessions")
+    threads = [(worker["host"], worker["threads"]) for worker in session["workers"]]
+    assert threads == [(socket.gethostname(), 1)] * 2
+    del alone["sessions"], run["asked"], alone["asked"]
+    assert run == alone
+
+
 @pytest.mark.slow
 def test_a_race_on_ray_ends_as_in_one_process(
-    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path, cluster: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """The worker keeps the weights from round to round; every value has the same bits."""
     monkeypatch.setattr(race, "FIRST", 2)
     words = ["--model", tiny, "--docs", docs, "--budget", "all", "--scaling", "pi:factor=4",
              "yarn:factor=4", "self_extend"]  # fmt: skip
-    for place, where in (("one", []), ("ray", ["--workers", "1"])):
+    for place, where in (("one", []), ("ray", ["--cluster", cluster.address])):
         done = ropewalk("recommend", *words, "--out", tmp_path / place, *where)
         assert done.status == 0, done.err
     one, other = (samples(tmp_path / at) for at in ("one", "ray"))

@@ -17,7 +17,7 @@ from harness.sweep.spec import Spec
 from tests.tiny import WINDOW
 
 METHODS = ("none", "yarn", "rerope", "self_extend", "dual_chunk", "string", "lm_infinite")
-LENGTHS = (WINDOW, 320, 512)
+LENGTHS = (WINDOW, 320)
 
 
 def command(model: Path, docs: Path, out: Path, *scaling: str) -> list[str]:
@@ -64,11 +64,11 @@ def test_the_record_tells_what_was_moved(moved: Path) -> None:
     """Bands, attended pairs and the largest relative position, beside the frequencies."""
     run = json.loads((moved / RUN).read_text())
     cells = {(cell["scaling"], cell["length"]): cell["frequencies"] for cell in run["cells"]}
-    told = run["frequencies"][cells["rerope", 512]]
-    assert (told["bands"], told["pairs"], told["reach"]) == (2, 512 * 513 // 2, WINDOW // 4)
-    sparse = run["frequencies"][cells["lm_infinite", 512]]
+    told = run["frequencies"][cells["rerope", 320]]
+    assert (told["bands"], told["pairs"], told["reach"]) == (2, 320 * 321 // 2, WINDOW // 4)
+    sparse = run["frequencies"][cells["lm_infinite", 320]]
     assert sparse["pairs"] < told["pairs"]
-    assert "bands" not in run["frequencies"][cells["none", 512]]
+    assert "bands" not in run["frequencies"][cells["none", 320]]
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_pat
     assert ended(command(tiny, docs, tmp_path, *modes)) == 0
     scores = make_frame([tmp_path]).groupby(["length", "scaling"])["score"].first().unstack()
     assert scores.loc[WINDOW].nunique() == 1
-    assert scores.loc[512].nunique() == 3
+    assert scores.loc[320].nunique() == 3
 
 
 def test_lengths_of_one_attention_share_it(tiny: Path, docs: Path, tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_a_model_that_shares_its_config_is_told() -> None:
 def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str) -> None:
     """Questions that share beginnings, of several lengths: each as the naive attention has it."""
     model, bands, text = model_of(family), bands_of(family, method), TOKENS[0].tolist()
-    texts = [text[:128], text[:100], text[:40], [*text[:70], *text[90:120]], text[100:180]]
+    texts = [text[:128], text[:100], [*text[:70], *text[90:120]]]
     asked = [Question(str(n), len(t), tuple(t), 1) for n, t in enumerate(texts)]
     with banded(model, bands):
         found = dict(answers(model, asked))
@@ -162,15 +162,15 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["rerope", "self_extend", "dual_chunk", "lm_infinite"])
+@pytest.mark.parametrize("method", ["dual_chunk", "lm_infinite"])
 def test_neighbours_change_no_bit_of_moved_positions(
     method: str, reference: tuple[Checkpoint, Any]
 ) -> None:
     """Moved positions on the reference model: each question alone, or among the others."""
     opened, model = reference
-    text = tuple((7919 * i) % opened.config.vocab_size for i in range(1024))
-    questions = [Question("q", n, text[:n], n - 20) for n in (256, 300, 1024)]
-    rotation = resolve(load("method", method), opened.rope, 1024)
+    text = tuple((7919 * i) % opened.config.vocab_size for i in range(512))
+    questions = [Question("q", n, text[:n], n - 20) for n in (256, 300, 512)]
+    rotation = resolve(load("method", method), opened.rope, 512)
     with scaled(model, rotation):
         together = dict(answers(model, questions))
         alone = [dict(answers(model, [question]))[0] for question in questions]

@@ -51,7 +51,7 @@ def run_and_kill(folder: Path, words: list[str]) -> None:
             time.sleep(0.0005)
             pid, status = os.waitpid(child, os.WNOHANG)
             late = time.monotonic() - began > seconds or size() - before > more
-            if not pid and kills < 9 and late:
+            if not pid and kills < 6 and late:
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
                 pid, status = os.waitpid(child, 0)
@@ -88,8 +88,8 @@ def test_kills_at_random_moments_change_no_bit(
     done = in_child(run_and_kill, folder, sweep(tiny, docs, folder, **MANY))
     kills, partly, status = map(int, done.out.split())
     assert (done.status, status) == (0, 0), done.err
-    assert kills >= 6, done.out
-    assert partly >= 4, done.out
+    assert kills >= 4, done.out
+    assert partly >= 3, done.out
     assert samples(folder) == samples(many)
     assert ropewalk("report", many, "--report", "scores", "--out", tmp_path).status == 0
     scores = (tmp_path / "scores.csv").read_bytes()
@@ -312,25 +312,25 @@ class TestMemory:
     ) -> None:
         """What does not fit in the usual chunks is measured in smaller ones, bit for bit."""
         model = save_tiny(tmp_path / "broad", intermediate_size=30_000)
-        changes = {"task": ["perplexity:tail=400"], "scaling": ["none"], "length": ["8x"]}
-        done = in_child(run_limited, 250, sweep(model, docs, tmp_path / "poor", **changes))
+        changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["8x"]}
+        tried = tmp_path / "tried"
+        least = property(lambda sizes: tried.touch() or sizes.smaller[-1])
+        monkeypatch.setattr(Sizes, "least", least)  # in the child too
+        done = in_child(run_limited, 150, sweep(model, docs, tmp_path / "poor", **changes))
         assert done.status == 0, done.err
-
-        def fail(_: Sizes) -> None:
-            pytest.fail("tried again without need")
-
-        monkeypatch.setattr(Sizes, "least", property(fail))
+        tried.unlink()
         assert ropewalk(*sweep(model, docs, tmp_path / "rich", **changes)).status == 0
+        assert not tried.exists()
         assert samples(tmp_path / "poor") == samples(tmp_path / "rich")
 
     def test_a_cell_without_memory_is_told_with_its_estimate(
         self, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:
         """It has a status and what it needs, the others are measured, and with memory so is it."""
-        model = save_tiny(tmp_path / "broad", intermediate_size=120_000)
+        model = save_tiny(tmp_path / "broad", intermediate_size=80_000)
         changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "20x"]}
         words = sweep(model, docs / "document-0.txt", tmp_path / "run", **changes)
-        done = in_child(run_limited, 150, words)
+        done = in_child(run_limited, 110, words)
         assert done.status == 1, done.err
         found = samples(tmp_path / "run").values()
         assert {(record["length"], record["status"]) for record in found} == {

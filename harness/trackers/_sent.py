@@ -9,10 +9,7 @@ from typing import Any
 import pandas as pd
 
 from harness.publish.clean import clean, clean_record
-from harness.publish.folder import write_files
-from harness.publish.source import source
 from harness.reports.stats.cells import cells
-from harness.runs.figures import asked, paper
 from harness.runs.frame import NOT_MEASURED
 from harness.runs.provenance import command, facts
 
@@ -64,5 +61,10 @@ def scores(frame: pd.DataFrame) -> Scores:
 
 def write_reports_of(run: Path, tasks: Iterable[str], frame: pd.DataFrame, out: Path) -> None:
     """Write the page, tables and figures of a run, without places."""
+    # Not needed while a run is measured: what draws figures takes a second to import.
+    from harness.publish.folder import write_files
+    from harness.publish.source import source
+    from harness.runs.figures import asked, paper
+
     drawn = paper(asked(run, {}), set(frame["scaling"]))
     write_files(source(run, tasks, drawn, frame), out)
