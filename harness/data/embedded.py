@@ -47,7 +47,9 @@ def training() -> Iterator[tuple[str, str]]:
     seen = {shingle for text in unseen for shingle in _shingles(text.splitlines())}
     root = Path(sysconfig.get_path("stdlib"))
     kept_out = {f"{module}.py" for module in HELD_OUT_MODULES}
-    for path in sorted(root.rglob("*.py")):
+    rooms = [one for one in root.iterdir() if one.is_dir() and one.name not in LEFT_OUT]
+    inside = (path for room in rooms for path in room.rglob("*.py"))
+    for path in sorted([*root.glob("*.py"), *inside]):
         name = path.relative_to(root).as_posix()
         generated = path.name.startswith("_sysconfigdata")
         if name not in kept_out and not generated and not set(Path(name).parts) & set(LEFT_OUT):

@@ -185,7 +185,8 @@ def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = N
     files = [folder / f"{name}{suffix}" for suffix in FIGURES]
     with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
-        figure.draw_without_rendering()  # which lays it out, once for all formats
+        if layout := figure.get_layout_engine():
+            layout.execute(figure)  # once for all formats
         figure.set_layout_engine(None)  # with one, even "none", each format is drawn twice
         for file in files:
             meta = dateless[file.suffix]

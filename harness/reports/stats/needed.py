@@ -74,12 +74,13 @@ def _mean(found: Difference, units: int, level: float) -> float:
     mean = found.mean
     if mean is None or not mean.error:
         return 1.0
-    from scipy.stats import nct  # takes seconds to import, which shares need not
-
     degrees = (mean.degrees + 1) * units / found.n - 1
     # The bootstrap's skew wears off with the root of the number.
     toward = 1 + ((mean.below if mean.value > 0 else mean.above) - 1) * math.sqrt(found.n / units)
     shift = abs(mean.value) / mean.error * math.sqrt(units / found.n)
     shift *= 1 - (1 - found.kept) * found.n / units  # one unit more has less weight among many
     least = toward * float(special.stdtrit(degrees, 1 - level / 2))
-    return float(nct.sf(least, degrees, shift))
+    # As scipy.stats.nct, whose import takes a second. Where its series does not converge, the two
+    # are dozens of standard errors apart.
+    below = float(special.nctdtr(degrees, shift, least))
+    return float(least < shift) if math.isnan(below) else 1 - below
