@@ -107,12 +107,11 @@ def relatives(found: Bands | Frequencies, length: int) -> dict[tuple[int, int], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("method", "options", "formula"), CASES)
-@settings(max_examples=12)
-@given(length=st.integers(1, 150))
+@pytest.mark.parametrize("length", [1, 13, 49, 110])
 def test_relative_positions_are_the_papers(
     method: Any, options: dict[str, Any], formula: Formula, length: int
 ) -> None:
-    """Pair by pair, at every length, and no pair that the paper leaves out."""
+    """Pair by pair, inside and beyond the window, and no pair that the paper leaves out."""
     wanted = {(m, n): formula(m, n) for m in range(length) for n in range(m + 1)}
     wanted = {pair: relative for pair, relative in wanted.items() if relative is not None}
     found = relatives(method.bands(ROPE, length, **options), length)
@@ -169,7 +168,7 @@ def test_an_unset_factor_keeps_within_the_window(method: Any, length: int) -> No
 
 @pytest.mark.slow
 @given(length=st.integers(2, 120), shorter=st.integers(1, 119))
-@settings(max_examples=40)
+@settings(max_examples=10)
 def test_a_shorter_context_is_the_beginning_of_a_longer(length: int, shorter: int) -> None:
     """Fixed options: the bands at a length are those of a longer one, cut off."""
     shorter = min(shorter, length)

@@ -9,10 +9,16 @@ from typing import Any
 import pytest
 import torch
 
-from harness.methods.check_positions import check_bands, moves_positions
+from harness.methods.check_positions import GEOMETRIES, check_bands, moves_positions
 from scaling import dual_chunk, dynamic_ntk, lm_infinite, log_n, none, rerope, self_extend, yarn
 from scaling._bands import Bands, by_distance
 from scaling._types import Frequencies, Rope
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let fewer geometries be tried: what is said of them is the same."""
+    monkeypatch.setattr("harness.methods.check_positions.GEOMETRIES", GEOMETRIES[:10])
 
 
 @cache

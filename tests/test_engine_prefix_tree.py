@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.engine.prefix_tree import PrefixTree, build_tree, packs
@@ -19,7 +19,7 @@ def along(tree: PrefixTree, index: int) -> tuple[int, ...]:
     return tuple(token for node in tree.paths[index] for token in tree.nodes[node].tokens)
 
 
-@pytest.mark.slow
+@settings(max_examples=15)
 @given(asked=sequences, least=st.integers(1, 6))
 def test_every_sequence_has_a_path(asked: list[tuple[int, ...]], least: int) -> None:
     """The nodes of a path hold the sequence's tokens from position 0, and none is superfluous."""
@@ -43,7 +43,7 @@ def test_no_beginning_is_computed_twice(asked: list[tuple[int, ...]]) -> None:
     assert sum(len(node.tokens) for node in tree.nodes) == len(beginnings)
 
 
-@pytest.mark.slow
+@settings(max_examples=15)
 @given(asked=sequences, least=st.integers(1, 20))
 def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: int) -> None:
     """A node that others follow has at least so many tokens: a fork costs more than a few."""
@@ -53,7 +53,7 @@ def test_short_beginnings_are_not_shared(asked: list[tuple[int, ...]], least: in
     assert all(len(n.tokens) >= least or n.above for n in roots_and_forks)
 
 
-@pytest.mark.slow
+@settings(max_examples=15)
 @given(asked=sequences, most=st.integers(1, 30))
 def test_packs_hold_every_node_once_in_order(asked: list[tuple[int, ...]], most: int) -> None:
     """No pack is longer than asked for, unless one node is."""
@@ -86,10 +86,15 @@ def test_a_grid_of_needles_forks_where_each_stands() -> None:
 @pytest.mark.parametrize("least", [1, 32])
 def test_many_nested_forks_are_no_recursion(least: int) -> None:
     """Sequences that fork at every token are planned, more than Python's calls may be nested."""
-    count = sys.getrecursionlimit() + 200
+    count = 450
     asked = [(*range(10, 10 + n), 1) for n in range(count, 0, -1)]
-    tree = build_tree(asked, least)
-    assert all(along(tree, i)[: len(asked[i])] == asked[i] for i in range(0, count, 200))
+    before = sys.getrecursionlimit()
+    sys.setrecursionlimit(400)
+    try:
+        tree = build_tree(asked, least)
+    finally:
+        sys.setrecursionlimit(before)
+    assert all(along(tree, i)[: len(asked[i])] == asked[i] for i in range(0, count, 100))
 
 
 @given(asked=st.lists(wide, min_size=1))

@@ -23,8 +23,8 @@ from tests.tiny import tiny_tokenizer
 NEW = 8
 LENGTH = 140
 FAMILIES = (
-    "llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3_text", "gpt_neox", "cohere", "granite",
-    "phi3", "smollm3", "gpt_oss",
+    "llama", "qwen3", "gemma2", "gemma3_text", "gpt_neox", "cohere", "granite", "phi3", "smollm3",
+    "gpt_oss",
 )  # fmt: skip
 TOKENIZER = tiny_tokenizer()
 
@@ -87,7 +87,7 @@ def stretched(rope: Rope) -> Frequencies:
     ("method", "family"),
     [
         *(pytest.param("self_extend", *one.values, marks=one.marks) for one in each(FAMILIES)),
-        *(("yarn", family) for family in ("llama", "gpt_neox", "gemma3_text")),
+        *(("yarn", family) for family in ("llama", "gemma3_text")),
     ],
 )
 def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: str) -> None:
@@ -95,7 +95,7 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: s
     model = model_of(family)
     rope = rope_of(model.config)
     rotation = stretched(rope) if method == "yarn" else self_extend.bands(rope, LENGTH)
-    questions = asked()[1:4]
+    questions = asked()[2:4]
     with scaled(model, rotation):
         for one, answer in zip(questions, texts(model, questions), strict=True):
             prompt, said = list(one.tokens), list(answer.argmax)
@@ -120,10 +120,10 @@ def test_a_repetition_penalty_is_that_of_generate(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt_neox", "cohere"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "cohere"])
 def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
     """Its tokens are the argmaxes of the same tokens asked as targets, with the same losses."""
-    model, questions = model_of(family), asked()
+    model, questions = model_of(family), asked()[2:]
     for one, answer in zip(questions, texts(model, questions), strict=True):
         tokens = [*one.tokens, *answer.argmax]
         ((_, scored),) = answers(model, [Question("s", len(tokens), tokens, one.start)])
@@ -136,8 +136,8 @@ def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "gemma2"])
 def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
     """Together, alone, backwards and in packs of a few tokens: equal tokens, and losses."""
-    model, questions = model_of(family), asked()
-    scored = Question("scored", 100, questions[0].tokens, 40)
+    model, questions = model_of(family), asked()[1:4]
+    scored = Question("scored", 100, questions[0].tokens[:100], 40)
     found = texts(model, [*questions, scored])
     alone = [texts(model, [one])[0] for one in (*questions, scored)]
     backwards = texts(model, [scored, *questions[::-1]])[::-1]

@@ -24,7 +24,7 @@ def plan(tiny: Path, docs: Path) -> Plan:
         "model": str(tiny),
         "docs": str(docs),
         "scaling": ["none", "yarn", "rerope"],
-        "task": ["perplexity:tail=16", "passkey:depths=2,trials=2"],
+        "task": ["perplexity:tail=16", "passkey:depths=2,trials=1"],
         "length": ["5x", "8x"],
         "device": "cpu",
     }

@@ -65,7 +65,7 @@ def test_an_interval_of_a_gain_is_the_same_in_every_process() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=8)
 @given(seed=st.integers(0, 2**32 - 1), drop=st.floats(0.1, 3), most=st.floats(0.1, 5))
 def test_a_naive_loop_over_all_tokens_gives_the_same(seed: int, drop: float, most: float) -> None:
     """exp of the mean loss over the tokens whose loss falls by enough, to a small one."""
@@ -146,7 +146,7 @@ def of_model(
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=6)
 @given(seed=st.integers(0, 2**32 - 1), same=st.booleans())
 def test_the_evaluator_may_be_another_model(seed: int, same: bool) -> None:
     """Of the same tokens or of others, by their place in the text: the authors' LongPPL."""

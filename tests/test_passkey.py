@@ -45,7 +45,7 @@ def blind(question: Question) -> Answer:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     length=st.integers(330, 2000),
     depth=st.floats(0, 1),

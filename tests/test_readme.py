@@ -47,8 +47,8 @@ def anchors(document: Path) -> set[str]:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the current folder, with the model and the documents that the README names."""
     monkeypatch.chdir(tmp_path)
-    save_tiny(tmp_path / "my-model", max_position_embeddings=400)
-    texts = [" ".join(Random(seed).choices(WORDS, k=600)) for seed in range(2)]
+    save_tiny(tmp_path / "my-model", num_hidden_layers=1, max_position_embeddings=256)
+    texts = [" ".join(Random(seed).choices(WORDS, k=300)) for seed in range(2)]
     (tmp_path / "books").mkdir()
     for index, text in enumerate(texts):
         (tmp_path / "books" / f"{index}.txt").write_text(text, encoding="utf-8")

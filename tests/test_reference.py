@@ -22,7 +22,7 @@ from harness.sweep.spec import Spec
 
 RUN = Path(__file__).resolve().parent.parent / "results" / "reference"
 GOLDEN = [("none", 256), ("none", 512), ("yarn", 1024)]
-PER_CELL = 3
+PER_CELL = 2
 
 
 @pytest.fixture(scope="module")

@@ -30,10 +30,10 @@ from scaling import (
 )
 from scaling._types import Frequencies, Rope
 
-ROTARY_DIMS = (16, 20, 64, 80, 128, 256)
-BASES = (1e3, 1e4, 123456.7, 5e5, 1e7)
-WINDOWS = (128, 256, 1000, 4096, 131072)
-FACTORS = (1.5, 3.7, 8.0, 64.0)
+ROTARY_DIMS = (16, 20, 128)
+BASES = (1e3, 123456.7, 1e7)
+WINDOWS = (128, 1000, 131072)
+FACTORS = (1.5, 3.7, 64.0)
 # Of float32: powers with exponents to 1 lose a few units, those of factors to 64 a few more; near
 # an edge of a ramp the turns' own rounding counts, which the ramp's slope makes no larger.
 CLOSE = 3e-6

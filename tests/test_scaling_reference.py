@@ -15,10 +15,10 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from scaling import dynamic_ntk, llama3, longrope, native, p_rope, pi, yarn
 from scaling._types import Frequencies, Rope
 
-ROTARY_DIMS = (16, 20, 80, 128)
-BASES = (1e3, 1e4, 123456.7, 5e5, 1e7)
+ROTARY_DIMS = (16, 20, 128)
+BASES = (1e3, 123456.7, 1e7)
 WINDOWS = (256, 1000, 131072)
-FACTORS = (1.0001, 3.7, 8, 64.0)
+FACTORS = (1.0001, 3.7, 64.0)
 CONFIG = LlamaConfig()
 LLAMA3_BOUNDS = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 
@@ -68,7 +68,7 @@ def test_linear_is_pi() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("windows", [0.5, 1.0, 1.01, 7.3])
+@pytest.mark.parametrize("windows", [1.0, 1.01, 7.3])
 def test_dynamic(windows: float) -> None:
     """Dynamic NTK has the bits of transformers' dynamic type on a fresh model, length an int."""
     for rope in _grid("dynamic"):
@@ -184,7 +184,7 @@ def _lists(rotary_dim: int) -> dict[str, object]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("windows", [0.5, 1.0, 1.01, 7.3])
+@pytest.mark.parametrize("windows", [1.0, 1.01, 7.3])
 def test_longrope(windows: float) -> None:
     """LongRoPE has the bits of transformers' longrope type, short list, long list and factor."""
     for dim, base, window, factor in product(ROTARY_DIMS, BASES, WINDOWS, FACTORS):
