@@ -179,9 +179,7 @@ def _noted(figure: Figure, note: str) -> Figure:
 
 def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = None) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; the same data give the same bytes."""
-    dateless = {
-        ".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None},
-    }  # fmt: skip
+    dateless = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
     files = [folder / f"{name}{suffix}" for suffix in FIGURES]
     with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
@@ -189,7 +187,7 @@ def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = N
             layout.execute(figure)  # once for all formats
         figure.set_layout_engine(None)  # with one, even "none", each format is drawn twice
         for file in files:
-            meta = dateless[file.suffix]
+            meta = {dateless[file.suffix]: None}
             with replacing(file) as new:
                 figure.savefig(new, dpi=DOTS_PER_INCH, metadata=meta, format=file.suffix[1:])
     return files

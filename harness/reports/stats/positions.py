@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tasks._intervals import ratio
 
+WINDOW = ["trained_length", "frequencies", "unit", "start", "bucket", "tokens", "losses"]
 NONE = (
     "no task scored whole windows (tail scores only their last tokens, passkey its answer); add "
     '"perplexity:protocol=prefix" to the sweep (runs of version 0.1 or older have no such facts)'
@@ -26,12 +27,11 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
     told = told[most >= told["length"] / 2]
     if told.empty:
         raise ValueError(NONE)
-    told = told.sort_values("length", kind="stable")
-    table = pd.DataFrame([
-        {**row, "scaling": scaling}
-        for (_, _, scaling, _), windows in told.groupby(cell, sort=False)
-        for row in _runs(windows)
-    ])  # fmt: skip
+    told = told.sort_values("length", kind="stable")[[*cell, *WINDOW]]
+    cells: dict[tuple[Any, ...], list[Any]] = {}
+    for window in told.itertuples(index=False):
+        cells.setdefault(window[: len(cell)], []).append(window)
+    table = pd.DataFrame([row for windows in cells.values() for row in _runs(windows)])
     return table.astype({"low": float, "high": float})  # without any interval they are None
 
 
@@ -41,23 +41,22 @@ def _tail(frame: pd.DataFrame) -> pd.Series[bool]:
     return frame["protocol"] == "tail" if "protocol" in frame else none
 
 
-def _runs(cell: pd.DataFrame) -> list[dict[str, Any]]:
+def _runs(cell: list[Any]) -> list[dict[str, Any]]:
     """Take the mean over the tokens of one cell in runs of positions, as its score is one of all.
 
     The runs are those of a window that is scored whole; those of one that scores less are shorter,
     and count where their middle is.
     """
-    first = cell.sort_values("bucket", ascending=False, kind="stable").iloc[0]
-    head = {
-        name: first[name] for name in ("model", "task", "length", "trained_length", "frequencies")
-    }
-    origin, bucket = int(cell["start"].min()), int(first["bucket"])
-    size = (int(first["length"]) - origin - 1) // bucket + 1
-    documents = cell["unit"].unique()
+    first = max(cell, key=lambda window: window.bucket)
+    names = ("model", "task", "length", "trained_length", "frequencies")
+    head = {name: getattr(first, name) for name in names}
+    origin, bucket = int(min(window.start for window in cell)), int(first.bucket)
+    size = (int(first.length) - origin - 1) // bucket + 1
+    documents = dict.fromkeys(window.unit for window in cell)
     # Windows of one document are no samples of their own: their sums are one.
     sums, counts = np.zeros((2, len(documents), size))
     rank = {unit: row for row, unit in enumerate(documents)}
-    for window in cell[["unit", "start", "bucket", "tokens", "losses"]].itertuples():
+    for window in cell:
         places, tokens = _places(window)
         index = (places - origin).astype(int) // bucket
         np.add.at(sums[rank[window.unit]], index, np.array(window.losses) * tokens)
@@ -69,8 +68,8 @@ def _runs(cell: pd.DataFrame) -> list[dict[str, Any]]:
         low, high = found.interval()
         middle = origin + (place + 0.5) * bucket
         rows.append({
-            **head, "position": min(middle, first["length"]), "score": found.value,
-            "low": low, "high": high, "documents": int(met.sum()),
+            **head, "position": min(middle, first.length), "score": found.value,
+            "low": low, "high": high, "documents": int(met.sum()), "scaling": first.scaling,
         })  # fmt: skip
     return rows
 

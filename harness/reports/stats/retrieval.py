@@ -81,11 +81,11 @@ def _named(known: pd.DataFrame) -> pd.DataFrame:
 def _score(trials: pd.DataFrame) -> dict[str, Any]:
     """Return the share of one part; None where a trial failed, which no share may leave out."""
     asked = len(trials)
-    known = trials[trials["status"] == "ok"]
-    if len(known) < asked:
-        status = trials.loc[trials["status"] != "ok", "status"].iloc[0]
-        return {"score": None, "low": None, "high": None, "n": len(known), "status": status}
-    hits = float((known["value"] / known["weight"]).sum())
+    lost = [status for status in trials["status"] if status != "ok"]
+    if lost:
+        n = asked - len(lost)
+        return {"score": None, "low": None, "high": None, "n": n, "status": lost[0]}
+    hits = float((trials["value"] / trials["weight"]).sum())
     low, high = proportion(hits, asked)
     return {"score": hits / asked, "low": low, "high": high, "n": asked, "status": "ok"}
 
