@@ -22,7 +22,8 @@ class Encoding(nn.Module):
         """Distances from ``farthest`` on are in one bucket."""
         super().__init__()
         check(buckets, farthest)
-        self.farthest, self.root = farthest, shape.head_dim**0.5
+        self.farthest = farthest
+        self.root: float = shape.head_dim**0.5
         self.bias = nn.Parameter(torch.zeros(shape.heads, buckets))
 
     def scores(self, _: Any, __: Any, ___: Any, places: Places) -> torch.Tensor:
