@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import peft
 import pytest
 import torch
 from huggingface_hub import constants
@@ -48,7 +47,9 @@ def losses(model: Any) -> torch.Tensor:
 
 def as_trained(base: Path, adapter: Path) -> torch.Tensor:
     """Return the losses of PEFT's own model."""
-    model = peft.PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)
     with torch.no_grad():
         logits = model.eval()(torch.tensor([QUESTION.tokens])).logits[0, :-1].float()
     targets = torch.tensor(QUESTION.tokens[1:])
@@ -208,7 +209,7 @@ def test_a_model_is_measured_with_and_without_its_adapter(
     assert records[1]["model"]["adapter"].items() >= {"kind": "LORA", "merged": True}.items()
     assert "adapter" not in records[0]["model"]
     scores = pd.read_csv(tmp_path / "run" / "reports" / "scores.csv")
-    assert scores.groupby("model")["score"].first().nunique() == 2
+    assert scores.groupby("length")["score"].nunique().eq(2).all()
     moved = Path(shutil.copytree(adapters("lora"), tmp_path / "moved"))
     again = ["--adapter", moved, "--out", tmp_path / "again"]
     done = ropewalk("rerun", tmp_path / "run" / "llama+lora", *again)
@@ -221,6 +222,8 @@ def test_a_loaded_peft_model_is_measured(
     tiny: Path, docs: Path, tmp_path: Path, adapters: Callable[[str], Path]
 ) -> None:
     """Its layers hold the adapter; one that adds to the prompt is refused."""
+    from peft import PeftModel
+
     tokenizer = AutoTokenizer.from_pretrained(tiny)
     settings = {"docs": str(docs), "task": "perplexity:tail=16", "length": "2x", "scaling": "pi"}
 
@@ -230,7 +233,7 @@ def test_a_loaded_peft_model_is_measured(
 
     def loaded(kind: str) -> Any:
         base = AutoModelForCausalLM.from_pretrained(tiny)
-        return peft.PeftModel.from_pretrained(base, adapters(kind)).eval()
+        return PeftModel.from_pretrained(base, adapters(kind)).eval()
 
     named = score("named", str(tiny), adapter=adapters("lora"))
     model = loaded("lora")

@@ -44,10 +44,16 @@ def records() -> list[dict[str, Any]]:
     return list(each_sample(REFERENCE))
 
 
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return make_frame([REFERENCE])
+
+
 @pytest.mark.slow
-def test_a_frame_is_that_of_a_dictionary_a_row(records: list[dict[str, Any]]) -> None:
+def test_a_frame_is_that_of_a_dictionary_a_row(
+    frame: pd.DataFrame, records: list[dict[str, Any]]
+) -> None:
     """Columns made one by one have the values, the types and the order of rows made one by one."""
-    frame = make_frame([REFERENCE])
     found = {(record["cell"], record["question"]): record for record in records}
     run = json.loads((REFERENCE / "run.json").read_text())
     keys = {(c["task"], c["scaling"], c["length"]): c["key"] for c in run["cells"]}
@@ -89,14 +95,14 @@ def test_no_damaged_sample_is_taken_for_an_ordinary_one(
     change: dict[str, Any], records: list[dict[str, Any]]
 ) -> None:
     """The quick check lets nothing pass that the schema rejects; each message is the schema's."""
-    assert all(map(is_ordinary, records))
     assert not is_ordinary({**records[0], **change})
     with pytest.raises(schema.UserError, match="is damaged"):
         check_sample("here", {**records[0], **change})
 
 
 def test_the_outcomes_are_those_of_all_samples(records: list[dict[str, Any]]) -> None:
-    """What a resumed run needs of its samples is their status, and it is read in one pass."""
+    """What a resumed run needs of its ordinary samples is their status, read in one pass."""
+    assert all(map(is_ordinary, records))
     found = outcomes(REFERENCE)
     assert list(found) == list({(r["cell"], r["question"]): None for r in records})
     assert {one["status"] for one in found.values()} == {"ok"}
@@ -115,9 +121,8 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_reports_make_each_comparison_once() -> None:
+def test_reports_make_each_comparison_once(frame: pd.DataFrame) -> None:
     """best, summary and differences of one frame compare the methods of a length once."""
-    frame = make_frame([REFERENCE])
     with patch.object(family, "family", wraps=family.family) as made:
         write_reports(frame, None, ["best", "differences", "summary"])
     assert made.call_count == frame.groupby(["task", "length"]).ngroups
@@ -138,9 +143,8 @@ def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
             assert (theirs.value, theirs.p) == pytest.approx((ours.value, ours.p))
 
 
-def test_a_reach_pairs_documents_only_where_it_compares_them() -> None:
+def test_a_reach_pairs_documents_only_where_it_compares_them(frame: pd.DataFrame) -> None:
     """Of shares, the score and its interval decide how far a method reads."""
-    frame = make_frame([REFERENCE])
     cells = frame.loc[frame["metric"] == "perplexity"].groupby(["task", "scaling", "length"])
     with patch.object(reach, "units", wraps=reach.units) as paired:
         reach.reach(frame)

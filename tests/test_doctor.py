@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,10 +13,11 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
 from harness.doctor.compare import server_finding
+from harness.doctor.config import config_findings
 from harness.rope.patch import scaled
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
@@ -29,15 +31,19 @@ LONGROPE = {
 }  # fmt: skip
 
 
+def written(folder: Path, keys: dict[str, Any]) -> Path:
+    """Write these keys into the config.json of a folder."""
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**told, **keys}))
+    return folder
+
+
 @pytest.fixture
 def examined(ropewalk: Ropewalk, tmp_path: Path, docs: Path) -> Callable[..., Outcome]:
-    """Return the command on a tiny model whose config.json has these keys, None for none."""
+    """Return the command on a tiny model whose config.json has these keys."""
 
     def call(*words: str, **keys: Any) -> Outcome:
-        folder = save_tiny(tmp_path / "m")
-        told = json.loads((folder / "config.json").read_text())
-        told = {name: value for name, value in {**told, **keys}.items() if value is not None}
-        (folder / "config.json").write_text(json.dumps(told))
+        folder = written(save_tiny(tmp_path / "m"), keys)
         return ropewalk("doctor", folder, "--docs", docs, *words)
 
     return call
@@ -59,7 +65,6 @@ def test_a_healthy_model_has_three_lines(
     assert "2 of 2 attention layers" in done.out
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("keys", "words"), [
     ({"rope_parameters": {"rope_type": "default"}, "rope_base": 5e5}, "has no rope_theta, and "
      "rope_base 500000.0, which is not read: transformers takes 10000"),
@@ -77,13 +82,14 @@ def test_a_healthy_model_has_three_lines(
     ({"rope_parameters": YARN, "rope_theta": 5e5}, "one or the other"),
 ])  # fmt: skip
 def test_a_config_that_means_something_else(
-    keys: dict[str, Any], words: str, examined: Callable[..., Outcome]
+    keys: dict[str, Any], words: str, tiny: Path, tmp_path: Path
 ) -> None:
-    """What is filled in, not read, dropped, or follows the length is named, and the status is 1."""
-    done = examined(**keys)
-    assert done.status == 1
-    assert words in done.out
-    assert "✗ config" in done.out
+    """What is filled in, not read, dropped, or follows the length is named as a fault."""
+    shutil.copy(tiny / "config.json", tmp_path)
+    config = AutoConfig.from_pretrained(written(tmp_path, keys))
+    found = config_findings(str(tmp_path), None, config, trusted=False)
+    assert {one.verdict for one in found} == {"failed"}
+    assert words in " ".join(one.text for one in found)
 
 
 @pytest.mark.slow
@@ -94,6 +100,8 @@ def test_keys_of_an_older_base_are_found_in_the_cache(
     """A stateful type gives other losses token by token than in one forward."""
     parameters = {**LONGROPE, "rope_type": kind, "long_factor": [4.0] * 8}
     done = examined(rope_parameters=parameters)
+    assert done.status == 1
+    assert "✗ config" in done.out
     assert "✗ cache" in done.out
     assert "keys that were cached are not those of the whole text" in done.out
     # The patch has one base for the whole text, so its cache is sound.
@@ -104,8 +112,6 @@ def test_layers_that_see_far_without_a_rotary_embedding(
     ropewalk: Ropewalk, docs: Path, tmp_path: Path
 ) -> None:
     """A scaling of a model whose full-attention layers do not rotate changes nothing there."""
-    from transformers import AutoConfig
-
     config = AutoConfig.for_model(
         "cohere2", hidden_size=32, intermediate_size=48, num_hidden_layers=2, vocab_size=300,
         num_attention_heads=2, num_key_value_heads=1, max_position_embeddings=WINDOW,

@@ -24,7 +24,7 @@ from harness.runs.figures import Figures, asked, paper
 from tests.command_line import Ropewalk
 from tests.frames import TWELVE, sweep
 
-FRAME = sweep()
+FRAME = sweep(lengths=(256, 2048))
 MANY = sweep(scalings=TWELVE, lengths=(256, 2048))
 LATEX = r"""\documentclass[10pt,twocolumn]{article}
 \usepackage{array}

@@ -23,6 +23,7 @@ from harness.runs.provenance import command
 from ropewalk._run import opened
 from tests import ROOT
 from tests.child import in_child
+from tests.tiny import save_tiny
 
 
 def half(rope: rw.Rope, length: int, *, strength: float = 1.0) -> rw.Frequencies:
@@ -216,16 +217,20 @@ def test_a_package_of_the_same_name_is_one_sentence(name: str, tmp_path: Path) -
     assert done.stderr.splitlines()[-1].startswith("ImportError")
 
 
-def execute(notebook: str, folder: str) -> None:
-    """Run a notebook's code cells in IPython, and write the forms in which each result is shown."""
+def execute(notebook: Path, folder: Path) -> None:
+    """Run a notebook's code cells in IPython, and write the forms in which each result is shown.
+
+    The model is a tiny one in place of the reference.
+    """
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
     os.chdir(folder)
+    save_tiny(Path("tiny"), max_position_embeddings=512)
     shell = InteractiveShell.instance(config=Config({"HistoryManager": {"enabled": False}}))
-    for cell in json.loads(Path(notebook).read_text(encoding="utf-8"))["cells"]:
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if cell["cell_type"] == "code":
-            done = shell.run_cell("".join(cell["source"]))
+            done = shell.run_cell("".join(cell["source"]).replace('"reference"', '"tiny"'))
             done.raise_error()
             sys.stdout.write(" ".join(shell.display_formatter.format(done.result)[0]) + "\n")
 
@@ -233,6 +238,6 @@ def execute(notebook: str, folder: str) -> None:
 @pytest.mark.slow
 def test_the_notebook_runs_and_shows_its_figures(tmp_path: Path) -> None:
     """Every cell of the notebook runs in IPython; its figure and tables are shown in place."""
-    done = in_child(execute, str(ROOT / "scripts" / "first_steps.ipynb"), str(tmp_path))
+    done = in_child(execute, ROOT / "scripts" / "first_steps.ipynb", tmp_path)
     assert done.status == 0, done.err
     assert {"image/png", "text/html"} <= set(done.out.split())
