@@ -39,6 +39,7 @@ EXPERTS = {
     "n_routed_experts": 4,
     "num_experts_per_tok": 2,
     "moe_intermediate_size": 16,
+    "shared_expert_intermediate_size": 48,
 }
 TWO = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 32}
 LATENT = {
@@ -66,7 +67,11 @@ SUPPORTED: dict[str, dict[str, Any]] = {
     "nanochat": {}, "nemotron": {}, "olmo": {}, "olmo2": {}, "olmo3": TWO, "olmoe": {},
     "persimmon": {}, "phi": {}, "phi3": {"original_max_position_embeddings": WINDOW},
     "qwen2": {}, "qwen2_moe": {}, "qwen3": {},
-    "qwen3_moe": {}, "qwen3_next": {"layer_types": ["linear_attention", "full_attention"]},
+    "qwen3_moe": {},
+    "qwen3_next": {
+        "layer_types": ["linear_attention", "full_attention"], "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4, "linear_key_head_dim": 16, "linear_value_head_dim": 16,
+    },
     "seed_oss": {}, "smollm3": {"no_rope_layers": [1, 0]}, "solar_open": {}, "stablelm": {},
     "starcoder2": {}, "vaultgemma": TWO,
 }  # fmt: skip
@@ -149,6 +154,7 @@ def plainly(family: str) -> Any:
     return AutoConfig.for_model(family, **given)
 
 
+@cache
 def find_plainly(family: str) -> Plainly:
     """Measure a family as it is, as far as it reads, up to twice its window."""
     config = plainly(family)

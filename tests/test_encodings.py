@@ -88,18 +88,18 @@ def test_attention_is_the_formula_of_the_paper(encoding: str) -> None:
     model = model_of(encoding).double()
     trunk, name = model.model, encoding.partition(":")[0]
     layer = trunk.layers[naive.LAYER].self_attn
-    positions, states = torch.arange(40)[None], torch.randn(1, 40, 32, dtype=torch.float64)
+    positions, states = torch.arange(24)[None], torch.randn(1, 24, 32, dtype=torch.float64)
     with torch.no_grad():
         angles = trunk.rotary_emb(states, positions) if trunk.rotary_emb else None
         found = layer(states, position_embeddings=angles)[0][0]
         plain = [
-            project(states[0]).view(40, 2, 16).transpose(0, 1)
+            project(states[0]).view(24, 2, 16).transpose(0, 1)
             for project in (layer.q_proj, layer.k_proj, layer.v_proj)
         ]
         turned = trunk.rotary_emb is not None
         wanted = naive.attention(name, trunk.encoding, layer, tuple(plain), turned=turned)
-        wanted = layer.o_proj(wanted.transpose(0, 1).reshape(40, 32))
-    # The model's angles are float32, as in transformers: 4e-6 radians at position 40.
+        wanted = layer.o_proj(wanted.transpose(0, 1).reshape(24, 32))
+    # The model's angles are float32, as in transformers: 4e-6 radians at position 24.
     assert torch.allclose(found, wanted, atol=2e-5 if angles else 1e-10)
 
 

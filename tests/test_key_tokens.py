@@ -185,9 +185,9 @@ def test_another_tokenizer_needs_places_and_common_text() -> None:
         key_tokens.make(pd.concat([own, judge]).assign(sizes=None), evaluator_model="judge")
 
 
-def test_samples_say_where_their_targets_stand(many: Path) -> None:
+def test_samples_say_where_their_targets_stand(small: Path) -> None:
     """Begin and sizes of the targets add up to the bytes that are scored."""
-    rows = make_frame([many])
+    rows = make_frame([small])
     rows = rows[rows["metric"] == "perplexity"]
     for row in rows.to_dict("records"):
         sizes = [int(size) for size in row["sizes"].split()]

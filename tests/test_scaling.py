@@ -116,7 +116,7 @@ def test_the_methods_of_this_file_are_discovered() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
 def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: float) -> None:
     """Frequencies are one float32 row, finite, positive and falling, at any length."""
@@ -134,7 +134,7 @@ def test_frequencies_are_a_rotary_embedding(name: str, rope: Rope, windows: floa
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
 def test_a_method_is_pure(name: str, rope: Rope, windows: float) -> None:
     """The same question gives the same bits, also after another one, and changes no input."""
@@ -163,7 +163,7 @@ def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SCALED)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(rope=ropes(), share=st.floats(0.0, 1.0))
 def test_inside_the_window_all_methods_are_plain(name: str, rope: Rope, share: float) -> None:
     """At stretch 1 the numbers are those of none, bit for bit, so that they are measured once."""
@@ -175,7 +175,7 @@ def test_inside_the_window_all_methods_are_plain(name: str, rope: Rope, share: f
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIXABLE)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(rope=ropes(), windows=st.floats(0.01, 64.0))
 def test_factor_one_is_plain(name: str, rope: Rope, windows: float) -> None:
     """A fixed factor of exactly 1 leaves every bit as it is, at any length."""
@@ -185,7 +185,7 @@ def test_factor_one_is_plain(name: str, rope: Rope, windows: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FIXABLE)
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(rope=ropes(), windows=st.integers(1, 64), length=st.integers(1, 10**7))
 def test_a_fixed_factor_ignores_the_length(
     name: str, rope: Rope, windows: int, length: int
@@ -197,7 +197,7 @@ def test_a_fixed_factor_ignores_the_length(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted({*FIXABLE} - {*BEYOND}))
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(rope=ropes(), factor=st.floats(1.0, 64.0))
 def test_scaling_slows_and_never_by_more_than_the_factor(
     name: str, rope: Rope, factor: float

@@ -89,7 +89,11 @@ def test_a_title_names_a_metric_once() -> None:
 @pytest.mark.slow
 def test_every_model_has_its_sentences_with_its_tables(tmp_path: Path) -> None:
     """In LaTeX and Markdown the words of a model stand with its own tables."""
-    write_reports(sweep(models=("m-one", "m-two")), tmp_path, ["best"])
+    write_reports(
+        sweep(models=("m-one", "m-two"), scalings=("none", "pi"), lengths=(256, 512)),
+        tmp_path,
+        ["best"],
+    )
     for suffix, mark in ((".tex", "table"), (".md", "###")):
         text = (tmp_path / f"best{suffix}").read_text()
         assert mark in text
@@ -127,7 +131,7 @@ def test_latex_tables_fit_a_column_or_a_page() -> None:
 def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
     """A method may be called anything: in its sentence it stays the code it is set in."""
     evil = "a`<img src=x>"
-    frame = sweep(scalings=("none", evil), models=("m <b>*x*</b>", "two"))
+    frame = sweep(scalings=("none", evil), models=("m <b>*x*</b>", "two"), lengths=(256, 512))
     write_reports(frame, tmp_path, ["best", "differences"])
     for name in ("best", "differences"):
         text = (tmp_path / f"{name}.md").read_text()

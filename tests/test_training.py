@@ -52,7 +52,7 @@ def documents() -> list[tuple[str, str]]:
 
 
 def recipe(scripts: Any) -> Any:
-    return scripts.Recipe(steps=4, window=400, rows=2, vocabulary=300, width=128, layers=1, mlp=64)
+    return scripts.Recipe(steps=4, window=300, rows=2, vocabulary=300, width=128, layers=1, mlp=32)
 
 
 def test_a_killed_training_goes_on_to_the_same_weights(
@@ -183,7 +183,7 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
     from _mixture import batch
 
     tokens, weights = batch(source, settings, least, 3)
-    assert tokens.shape == weights.shape == (2, 400)
+    assert tokens.shape == weights.shape == (2, 300)
     assert (tokens[:, 0] == source.bos).all()
     again, _ = batch(source, settings, least, 3)
     other, _ = batch(source, settings, least, 4)

@@ -228,9 +228,9 @@ def test_the_base_that_a_model_was_trained_with_is_found(
     config = json.loads((model / "config.json").read_text())
     config["rope_parameters"]["rope_theta"] = 500.0
     (model / "config.json").write_text(json.dumps(config))
-    done = ropewalk("tune", "--model", model, "--docs", "embedded:count=4", "--length", "1x",
+    done = ropewalk("tune", "--model", model, "--docs", "embedded:count=2", "--length", "1x",
                     "--task", "perplexity:tail=192", "--scaling", "abf:base=300..300000",
-                    "--against", "none", "--trials", 16, "--out", tmp_path / "out")  # fmt: skip
+                    "--against", "none", "--trials", 10, "--out", tmp_path / "out")  # fmt: skip
     assert done.status == 0, done.err
     found = load("method", str(tmp_path / "out/found.json")).options["base"]
     assert 10_000 / 1.6 < found < 10_000 * 1.6

@@ -82,14 +82,12 @@ def test_a_file_that_exits_is_refused(run: Callable[..., Any]) -> None:
         ("exit(0)", "task mine:tail=16 failed: SystemExit: 0 at "),
         ("None", "task mine:tail=16: it graded with NoneType, not Sample."),
         (SAMPLE.replace("facts)", '{"a": {}})'), "of a sample facts.a: should be a text, a finite"),
-        (SAMPLE.replace("facts)", '{"a": ["b"]})'), "of a sample facts.a: should be a text, a "),
         (SAMPLE.replace("facts)", '{"a": 2**63})'), "of a sample facts.a: should be a text, a "),
         (SAMPLE.replace("facts)", '{"a\\n": 1})'), "of a sample facts.a\\n.[key]: should be print"),
         (SAMPLE.replace("facts)", '{"a": "x" * 2**24})'), "of a sample facts: up to 96 MiB in a"),
         (SAMPLE.replace("facts)", '{"a": "\\ud800"})'), "surrogates not allowed"),
         (SAMPLE.replace("facts)", '{"score": 1})'), "may not be called score, which is a column"),
         (SAMPLE.replace("len(answer.nll)", "0"), "of a sample weight: Input should be greater "),
-        (SAMPLE.replace("len(answer.nll)", "1.5"), "of a sample weight: Input should be a valid "),
     ],
 )
 def test_a_grade_that_no_record_can_hold_fails_its_samples_alone(
@@ -112,7 +110,6 @@ ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
         (ASKS, "3", "task mine:tail=16: it yields int, not Question."),
         (ASKS, ASKS.replace("window.unit", '"a\\n"'), "of a question unit: should be printable."),
         (ASKS, ASKS.replace("facts", '{"a": math.nan}'), "of a question facts.a: should be a te"),
-        (ASKS, ASKS.replace("facts", '{"score": 1}'), "may not be called score, which is a column"),
         (ASKS, ASKS.replace("facts", '{"a": "x" * 2**24}'), "of a question facts: up to 96 MiB"),
         (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
         (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
@@ -121,7 +118,6 @@ ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
             "Question('a', 9, (1,) * 9, 1)",
             "a: its 9 tokens are not a length of the sweep.",
         ),
-        ('METRIC = "perplexity"', "METRIC = 3", "VERSION must be a whole number and METRIC a "),
         ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),
         ("VERSION = 1", "VERSION = 'a'", "VERSION must be a whole number and METRIC a printable "),
     ],
@@ -149,7 +145,6 @@ def test_a_task_that_no_record_can_hold_is_refused(
     [
         ("exit(0)", "failed: SystemExit: 0 at "),
         ("return None", "it scored with NoneType, not Score."),
-        ("return Score(math.nan, None, None, 1)", "its score is nan [None, None]."),
         ("return Score(1.0, 0.0, math.inf, 1)", "its score is 1.0 [0.0, inf]."),
     ],
 )
