@@ -521,6 +521,18 @@ class TestRefused:
         done = ropewalk(*sweep(Path(record["asked"]["model"]), docs, Path("run")))
         assert "llama (quantized: Q4_0, now None)" in done.err
 
+    def test_a_record_that_has_less_of_the_model_is_continued(
+        self, whole: Path, docs: Path, ropewalk: Ropewalk
+    ) -> None:
+        """An earlier version recorded less; nothing is measured again."""
+        run = Path(shutil.copytree(whole, "run"))
+        record = json.loads((run / RUN).read_text())
+        del record["model"]["sliding_window"]
+        (run / RUN).write_text(json.dumps(record))
+        samples = (run / SAMPLES).read_bytes()
+        assert ropewalk(*sweep(Path(record["asked"]["model"]), docs, run)).status == 0
+        assert (run / SAMPLES).read_bytes() == samples
+
     def test_a_folder_being_written_is_refused(self, refused: Callable[..., str]) -> None:
         """Two runs never write one folder at once."""
         with writing(Path("run")):

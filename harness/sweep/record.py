@@ -38,14 +38,14 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
     Raises UserError when the folder holds a run of another model.
     """
     model = _model(plan)
-    if before and before["model"] != model:
-        old, new = before["model"], model
-        unlike = next(key for key in {**old, **new} if old.get(key) != new.get(key))
-        message = (
-            f"the run folder holds a run of model {old['name']} ({unlike}: {old.get(unlike)}, now "
-            f"{new.get(unlike)}); choose another --out."
-        )
-        raise UserError(message)
+    old = before["model"] if before else {}
+    for key, value in old.items():  # an earlier version may have recorded less
+        if value != model.get(key):
+            message = (
+                f"the run folder holds a run of model {old['name']} ({key}: {value}, now "
+                f"{model.get(key)}); choose another --out."
+            )
+            raise UserError(message)
     return {
         "schema": SCHEMA,
         "asked": plan.spec.model_dump(mode="json"),
