@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -68,8 +69,14 @@ def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Pat
     """More or less of a sweep goes on there; another seed, other documents or protocols do not."""
     check_same_question(tmp_path, less(record), record)
     check_same_question(tmp_path, record, less(record))
-    texts = {"read": [{**text, "sha256": "0"} for text in record["documents"]["read"]]}
-    for changes, told in (({"seed": 5}, "seeds"), ({"documents": texts}, "documents")):
+    read = record["documents"]["read"]
+    texts = {"read": [{**text, "sha256": "0"} for text in read]}
+    names = {"read": [{**one, "name": two["name"]} for one, two in pairwise(read)]}
+    for changes, told in (
+        ({"seed": 5}, "seeds"),
+        ({"documents": texts}, "documents"),
+        ({"documents": names}, "names of documents"),  # rows behind one that was taken out
+    ):
         with pytest.raises(UserError, match=f"another sweep, with other {told}; choose another"):
             check_same_question(tmp_path, record, {**record, **changes})
     assert asked(less(record)) < asked(record)

@@ -24,10 +24,15 @@ def record(**changes: Any) -> dict[str, Any]:
     return {
         "model": {"name": "a", "fingerprint": "f"},
         "seed": 0,
-        "documents": {"read": [{"sha256": "x", "tokens": 900}]},
+        "documents": read("x", 900),
         "tasks": {"perplexity": task},
         **changes,
     }
+
+
+def read(sha256: str, tokens: int, name: str = "x.txt") -> dict[str, Any]:
+    """Return the documents of a record: one."""
+    return {"read": [{"name": name, "sha256": sha256, "tokens": tokens}]}
 
 
 OTHER_MODEL = {"model": {"name": "b", "fingerprint": "g"}}
@@ -43,13 +48,11 @@ KEYS = {"passkey": {"metric": "accuracy", "options": {}}}
         ({**OTHER_MODEL, "seed": 1}, []),
         ({"model": {"name": "a", "fingerprint": "g"}}, ["models"]),
         ({"seed": 1}, ["seeds"]),
-        ({**OTHER_MODEL, "documents": {"read": [{"sha256": "y", "tokens": 900}]}}, ["documents"]),
+        ({**OTHER_MODEL, "documents": read("y", 900)}, ["documents"]),
         ({**OTHER_MODEL, "documents": {"read": []}}, []),
-        ({**OTHER_MODEL, "documents": {"read": [{"sha256": "x", "tokens": 700}]}}, ["tokenizers"]),
-        (
-            {**OTHER_MODEL, "documents": {"read": [{"sha256": "x", "tokens": 7}]}, "tasks": KEYS},
-            [],
-        ),
+        ({**OTHER_MODEL, "documents": read("x", 700)}, ["tokenizers"]),
+        ({**OTHER_MODEL, "documents": read("x", 7), "tasks": KEYS}, []),
+        ({"documents": read("x", 900, "y.txt")}, ["names of documents"]),
         ({"tasks": {"perplexity:tail=64": TAIL_64}}, ["protocols"]),
         ({"tasks": {"perplexity:tail=64": TAIL_64, **record()["tasks"]}}, []),
     ],

@@ -1,4 +1,4 @@
-"""Find why runs cannot be joined: other weights, seeds, documents, tokens or protocols."""
+"""Find why runs cannot be joined: other weights, seeds, documents, names of them, protocols."""
 
 from __future__ import annotations
 
@@ -85,12 +85,21 @@ def _documents(one: Run, other: Run) -> bool:
     return all(texts) and texts[0] != texts[1]
 
 
+def _names(one: Run, other: Run) -> bool:
+    """Return whether a text has another name in each: samples are paired by it."""
+    return _of_a_text("name", one, other)
+
+
 def _tokenizers(one: Run, other: Run) -> bool:
     """Return whether the tokenizers differ: the same text, other counts of tokens."""
-    counts = [{d["sha256"]: d["tokens"] for d in run["documents"]["read"]} for run in (one, other)]
     per_token = all("perplexity" in _metrics(run) for run in (one, other))
-    shared = counts[0].keys() & counts[1].keys()
-    return per_token and any(counts[0][text] != counts[1][text] for text in shared)
+    return per_token and _of_a_text("tokens", one, other)
+
+
+def _of_a_text(fact: str, one: Run, other: Run) -> bool:
+    """Return whether two runs record something else of a text that both read."""
+    known = [{d["sha256"]: d.get(fact) for d in run["documents"]["read"]} for run in (one, other)]
+    return any(known[0][text] != known[1][text] for text in known[0].keys() & known[1].keys())
 
 
 def _protocols(one: Run, other: Run) -> bool:
@@ -112,11 +121,12 @@ def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
     yield from found.items()
 
 
-SEEDS, PROTOCOLS = "seeds", "protocols"
+SEEDS, NAMES, PROTOCOLS = "seeds", "names of documents", "protocols"
 ASPECTS: dict[str, Callable[[Run, Run], bool]] = {
     "models": _models,
     SEEDS: _seeds,
     "documents": _documents,
+    NAMES: _names,
     "tokenizers": _tokenizers,
     PROTOCOLS: _protocols,
 }

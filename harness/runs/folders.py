@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.runs.comparable import PROTOCOLS, SEEDS, differing
+from harness.runs.comparable import NAMES, PROTOCOLS, SEEDS, differing
 from harness.runs.schema import checked_run
 from harness.runs.store import RUN
 
@@ -72,7 +72,7 @@ def check_same_question(folder: Path, old: Record, new: Record) -> None:
 
 def _other_question(old: Record, new: Record) -> Iterator[str]:
     """Yield the settings that make a sweep another one, not the same with more or fewer cells."""
-    yield from differing(old, new, (SEEDS, PROTOCOLS))
+    yield from differing(old, new, (SEEDS, NAMES, PROTOCOLS))
     texts = [{document["sha256"] for document in run["documents"]["read"]} for run in (old, new)]
     if not (texts[0] <= texts[1] or texts[1] <= texts[0]):
         yield "documents"
