@@ -80,7 +80,7 @@ def imports(part: ast.AST, *, deep: bool = False) -> Iterator[tuple[str, bool]]:
             assert node.level == 0, "imports are absolute"
             assert node.module is not None
             yield from ((f"{node.module}.{alias.name}", deep) for alias in node.names)
-        else:
+        elif isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
             yield from imports(node, deep=deep or isinstance(node, FUNCTIONS))
 
 

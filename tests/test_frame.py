@@ -95,8 +95,9 @@ def test_one_label_for_two_settings_is_refused(
     run: Path, tiny: Path, docs: Path, tmp_path: Path
 ) -> None:
     """The same cell with another seed or file under one name is not averaged or picked."""
-    words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed")
-    first, second = (sweep(tiny, docs, tmp_path / seed, *words, seed) for seed in "12")
+    words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed", "1")
+    first = sweep(tiny, docs, tmp_path / "1", *words)
+    second = changed(first, tmp_path / "2", lambda record: record.update(seed=2))
     with pytest.raises(UserError, match="have different seeds; report them apart"):
         make_frame([first, second])
     (tmp_path / "pi.py").write_text(

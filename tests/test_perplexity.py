@@ -54,7 +54,7 @@ def test_windows_end_evenly_over_the_third_quarter(source: Source) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(
     sizes=st.lists(st.integers(20, 900), min_size=1, max_size=4),
     lengths=st.lists(st.integers(12, 700), min_size=1, max_size=3, unique=True),

@@ -159,7 +159,7 @@ passages = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(passages, st.integers(2, 20), st.integers(1, 19), st.booleans())
 def test_press_and_disjoint_score_every_token_once(
     texts: list[Passage], length: int, stride: int, begin: bool
@@ -179,7 +179,7 @@ def test_press_and_disjoint_score_every_token_once(
             assert sum(window.bytes or 0 for window in windows) == len(text.tokens) - unscored
 
 
-@settings(max_examples=60)
+@settings(max_examples=20)
 @given(st.text(min_size=1, max_size=200))
 def test_bytes_before_tokens_add_up_to_the_text(text: str) -> None:
     """The bytes before each token never fall, begin at 0 and end at the whole text in UTF-8."""

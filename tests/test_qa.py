@@ -121,7 +121,7 @@ def test_every_prompt_is_exact_and_shared(source: Source, files: dict[str, str],
     """To the token at any length, with the question's own paragraphs whole; the last may be cut."""
     data = read(files[name])
     for seed in range(3):
-        asked = list(qa.ask(source, range(900, 960), seed=seed, data=files[name], trials=3))
+        asked = list(qa.ask(source, range(900, 960, 7), seed=seed, data=files[name], trials=3))
         for one in asked:
             assert len(one.tokens) + 32 == one.length
             assert set(one.facts) <= set(qa.FACTS)
