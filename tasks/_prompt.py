@@ -88,9 +88,8 @@ def around(
     """
     asked: list[int] = []
     if chat:
-        opening, generation = source.chat()
-        head = [*opening, *continued(source, before)]
-        asked, stem = [*continued(source, after), *generation], reply.lstrip()
+        head, generation, space = source.chat(before)
+        asked, stem = [*continued(source, after), *generation], space + reply.lstrip()
     else:
         head, stem = [*source.opening, *source.encode(before)], after + reply
     question = continued(source, stem)

@@ -34,7 +34,7 @@ class Passage:
             object.__setattr__(self, "ends", array("q", self.ends))
 
 
-def no_template() -> tuple[list[int], list[int]]:
+def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
     """Raise ValueError: the tokenizer has no chat template."""
     message = "the tokenizer has no chat template; leave out chat=true"
     raise ValueError(message)
@@ -46,10 +46,11 @@ class Source:
 
     ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
     every window begins with, None where the tokenizer has none; ``passages`` are tokenized on
-    the first call. ``chat`` returns the tokens of the chat template before a user's message, begin
-    token included, and after it up to the assistant's reply; it raises ValueError where there is no
-    template. ``tokenizer`` is the tokenizer itself, for a task that another package makes. Lengths
-    are in tokens.
+    the first call. ``chat`` takes the beginning of a user's message and returns the tokens of the
+    chat template up to its end, begin token included, those after the message up to the assistant's
+    reply, and the white space before the reply; it raises ValueError where there is no template.
+    ``tokenizer`` is the tokenizer itself, for a task that another package makes. Lengths are in
+    tokens.
     """
 
     encode: Callable[[str], list[int]]
@@ -57,7 +58,7 @@ class Source:
     bos: int | None
     trained_length: int
     passages: Callable[[], Sequence[Passage]]
-    chat: Callable[[], tuple[list[int], list[int]]] = no_template
+    chat: Callable[[str], tuple[list[int], list[int], str]] = no_template
     tokenizer: Any = field(default=None, compare=False)
 
     @property

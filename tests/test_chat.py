@@ -9,11 +9,10 @@ from string import printable
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, normalizers
+from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from harness.cli.app import main
-from harness.data.chat import template_frame
 from harness.data.source import make_source
 from tasks import passkey
 from tasks._types import Question, Source
@@ -61,21 +60,27 @@ def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> 
         assert tokenizer.decode(question.tokens[question.start :]) == f" {question.facts['key']}"
 
 
-def test_the_message_has_no_space_twice() -> None:
-    """Under a tokenizer that puts a space before any text, the tokens are those of the whole."""
+@pytest.mark.parametrize("reply", [" {{ m['content'] }} </s>", "</s>", "{{ raise_exception('') }}"])
+def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
+    """Under a tokenizer that puts a space before any text none is lost and none is there twice."""
     words = {word: place for place, word in enumerate(["<s>", "▁", *printable])}
     inner = Tokenizer(models.BPE(vocab=words, merges=[]))
     inner.normalizer = normalizers.Sequence(
         [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
     )
+    inner.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse()])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>")
-    tokenizer.chat_template = "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]"
-    before, after = template_frame(tokenizer)
-    message, whole = (
-        tokenizer(text, add_special_tokens=False)["input_ids"]
-        for text in ("Read this.", "<s>[INST] Read this. [/INST]")
+    tokenizer.chat_template = (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m['content'] }}"
+        f" [/INST]{{% else %}}{reply}{{% endif %}}{{% endfor %}}"
     )
-    assert [*before, *message, *after] == whole
+    question = asked(make_source(tokenizer, list, 512), chat=True)[0]
+    text = tokenizer.decode(question.tokens)
+    assert text.startswith("<s> [INST] There is an important info")
+    space = " " if reply.startswith(" ") else ""
+    assert f"key? [/INST]{space}The pass key is {question.facts['key']}" in text
+    whole = tokenizer(text.replace("<s> ", "<s>"), add_special_tokens=False)["input_ids"]
+    assert list(question.tokens) == whole
 
 
 def test_a_chat_and_raw_text_have_the_same_keys() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from jinja2.exceptions import TemplateError
@@ -18,43 +19,55 @@ FIXED_DAY = (
 )
 
 
-def template_frame(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Return the tokens before a user's only message, and after it up to the assistant's reply.
+Chat = Callable[[str], tuple[list[int], list[int], str]]
+USER, REPLY = {"role": "user", "content": MESSAGE}, {"role": "assistant", "content": MESSAGE}
+FAILS = (TemplateError, ValueError, TypeError, KeyError)
 
-    Control tokens are control tokens here, and the begin token is there if the template writes
+
+def chat_of(tokenizer: Any) -> Chat:
+    """Return the function that ``Source.chat`` is.
+
+    Control tokens are control tokens there, and the begin token is there if the template writes
     it. Raises ValueError where there is no template, it fails, or it changes the message.
     """
     if not getattr(tokenizer, "chat_template", None):
-        return no_template()
-    before, after = _rendered(tokenizer)
-    # A tokenizer may put a space before any text, so both sides are read with the message.
-    anchor = _tokens(tokenizer, MESSAGE)
-    first, last = _tokens(tokenizer, before + MESSAGE), _tokens(tokenizer, MESSAGE + after)
+        no_template("")
+    before, after, space = _rendered(tokenizer)
+    # A tokenizer may put a space before any text, so what follows a text is read with it.
+    anchor, last = _tokens(tokenizer, MESSAGE), _tokens(tokenizer, MESSAGE + after)
     size = len(anchor)
-    return (
-        first[:-size] if first[-size:] == anchor else _tokens(tokenizer, before),
-        last[size:] if last[:size] == anchor else _tokens(tokenizer, after),
-    )
+    generation = last[size:] if last[:size] == anchor else _tokens(tokenizer, after)
+    return lambda beginning: (_tokens(tokenizer, before + beginning), generation, space)
 
 
-def _rendered(tokenizer: Any) -> tuple[str, str]:
-    """Return the text of the template before and after the message."""
+def _rendered(tokenizer: Any) -> tuple[str, str, str]:
+    """Return what a template writes before a message, after it, and then before a reply."""
     try:
-        text: str = tokenizer.apply_chat_template(
-            [{"role": "user", "content": MESSAGE}],
-            tokenize=False,
-            add_generation_prompt=True,
-            chat_template=FIXED_DAY + tokenizer.get_chat_template(),
-            date_string=DAY,
-        )
-    except (TemplateError, ValueError, TypeError, KeyError) as error:
+        text = _applied(tokenizer, [USER], add_generation_prompt=True)
+    except FAILS as error:
         message = f"the tokenizer's chat template fails: {reason(error)}"
         raise ValueError(message) from error
     before, found, after = text.partition(MESSAGE)
     if not found or MESSAGE in after:
         message = "the tokenizer's chat template does not contain a user's message once, as it is"
         raise ValueError(message)
-    return before, after
+    try:
+        replied = _applied(tokenizer, [USER, REPLY], add_generation_prompt=False)
+    except FAILS:
+        return before, after, ""
+    space = replied.removeprefix(text).partition(MESSAGE)[0]
+    return before, after, space if space.isspace() else ""
+
+
+def _applied(tokenizer: Any, messages: list[dict[str, str]], **options: bool) -> str:
+    text: str = tokenizer.apply_chat_template(
+        messages,
+        tokenize=False,
+        chat_template=FIXED_DAY + tokenizer.get_chat_template(),
+        date_string=DAY,
+        **options,
+    )
+    return text
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:

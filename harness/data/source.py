@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from typing import Any
 
-from harness.data.chat import template_frame
+from harness.data.chat import Chat, chat_of
 from harness.data.tokenize import tokenize
 from tasks._tokens import Tokens
 from tasks._types import Passage, Source
@@ -48,7 +48,10 @@ def source_of(
         return tuple(passages())
 
     @cache
-    def chat() -> tuple[list[int], list[int]]:
-        return template_frame(tokenizer)
+    def template() -> Chat:
+        return chat_of(tokenizer)
+
+    def chat(beginning: str) -> tuple[list[int], list[int], str]:
+        return template()(beginning)
 
     return Source(encode, decode, tokenizer.bos_token_id, trained_length, read, chat, tokenizer)
