@@ -188,7 +188,7 @@ def test_a_yarn_that_ends_before_the_length_takes_the_carrier(tiny: Path) -> Non
     *((family, scaling) for family in hf_code.READ for scaling in ("self_extend", LAYERS)),
     *(("llama", scaling) for scaling in (
         "rerope", "lm_infinite", "dual_chunk", "log_n:on=yarn:factor=4",
-        "dynamic_ntk:mode=per_query", "temperature:on=rerope", "jet_long:far=ramped",
+        "dynamic_ntk:mode=per_query", "temperature:on=rerope", "jet_long", "jet_long:far=ramped",
     )),
 ])  # fmt: skip
 def test_a_modelling_file_computes_what_was_measured(
