@@ -179,19 +179,16 @@ def test_a_hub_that_limits_requests_is_waited_for_in_words(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("token", [None, "hf_other"])
-def test_what_is_gated_says_what_to_do(
-    hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch, token: str | None
-) -> None:
+def test_what_is_gated_says_what_to_do(hub: Hub, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A model and a data set: where the conditions are, and how to log in; then it is read."""
     hub.gated = {MODEL, BOOKS}
-    if token:
-        monkeypatch.setenv("HF_TOKEN", token)
-    told = refused(run("--dry-run"))
-    assert f"it is gated; accept its conditions at {constants.ENDPOINT}/org/tiny" in told
     told = refused(run("--dry-run", model="reference", docs=f"{BOOKS}:count=1"))
     assert f"accept its conditions at {constants.ENDPOINT}/datasets/org/books" in told
     assert "hf auth login" in told
+    for token in ("", "hf_other"):
+        monkeypatch.setenv("HF_TOKEN", token)
+        told = refused(run("--dry-run"))
+        assert f"it is gated; accept its conditions at {constants.ENDPOINT}/org/tiny" in told
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     assert run("--dry-run", docs=f"{BOOKS}:count=1").status == 0
 
@@ -289,7 +286,10 @@ def test_a_set_of_many_files_is_not_downloaded_whole(hub: Hub, run: Run) -> None
 
 @pytest.mark.slow
 def test_of_a_set_read_whole_one_split_is_downloaded(hub: Hub, run: Run) -> None:
-    """The files of the other split, maybe a hundred times as large, stay where they are."""
+    """The files of the other split stay where they are; nothing is asked after it.
+
+    Of a set that was streamed the message says how to fetch it.
+    """
     data = hub.folder(BOOKS, "datasets") / "data"
     for part in range(SHARDS):
         name = f"-{part:05}-of-{SHARDS:05}.parquet"
@@ -300,14 +300,6 @@ def test_of_a_set_read_whole_one_split_is_downloaded(hub: Hub, run: Run) -> None
     hub.asked.clear()
     assert run("--dry-run", "--offline", model="reference", docs=BOOKS).status == 0
     assert not hub.asked
-
-
-@pytest.mark.slow
-def test_a_set_that_was_read_whole_is_read_offline(hub: Hub, run: Run) -> None:
-    """Nothing is asked after it; of a set that was streamed the message says how to fetch it."""
-    assert run("--dry-run", model="reference", docs=BOOKS).status == 0
-    hub.asked.clear()
-    assert run("--dry-run", "--offline", model="reference", docs=BOOKS).status == 0
     told = refused(run("--dry-run", "--offline", model="reference", docs="org/other:count=1"))
     assert "hf download --repo-type dataset org/other" in told
     assert not hub.asked
