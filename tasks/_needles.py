@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from random import Random
 from typing import Literal, NamedTuple
@@ -119,14 +119,16 @@ def context(
     setting: Setting,
     hidden: Hidden,
     pieces: Iterable[Sequence[int]],
-    space: int,
+    space: Callable[[int], int],
     depths: Sequence[float],
 ) -> tuple[list[int], list[int]]:
-    """Return a haystack of ``space`` tokens, and where its needles begin, those asked for first.
+    """Return a haystack, and where its needles begin, those asked for first.
 
-    ``depths`` are those of the needles, in the order of the hidden values.
+    ``space`` gives its tokens by those that needles take; ``depths`` are those of the needles, in
+    the order of the hidden values.
     """
     needles = [_needle(source, setting, key, value) for key, vs in hidden.pairs for value in vs]
     end = [] if setting.haystack == "documents" else continued(source, "\n")
-    made, starts = inserted(pieces, list(zip(depths, needles, strict=True)), space, end)
+    room = space(sum(map(len, needles)))
+    made, starts = inserted(pieces, list(zip(depths, needles, strict=True)), room, end)
     return made, starts[: setting.answers]

@@ -28,6 +28,7 @@ REPLY = " Answer: The top 10 words that appear most often in the list are:"
 COMMON = 10
 # From which length on: how often common words and others occur, and in the example, of how many.
 OFTEN = {4096: ((30, 3), (10, 3), 40), 0: ((6, 1), (3, 1), 20)}
+MOST_SHOWN = max(shown for *_, shown in OFTEN.values())
 
 
 def ask(
@@ -51,7 +52,8 @@ def ask(
         often, few, shown = next(times for least, times in OFTEN.items() if length >= least)
         for trial in range(trials):
             draw = Random(f"{seed}/{trial}")
-            sample, order = draw.sample(known, shown), draw.sample(known, len(known))
+            sample = draw.sample(known, MOST_SHOWN)[:shown]  # of any length as many draws
+            order = draw.sample(known, len(known))
             example = f"{BEFORE}{listed(repeated(sample, few, draw))}{AFTER}{REPLY}"
             before = f"{example} {listed(sample[:COMMON])}\n{BEFORE}"
             frame = around(source, before, AFTER, REPLY, chat=chat)

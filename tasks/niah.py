@@ -8,6 +8,7 @@ whether greedy decoding gives exactly the value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from random import Random
 
 from tasks._needles import PRESETS, Haystack, Preset, Setting, context, filler, framed, hide
@@ -72,7 +73,7 @@ def ask(
             drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
             one = setting.answers == 1
             frame = framed(source, setting, hidden, chat=chat)
-            space = room(length, frame, new)
+            space = partial(room, length, frame, new)
             made, starts = context(
                 source, setting, hidden, sentences[trial % len(sentences)], space,
                 [depth, *drawn[1:]] if one else drawn,

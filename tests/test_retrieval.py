@@ -85,6 +85,8 @@ def test_every_prompt_is_exact_and_the_same_again(
 def test_a_length_that_is_too_short_names_the_least(source: Source, task: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 60|are left for"):
         list(task.ask(source, [60], trials=1))
+    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 480"):
+        list(niah.ask(source, [480], depths=1, trials=1))  # room for the frame, none for a needle
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -119,7 +121,7 @@ def test_the_text_of_needles_is_rulers(source: Source) -> None:
         space = sum(len(line) + 1 for line in lines)
         before = [sum(i not in places for i in range(place)) for place in places]
         depths = [count / len(pieces) for count in before]
-        made, _ = context(source, setting, hidden, pieces, space, depths)
+        made, _ = context(source, setting, hidden, pieces, lambda _, space=space: space, depths)  # type: ignore[misc]
         assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
         assert hidden.answer == ", ".join(wanted)
 
@@ -198,9 +200,10 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(
 
 
 def test_a_list_has_its_common_words_as_often_as_it_says(source: Source) -> None:
-    """Whole but for the last words: ten words six times at 3000 bytes, thirty times at 9000."""
-    for length, (most, least) in ((3000, (6, 1)), (9000, (30, 3))):
-        (asked,) = common_words.ask(source, [length], trials=1)
+    """Whole but for the last words: the same ten six times at 3000 bytes, thirty times at 9000."""
+    both = list(common_words.ask(source, [3000, 9000], trials=1))
+    assert both[0].facts["answer"] == both[1].facts["answer"]
+    for asked, (most, least) in zip(both, ((6, 1), (30, 3)), strict=True):
         text = source.decode(asked.tokens).split(common_words.BEFORE)[-1]
         entries = re.findall(r"\d+\. (\S+)", text.partition("\nQuestion")[0])
         counts = {word: entries.count(word) for word in entries}
