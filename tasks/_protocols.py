@@ -179,6 +179,9 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
     if protocol == "tail" and not 0 < layout.tail < length - len(layout.opening):
         message = f"tail={layout.tail} leaves no context in a window of {length} tokens"
         raise ValueError(message)
+    if layout.room(length) < 1:
+        message = f"a window of {length} token has no target"
+        raise ValueError(message)
     most = length if protocol == "overlap" else layout.room(length)
     if protocol in ("press", "overlap") and not 0 < layout.stride <= most:
         message = f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"

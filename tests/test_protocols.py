@@ -211,6 +211,7 @@ def test_documents_are_the_unit_of_the_interval() -> None:
 @pytest.mark.parametrize(
     ("options", "length", "message"),
     [
+        ({"protocol": "disjoint"}, 1, "a window of 1 token has no target"),
         (
             {"protocol": "press", "stride": 48},
             48,
