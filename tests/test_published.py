@@ -69,7 +69,7 @@ def test_an_unknown_table_is_answered_with_the_known() -> None:
 CELLS = pd.DataFrame(
     [("pi", 4096, 7.9, 7.0, 8.9), ("pi", 8192, 9.6, 9.0, 10.2), ("none", 8192, 150.0, 90.0, 200.0)],
     columns=["scaling", "length", "score", "low", "high"],
-).assign(n=10, task="perplexity:protocol=overlap")
+).assign(n=10, task="perplexity:protocol=overlap", status=["ok", "9 of 10 ok, 1 failed", "ok"])
 
 
 def test_a_run_is_set_beside_its_table_value_by_value() -> None:
@@ -81,7 +81,8 @@ def test_a_run_is_set_beside_its_table_value_by_value() -> None:
     assert table.loc[("pi (dynamic)", 8192), "difference"] == pytest.approx(9.6 / 9.19 - 1)
     assert table.loc[("none", 8192), "verdict"] == "within"
     assert table.loc[("dca", 4096), "verdict"] == "not measured"
-    told = words(beside(rows, CELLS, 0.02), rows, 0.02)
+    told, in_part = words(beside(rows, CELLS, 0.02), rows, CELLS, 0.02)
+    assert in_part == "Measured in part: pi at 8192 tokens (9 of 10 ok, 1 failed)."
     assert told == (
         "2 of 32 values of arXiv:2402.17463 Table 1 (Llama-2-7B, PG19 validation) are within 2 %, "
         "1 outside, 29 not measured; furthest off: pi (dynamic) at 8192 tokens, 9.6 for 9.19 "
@@ -96,6 +97,12 @@ def test_the_method_of_a_table_comes_before_its_own_name_for_it() -> None:
     cells = cells.assign(task="perplexity:protocol=prefix", length=8192, low=None, high=None, n=10)
     table = beside(rows, cells, 0.02).set_index("length")
     assert (table.loc[8192, "measured"], table.loc[8192, "verdict"]) == (3.35, "within")
+    with pytest.raises(UserError, match="none of the table's values"):
+        beside(rows, cells[cells["scaling"] == "yarn"], 0.02)
+    lceg = rows_of(read_table("lceg-pg19"), None, None, "any")
+    other = cells.assign(scaling="self_extend")  # not the windows and groups of the paper
+    with pytest.raises(UserError, match="self_extend:window=1024,group=64"):
+        beside(lceg, other, 0.02)
 
 
 def test_only_the_task_of_the_tables_stride_is_compared() -> None:

@@ -82,8 +82,9 @@ def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Return a row per published value with the measured one.
 
-    A value matches the cell whose scaling is the table's ``method``, or else its own name for it,
-    at the same length; ``difference`` is relative. A published ">" agrees with any larger value.
+    A value matches the cell whose scaling is the table's ``method``, where it has none its own name
+    for it, as of a file of yours, at the same length; ``difference`` is relative. A published ">"
+    agrees with any larger value.
     Raises UserError where the cells are of several tasks, or none is the table's.
     """
     if cells["task"].nunique() > 1:
@@ -93,8 +94,7 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
     made = []
     for value in rows.to_dict("records"):
         there = cells[(cells["length"] == value["length"]) & cells["score"].notna()]
-        own = there["scaling"] == value["method"]
-        known = there[own if own.any() else there["scaling"] == value["scaling"]]
+        known = there[there["scaling"] == (value["method"] or value["scaling"])]
         score = float(known["score"].iloc[0]) if len(known) else None
         rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
         over = value["relation"] == ">"
@@ -126,8 +126,10 @@ def _verdict(score: float | None, published: float, tolerance: float, *, over: b
     return "within" if abs(score - published) <= tolerance * abs(published) else "outside"
 
 
-def words(table: pd.DataFrame, rows: pd.DataFrame, tolerance: float) -> str:
-    """Say how many values agree, and which one differs most."""
+def words(
+    table: pd.DataFrame, rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float
+) -> list[str]:
+    """Say how many values agree, which one differs most, and what is measured in part."""
     counts = table["verdict"].value_counts()
     first = rows.iloc[0]
     text = (
@@ -142,7 +144,17 @@ def words(table: pd.DataFrame, rows: pd.DataFrame, tolerance: float) -> str:
             f"; furthest off: {worst['scaling']} at {worst['length']} tokens, "
             f"{worst['measured']:.4g} for {worst['published']} ({100 * worst['difference']:+.1f} %)"
         )
-    return f"{text}."
+    return [f"{text}.", *_partial(cells)]
+
+
+def _partial(cells: pd.DataFrame) -> list[str]:
+    """Return a sentence on the cells whose score is that of some of their samples alone."""
+    some = cells[cells["score"].notna() & (cells["status"] != "ok")]
+    named = [
+        f"{row['scaling']} at {row['length']} tokens ({row['status']})"
+        for row in some.to_dict("records")
+    ]
+    return [f"Measured in part: {'; '.join(named)}."] if named else []
 
 
 def readable(table: pd.DataFrame) -> pd.DataFrame:
