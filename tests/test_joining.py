@@ -35,6 +35,12 @@ def read(sha256: str, tokens: int, name: str = "x.txt") -> dict[str, Any]:
     return {"read": [{"name": name, "sha256": sha256, "tokens": tokens}]}
 
 
+def with_options(**more: Any) -> dict[str, Any]:
+    """Return the task of a record with more options."""
+    task = record()["tasks"]["perplexity"]
+    return {**task, "options": {**task["options"], **more}}
+
+
 OTHER_MODEL = {"model": {"name": "b", "fingerprint": "g"}}
 TAIL_64 = {"metric": "perplexity", "options": {"protocol": "tail", "tail": 64}}
 KEYS = {"passkey": {"metric": "accuracy", "options": {}}}
@@ -54,6 +60,8 @@ KEYS = {"passkey": {"metric": "accuracy", "options": {}}}
         ({**OTHER_MODEL, "documents": read("x", 7), "tasks": KEYS}, []),
         ({"documents": read("x", 900, "y.txt")}, ["names of documents"]),
         ({"tasks": {"perplexity:tail=64": TAIL_64}}, ["protocols"]),
+        ({"tasks": {"perplexity": with_options(gained=False, named="")}}, []),  # by a later version
+        ({"tasks": {"perplexity": with_options(gained=True)}}, ["protocols"]),
         ({"tasks": {"perplexity:tail=64": TAIL_64, **record()["tasks"]}}, []),
     ],
 )

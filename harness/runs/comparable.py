@@ -116,9 +116,18 @@ def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
     """Yield each task's name with all settings it had."""
     found: dict[str, set[str]] = {}
     for label, task in run["tasks"].items():
-        settings = sorted((name, str(value)) for name, value in task["options"].items())
-        found.setdefault(label.partition(":")[0], set()).add(str(settings))
+        settings = str([(name, str(value)) for name, value in deciding(task["options"])])
+        found.setdefault(label.partition(":")[0], set()).add(settings)
     yield from found.items()
+
+
+def deciding(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the options that decide a sample, sorted.
+
+    A switch that is off and a text that is empty are left out: a task that gains one keeps its
+    samples.
+    """
+    return sorted((k, value) for k, value in options.items() if value is not False and value != "")
 
 
 SEEDS, NAMES, PROTOCOLS = "seeds", "names of documents", "protocols"

@@ -11,6 +11,7 @@ from harness.methods.resolve import over_lengths, wider_of
 from harness.model.checkpoint import Checkpoint
 from harness.names import printable
 from harness.plugins import Plugin
+from harness.runs.comparable import deciding
 from harness.sweep.cells import Cell
 from scaling._rotation import Rotation
 from tasks._types import Question
@@ -74,11 +75,7 @@ def _cell(
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
-    """Hash all a sample's number depends on but its question.
-
-    A switch that is off and a text that is empty are left out: a task that gains one keeps its
-    samples.
-    """
+    """Hash all a sample's number depends on but its question."""
     parts = [
         checkpoint.fingerprint,
         checkpoint.dtype,
@@ -86,9 +83,7 @@ def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: 
         task.module.__name__.rpartition(".")[2],
         task.digest,
         task.module.VERSION,
-        sorted(
-            (k, value) for k, value in task.options.items() if value is not False and value != ""
-        ),
+        deciding(task.options),
         length,
     ]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
