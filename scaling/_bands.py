@@ -130,7 +130,7 @@ class Bands:
     @property
     def reach(self) -> float:
         """Return the largest relative position, in tokens, that a pair is rotated to."""
-        return max(_reach(band) for band in self.bands)
+        return max(reach_of(band) for band in self.bands)
 
     def relative(self, query: int) -> torch.Tensor:
         """Return the relative positions that a query and every key up to it are rotated to.
@@ -218,7 +218,7 @@ def _bytes(row: torch.Tensor) -> bytes:
     return f"0 to {len(row)}".encode() if _counted(row) else row.contiguous().numpy().tobytes()
 
 
-def _reach(band: Band) -> float:
+def reach_of(band: Band) -> float:
     """Return the largest query position less the least key position that meets it."""
     met = band.end > band.first
     return float((band.query[met] - _least(band.key, band.first[met], band.end[met])).max())

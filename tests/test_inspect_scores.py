@@ -14,8 +14,9 @@ from harness.errors import UserError
 from harness.inspection.identities import identities
 from harness.inspection.scores import of_base, of_encoding, of_rotation
 from harness.inspection.wave_figure import draw
+from harness.methods.channels import angles, channels, decay
 from harness.plugins import names
-from scaling import Frequencies, Rope, pi
+from scaling import Bands, Frequencies, Rope, jet_long, pi
 from tests.command_line import Ropewalk
 
 ROPE = Rope(64, 10_000.0, 256)
@@ -45,6 +46,24 @@ def test_the_score_of_equal_contents_is_a_sum_of_cosines() -> None:
     assert [both[4 * d] for d in same] == pytest.approx([ours[d] for d in same], abs=1e-4)
     assert of_base(10_000.0, ROPE, 256).mean == plain.mean
     assert all(low <= high for low, high in zip(plain.low, plain.high, strict=True))
+
+
+def test_bands_of_several_frequencies_are_read_at_the_angles_of_their_own() -> None:
+    """Jet-Long's far channels go on slower from the window: no pair meets a new angle, all fade."""
+    found = jet_long.bands(ROPE, 2048, far="ramped")
+    assert isinstance(found, Bands)
+    assert found.query_scale is not None
+    pairs = channels(ROPE, found, 2048)
+    assert not any(pair.unseen for pair in pairs)
+    s = (2048 - 16) / (256 - 16)
+    assert pairs[-1].ratio == pytest.approx(1 / s)
+    wanted = torch.tensor([16.0, 16 + (2047 - 16) / s]).double()[:, None] * ROPE.inv_freq()[13:]
+    assert angles(found, [16, 2047])[:, 13:].allclose(wanted)
+    heat = float(found.query_scale[-1])
+    assert decay(found, [0]) == pytest.approx([16.5 * heat])
+    assert of_rotation("", "", found, 2048).mean[0] == pytest.approx(
+        heat * of_base(10_000.0, ROPE, 2048).mean[0]
+    )
 
 
 @pytest.mark.slow

@@ -47,11 +47,12 @@ def _errors(found: Frequencies, length: int, dtype: torch.dtype) -> dict[str, fl
     query, key = (
         torch.randn(DRAWS, size, generator=draw, dtype=torch.float64).to(dtype) for _ in range(2)
     )
-    at, other, shift = (torch.randint(0, length, (DRAWS,), generator=draw) for _ in range(3))
+    at, other = (torch.randint(0, length, (DRAWS,), generator=draw) for _ in range(2))
+    shift = torch.minimum(at, other)  # to the beginning, so that no position leaves the length
     halves, neighbours = (_rotation(inv_freq, split=split) for split in (True, False))
     norms = query.norm(dim=-1) * key.norm(dim=-1)
     score = (halves(query, at) * halves(key, other)).sum(-1)
-    moved = (halves(query, at + shift) * halves(key, other + shift)).sum(-1)
+    moved = (halves(query, at - shift) * halves(key, other - shift)).sum(-1)
     order = torch.arange(size).view(2, -1).mT.flatten()  # channel i beside i + d/2
     beside = neighbours(query[:, order], at) * neighbours(key[:, order], other)
     turned = halves(query, at).norm(dim=-1) / query.norm(dim=-1)

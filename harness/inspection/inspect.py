@@ -73,10 +73,8 @@ def inspect(spec: Spec) -> Inspection:
     for method in methods:
         for length in lengths:
             found = resolve(method, rope, length)
-            reached = found.reach if isinstance(found, Bands) else length
             for label, part in shown(method.label, found):
-                pairs = channels(rope, frequencies_of(part), length, reached)
-                readings.append(Reading(label, length, part, pairs))
+                readings.append(Reading(label, length, part, channels(rope, part, length)))
     lines = notes(model, config, methods, lengths, trust_remote_code=trusted)
     return Inspection(model, rope, tuple(lines), tuple(readings))
 
@@ -125,13 +123,8 @@ def _bins(last: int) -> list[list[int]]:
 
 def _means(found: Rotation, bins: list[list[int]]) -> list[float]:
     every = [distance for bin_ in bins for distance in bin_]
-    seen: list[float] = [*every]
-    if isinstance(found, Bands):
-        seen = found.relative(found.length - 1).flip(0)[every].tolist()
-    scaled = found.query_scale if isinstance(found, Bands) else None
-    scale = 1.0 if scaled is None else float(scaled[-1])
-    bounds = iter(decay(frequencies_of(found), seen))
-    return [scale * float(np.mean([*islice(bounds, len(bin_))])) for bin_ in bins]
+    bounds = iter(decay(found, every))
+    return [float(np.mean([*islice(bounds, len(bin_))])) for bin_ in bins]
 
 
 def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from harness.encodings._config import EncodingConfig, built, config_of, plugin_o
 from harness.encodings._model import EncodingForCausalLM
 from harness.encodings._types import Places, Shape
 from harness.errors import UserError
+from harness.methods.channels import angles, strength
 from harness.model.opening import read_config
 from harness.names import place
 from harness.plugins import call
-from scaling._bands import Bands
-from scaling._rotation import Rotation, frequencies_of
+from scaling._rotation import Rotation
 from scaling._types import Frequencies, Rope
 
 DRAWS, POINTS = (
@@ -55,17 +55,12 @@ def distances(length: int) -> list[int]:
 def of_rotation(panel: str, name: str, found: Rotation, length: int) -> Curve:
     """Return the curve of a rotation; where positions are moved, that of the last query."""
     every = distances(length)
-    seen, scale = [float(distance) for distance in every], 1.0
-    if isinstance(found, Bands):
-        seen = found.relative(found.length - 1).flip(0)[every].tolist()
-        scale = 1.0 if found.query_scale is None else float(found.query_scale[-1])
-    rotation = frequencies_of(found)
-    angles = torch.outer(torch.tensor(seen, dtype=torch.float64), rotation.inv_freq.double())
-    pairs = len(rotation.inv_freq)
+    turned = angles(found, every)
+    pairs = turned.shape[1]
     draw = torch.Generator().manual_seed(0)
     content = torch.randn(DRAWS, pairs, 2, dtype=torch.float64, generator=draw).square().sum(-1)
-    factor = scale * rotation.attention_factor**2 / (2 * pairs) ** 0.5
-    return _curve(panel, name, every, factor * content @ angles.cos().mT)
+    factor = strength(found) / (2 * pairs) ** 0.5
+    return _curve(panel, name, every, factor * content @ turned.cos().mT)
 
 
 def of_base(base: float, rope: Rope, length: int) -> Curve:

@@ -9,9 +9,10 @@ from typing import Literal
 
 import torch
 
+from scaling._bands import Band, Bands, reach_of
 from scaling._layered import Layered
-from scaling._rotation import Rotation
-from scaling._types import Frequencies, Rope
+from scaling._rotation import Rotation, frequencies_of
+from scaling._types import Rope
 
 Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
 ROUNDING = 1e-5  # two float32 frequencies that differ by less, relatively, are one
@@ -46,22 +47,24 @@ def shown(label: str, found: Rotation) -> list[tuple[str, Rotation]]:
     return [(f"{label} in layer {at + 1}", found.layers[at]) for at in places]
 
 
-def channels(
-    rope: Rope, found: Frequencies, length: int, reached: float | None = None
-) -> tuple[Channel, ...]:
-    """Return every channel pair, fastest first.
+def channels(rope: Rope, found: Rotation, length: int) -> tuple[Channel, ...]:
+    """Return every channel pair, fastest first; of bands as the last query meets its farthest key.
 
     A pair that turned fully in training saw every angle. One that did not has unseen angles where
-    its largest, ``reached`` positions times its frequency, exceeds that of the trained window;
-    unset, ``reached`` is the length, as where no positions are moved.
+    its largest, over all bands, exceeds that of the trained window.
     """
-    pairs = zip(rope.inv_freq().tolist(), found.inv_freq.tolist(), strict=True)
-    span = length if reached is None else reached
-    return tuple(_channel(rope, length, span, index, *pair) for index, pair in enumerate(pairs))
+    if isinstance(found, Bands):
+        new = _of_last(found)[0][0].frequencies.inv_freq
+        largest = torch.stack([_turned(band, reach_of(band)) for band in found.bands]).amax(0)
+    else:
+        new = frequencies_of(found).inv_freq
+        largest = length * new.double()
+    pairs = zip(rope.inv_freq().tolist(), new.tolist(), largest.tolist(), strict=True)
+    return tuple(_channel(rope, length, index, *pair) for index, pair in enumerate(pairs))
 
 
 def _channel(
-    rope: Rope, length: int, reached: float, pair: int, plain: float, new: float
+    rope: Rope, length: int, pair: int, plain: float, new: float, largest: float
 ) -> Channel:
     trained = rope.trained_length * plain  # radians
     turns = trained / (2 * math.pi)
@@ -72,7 +75,7 @@ def _channel(
         wavelength=2 * math.pi / new if new else None,
         ratio=new / plain,
         change=_change(new / plain, rope.stretch(length)),
-        unseen=turns < 1 and reached * new > trained * (1 + ROUNDING),
+        unseen=turns < 1 and largest > trained * (1 + ROUNDING),
     )
 
 
@@ -86,14 +89,51 @@ def _change(ratio: float, stretch: float) -> Change:
     return "in full" if ratio * stretch >= 1 - ROUNDING else "beyond"
 
 
-def decay(found: Frequencies, distances: Sequence[float]) -> list[float]:
-    """Return the upper bound of the attention score at each relative distance in tokens.
+def _turned(band: Band, apart: torch.Tensor | float) -> torch.Tensor:
+    """Return the angles of pairs so many tokens apart, after rotation: float64, pairs last."""
+    angles = torch.as_tensor(apart, dtype=torch.float64)[..., None] * band.frequencies.inv_freq
+    return angles if band.phase is None else angles + band.phase
+
+
+def _of_last(found: Bands) -> list[tuple[Band, int, int]]:
+    """Return the bands in which the last query meets keys, with these; the farthest first."""
+    last = [band for band in found.bands if band.start + len(band.first) == found.length]
+    met = [(band, int(band.first[-1]), int(band.end[-1])) for band in last]
+    return sorted((one for one in met if one[1] < one[2]), key=lambda one: one[1])
+
+
+def angles(found: Rotation, distances: Sequence[int]) -> torch.Tensor:
+    """Return the angle of every channel pair at each true distance in tokens, in radians.
+
+    float64 ``(distances, pairs)``. Where positions are moved they are those of the last query, NaN
+    where it does not meet the key.
+    """
+    apart = torch.tensor(distances, dtype=torch.float64)
+    if not isinstance(found, Bands):
+        return torch.outer(apart, frequencies_of(found).inv_freq.double())
+    turned = torch.full((len(apart), len(found.frequencies.inv_freq)), torch.nan).double()
+    keys = found.length - 1 - torch.tensor(distances)
+    for band, first, end in _of_last(found):
+        met = (keys >= first) & (keys < end)
+        turned[met] = _turned(band, band.query[-1] - band.key[keys[met]])
+    return turned
+
+
+def strength(found: Rotation) -> float:
+    """Return what multiplies a score: the attention factor squared, and the last query's scale."""
+    scale = found.query_scale if isinstance(found, Bands) else None
+    squared = frequencies_of(found).attention_factor ** 2
+    return squared if scale is None else squared * float(scale[-1])
+
+
+def decay(found: Rotation, distances: Sequence[int]) -> list[float]:
+    """Return the upper bound of the attention score at each true distance in tokens.
 
     RoFormer, arXiv:2104.09864, section 3.4.3: the mean over j of abs(S_j), where S_j is the sum of
-    e^(i * distance * inv_freq) over the j fastest pairs; at distance 0 it is (pairs + 1) / 2. It is
-    multiplied by the square of the attention factor, as the score is. float64.
+    e^(i * angle) over the j fastest pairs; at distance 0 it is (pairs + 1) / 2. It is multiplied
+    by what multiplies the score. float64; NaN where the last query does not meet the key.
     """
-    angles = torch.outer(torch.tensor(distances, dtype=torch.float64), found.inv_freq.double())
-    sums = torch.polar(torch.ones_like(angles), angles).cumsum(dim=1)
-    bounds: list[float] = (sums.abs().mean(dim=1) * found.attention_factor**2).tolist()
+    turned = angles(found, distances)
+    sums = torch.polar(torch.ones_like(turned), turned).cumsum(dim=1)
+    bounds: list[float] = (sums.abs().mean(dim=1) * strength(found)).tolist()
     return bounds
