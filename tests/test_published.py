@@ -9,6 +9,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.errors import UserError
+from harness.methods.resolve import resolve
 from harness.plugins import load, names
 from harness.published import tables
 from harness.published.compare import beside, rows_of, tasks_of, unlike, words
@@ -16,6 +17,7 @@ from harness.published.tables import read_table, read_tables
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
 from harness.sweep.sweep_file import bundled
+from scaling import Rope, ntk, pi, yarn
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",
           "yarn-table-1", "yarn-table-2"]  # fmt: skip
@@ -56,6 +58,29 @@ def test_a_method_is_one_that_can_be_asked_for() -> None:
     """The column ``method`` can be given to ``--scaling`` as it stands."""
     known = {*names("method"), ""}
     assert {text.partition(":")[0] for text in read_tables()["method"]} <= known
+
+
+def test_the_methods_of_lceg_are_those_of_its_code() -> None:
+    """Tuned at 32k: PI and YaRN of factor 8; NTK of 4 * max(length, 32k) / 4k - 3, 29 or 61."""
+    frame = read_tables()
+    frame = frame[frame["source"].str.startswith("arXiv:2409.12181")]
+    tuned = frame["tuned"] == "1B tokens at 32k"
+    rope = Rope(128, 10_000.0, 4096)
+    fixed = {
+        "pi": pi.frequencies(rope, 1, factor=8.0),
+        "yarn": yarn.frequencies(rope, 1, factor=8.0),
+    }
+    for row in frame[tuned].to_dict("records"):
+        base = 4 * max(row["length"], 32768) / 4096 - 3
+        wanted = fixed.get(row["scaling"]) or ntk.frequencies(rope, 1, factor=base)
+        method = load("method", row["method"])
+        assert resolve(method, rope, row["length"]).fingerprint == wanted.fingerprint, row
+    plain = frame[~tuned].groupby("scaling")["method"].unique().map(list).to_dict()
+    assert plain == {
+        "none": ["none"], "lm_infinite": ["lm_infinite"],
+        "self_extend": ["self_extend:window=1024,group=64"],
+        "dynamic_ntk (fixed factor)": ["dynamic_ntk:factor=2"],
+    }  # fmt: skip
 
 
 def test_an_unknown_table_is_answered_with_the_known() -> None:
