@@ -104,7 +104,7 @@ def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> None:
-    """Its names and the flags' are joined; a style is looked for beside it."""
+    """Its names and the flags' are joined; the file of a style is looked for beside it."""
     (tmp_path / "figures.toml").write_text(
         'width = "column"\norder = ["yarn"]\nstyle = "x.mplstyle"\n'
         '[rename]\nyarn = "YaRN"\n[colours]\nyarn = "#aa3377"\n'
@@ -113,6 +113,8 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
     assert found.width == "page"
     assert found.rename == {"yarn": "YaRN", "yarn:factor=4": "YaRN 4×"}
     assert found.style == tmp_path / "x.mplstyle"
+    (tmp_path / "figures.toml").write_text('style = "ggplot"\n')
+    assert paper(asked(tmp_path, {}), []).style["axes.grid"]
     assert asked(tmp_path / "none", {}) == Figures()
 
 

@@ -37,7 +37,7 @@ def asked(run: Path, flags: Mapping[str, Any]) -> Figures:
     except (OSError, ValueError) as error:
         message = f"{file} cannot be read: {error}."
         raise UserError(message) from None
-    if "style" in told:
+    if Path(str(told.get("style", ""))).suffix:  # a file; what Matplotlib has is a name
         told["style"] = str(run / str(told["style"]))
     given = {name: value for name, value in flags.items() if value is not None}
     if "rename" in given:
