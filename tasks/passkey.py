@@ -73,8 +73,8 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
 def _says(source: Source, said: Sequence[int], key: Sequence[int]) -> bool:
     """Return whether every digit of the key is the most likely one, given the key before it.
 
-    Only white space or a sign beside the number may differ, such as a single space token before
-    it; the answer follows the tokens of the prompt's own format, because nothing is decoded.
+    Only beside the number, at white space or a sign such as a single space token before it, may
+    another token be more likely, a word too, without other digits; nothing is decoded.
     """
     digits = [
         ["".join(filter(str.isdigit, source.decode([token]))) for token in tokens]
