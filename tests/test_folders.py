@@ -54,6 +54,9 @@ def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
     put(second, other)
     assert default_folder(other) == second
     assert default_folder(less(record)) == first
+    read = [{**text, "name": f"of {text['name']}"} for text in record["documents"]["read"]]
+    renamed = {**record, "documents": {"read": read}}
+    assert default_folder(renamed) == Path("results/run-reference-3")
 
 
 def test_another_folder_than_the_first_is_said(tmp_path: Path) -> None:

@@ -45,7 +45,10 @@ def default_folder(record: Record) -> Path:
     for number in count(1):
         name = f"run-{record['model']['name']}" + (f"-{number}" if number > 1 else "")
         folder = Path("results") / name
-        if not (folder / RUN).exists() or asked(checked_run(folder)) <= asked(record):
+        before = checked_run(folder) if (folder / RUN).exists() else None
+        if before is None or (
+            asked(before) <= asked(record) and not any(_other_question(before, record))
+        ):
             break
     return folder
 
