@@ -208,7 +208,8 @@ def test_what_is_not_comparable_is_refused_unless_told(
         capsys.readouterr().err.split()
     )
     status, told = compare("lceg-ruler", "--mixed")
-    assert (status, "has none of the table's values: they need a scaling of" in told) == (2, True)
+    assert (status, "it is of ruler_mean_score, the run of perplexity" in told) == (2, True)
+    assert "--mixed" not in told
 
 
 def test_the_command_prints_and_writes_the_comparison(

@@ -48,11 +48,10 @@ def compare(
     name = published or _asked(run, record)
     rows = rows_of(read_table(name), model, tuned, record["model"]["name"])
     reasons = unlike(rows, record)
-    if reasons and not mixed:
-        message = (
-            f"{run} is not comparable with {name}: {'; '.join(reasons)}. "
-            "With --mixed it is compared all the same."
-        )
+    same = rows["metric"].iloc[0] in {task["metric"] for task in record["tasks"].values()}
+    if reasons and not (mixed and same):
+        hint = " With --mixed it is compared all the same." * same
+        message = f"{run} is not comparable with {name}: {'; '.join(reasons)}.{hint}"
         raise UserError(message)
     scores = cells(make_frame([run]))
     labels = tasks_of(rows, record)
