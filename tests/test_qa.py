@@ -77,6 +77,20 @@ def test_other_paragraphs_are_those_of_the_article_first(files: dict[str, str]) 
     assert found[len(data.paragraphs) - 1 :] == [*data.paragraphs, data.paragraphs[0]]
 
 
+def test_other_answers_are_another_question(
+    source: Source, files: dict[str, str], tmp_path: Path
+) -> None:
+    """No prompt holds them: a sample graded by others is not taken for it."""
+    other = tmp_path / "qa_2.json"
+    rows = json.loads(Path(files["qa_2"]).read_text())
+    other.write_text(json.dumps([{**row, "answer": "none of these"} for row in rows]))
+    (one,), (two,) = (
+        list(qa.ask(source, [3000], data=data, trials=1)) for data in (files["qa_2"], str(other))
+    )
+    assert one.tokens == two.tokens
+    assert one.digest != two.digest
+
+
 def rows(name: str) -> list[dict[str, Any]]:
     """Return the data as the rows of the hub's sets have them."""
     data = RULER[name]["data"]
