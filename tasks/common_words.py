@@ -17,7 +17,7 @@ from tasks._types import Fact, Question, Source
 from tasks._words import words
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
-VERSION = 1
+VERSION = 2
 METRIC = "recall"
 BEFORE = (
     "Below is a numbered list of words. In these words, some appear more often than others."

@@ -18,7 +18,7 @@ from tasks._retrieval import check_trials, score
 from tasks._types import Answer, Question, Sample, Source
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
-VERSION = 2
+VERSION = 3
 METRIC = "recall"
 FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
 PARTS: dict[str, Callable[..., Iterator[Question]]] = {
