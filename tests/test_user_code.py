@@ -75,29 +75,48 @@ def test_a_file_that_exits_is_refused(run: Callable[..., Any]) -> None:
     assert "ropewalk: method file mine.py failed: SystemExit: 0 at " in done.err
 
 
+def grading(answer: str) -> tuple[str, str]:
+    """Return the grade of the built-in perplexity, and another."""
+    return SAMPLE, answer
+
+
+def scoring(line: str) -> tuple[str, str]:
+    """Return a line of the built-in score, and another before it."""
+    return "    value, low, high = found", f"    {line}\n    value, low, high = found"
+
+
+FAULTS: dict[str, tuple[tuple[str, str], str]] = {
+    "a": (grading("exit(0)"), "failed: SystemExit: 0 at "),
+    "b": (grading("None"), ": it graded with NoneType, not Sample."),
+    "c": (grading(SAMPLE.replace("facts)", '{"a": {}})')), "a sample facts.a: should be a text, "),
+    "d": (grading(SAMPLE.replace("facts)", '{"a": 2**63})')), "a sample facts.a: should be a te"),
+    "e": (grading(SAMPLE.replace("facts)", '{"a\\n": 1})')), "facts.a\\n.[key]: should be print"),
+    "f": (grading(SAMPLE.replace("facts)", '{"a": "x" * 2**24})')), "facts: up to 96 MiB in a"),
+    "g": (grading(SAMPLE.replace("facts)", '{"a": "\\ud800"})')), "surrogates not allowed"),
+    "h": (grading(SAMPLE.replace("facts)", '{"score": 1})')), "may not be called score, which is"),
+    "i": (grading(SAMPLE.replace("len(answer.nll)", "0")), "of a sample weight: Input should be g"),
+    "j": (scoring("exit(0)"), "failed: SystemExit: 0 at "),
+    "k": (scoring("return None"), "it scored with NoneType, not Score."),
+    "l": (scoring("return Score(1.0, 0.0, math.inf, 1)"), "its score is 1.0 [0.0, inf]."),
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("after", "message"),
-    [
-        ("exit(0)", "task mine:tail=16 failed: SystemExit: 0 at "),
-        ("None", "task mine:tail=16: it graded with NoneType, not Sample."),
-        (SAMPLE.replace("facts)", '{"a": {}})'), "of a sample facts.a: should be a text, a finite"),
-        (SAMPLE.replace("facts)", '{"a": 2**63})'), "of a sample facts.a: should be a text, a "),
-        (SAMPLE.replace("facts)", '{"a\\n": 1})'), "of a sample facts.a\\n.[key]: should be print"),
-        (SAMPLE.replace("facts)", '{"a": "x" * 2**24})'), "of a sample facts: up to 96 MiB in a"),
-        (SAMPLE.replace("facts)", '{"a": "\\ud800"})'), "surrogates not allowed"),
-        (SAMPLE.replace("facts)", '{"score": 1})'), "may not be called score, which is a column"),
-        (SAMPLE.replace("len(answer.nll)", "0"), "of a sample weight: Input should be greater "),
-    ],
-)
-def test_a_grade_that_no_record_can_hold_fails_its_samples_alone(
-    after: str, message: str, mine: Callable[[str, str], Any]
+def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(
+    run: Callable[..., Any],
 ) -> None:
     """Nothing is written that the reports would refuse: the other tasks have their tables."""
-    done = mine(SAMPLE, after)
+    tasks = []
+    for name, (change, _) in FAULTS.items():
+        write_task(lambda text, change=change: text.replace(*change, 1))
+        Path("mine.py").rename(f"{name}.py")
+        tasks.append(f"./{name}.py:tail=16")
+    done = run(task=[*tasks, "perplexity:tail=16"])
     assert done.status == 1
-    assert message in done.err
-    assert statuses() == {"mine": "failed", "perplexity": "ok"}
+    for name, (_, message) in FAULTS.items():
+        told = [line for line in (done.err + done.out).splitlines() if message in line]
+        assert any(f"task {name}:tail=16" in line for line in told), name
+    assert statuses() == {**dict.fromkeys(FAULTS, "failed"), "perplexity": "ok"}
 
 
 ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
@@ -137,23 +156,3 @@ def test_a_task_that_no_record_can_hold_is_refused(
     assert done.status == 2
     assert done.err.startswith("ropewalk: ")
     assert message in done.err
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("after", "message"),
-    [
-        ("exit(0)", "failed: SystemExit: 0 at "),
-        ("return None", "it scored with NoneType, not Score."),
-        ("return Score(1.0, 0.0, math.inf, 1)", "its score is 1.0 [0.0, inf]."),
-    ],
-)
-def test_a_score_that_is_none_fails_its_cells_alone(
-    after: str, message: str, mine: Callable[[str, str], Any]
-) -> None:
-    """No table says NaN, and the other tasks have their scores."""
-    before = "    value, low, high = found"
-    done = mine(before, f"    {after}\n{before}")
-    assert done.status == 1
-    assert message in done.out
-    assert statuses() == {"mine": "failed", "perplexity": "ok"}
