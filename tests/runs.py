@@ -17,8 +17,20 @@ from harness.runs.store import RUN
 def shorten(patch: pytest.MonkeyPatch) -> None:
     """Let a run end without reports, page and last screen, figures be PNG: all take longer than it.
 
-    Nor is the machine's speed timed for long, from which only the time left is estimated.
+    Nor is the machine's speed timed for long, from which only the time left is estimated, nor the
+    same config read for its layers again.
     """
+    from harness.model.layers import layers_of
+
+    known: dict[str, Any] = {}
+
+    def once(config: Any, **asked: bool) -> Any:
+        key = f"{asked} {config.to_json_string()}"
+        if key not in known:
+            known[key] = layers_of(config, **asked)
+        return known[key]
+
+    patch.setattr("harness.inspection.notes.layers_of", once)
     patch.setattr("harness.sweep.speeds.TIMED", 0.01)
     patch.setattr("harness.runs.page.page", lambda *_: "")
     patch.setattr("harness.runs.write.names", lambda _: [])

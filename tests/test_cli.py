@@ -68,7 +68,7 @@ class TestRun:
         assert len(found) == QUESTIONS
         assert {record["status"] for record in found.values()} == {"ok"}
         run = json.loads((whole / RUN).read_text(), parse_constant=pytest.fail)
-        assert (run["schema"], run["model"]["type"], run["lengths"]) == (1, "llama", [320, 512])
+        assert (run["schema"], run["model"]["type"], run["lengths"]) == (1, "llama", [256, 320])
         assert run["model"]["trained_length"] == 64
         assert len(run["cells"]) == CELLS
         for cell in run["cells"]:
@@ -92,7 +92,7 @@ class TestRun:
         folder = shutil.copytree(whole, tmp_path / "run")
         done = ropewalk(*sweep(tiny, docs, folder))
         assert done.status == 0
-        assert "At 8x (512 tokens), best or tied on every task: " in done.out
+        assert "At 5x (320 tokens), best or tied on every task: " in done.out
         assert len(done.out.splitlines()) < 40
         assert "corrected for all pairs" in (folder / "reports" / "best.md").read_text()
         files = {path.name for path in (folder / "reports").iterdir()}
@@ -126,9 +126,9 @@ class TestRun:
         """Samples that are there stay where they are, and the new method's come behind them."""
         folder = shutil.copytree(whole, tmp_path / "wider")
         before = (folder / SAMPLES).read_bytes()
-        ropewalk(*sweep(tiny, docs, folder, scaling=["none", "pi", "yarn:factor=4", "ntk"]))
+        ropewalk(*sweep(tiny, docs, folder, scaling=["none", "yarn:factor=4", "ntk"]))
         assert (folder / SAMPLES).read_bytes().startswith(before)
-        assert len(samples(folder)) == QUESTIONS * 4 // 3
+        assert len(samples(folder)) == QUESTIONS * 3 // 2
 
     @pytest.mark.usefixtures("weightless")
     def test_a_dry_run_writes_nothing(
@@ -141,7 +141,7 @@ class TestRun:
         alone = ropewalk(
             *sweep(bare, docs, tmp_path / "run", task=["perplexity:tail=16"]), "--dry-run"
         )
-        assert f"To measure: 18 samples, {9 * (320 + 512):,} tokens" in alone.out
+        assert f"To measure: 12 samples, {6 * (256 + 320):,} tokens" in alone.out
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.usefixtures("weightless")
@@ -186,7 +186,7 @@ class TestRun:
         assert run["methods"]["mine"]["file"] is not None
         keys = {cell["scaling"]: cell["key"] for cell in run["cells"]}
         assert keys["mine"] == keys["none"] != keys["mine:factor=3"]
-        assert len(samples(folder)) == QUESTIONS * 4 // 3
+        assert len(samples(folder)) == QUESTIONS * 3 // 2
 
     @pytest.mark.slow
     def test_documents_too_short_are_told(
@@ -198,7 +198,7 @@ class TestRun:
         words = sweep(tiny, folder, tmp_path / "run", task=["perplexity:tail=16"], scaling=["none"])
         done = ropewalk(*words)
         assert done.err.splitlines()[0] == (
-            "1 of 4 documents hold no window of 512 tokens and are left out: note.txt"
+            "1 of 4 documents hold no window of 320 tokens and are left out: note.txt"
         )
         assert len(samples(tmp_path / "run")) == 2 * 3
 
@@ -375,7 +375,7 @@ class TestRefused:
             ),
             (
                 {"scaling": "pi:factor=0.5"},
-                "scaling pi:factor=0.5 at length 320: factor must be 1 or more, got 0.5.",
+                "scaling pi:factor=0.5 at length 256: factor must be 1 or more, got 0.5.",
             ),
             (
                 {"scaling": "pi pi"},
@@ -447,12 +447,12 @@ class TestRefused:
             ),
             (
                 "def frequencies(rope, length):\n    return 1 / 0\n",
-                "scaling mine at length 320 failed: ZeroDivisionError: division by zero "
+                "scaling mine at length 256 failed: ZeroDivisionError: division by zero "
                 "at {here}/mine.py:2.",
             ),
             (
                 MINE.replace("rope.inv_freq()", "rope.inv_freq()[:3]"),
-                "scaling mine at length 320: 3 frequencies for 8 channel pairs.",
+                "scaling mine at length 256: 3 frequencies for 8 channel pairs.",
             ),
         ],
     )
@@ -487,8 +487,8 @@ class TestRefused:
         GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=300).save_pretrained("gpt2")
         tiny_tokenizer().save_pretrained("gpt2")
         assert refused(model=Path("gpt2")) == (
-            "gpt2 (gpt2) has no rotary embedding that pi could change; measure it as it is: "
-            "--scaling none."
+            "gpt2 (gpt2) has no rotary embedding that yarn:factor=4 could change; measure it as it "
+            "is: --scaling none."
         )
 
     def test_a_rotary_embedding_for_sliding_layers_alone_is_refused(

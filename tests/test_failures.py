@@ -18,7 +18,7 @@ from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("scored")]
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"]}
-PICKY = MINE.replace("    return", "    1 / (512 - length)\n    return")
+PICKY = MINE.replace("    return", "    1 / (320 - length)\n    return")
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +45,7 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., 
     Path("mine.py").write_text(PICKY)
     changes = {"scaling": ["none", "./mine.py:factor=2"]}
     told = (
-        "scaling mine:factor=2 at length 512 failed: ZeroDivisionError: division by zero at "
+        "scaling mine:factor=2 at length 320 failed: ZeroDivisionError: division by zero at "
         f"{Path.cwd()}/mine.py:5."
     )
     dry = run("--dry-run", **changes)
@@ -55,11 +55,11 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., 
     done = run(**changes)
     assert done.status == 1
     assert done.err.endswith(
-        f"Without a number:\n  mine:factor=2, perplexity:tail=16, 512 tokens: {told}\n"
+        f"Without a number:\n  mine:factor=2, perplexity:tail=16, 320 tokens: {told}\n"
     )
     assert statuses() == {
-        ("none", 320): "ok", ("none", 512): "ok",
-        ("mine:factor=2", 320): "ok", ("mine:factor=2", 512): "failed",
+        ("none", 256): "ok", ("none", 320): "ok",
+        ("mine:factor=2", 256): "ok", ("mine:factor=2", 320): "failed",
     }  # fmt: skip
     cells = json.loads((Path("run") / RUN).read_text())["cells"]
     assert [cell["failed"] for cell in cells] == [None, None, None, told]
@@ -74,9 +74,9 @@ def test_a_method_that_fails_at_one_length_fails_there_alone(run: Callable[..., 
 def test_a_method_that_fails_at_every_length_is_refused(run: Callable[..., Any]) -> None:
     """Nothing of it could be measured, so its options or its file are wrong: no weight is read."""
     Path("mine.py").write_text(PICKY)
-    done = run(scaling=["none", "./mine.py"], length=["8x"])
+    done = run(scaling=["none", "./mine.py"], length=["5x"])
     assert done.status == 2
-    assert "scaling mine at length 512 failed: ZeroDivisionError" in done.err
+    assert "scaling mine at length 320 failed: ZeroDivisionError" in done.err
     assert not Path("run").exists()
 
 
@@ -152,7 +152,7 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(
         done = run()
     assert done.status == 1
     assert done.err.endswith(
-        "none, perplexity:tail=16, 512 tokens (document-1.txt): RuntimeError: index out of range\n"
+        "none, perplexity:tail=16, 320 tokens (document-1.txt): RuntimeError: index out of range\n"
     )
     counts = [record["status"] for record in samples(Path("run")).values()]
     assert (counts.count("ok"), counts.count("failed")) == (4, 2)

@@ -171,7 +171,9 @@ def test_the_flags_reach_the_figures(
     """From the command line to the SVG: its width, and one method less."""
     monkeypatch.setattr(write, "FIGURES", (".svg",))
     words = ["--report", "short_cost", "passkey_map", "--out", tmp_path, "--width", "column"]
-    done = ropewalk("report", many, *words, "--only", "pi", "--rename", "pi=Interpolated")
+    done = ropewalk(
+        "report", many, *words, "--only", "yarn:factor=4", "--rename", "yarn:factor=4=YaRN"
+    )
     assert done.status == 0
     text = (tmp_path / "passkey_map.svg").read_text()
     assert f'width="{72 * COLUMN:.1f}pt"' in text

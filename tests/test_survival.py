@@ -51,7 +51,7 @@ def run_and_kill(folder: Path, words: list[str]) -> None:
             time.sleep(0.0005)
             pid, status = os.waitpid(child, os.WNOHANG)
             late = time.monotonic() - began > seconds or size() - before > more
-            if not pid and kills < 6 and late:
+            if not pid and kills < 4 and late:
                 time.sleep(pause)
                 os.kill(child, signal.SIGKILL)
                 pid, status = os.waitpid(child, 0)
@@ -88,8 +88,8 @@ def test_kills_at_random_moments_change_no_bit(
     done = in_child(run_and_kill, folder, sweep(tiny, docs, folder, **MANY))
     kills, partly, status = map(int, done.out.split())
     assert (done.status, status) == (0, 0), done.err
-    assert kills >= 4, done.out
-    assert partly >= 3, done.out
+    assert kills >= 3, done.out
+    assert partly >= 2, done.out
     assert samples(folder) == samples(many)
     assert ropewalk("report", many, "--report", "scores", "--out", tmp_path).status == 0
     scores = (tmp_path / "scores.csv").read_bytes()
@@ -304,47 +304,46 @@ def run_limited(mib: int, words: list[str]) -> None:
 
 
 @pytest.mark.slow
-class TestMemory:
-    """Too little memory, made with a limit on the process: tried again, then told, never wrong."""
+def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
+    docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cell that fits in no chunks has a status and what it needs, and the others are measured.
 
-    def test_smaller_chunks_are_tried(
-        self, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """What does not fit in the usual chunks is measured in smaller ones, bit for bit."""
-        model = save_tiny(tmp_path / "broad", intermediate_size=30_000)
-        changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["8x"]}
-        tried = tmp_path / "tried"
-        least = property(lambda sizes: tried.touch() or sizes.smaller[-1])
-        monkeypatch.setattr(Sizes, "least", least)  # in the child too
-        done = in_child(run_limited, 150, sweep(model, docs, tmp_path / "poor", **changes))
-        assert done.status == 0, done.err
-        tried.unlink()
-        assert ropewalk(*sweep(model, docs, tmp_path / "rich", **changes)).status == 0
-        assert not tried.exists()
-        assert samples(tmp_path / "poor") == samples(tmp_path / "rich")
-
-    def test_a_cell_without_memory_is_told_with_its_estimate(
-        self, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
-        """It has a status and what it needs, the others are measured, and with memory so is it."""
-        model = save_tiny(tmp_path / "broad", intermediate_size=80_000)
-        changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "20x"]}
-        words = sweep(model, docs / "document-0.txt", tmp_path / "run", **changes)
-        done = in_child(run_limited, 110, words)
-        assert done.status == 1, done.err
-        found = samples(tmp_path / "run").values()
-        assert {(record["length"], record["status"]) for record in found} == {
-            (64, "ok"), (1280, "out_of_memory"),
-        }  # fmt: skip
-        (lost, *_) = [record for record in found if record["status"] != "ok"]
-        assert lost["reason"] == (
-            f"about {lost['facts']['estimate_mib']:,.0f} MiB are needed by the estimate, weights "
-            "included"
-        )
-        assert 100 < lost["facts"]["estimate_mib"] < 1000
-        cell = "none, perplexity:tail=16, 1280 tokens (document-0.txt)"
-        assert f"Without a number:\n  {cell}: out of memory: {lost['reason']}\n" in done.err
-        assert ropewalk(*words).status == 0
+    With more memory it is measured in smaller chunks, bit for bit as with enough of it.
+    """
+    model = save_tiny(tmp_path / "broad", intermediate_size=40_000)
+    changes = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["1x", "8x"]}
+    poor, rich = (
+        sweep(model, docs / "document-0.txt", tmp_path / name, **changes)
+        for name in ("poor", "rich")
+    )
+    tried = tmp_path / "tried"
+    least = property(lambda sizes: tried.touch() or sizes.smaller[-1])
+    monkeypatch.setattr(Sizes, "least", least)  # in the child too
+    done = in_child(run_limited, 70, poor)
+    assert done.status == 1, done.err
+    found = samples(tmp_path / "poor").values()
+    assert {(record["length"], record["status"]) for record in found} == {
+        (64, "ok"), (512, "out_of_memory"),
+    }  # fmt: skip
+    (lost,) = [record for record in found if record["status"] != "ok"]
+    assert lost["reason"] == (
+        f"about {lost['facts']['estimate_mib']:,.0f} MiB are needed by the estimate, weights "
+        "included"
+    )
+    assert 100 < lost["facts"]["estimate_mib"] < 1000
+    cell = "none, perplexity:tail=16, 512 tokens (document-0.txt)"
+    assert f"Without a number:\n  {cell}: out of memory: {lost['reason']}\n" in done.err
+    tried.unlink()
+    done = in_child(run_limited, 180, poor)
+    assert done.status == 0, done.err
+    tried.unlink()
+    assert ropewalk(*rich).status == 0
+    assert not tried.exists()
+    one, two = (read_samples(tmp_path / name) for name in ("poor", "rich"))
+    assert {key: it["value"] for key, it in one.items()} == {
+        k: it["value"] for k, it in two.items()
+    }
 
 
 def test_of_several_models_one_is_in_memory(
