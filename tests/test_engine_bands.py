@@ -31,6 +31,7 @@ from tests.naive import naively
 
 LENGTH = 300
 SMALL = Sizes(pack=128, chunk=32, logits=1)
+ELSEWHERE = ("rerope", "dual_chunk", "self_extend", "per_query exact")  # of another family
 
 
 def asked(new: int = 0) -> list[Question]:
@@ -55,8 +56,8 @@ def answered(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, A
         *(
             pytest.param(*case, marks=pytest.mark.slow)
             for case in [
-                *(("qwen3", method) for method in METHODS if method != "per_query exact"),
-                *((family, "self_extend") for family in ("cohere", "phi", "glm")),
+                *(("qwen3", method) for method in METHODS if method not in ELSEWHERE),
+                *((family, "self_extend") for family in ("cohere", "glm")),
             ]
         ),
     ],
@@ -66,7 +67,7 @@ def test_sharing_chunks_and_order_change_no_bit(family: str, method: str) -> Non
     model = model_of(family)
     with scaled(model, bands_of(family, method, LENGTH)):
         assert shareable(model)
-        for questions in (asked(), asked(new=3)):
+        for questions in (asked(), asked(new=2)[::2]):
             wanted = {i: answered(model, [one], Sizes())[0] for i, one in enumerate(questions)}
             assert answered(model, questions, Sizes()) == wanted
             back = answered(model, questions[::-1], SMALL)
@@ -189,16 +190,16 @@ def test_tiles_are_every_pair_once(
 def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None:
     """Of a grid of needles under ReRoPE as many tokens are forwarded as its steps have."""
     opened, model = reference
-    hay = Random(0).choices(range(2, 2000), k=400)
+    hay = Random(0).choices(range(2, 2000), k=300)
     questions = [
-        Question("q", 400, (*hay[:depth], 2000 + key, *hay[depth:399]), 394)
-        for depth in (0, 130, 260)
+        Question("q", 300, (*hay[:depth], 2000 + key, *hay[depth:299]), 294)
+        for depth in (0, 100, 200)
         for key in range(3)
     ]
-    bands = rerope.bands(rope_of(model.config), 400)
+    bands = rerope.bands(rope_of(model.config), 300)
     assert isinstance(bands, Bands)
     steps = steps_of(opened, Batch(bands, tuple((None, one) for one in questions)))  # type: ignore[misc]
     planned = sum(step.tokens for step in steps.steps)
     with banded(model, bands):
         assert planned <= forwarded(model, questions) < planned + 32
-    assert planned < 0.75 * 400 * len(questions)
+    assert planned < 0.75 * 300 * len(questions)

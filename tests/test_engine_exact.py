@@ -59,8 +59,8 @@ def test_sharing_chunks_and_order_change_no_bit(family: str) -> None:
 
 @pytest.mark.slow
 def test_the_reference_model_has_the_same_bits_every_way(reference: Any) -> None:
-    """The same of a trained model over 800 tokens: at once on one thread, in packs on two."""
-    questions = asked(800)[::2]  # a whole, a beginning, a fork, two alone
+    """The same of a trained model over 600 tokens: at once on one thread, in packs on two."""
+    questions = asked(600)[::2]  # a whole, a beginning, a fork, two alone
     try:
         for threads, sizes in ((1, Sizes()), (2, Sizes(pack=512, chunk=96))):
             torch.set_num_threads(threads)
@@ -80,7 +80,7 @@ def forked(seed: int, count: int = 14) -> list[Question]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
     """Keys put together for one path leave nothing to the next, whatever the packs and chunks."""
     model, questions = build(tiny("llama")), forked(seed, 9)

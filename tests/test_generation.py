@@ -20,11 +20,10 @@ from tasks._types import Answer, Question
 from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer
 
-NEW = 8
+NEW = 6
 LENGTH = 140
 FAMILIES = (
-    "llama", "qwen3", "gemma2", "gemma3_text", "gpt_neox", "cohere", "granite", "phi3", "smollm3",
-    "gpt_oss",
+    "llama", "gemma2", "gemma3_text", "gpt_neox", "cohere", "phi3", "smollm3", "gpt_oss",
 )  # fmt: skip
 TOKENIZER = tiny_tokenizer()
 
@@ -97,7 +96,8 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: s
     rotation = stretched(rope) if method == "yarn" else self_extend.bands(rope, LENGTH)
     questions = asked()[2:4]
     with scaled(model, rotation):
-        for one, answer in zip(questions, texts(model, questions), strict=True):
+        for one in questions:
+            (answer,) = texts(model, [one])  # together they are the same, see below
             prompt, said = list(one.tokens), list(answer.argmax)
             assert said == generated(model, prompt)
             assert said == whole(model, prompt, said)

@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM
 from harness.cli.app import main
 from harness.data.source import make_source
 from harness.engine import answers
+from harness.model.checkpoint import Checkpoint
 from harness.reports import scores
 from tasks import passkey
 from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
@@ -247,19 +248,13 @@ def generate(model: Any, prompt: tuple[int, ...], new: int) -> list[int]:
 
 
 @pytest.mark.slow
-def test_the_reference_checkpoint_says_what_it_is_scored_for() -> None:
+def test_the_reference_checkpoint_says_what_it_is_scored_for(
+    reference: tuple[Checkpoint, Any],
+) -> None:
     """On the trained model hits and misses, in the window and past it, are those of generate."""
-    from harness.model.checkpoint import open_checkpoint
-    from harness.model.opening import REFERENCE
-    from harness.model.weights import load_weights
-
-    checkpoint = open_checkpoint(
-        str(Path(REFERENCE)), revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
-    model = load_weights(checkpoint)
+    checkpoint, model = reference
     source = make_source(checkpoint.tokenizer, list, checkpoint.rope.trained_length)
-    asked = list(passkey.ask(source, [200, 1024], depths=3, trials=1))
+    asked = list(passkey.ask(source, [200, 1024], depths=2, trials=1))
     graded = []
     for index, answer in answers(model, asked):
         question = asked[index]
