@@ -57,13 +57,13 @@ def test_the_committed_simulations_keep_what_is_promised(case: str) -> None:
 
 @pytest.mark.slow
 def test_the_committed_simulations_are_those_of_this_code() -> None:
-    """The four worst cells, simulated again, give the committed shares."""
+    """The worst cells, simulated again, give the committed shares."""
     covered = [(name, n, share) for name in CASES for n, share in COVERED[name].items() if n >= 10]
     named = [(name, n, share) for name in CASES for n, share in NAMED[name].items()]
-    for name, n, share in sorted(covered, key=lambda cell: cell[2])[:2]:
+    for name, n, share in sorted(covered, key=lambda cell: cell[2])[:1]:
         found = simulate(CASES[name], n, rounds=ROUNDS, seed=n)
         assert 100 * found.covered == pytest.approx(share, abs=0.3)
-    for name, n, share in sorted(named, key=lambda cell: -cell[2])[:2]:
+    for name, n, share in sorted(named, key=lambda cell: -cell[2])[:1]:
         found = simulate(CASES[name], n, rounds=ROUNDS, seed=n)
         assert 100 * found.named == pytest.approx(share, abs=0.3)
 

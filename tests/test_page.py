@@ -264,11 +264,20 @@ def test_a_chart_says_what_a_point_is(opened: Opened) -> None:
         assert word in told
 
 
-def test_a_page_fits_a_tablet(browser: Any, made: Path) -> None:
-    """Nothing is wider than the screen; on a phone: that of a large sweep."""
+def test_a_page_fits_a_tablet_and_paper(browser: Any, made: Path) -> None:
+    """Nothing is wider than the screen; on a phone: that of a large sweep.
+
+    At the width of A4 every table and chart ends on the paper, and each control has a name.
+    """
     opened = Opened(browser, made, 820)
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= 820
     assert opened.told == []
+    opened.tab.set_viewport_size({"width": 718, "height": 900})
+    opened.tab.emulate_media(media="print")
+    drawn = "[...document.querySelectorAll('table, .plot svg')]"
+    assert max(opened.tab.evaluate(f"{drawn}.map(e => e.getBoundingClientRect().right)")) <= 718
+    unnamed = "[...document.querySelectorAll('summary')].filter(e => !e.ariaLabel && !e.innerText)"
+    assert opened.tab.evaluate(f"{unnamed}.length") == 0
     opened.tab.close()
 
 
@@ -287,17 +296,6 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made |= {"documents": Told("The documents.", [], pd.DataFrame(texts))}
     file.write_text(page(frame, made, FACTS), encoding="utf-8")
     return file
-
-
-def test_a_printed_page_loses_no_column(browser: Any, made: Path) -> None:
-    """At the width of A4 every table and chart ends on the paper, and each control has a name."""
-    opened = Opened(browser, made, 718)
-    opened.tab.emulate_media(media="print")
-    drawn = "[...document.querySelectorAll('table, .plot svg')]"
-    assert max(opened.tab.evaluate(f"{drawn}.map(e => e.getBoundingClientRect().right)")) <= 718
-    unnamed = "[...document.querySelectorAll('summary')].filter(e => !e.ariaLabel && !e.innerText)"
-    assert opened.tab.evaluate(f"{unnamed}.length") == 0
-    opened.tab.close()
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import io
 import math
 import pkgutil
 from collections.abc import Iterator
@@ -84,12 +83,18 @@ def note(figure: Figure) -> str:
     [
         pytest.param(sweep(scalings=("none",), lengths=(512,)), id="one-cell"),
         pytest.param(
-            sweep(
-                models=("toy-7m", "a-model/with-a-long-name" * 3),
-                scalings=TWELVE,
-                lengths=(256, 2048),
+            pd.concat(
+                [
+                    sweep(scalings=TWELVE, lengths=(256, 2048)),
+                    sweep(
+                        models=("a-model/with-a-long-name" * 3,),
+                        scalings=TWELVE[:2],
+                        lengths=(256,),
+                    ),
+                ],
+                ignore_index=True,
             ),
-            id="two-models-of-twelve-methods",
+            id="twelve-methods-and-two-of-another-model",
             marks=pytest.mark.slow,
         ),
         pytest.param(
@@ -137,9 +142,9 @@ def test_reports_need_no_harness(path: Path) -> None:
 @pytest.mark.slow
 def test_figures_leave_no_trace() -> None:
     """Settings of the notebook are as they were, and no figure is kept alive by pyplot."""
-    before, frame = dict(mpl.rcParams), sweep(scalings=("none", "pi"), lengths=(256, 512))
-    curves.make(frame).savefig(io.BytesIO())
-    passkey_map.make(frame).savefig(io.BytesIO())
+    before, frame = dict(mpl.rcParams), sweep(scalings=("none",), lengths=(256, 512))
+    curves.make(frame).draw_without_rendering()
+    passkey_map.make(frame).draw_without_rendering()
     assert dict(mpl.rcParams) == before
 
 
@@ -306,7 +311,7 @@ def test_ticks_are_the_measured_lengths(drawn: Figure) -> None:
 @pytest.mark.slow
 def test_the_trained_window_ends_at_the_trained_length() -> None:
     """Shade and line end where the model's own window does, measured there or not."""
-    for trained_length in (256, 300, 4096):
+    for trained_length in (256, 4096):
         frame = sweep(scalings=("none",), trained_length=trained_length)
         axes = curves.make(frame).axes[0]
         [shade] = axes.patches
@@ -382,7 +387,7 @@ def test_maps_of_coinciding_scalings_are_one(mapped: Figure) -> None:
 @pytest.mark.slow
 def test_the_line_stands_between_trained_and_longer() -> None:
     """The line follows the last column inside the window, at the edge if none is."""
-    for trained_length, place in ((256, 0.5), (300, 0.5), (1024, 2.5), (100, -0.5), (9999, 3.5)):
+    for trained_length, place in ((300, 0.5), (1024, 2.5), (100, -0.5), (9999, 3.5)):
         frame = sweep(scalings=("none",), trained_length=trained_length)
         axes = maps(passkey_map.make(frame))
         marks = next(iter(axes.values())).get_lines()

@@ -15,7 +15,7 @@ from transformers import AttentionInterface
 
 from harness.rope.config import rope_of
 from harness.rope.frequencies import patched
-from scaling import none, ntk, pi, yarn
+from scaling import none, pi, yarn
 from scaling._types import Frequencies, Rope
 from tests.families import build, each, tiny
 
@@ -37,7 +37,6 @@ LAYOUTS = {
 }
 METHODS: dict[str, Callable[[Rope], Frequencies]] = {
     "none": lambda rope: none.frequencies(rope, FARTHEST),
-    "ntk": lambda rope: ntk.frequencies(rope, FARTHEST),
     "pi": lambda rope: pi.frequencies(rope, FARTHEST, factor=3.7),
     "yarn": lambda rope: yarn.frequencies(rope, FARTHEST, factor=16.0),
 }
@@ -99,7 +98,7 @@ def angle_error(frequencies: Frequencies, *positions: int) -> float:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "method"),
-    [*((family, "yarn") for family in LAYOUTS), *(("llama", name) for name in METHODS)][:-1],
+    [*((family, "yarn") for family in LAYOUTS), ("llama", "none"), ("llama", "pi")],
 )
 def test_a_rotation_keeps_norms_and_the_score_of_a_difference(family: str, method: str) -> None:
     """Norms are those of position 0, and query times key is the same wherever the two stand.
@@ -112,7 +111,7 @@ def test_a_rotation_keeps_norms_and_the_score_of_a_difference(family: str, metho
     with heads(family, METHODS[method]) as at:
         start = [part.norm(dim=-1) for part in at(0, 0)]
 
-        @settings(max_examples=10)
+        @settings(max_examples=6)
         @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
         def hold(first: int, second: int, shift: int) -> None:
             shift = min(shift, FARTHEST - max(first, second))
@@ -135,7 +134,7 @@ def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
     """
     with heads(family, lambda rope: Frequencies(HALVING.inv_freq[: rope.rotary_dim // 2])) as at:
 
-        @settings(max_examples=8)
+        @settings(max_examples=5)
         @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
         def hold(first: int, second: int, shift: int) -> None:
             shift = min(shift, FARTHEST - max(first, second))

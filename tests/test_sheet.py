@@ -305,7 +305,8 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The published settings of PI, on a model and texts that are here."""
-    words = ["pi_paper", "--model", tiny, "--docs", docs, "--length", "300", "600"]
+    text = docs / "document-0.txt"
+    words = ["pi_paper", "--model", tiny, "--docs", text, "--length", "300", "600"]
     assert run(*words, "--out", tmp_path / "run") == 0
     asked = json.loads((tmp_path / "run" / "run.json").read_text())["asked"]
     assert asked["scaling"] == ["none", "pi:factor=4", "pi:factor=8"]
