@@ -255,7 +255,7 @@ class TestCommand:
         """Neither weights nor tokenizer are needed; the same question gives the same files."""
         (tmp_path / "model").mkdir()
         shutil.copy(tiny / "config.json", tmp_path / "model")
-        words = (tmp_path / "model", "--scaling", "none", "yarn", "--length", "1x", "4x", "--out")
+        words = (tmp_path / "model", "--scaling", "none", "yarn", "--length", "4x", "--out")
         status, out, _ = ask(capsys, "inspect", *words, tmp_path / "figures")
         assert not status
         # 64 / 2π = 10.2 turns, a tenth, 1.02, for pair 2, and 10.2 * 10000^(-7/8) for the last
@@ -266,7 +266,7 @@ class TestCommand:
         assert sorted(path.name for path in (tmp_path / "figures").iterdir()) == FILES
         assert all(name in out for name in FILES)
         table = pd.read_csv(tmp_path / "figures" / "channels.csv")
-        assert len(table) == 2 * 2 * 8
+        assert len(table) == 2 * 8
         ask(capsys, "inspect", *words, tmp_path / "again")
         one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()}
                     for name in ("figures", "again"))  # fmt: skip

@@ -20,10 +20,12 @@ import pytest
 from harness.plugins import load
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run
+from harness.trackers.__main__ import main as following
 from harness.trackers._follow import Following, follow
 from harness.trackers._sent import scores, settings
 from harness.trackers._words import written_at
 from tests import ROOT
+from tests.child import in_child
 from tests.command_line import Ropewalk, samples, sweep
 from tests.frames import sweep as made_up
 from tests.runs import changed
@@ -108,8 +110,8 @@ def sent(run: Path, tracker: object, word: str = "finished\n") -> tuple[bool, li
     with os.fdopen(reader) as words:
         os.write(writer, word.encode())
         os.close(writer)
-        following = Following(run, load("tracker", str(tracker)), (), told.append)
-        return follow(following, written_at(run), words), told
+        beside = Following(run, load("tracker", str(tracker)), (), told.append)
+        return follow(beside, written_at(run), words), told
 
 
 # What is sent.
@@ -228,13 +230,26 @@ def test_a_finished_run_is_sent_by_publish(
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "files", "end"]
 
 
-@pytest.mark.slow
-def test_publish_says_by_its_status_that_something_was_not_sent(
-    small: Path, fake: Path, ropewalk: Ropewalk
+def followed(*words: str) -> None:
+    """Call the program beside a measurement that has ended."""
+    reader, writer = os.pipe()
+    os.write(writer, b"finished\n")
+    os.close(writer)
+    sys.argv[1:], sys.stdin = words, os.fdopen(reader)
+    sys.exit(following())
+
+
+def test_what_was_not_sent_is_an_exit_status(
+    small: Path, fake: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Of the program beside a measurement, and of publish, which calls it."""
     (fake.parent / "begin").touch()
-    done = ropewalk("publish", small, "--to", fake)
-    assert (done.status, "the server is gone" in done.err) == (1, True)
+    done = in_child(followed, str(fake), str(small), "0")
+    assert (done.status, "the server is gone" in done.out) == (1, True)
+    (fake.parent / "python").write_text("#!/bin/sh\nexit 1\n")
+    (fake.parent / "python").chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(fake.parent / "python"))
+    assert ropewalk("publish", small, "--to", fake).status == 1
 
 
 @pytest.mark.parametrize(
