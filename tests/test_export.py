@@ -185,9 +185,10 @@ def test_a_yarn_that_ends_before_the_length_takes_the_carrier(tiny: Path) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("family", "scaling"), [
-    *((family, scaling) for family in hf_code.READ for scaling in ("self_extend", LAYERS)),
+    *((family, "self_extend") for family in hf_code.READ),
+    ("gemma2", LAYERS),
     *(("llama", scaling) for scaling in (
-        "rerope", "lm_infinite", "dual_chunk", "log_n:on=yarn:factor=4",
+        LAYERS, "lm_infinite", "dual_chunk", "log_n:on=yarn:factor=4",
         "dynamic_ntk:mode=per_query", "temperature:on=rerope", "jet_long", "jet_long:far=ramped",
     )),
 ])  # fmt: skip

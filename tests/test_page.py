@@ -299,7 +299,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_large_sweep_opens_at_once(browser: Any, large: Path) -> None:
+def test_a_large_sweep_opens_at_once_and_fits_a_phone(browser: Any, large: Path) -> None:
     """It is under 3 MB, and takes under 2 seconds of the processor to draw."""
     assert large.stat().st_size < SIZE
     opened = Opened(browser, large)
@@ -309,12 +309,8 @@ def test_a_large_sweep_opens_at_once(browser: Any, large: Path) -> None:
     assert (opened.told, opened.asked) == ([], [large.as_uri()])
     # The processor's time: a clock would count what else the machine does.
     assert told["ProcessTime"] < OPENED
-
-
-@pytest.mark.slow
-def test_a_large_sweep_fits_a_phone(browser: Any, large: Path) -> None:
-    """Maps of many lengths scroll inside the page, which does not."""
-    opened = Opened(browser, large, 390)
+    # On a phone maps of many lengths scroll inside the page, which does not.
+    opened.tab.set_viewport_size({"width": 390, "height": 900})
     assert opened.tab.evaluate("document.documentElement.scrollWidth") <= 390
     opened.tab.close()
 
