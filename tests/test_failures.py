@@ -111,13 +111,17 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
     assert len((Path("run") / SAMPLES).read_text().splitlines()) == len(lines) + 2
 
 
-@pytest.mark.parametrize("value", ["math.nan", "math.inf", '"x"'])
-def test_a_grade_that_is_no_number_is_a_failure(value: str, run: Callable[..., Any]) -> None:
-    """What no file of numbers can hold is not averaged, and costs only its task."""
-    names = write_task(lambda text: text.replace("unit, math.fsum(answer.nll),", f"unit, {value},"))
+def test_a_grade_that_is_no_number_is_a_failure(run: Callable[..., Any]) -> None:
+    """What no file of numbers can hold, one a document, is not averaged and costs only its task."""
+    values = "{'document-0.txt': math.nan, 'document-1.txt': math.inf}.get(question.unit, 'x')"
+    names = write_task(
+        lambda text: text.replace("unit, math.fsum(answer.nll),", f"unit, {values},")
+    )
     assert run(task=names).status == 1
     table = pd.read_csv(Path("run") / "reports" / "scores.csv")
     assert table["status"].tolist() == ["failed"] * 2 + ["ok"] * 2
+    lost = [one for one in samples(Path("run")).values() if one["task"].startswith("mine")]
+    assert [one["status"] for one in lost] == ["failed"] * 6
 
 
 def test_a_task_that_cannot_score_fails_its_cells_alone(

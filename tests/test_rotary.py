@@ -175,8 +175,13 @@ def test_what_has_no_rotary_embedding_is_refused_by_name() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("kind", ["default", *NATIVE])
+@pytest.mark.parametrize(
+    ("family", "kind"),
+    [
+        *((f, kind) for f in FAMILIES for kind in ("default", "yarn")),
+        *(("llama", kind) for kind in NATIVE if kind != "yarn"),
+    ],
+)
 def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kind: str) -> None:
     """Base, rotary dimension, window and shipped scaling are what the loaded module uses."""
     model = build(family) if kind == "default" else scaled(family, kind)

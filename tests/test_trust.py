@@ -306,7 +306,7 @@ junk = st.recursive(
 SIGNS = "[]{}-?:&*!|>'\"#%@`~,\n"
 SCALARS = ("<<", "!!python/object:os.system", "2001-99-99", "0x", "1_0", ".inf", "1e999", "a")
 fuzzing = settings(
-    max_examples=30,
+    max_examples=20,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -385,7 +385,7 @@ class TestFuzz:
         answered(lambda: list(documents.open_documents(name).read()))
 
     @pytest.mark.slow
-    @settings(fuzzing, max_examples=25)
+    @settings(fuzzing, max_examples=15)
     @given(seed=st.integers(0, 2**32), value=junk)
     def test_records_with_anything_in_them(
         self, measured: Path, seed: int, value: Any, capsys: pytest.CaptureFixture[str]
@@ -448,7 +448,7 @@ class TestFuzz:
         assert "ropewalk: the config of " in capsys.readouterr().err
 
     @pytest.mark.slow
-    @settings(fuzzing, max_examples=10)
+    @settings(fuzzing, max_examples=6)
     @given(content=st.binary(max_size=40) | junk.map(lambda value: json.dumps(value).encode()))
     @pytest.mark.parametrize("name", ["run.json", "samples.jsonl"])
     def test_records_of_any_bytes(self, measured: Path, name: str, content: bytes) -> None:
