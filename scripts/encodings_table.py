@@ -73,7 +73,7 @@ def timed(models: dict[str, dict[str, Callable[[], Any]]], rounds: int) -> pd.Da
                 began = time.process_time()
                 try:
                     work()
-                except ValueError:  # beyond a learned table
+                except IndexError:  # beyond a learned table
                     continue
                 seconds.setdefault((name, what), []).append(time.process_time() - began)
     middle = {key: median(found[1:]) for key, found in seconds.items()}
@@ -92,7 +92,8 @@ def main(models: Path, out: Path, *, rounds: int = 5) -> None:
     torch.set_num_threads(1)
     files = sorted(models.glob("*/training.json"))
     records = {file.parent.name: json.loads(file.read_text()) for file in files}
-    table = pd.DataFrame({name: fact_row(record) for name, record in records.items()}).T
+    rows = {name: fact_row(record) for name, record in records.items()}
+    table = pd.DataFrame.from_dict(rows, orient="index").convert_dtypes()
     loaded = {
         name: works(AutoModelForCausalLM.from_pretrained(models / name), record["recipe"])
         for name, record in records.items()

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from cyclopts import ValidationError
@@ -41,7 +42,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(train_encodings, "PLAIN", recipe(train_reference))
     yield train_reference
-    for name in ("train_reference", "train_encodings", "_training", "_mixture"):
+    for name in ("train_reference", "train_encodings", "encodings_table", "_training", "_mixture"):
         sys.modules.pop(name, None)
 
 
@@ -101,8 +102,10 @@ def test_the_models_of_the_laboratory_are_trained_alike(
 ) -> None:
     """Two encodings by one command, killed and gone on with: the weights of an undisturbed run.
 
-    The record has their hash; a folder has one recipe, and what is done is not done again.
+    The record has their hash; a folder has one recipe, and what is done is not done again. The
+    table has a row a model and its speed beside rope.
     """
+    import encodings_table
     import train_encodings
 
     del scripts
@@ -119,6 +122,11 @@ def test_the_models_of_the_laboratory_are_trained_alike(
     assert records[0]["of_the_encoding"] == 2 * 4
     assert [point["step"] for point in records[0]["curve"]] == [2, 4]
     assert not (tmp_path / "whole" / "rope-seed1" / "checkpoint.pt").exists()
+    encodings_table.main(tmp_path / "whole", tmp_path / "study", rounds=1)
+    table = pd.read_csv(tmp_path / "study" / "training.csv").set_index("model")
+    assert list(table["of the encoding"]) == [2 * 4, 0]
+    assert table.loc["rope-seed1"].filter(like="times rope-seed1").tolist() == [1, 1, 1]
+    assert (tmp_path / "study" / "training" / "kerple-seed1.json").exists()
     with stopping_at(0, monkeypatch):  # a second seed is new, the first is there
         train_encodings.main(**asked, seeds=2, out=tmp_path / "whole")
     with pytest.raises(SystemExit, match="models of 4 steps"):
