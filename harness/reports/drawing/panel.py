@@ -176,12 +176,16 @@ def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> Non
         for length in map(int, rows["length"].unique()):
             names = rows["scaling"][rows["length"] == length]
             everyone = len(names) > 1 and len(names) == (table["length"] == length).sum()
-            colors = [GREY] if everyone else [look[name].color for name in names]
-            for index, color in enumerate(colors):
-                aside = 5.5 * (index - (len(colors) - 1) / 2)
+            drawn = (
+                [(GREY, GREY)]
+                if everyone
+                else [(look[name].color, look[name].face) for name in names]
+            )
+            for index, (color, face) in enumerate(drawn):
+                aside = 5.5 * (index - (len(drawn) - 1) / 2)
                 shift = ScaledTranslation(aside / 72, 5 / 72, axes.figure.dpi_scale_trans)
                 axes.plot(
-                    [length], [1], marker=marker, color=color,
+                    [length], [1], marker=marker, color=color, markerfacecolor=face,
                     markersize=4, linestyle="", label=f"_{status}", clip_on=False,
                     transform=axes.get_xaxis_transform() + shift,
                 )  # fmt: skip
