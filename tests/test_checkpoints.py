@@ -96,6 +96,14 @@ def test_models_of_other_tokens_are_not_paired() -> None:
     assert together(frame.drop(columns="question")).empty
 
 
+def test_two_groups_of_many_models_stay_apart() -> None:
+    """Four models of one tokenizer and four of another are two groups, whatever their number."""
+    one, other = (asked(sweep(models=tuple(names)), other="") for names in ("abcd", "efgh"))
+    other = other.assign(question="other " + other["question"])
+    made = together(pd.concat([one, other], ignore_index=True))
+    assert set(made["model"]) == {"a and 3 more", "e and 3 more"}
+
+
 def test_two_checkpoints_of_one_method_have_differences() -> None:
     """Without any other method the first model is the baseline."""
     frame = FRAME[FRAME["scaling"] == "yarn"]

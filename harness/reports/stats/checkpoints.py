@@ -49,10 +49,10 @@ def labels(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
 
 
 def _named(group: list[str]) -> str:
-    """Return "a", "a and b", "a, b and c", and of more how many they are."""
+    """Return "a and b", "a, b and c", "a and 3 more": a name that no other group has."""
     if len(group) > MOST_NAMED:
-        return f"{len(group)} models"
-    return " and ".join(filter(None, (", ".join(group[:-1]), group[-1])))
+        return f"{group[0]} and {len(group) - 1} more"
+    return f"{', '.join(group[:-1])} and {group[-1]}"
 
 
 def together(frame: pd.DataFrame) -> pd.DataFrame:
