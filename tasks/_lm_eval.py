@@ -38,9 +38,26 @@ def graded(
     source: Source, question: Question, answer: Answer
 ) -> tuple[float, int, dict[str, Fact]]:
     """Return value, weight and facts of a document, by the task's own filters and metric."""
+    return grade(_document(source, question), answer)
+
+
+def targets(source: Source, question: Question) -> list[str | int]:
+    """Return the target of a document as text; of several parts, the place of the right one."""
+    document = _document(source, question)
+    task, doc = document.task, document.requests[0][0].doc
+    with working(task.task_name, "ask"):
+        inputs = getattr(task, "multiple_input", False)  # then the text that differs is the choice
+        gold = task.doc_to_text(doc) if inputs else task.doc_to_target(doc)
+        choices = task.doc_to_choice(doc) if task.get_config("doc_to_choice") is not None else ()
+    texts, several = dict(enumerate(choices)), gold if isinstance(gold, list) else [gold]
+    if len(question.parts) > 1:
+        return [one if one in texts else str(one) for one in several]
+    return [str(texts.get(one, one)) for one in several]
+
+
+def _document(source: Source, question: Question) -> Document:
     every = _OPENED[source].values()
-    document = next(one.known[question.digest] for one in every if question.digest in one.known)
-    return grade(document, answer)
+    return next(one.known[question.digest] for one in every if question.digest in one.known)
 
 
 class Opened:

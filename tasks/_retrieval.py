@@ -76,13 +76,19 @@ def question(
     return Question(unit, length, whole, len(prompt), facts, new=new)
 
 
+def answers(question: Question, source: Source) -> list[str]:
+    """Return the answers that count."""
+    del source
+    return str(question.facts["answer"]).split(BETWEEN)
+
+
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
     ``found`` of one answer is exact, where the text begins with it; format, where it comes later;
     or wrong. Case does not count, as in RULER.
     """
-    wanted = str(question.facts["answer"]).split(BETWEEN)
+    wanted = answers(question, source)
     if not question.new:
         return _targets(question, answer, source, wanted[0])
     said = answer.text.lower()

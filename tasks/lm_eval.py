@@ -14,7 +14,7 @@ from math import fsum
 from typing import Any
 
 from tasks._intervals import proportion, ratio
-from tasks._lm_eval import graded, opened
+from tasks._lm_eval import graded, opened, targets
 from tasks._lm_eval_load import Wanted
 from tasks._types import Answer, CodeFolder, Question, Sample, Score, Source
 
@@ -53,6 +53,11 @@ def ask(
 def about(source: Source, **options: Any) -> Mapping[str, Any]:
     """Return what the record says of the task: its metric, versions and hashes."""
     return opened(source, Wanted(**options)).about(METRIC)
+
+
+def answers(question: Question, source: Source) -> list[str | int]:
+    """Return what lm-eval compares a text with; of choices, the place of the right one."""
+    return targets(source, question)
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:

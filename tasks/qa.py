@@ -17,7 +17,7 @@ from tasks._prompt import around, continued
 from tasks._retrieval import SHOWN, check_trials, new_tokens, question, room, score
 from tasks._types import Answer, Fact, Question, Sample, Source
 
-__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
+__all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "accuracy"
 EXAMPLE_OPTIONS = "data=rajpurkar/squad_v2"
@@ -79,9 +79,14 @@ def about(source: Source, *, data: str = "", **options: Any) -> Mapping[str, Any
     return {"data": read(data).facts}
 
 
+def answers(question: Question, source: Source) -> list[str]:
+    """Return the answers of which any counts."""
+    del source
+    return str(question.facts["answer"]).split(LINE)
+
+
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Score 1 when any of the answers occurs in the text, case aside."""
-    del source
     said = answer.text.lower()
-    hit = any(one.lower() in said for one in str(question.facts["answer"]).split(LINE))
+    hit = any(one.lower() in said for one in answers(question, source))
     return Sample(question.unit, float(hit), 1, {**question.facts, "said": answer.text[:SHOWN]})

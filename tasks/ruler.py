@@ -17,7 +17,7 @@ from tasks._needles import PRESETS
 from tasks._retrieval import check_trials, score
 from tasks._types import Answer, Question, Sample, Source
 
-__all__ = ["FACTS", "METRIC", "VERSION", "about", "ask", "grade", "score"]
+__all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
 VERSION = 3
 METRIC = "recall"
 FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
@@ -69,6 +69,13 @@ def about(
     """Return what the record says of the data."""
     named = given(squad, hotpotqa).items()
     return {name: qa.about(source, data=data, **options)["data"] for name, data in named}
+
+
+def answers(question: Question, source: Source) -> list[str]:
+    """Return the answers that count."""
+    if "query" in question.facts:
+        return qa.answers(question, source)
+    return _retrieval.answers(question, source)
 
 
 def grade(question: Question, answer: Answer, source: Source) -> Sample:

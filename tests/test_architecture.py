@@ -41,7 +41,7 @@ ROOMS: dict[str, set[str]] = {
     },
     "doctor": {"sweep", "methods", "model", "rope", "engine", "data"},
     "trackers": {"publish", "runs", "reports"},
-    "publish": {"runs", "reports"},
+    "publish": {"sweep", "runs", "reports"},
     "export": {"sweep", "methods", "model", "rope"},
     "inspection": {"encodings", "sweep", "methods", "runs", "model", "rope", "reports"},
     "cluster": {"sweep", "engine"},

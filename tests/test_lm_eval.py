@@ -17,6 +17,7 @@ from tasks import _lm_eval_grade, _lm_eval_load
 from tests import ROOT
 from tests.command_line import Ropewalk, samples
 from tests.conftest import WORDS
+from tests.tiny import save_tiny, tiny_tokenizer
 
 lm_eval = pytest.importorskip("lm_eval", reason="needs the extra lm-eval")
 
@@ -264,3 +265,57 @@ def test_the_loop_of_another_program_in_ten_lines(
     found = given["results"]["own_page"]["bits_per_byte,none"]  # type: ignore[index]
     assert found != without
     assert found == pytest.approx(without, rel=0.5)
+
+
+def test_published_samples_have_choices_and_the_right_one(
+    run: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Their texts are those of the documents; the tasks' own code is asked for, pages have none."""
+    words = ("publish", run, "--to", "every-eval-ever", "--samples", "--out", tmp_path / "out")
+    assert "add --run-code" in " ".join(ropewalk(*words).err.split())
+    assert ropewalk(*words, "--run-code").status == 0
+    text = (tmp_path / "out/evaluation_samples.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert len(lines) == 2 * 2 * DOCUMENTS
+    draw = Random("own")
+    documents = [document(draw, number) for number in range(DOCUMENTS)]
+    for line in lines:
+        doc, asked = documents[int(line["metadata"]["doc"])], line["input"]
+        assert asked["raw"].endswith(f"{doc['question']}\nAnswer:")
+        if "own_choice" not in line["evaluation_name"]:
+            assert asked["reference"] == [doc["answer"]]
+            continue
+        assert asked["choices"] == doc["choices"]
+        assert asked["reference"] == [doc["choices"][doc["gold"]]]
+        odds = [float(said) for said in line["output"]["raw"]]
+        assert line["evaluation"]["is_correct"] == (odds.index(max(odds)) == doc["gold"])
+
+
+def test_a_published_chat_has_all_turns_of_the_user_and_the_right_choice(
+    own: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """The message goes to the last turn's end, which lm-eval cuts the white space from."""
+    model = save_tiny(tmp_path / "model")
+    tokenizer = tiny_tokenizer()
+    tokenizer.eos_token = "<s>"
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] + '\n' + m['content'] + '</s>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ 'assistant\n' }}{% endif %}"
+    )
+    tokenizer.save_pretrained(model)
+    asked = words(own, tmp_path / "run", "own_choice", length=512)
+    asked[asked.index("--model") + 1] = str(model)
+    asked[asked.index("--task") + 1] += ",chat=true,limit=2"
+    assert ropewalk(*asked).status == 0
+    out = ("--out", tmp_path / "out", "--run-code")
+    assert not ropewalk(
+        "publish", tmp_path / "run", "--to", "every-eval-ever", "--samples", *out
+    ).status
+    draw = Random("own")
+    documents = [document(draw, number) for number in range(DOCUMENTS)]
+    text = (tmp_path / "out/evaluation_samples.jsonl").read_text()
+    for line in map(json.loads, text.splitlines()):
+        doc, told = documents[int(line["metadata"]["doc"])], line["input"]
+        assert told["raw"].endswith(f"</s>\nuser\n{doc['question']}\nAnswer:")
+        assert told["formatted"] == f"user\n{told['raw']}</s>\nassistant"
+        assert told["reference"] == [doc["choices"][doc["gold"]]]

@@ -22,19 +22,9 @@ from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, read_run
 from tests.command_line import Ropewalk
 from tests.frames import PASSKEY, PERPLEXITY, sweep
-from tests.runs import changed
+from tests.runs import PRIVATE, changed, private
 
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status"]
-PRIVATE = ("jane", "node17", "10.0.0.7")
-
-
-def private(record: dict[str, Any]) -> None:
-    """Let a record name a home folder, a host and a cluster wherever one can stand."""
-    record["asked"] |= {"docs": "/home/jane/my books", "cluster": "10.0.0.7:6379"}
-    record["documents"]["given"] = "/home/jane/my books"
-    record["methods"]["pi"]["given"] = "~jane/mine.py"
-    record["cells"][0]["failed"] = "the file /home/jane/mine.py raised ValueError"
-    record["sessions"][0]["workers"] = [{"host": "node17", "device": "cpu", "threads": 1}]
 
 
 def table(run: Path) -> pd.DataFrame:

@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, Many, err, screen
+from harness.errors import UserError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from harness.sweep.ask_again import Asked
 
 
-def publish(run: Path, /, *, to: str, out: Path | None = None, task: Many = None) -> int:
+def publish(
+    run: Path,
+    /,
+    *,
+    to: str,
+    out: Path | None = None,
+    task: Many = None,
+    samples: Annotated[bool, Parameter(negative="")] = False,
+    model: str | None = None,
+    docs: str | None = None,
+    run_code: Annotated[bool, Parameter(negative="")] = False,
+) -> int:
     """Write a run for readers elsewhere, or send it to a tracker.
 
     Paths, hosts and the address of a cluster are left out. What is written is sent nowhere.
@@ -18,9 +38,18 @@ def publish(run: Path, /, *, to: str, out: Path | None = None, task: Many = None
             a tracker that it is sent to, as in `ropewalk run --track`.
         out: A new folder to write; default: RUN-card and so on, beside the run.
         task: Your own task files that the run was measured with: only these are executed.
+        samples: To every-eval-ever, also every sample that is right or wrong, with the text of its
+            question, which may be that of your documents; it is made again of them and of the
+            model's tokenizer, without weights.
+        model: With --samples, where the model or its tokenizer lies now, if it moved.
+        docs: With --samples, where the documents lie now, if they moved.
+        run_code: With --samples, let code that the record names run: that of a model's repository,
+            tasks of lm-eval in a folder.
     """
     from harness.plugins import names
 
+    places = {name: given for name, given in (("model", model), ("docs", docs)) if given}
+    _check_samples(to, asked=samples, others=bool(places or run_code))
     if to.partition(":")[0] in names("tracker") or to.endswith(".py"):
         return _send(run, to, task or ())
     with err.status("Writing"):
@@ -34,10 +63,33 @@ def publish(run: Path, /, *, to: str, out: Path | None = None, task: Many = None
         check(to, new)
         frame = make_frame([run], task or ())
         drawn = paper(asked(run, {}), set(frame["scaling"]))
-        files = TARGETS[to](source(run, task or (), drawn, frame), new)
+        questions = _questions(run, frame, places, task or (), code=run_code) if samples else None
+        files = TARGETS[to](source(run, task or (), drawn, frame, questions), new)
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     screen.print(f"{files[0]}{more}", soft_wrap=True)
     return COMPLETE
+
+
+def _check_samples(to: str, *, asked: bool, others: bool) -> None:
+    """Raise UserError for settings of samples where none are written."""
+    if asked and to != "every-eval-ever":
+        message = f"--samples are written by --to every-eval-ever alone, not by {to!r}."
+        raise UserError(message)
+    if others and not asked:
+        message = (
+            "--model, --docs and --run-code go with --samples; without it no question is read."
+        )
+        raise UserError(message)
+
+
+def _questions(
+    run: Path, frame: pd.DataFrame, places: dict[str, str], tasks: tuple[str, ...], *, code: bool
+) -> dict[str, Asked]:
+    """Return the questions of the tasks whose samples are right or wrong."""
+    from harness.publish.instances import answered
+    from harness.sweep.ask_again import ask_again
+
+    return ask_again(run, answered(frame), places, tasks=tasks, code=code)
 
 
 def _send(run: Path, tracker: str, tasks: tuple[str, ...]) -> int:

@@ -90,8 +90,7 @@ def open_checkpoint(
     quantized, called = quantization(where), label(name, where)
     if (kind := packed(config)) is not None:
         quantized, called = kind, f"{called}-{kind}"
-    options = {"revision": commit, "trust_remote_code": trust_remote_code}
-    tokenizer = attempt("tokenizer", where, lambda: _tokenizer(where, options))
+    tokenizer = _tokenizer(where, commit, trust_remote_code)
     check_whole(device_map, device)
     where_to = elsewhere or _device(device)
     if elsewhere is None:
@@ -118,6 +117,12 @@ def open_checkpoint(
         quantized=quantized,
         adapter=added,
     )
+
+
+def open_tokenizer(name: str, *, revision: str | None, trust_remote_code: bool) -> Any:
+    """Return a model's tokenizer; its weights need not be there."""
+    where, commit, _ = open_config(name, revision, trust_remote_code)
+    return _tokenizer(where, commit, trust_remote_code)
 
 
 def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
@@ -168,15 +173,20 @@ def _scales(model: Any) -> dict[str, float]:
     return {name: scale for name, scale in scales if isinstance(scale, float)}
 
 
-def _tokenizer(where: str, options: dict[str, Any]) -> Any:
+def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
     """Return a tokenizer that has encoded and decoded a short text."""
-    if options["revision"] is not None:
-        fetch_tokenizer(where, options["revision"])
-    with pretrained(where) as (place, file):
-        found = AutoTokenizer.from_pretrained(place, **options, **file)
-    found = split_as_told(where, found) if is_gguf(where) else found
-    found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
-    return found
+
+    def read() -> Any:
+        if commit is not None:
+            fetch_tokenizer(where, commit)
+        with pretrained(where) as (place, file):
+            options = {"revision": commit, "trust_remote_code": trusted, **file}
+            found = AutoTokenizer.from_pretrained(place, **options)
+        found = split_as_told(where, found) if is_gguf(where) else found
+        found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
+        return found
+
+    return attempt("tokenizer", where, read)
 
 
 def _device(device: str) -> str:

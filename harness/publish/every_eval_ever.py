@@ -1,4 +1,7 @@
-"""JSON of Every Eval Ever's schema 0.2: every score with its interval and how it was measured."""
+"""JSON of Every Eval Ever's schema 0.2: every score with its interval and how it was measured.
+
+Where their text is asked for, the samples that are right or wrong lie beside it, one a line.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from harness.publish.card import data_set
+from harness.publish.instances import result_id, write_instances
 from harness.publish.source import Source
 from harness.replacing import make_folder, replacing
 from harness.reports.stats.cells import cells
@@ -18,20 +22,20 @@ from harness.reports.stats.measure import SHARES, measure
 from harness.runs.provenance import command
 
 SCHEMA = "0.2.2"
+SAMPLES = "evaluation_samples.jsonl"
 UNBOUNDED = sys.float_info.max  # the schema asks for a number
 
 
 def write(source: Source, out: Path) -> list[Path]:
-    """Write ``evaluation.json``.
+    """Write ``evaluation.json``, and beside it the samples of questions whose text is asked for.
 
-    No records of samples: theirs must have the text of the question and whether the answer is
-    correct, which a run has not.
+    Without that text there are no records of samples: each must have that of its question.
     """
     record, frame, table = source.record, source.frame, cells(source.frame)
     lower = {str(task): measure(rows).lower for task, rows in frame.groupby("task")}
     model, sessions = record["model"], record["sessions"]
     started = str(sessions[-1]["started"]) if sessions else "unknown"
-    whole = {
+    whole: dict[str, Any] = {
         "schema_version": SCHEMA,
         "evaluation_id": f"ropewalk/{model['name']}/{started}",
         "evaluation_timestamp": started,
@@ -50,10 +54,14 @@ def write(source: Source, out: Path) -> list[Path]:
         ],
     }  # fmt: skip
     make_folder(out)
-    file = out / "evaluation.json"
+    file, samples = out / "evaluation.json", out / SAMPLES
+    if source.asked:
+        every = ("schema_version", "evaluation_id")
+        head = {**{name: whole[name] for name in every}, "model_id": model["name"]}
+        whole["detailed_evaluation_results"] = write_instances(samples, source, head)
     with replacing(file) as new:
         new.write(f"{json.dumps(whole, indent=1, allow_nan=False, ensure_ascii=False)}\n".encode())
-    return [file]
+    return [file, samples] if source.asked else [file]
 
 
 def _result(row: Mapping[Any, Any], source: Source, *, lower: bool) -> dict[str, Any]:
@@ -65,7 +73,7 @@ def _result(row: Mapping[Any, Any], source: Source, *, lower: bool) -> dict[str,
         uncertainty["confidence_interval"] = ends
     least = 0.0 if metric in SHARES or lower else -UNBOUNDED
     return {
-        "evaluation_result_id": f"{task}/{scaling}/{row['length']}",
+        "evaluation_result_id": result_id(task, scaling, row["length"]),
         "evaluation_name": task,
         "source_data": {
             "dataset_name": given, "source_type": "other",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -21,19 +21,33 @@ from harness.runs.frame import make_frame
 from harness.runs.schema import checked_run, checked_samples
 from harness.runs.store import SAMPLES, write_run
 
+if TYPE_CHECKING:
+    from harness.sweep.ask_again import Asked
+
 
 @dataclass(frozen=True)
 class Source:
-    """What a target publishes; ``note`` is a sentence for every table and figure."""
+    """What a target publishes; ``note`` is a sentence for every table and figure.
+
+    ``asked`` has the questions whose text is published, by the task's label: none unless the user
+    wants it.
+    """
 
     record: Mapping[str, Any]
     samples: Sequence[Mapping[str, Any]]
     frame: pd.DataFrame
     paper: Paper
     note: str
+    asked: Mapping[str, Asked] = field(default_factory=dict)
 
 
-def source(run: Path, tasks: Iterable[str], paper: Paper, frame: pd.DataFrame) -> Source:
+def source(
+    run: Path,
+    tasks: Iterable[str],
+    paper: Paper,
+    frame: pd.DataFrame,
+    asked: Mapping[str, Asked] | None = None,
+) -> Source:
     """Return a run without places; raise UserError where that would change a score or a status.
 
     ``frame`` is that of the run's own files.
@@ -51,7 +65,8 @@ def source(run: Path, tasks: Iterable[str], paper: Paper, frame: pd.DataFrame) -
             "name; measure it with files of different names."
         )
         raise UserError(message)
-    return Source(record, samples, public, paper, " ".join(raw_text([record])))
+    cleaned = {clean(label): one for label, one in (asked or {}).items()}
+    return Source(record, samples, public, paper, " ".join(raw_text([record])), cleaned)
 
 
 def write_copy(

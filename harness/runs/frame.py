@@ -56,7 +56,7 @@ def make_frame(
     if unlike and not mixed:
         message = f"{unlike[0]}; report them apart, or beside each other with --mixed."
         raise UserError(message)
-    own = [task for task in (load("task", given) for given in tasks) if task.digest is not None]
+    own = own_tasks(tasks)
     for folder, run in runs.items():
         name = _called(folder, runs)
         for place, cell in _cells(folder, name, run, own):
@@ -76,6 +76,11 @@ def make_frame(
                     known.records[question] = record or before
     _check_same_units(cells)
     return _framed(cells, runs)
+
+
+def own_tasks(tasks: Iterable[str]) -> list[Plugin]:
+    """Return those of the named tasks that are a user's."""
+    return [task for task in (load("task", given) for given in tasks) if task.digest is not None]
 
 
 def _framed(cells: Mapping[Key, Cell], runs: Iterable[Path]) -> pd.DataFrame:
@@ -121,7 +126,7 @@ def _cells(
     folder: Path, name: str, run: Mapping[str, Any], own: Sequence[Plugin]
 ) -> Iterable[tuple[Key, Cell]]:
     samples = kept_samples(folder)
-    tasks = {label: _task(folder, task, own) for label, task in run["tasks"].items()}
+    tasks = {label: task_of(folder, task, own) for label, task in run["tasks"].items()}
     for cell in run["cells"]:
         task = run["tasks"][cell["task"]]
         wanted = dict.fromkeys(task["questions"][str(cell["length"])])
@@ -171,7 +176,7 @@ def _rows(place: Key, cell: Cell) -> Rows:
     return Rows(head, list(cell.records), list(samples))
 
 
-def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Any:
+def task_of(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Plugin:
     """Return the task that a run was measured with: the same version, the same file.
 
     A record may come from anyone, so the code it names is not executed: only built-in tasks are

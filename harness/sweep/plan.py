@@ -97,7 +97,7 @@ def make_plan(
     corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     tally = Tally()
     asked: Asked = {
-        task.label: _ask(task, corpora.source(task.label), lengths, spec.seed, tally)
+        task.label: ask(task, corpora.source(task.label), lengths, spec.seed, tally)
         for task in tasks
     }
     _check_vocabulary(checkpoint, asked)
@@ -155,18 +155,18 @@ def once_each(flag: str, names: Sequence[str]) -> None:
             raise UserError(message)
 
 
-def _ask(
+def ask(
     task: Plugin, source: Source, lengths: Sequence[int], seed: int, tally: Tally
 ) -> dict[int, list[Question]]:
     """Return the questions of a task by length."""
     found: dict[int, list[Question]] = {length: [] for length in lengths}
 
-    def ask() -> None:
+    def questions() -> None:
         asked = task.module.ask(source, lengths, seed=seed, **task.arguments)
         for question in _held(asked, lengths, tally):
             found[question.cell or question.length].append(question)
 
-    call(f"task {task.label}", ask)
+    call(f"task {task.label}", questions)
     return found
 
 

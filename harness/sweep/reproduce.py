@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     samples = checked_samples(folder)  # a damaged one is rejected before anything is measured
     spec = parse(None, {**record["asked"], **places, "out": out})
     if not code:
-        _check_no_code(folder, spec)
+        check_no_code(folder, _named_code(spec))
     if out.resolve() == folder.resolve():
         message = f"{folder} is the run itself; choose another --out to measure it again."
         raise UserError(message)
@@ -70,15 +70,19 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     return replace(plan, only=samples.keys())
 
 
-def _check_no_code(folder: Path, asked: Spec) -> None:
-    """Raise UserError where a record names code that is not of the package."""
+def _named_code(asked: Spec) -> list[str]:
+    """Return what a record names that runs code which is not of the package."""
     named = [
-        given
+        str(given)
         for kind, entries in (("method", asked.scaling), ("task", asked.task))
         for given in entries
         if names_code(kind, given)
     ]
-    named += [key for key in ("trust_remote_code", "allow_pickle") if getattr(asked, key)]
+    return named + [key for key in ("trust_remote_code", "allow_pickle") if getattr(asked, key)]
+
+
+def check_no_code(folder: Path, named: Sequence[str]) -> None:
+    """Raise UserError where a record names code to run."""
     if named:
         message = (
             f"{folder} names code to run ({named[0]}); look at it, and add --run-code to let it."

@@ -1,0 +1,283 @@
+"""Samples with the text of their questions: of the schema, and the scores again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from jsonschema import Draft7Validator
+
+from harness.cli.app import main
+from harness.runs.store import RUN, SAMPLES
+from tasks import passkey, qa, ruler
+from tasks._types import Question
+from tests.command_line import Ropewalk
+from tests.runs import PRIVATE, changed, private, sweep
+from tests.tiny import tiny_tokenizer
+
+LENGTHS = ("640", "700")
+FILLED, TEXT, CHAT = (
+    "passkey:depths=2,trials=1,filler=documents",
+    "niah:depths=2,trials=2,new=8",
+    "passkey:depths=1,trials=1,chat=true",
+)
+TEMPLATE = (
+    "{% for m in messages %}{{ '<s>' + m['role'] + '\n' + m['content'] + '</s>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}"
+)
+WORDS = ("--to", "every-eval-ever", "--samples")
+Lines = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def measured(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a run of a task of each kind, of a model with a chat template."""
+    folder = tmp_path_factory.mktemp("runs")
+    model = Path(shutil.copytree(tiny, folder / "model"))
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(model)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "--model", str(model), "--docs", str(docs), "--out", str(folder / "run"),
+              "--length", *LENGTHS, "--scaling", "none", "pi", "pi:factor=1",
+              "--task", FILLED, TEXT, CHAT, "perplexity:tail=16"])  # fmt: skip
+    assert ended.value.code == 0
+    return folder / "run"
+
+
+@pytest.fixture
+def run(measured: Path, tmp_path: Path) -> Path:
+    """Return a copy whose answers are right, wrong, or right in parts; the last has no number."""
+    folder, draw = Path(shutil.copytree(measured, tmp_path / "run")), Random("values")
+    lines = [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
+    for line in lines:
+        if not line["task"].startswith("perplexity"):
+            line["value"] = draw.choice([0.0, 1.0, 1 / 3] if "niah" in line["task"] else [0.0, 1.0])
+    last = [line for line in lines if line["task"] == TEXT][-1]
+    last.update(status="not_finite", reason="the loss is inf", value=None, weight=0)
+    (folder / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def schema(name: str) -> Draft7Validator:
+    path = Path(__file__).parent / f"schemas/{name}-0.2.2.json"
+    return Draft7Validator(json.loads(path.read_text()))
+
+
+@pytest.fixture
+def published(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> Callable[..., tuple[Any, Lines]]:
+    """Return a function that publishes a run with samples, and what it wrote."""
+
+    def publish(*words: object, of: Path = run) -> tuple[Any, Lines]:
+        done = ropewalk("publish", of, *WORDS, "--out", tmp_path / "out", *words)
+        assert (done.status, done.err) == (0, "")
+        text = (tmp_path / "out/evaluation_samples.jsonl").read_text()
+        lines = [json.loads(line) for line in text.splitlines()]
+        return json.loads((tmp_path / "out/evaluation.json").read_text()), lines
+
+    return publish
+
+
+def of(lines: Lines, task: str) -> Lines:
+    return [line for line in lines if line["evaluation_name"] == task]
+
+
+def test_samples_are_of_the_schema_and_read_back_to_the_scores(
+    published: Callable[..., tuple[Any, Lines]], tmp_path: Path
+) -> None:
+    """The mean of a cell's lines is its score to the last bit, their number its n.
+
+    Methods that share a question have a line each; perplexity and the sample without a number have
+    none, and the scores name the file, its hash and its lines.
+    """
+    whole, lines = published()
+    schema("every_eval_ever").validate(whole)
+    values: dict[str, list[float]] = defaultdict(list)
+    for line in lines:
+        schema("every_eval_ever_instance").validate(line)
+        assert line["evaluation_id"] == whole["evaluation_id"]
+        assert line["model_id"] == whole["model_info"]["id"]
+        assert line["evaluation"]["is_correct"] == (line["evaluation"]["score"] == 1)
+        values[line["evaluation_result_id"]].append(line["evaluation"]["score"])
+    scores = {
+        one["evaluation_result_id"]: (
+            one["score_details"]["score"], one["score_details"]["uncertainty"]["num_samples"]
+        )
+        for one in whole["evaluation_results"]
+        if "perplexity" not in one["evaluation_name"]
+    }  # fmt: skip
+    assert {one: (sum(all_) / len(all_), len(all_)) for one, all_ in values.items()} == scores
+    assert len(scores) == 3 * 3 * len(LENGTHS)
+    assert {score for score, _ in scores.values()} - {0.0, 0.5, 1.0}
+    file = (tmp_path / "out/evaluation_samples.jsonl").read_bytes()
+    assert whole["detailed_evaluation_results"] == {
+        "format": "jsonl", "file_path": "evaluation_samples.jsonl", "hash_algorithm": "sha256",
+        "checksum": hashlib.sha256(file).hexdigest(), "total_rows": len(lines),
+    }  # fmt: skip
+
+
+def test_a_line_has_the_question_that_the_model_read(
+    published: Callable[..., tuple[Any, Lines]], docs: Path
+) -> None:
+    """Its text has as many tokens as the prompt, the key twice, and the documents around it.
+
+    All methods have one text, and the hash that the schema's other writers make of it.
+    """
+    _, lines = published()
+    texts = [file.read_text() for file in docs.iterdir()]
+    hashes = defaultdict(set)
+    for line in of(lines, FILLED):
+        raw, (key,) = line["input"]["raw"], line["input"]["reference"]
+        assert len(tiny_tokenizer()(raw)["input_ids"]) + 1 == line["token_usage"]["input_tokens"]
+        assert line["token_usage"]["total_tokens"] == int(line["metadata"]["length"])
+        assert raw.endswith("What is the pass key? The pass key is")
+        assert raw.count(key) == 2
+        filler = raw.partition("is the pass key.\n")[2].partition("\nWhat is")[0]
+        assert any(filler in text for text in texts)
+        assert "formatted" not in line["input"]
+        told = json.dumps({"raw": raw, "reference": [key]}, sort_keys=True, separators=(",", ":"))
+        assert line["sample_hash"] == hashlib.sha256(told.encode()).hexdigest()
+        assert line["output"]["raw"] == [line["answer_attribution"][0]["extracted_value"]]
+        assert line["metadata"]["output"].startswith("the most likely token")
+        hashes[line["sample_id"]].add(line["sample_hash"])
+    assert {len(found) for found in hashes.values()} == {1}
+    assert set(hashes) == {f"depth {d} trial 0/{n}" for d in ("0.00", "1.00") for n in LENGTHS}
+
+
+def test_a_generated_text_is_the_output(
+    published: Callable[..., tuple[Any, Lines]], run: Path
+) -> None:
+    """As the record has it, which says where it may be cut; its tokens are not counted."""
+    rows = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
+    next(row for row in rows if row["task"] == TEXT)["facts"]["said"] = "x" * 400
+    (run / SAMPLES).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = {(row["question"], row["frequencies"]): row["facts"].get("said") for row in rows}
+    lines = of(published()[1], TEXT)
+    assert {len(line["output"]["raw"][0]) == 400 for line in lines} == {False, True}
+    for line in lines:
+        told = line["metadata"]
+        text = said[told["question"], told["frequencies"]]
+        assert line["output"]["raw"] == [text]
+        assert ("output" in told) == (len(text) == 400)
+        assert "token_usage" not in line
+        assert line["input"]["reference"][0] in line["input"]["raw"]
+        (graded,) = line["answer_attribution"]
+        assert (graded["source"], graded["extraction_method"]) == (
+            "output.raw", "niah.grade, version 1",
+        )  # fmt: skip
+
+
+def test_in_a_chat_the_question_is_the_message(
+    published: Callable[..., tuple[Any, Lines]],
+) -> None:
+    """``formatted`` is what the template makes of it, with the beginning of the reply."""
+    for line in of(published()[1], CHAT):
+        asked = line["input"]
+        assert asked["formatted"] == (f"<s>user\n{asked['raw']}</s>\n<s>assistant\nThe pass key is")
+        assert asked["raw"].startswith("There is an important info")
+        assert line["metadata"]["chat_template"] == "applied"
+
+
+def test_without_the_option_no_text_is_published(
+    run: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Neither model nor documents are read, and the scores are the same but for the file's name."""
+    gone = changed(run, tmp_path / "gone", lambda r: r["asked"].update(model="gone", docs="gone"))
+    assert ropewalk("publish", gone, "--to", "every-eval-ever", "--out", tmp_path / "a").status == 0
+    assert [file.name for file in (tmp_path / "a").iterdir()] == ["evaluation.json"]
+    assert "detailed_evaluation_results" not in (tmp_path / "a/evaluation.json").read_text()
+
+
+def test_a_question_that_is_another_now_is_an_error(
+    run: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Of changed documents or another model: one sentence, and nothing is written."""
+    other = Path(shutil.copytree(docs, tmp_path / "other"))
+    for file in other.iterdir():
+        file.write_text(f"more {file.read_text()}")
+    out = ("--out", tmp_path / "out")
+    done = ropewalk("publish", run, *WORDS, *out, "--docs", other)
+    assert (done.status, f"those of {FILLED} at 640 tokens are not" in done.err) == (2, True)
+    done = ropewalk("publish", run, *WORDS, *out, "--model", tmp_path / "nowhere")
+    assert (done.status, "nowhere does not exist" in done.err) == (2, True)
+    assert "--model and --docs say where" in " ".join(done.err.split())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_tokenizer_is_enough(
+    published: Callable[..., tuple[Any, Lines]], run: Path, docs: Path, tmp_path: Path
+) -> None:
+    """Model and documents may lie elsewhere, and the model without its weights."""
+    model = Path(json.loads((run / RUN).read_text())["asked"]["model"])
+    left = shutil.ignore_patterns("*.safetensors")
+    moved = shutil.copytree(model, tmp_path / "elsewhere", ignore=left)
+    gone = changed(run, tmp_path / "gone", lambda r: r["asked"].update(model="gone", docs="gone"))
+    assert published("--model", moved, "--docs", docs, of=gone)[1]
+
+
+def test_names_of_the_machine_are_left_out(
+    published: Callable[..., tuple[Any, Lines]], run: Path, docs: Path, tmp_path: Path
+) -> None:
+    """With the text of documents no folder, host or cluster is published either."""
+    secret = changed(run, tmp_path / "secret", private)
+    lines = (secret / SAMPLES).read_text().replace('"said": "', '"said": "/home/jane/')
+    (secret / SAMPLES).write_text(lines)
+    published("--docs", docs, of=secret)
+    for file in (tmp_path / "out").iterdir():
+        for word in (*PRIVATE, str(tmp_path.parent)):
+            assert word not in file.read_text()
+
+
+def test_your_own_task_runs_when_it_is_named(
+    tiny: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the options of the record; targets are the answers of a task that does not say."""
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(Path(passkey.__file__).read_text())
+    words = ("--task", "./mine.py:depths=1,trials=2", "--length", "640")
+    run = sweep(tiny, Path("embedded"), tmp_path / "own", *words)
+    out = ("--out", tmp_path / "out")
+    assert "add --task" in ropewalk("publish", run, *WORDS, *out).err
+    assert ropewalk("publish", run, *WORDS, *out, "--task", "./mine.py").status == 0
+    lines = (tmp_path / "out/evaluation_samples.jsonl").read_text().splitlines()
+    assert len(lines) == 2
+    for line in map(json.loads, lines):
+        assert line["input"]["reference"] == [line["metadata"]["key"]]
+
+
+def test_a_record_makes_no_code_run(run: Path, tmp_path: Path, ropewalk: Ropewalk) -> None:
+    """The code of a model's repository has to be asked for."""
+    coded = changed(run, tmp_path / "coded", lambda r: r["asked"].update(trust_remote_code=True))
+    done = ropewalk("publish", coded, *WORDS, "--out", tmp_path / "out")
+    assert (done.status, "add --run-code" in " ".join(done.err.split())) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_has_no_samples_to_publish_is_said(
+    small: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Another target, settings without samples, and a run of perplexity alone."""
+    for words, told in (
+        (("--to", "card", "--samples"), "by --to every-eval-ever alone, not by 'card'"),
+        (("--to", "every-eval-ever", "--docs", "books"), "go with --samples"),
+        (WORDS, "no samples of perplexity:tail=16 are right or wrong"),
+    ):
+        done = ropewalk("publish", small, *words, "--out", tmp_path / "out")
+        assert (done.status, told in " ".join(done.err.split())) == (2, True), done.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_answers_of_ruler_are_those_of_its_parts() -> None:
+    """Of a list each word counts, of a question each line, which may have a comma."""
+    one = Question("unit", 2, [1, 2], 1, {"answer": "a, b"})
+    other = Question("unit", 2, [1, 2], 1, {"answer": "a, b\nc", "query": "?"})
+    source: Any = None
+    assert ruler.answers(one, source) == ["a", "b"]
+    assert ruler.answers(other, source) == qa.answers(other, source) == ["a, b", "c"]
