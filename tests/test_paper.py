@@ -125,6 +125,9 @@ def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
     (tmp_path / "figures.toml").write_text('width = "broad"\n')
     with pytest.raises(UserError, match="figures.toml: width: "):
         asked(tmp_path, {"width": None})
+    (tmp_path / "figures.toml").write_text('rename = "YaRN"\n')
+    with pytest.raises(UserError, match="figures.toml: rename: .* known: width"):
+        asked(tmp_path, {"rename": ["yarn=YaRN"]})
 
 
 @pytest.mark.parametrize(

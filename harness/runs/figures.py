@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,17 +40,21 @@ def asked(run: Path, flags: Mapping[str, Any]) -> Figures:
     if Path(str(told.get("style", ""))).suffix:  # a file; what Matplotlib has is a name
         told["style"] = str(run / str(told["style"]))
     given = {name: value for name, value in flags.items() if value is not None}
+    known = f"; known: {', '.join(Figures.model_fields)}"
+    beside = _figures(told, lambda place, _: f"{file}: {place}", known)
     if "rename" in given:
-        given["rename"] = {**told.get("rename", {}), **_renamed(given["rename"])}
+        given["rename"] = {**beside.rename, **_renamed(given["rename"])}
+    return _figures({**told, **given}, lambda place, value: f"--{place} {value}", "")
+
+
+def _figures(values: Mapping[str, Any], place: Callable[[str, Any], str], known: str) -> Figures:
+    """Check the values; raise UserError that begins with the place of the first wrong one."""
     try:
-        return Figures.model_validate({**told, **given})
+        return Figures.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        known = f"known: {', '.join(Figures.model_fields)}"
-        message = f"{file}: {printable(place)}: {first['msg']}; {known}."
-        if place in given:
-            message = f"--{place} {first['input']}: {first['msg']}."
+        where = place(printable(".".join(map(str, first["loc"]))), first["input"])
+        message = f"{where}: {first['msg']}{known}."
         raise UserError(message) from None
 
 
