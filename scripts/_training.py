@@ -51,11 +51,13 @@ def learning_rate(recipe: Recipe, step: int) -> float:
 
 def loss_of(model: Any, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return the weighted mean negative log-likelihood in nats."""
-    logits = model(input_ids=tokens, use_cache=False).logits[:, :-1].float()
+    logits = model(input_ids=tokens, use_cache=False).logits.float()
+    # The last token has no next one: its row is ignored, as to cut it off copies all logits twice.
+    targets = torch.nn.functional.pad(tokens[:, 1:], (0, 1), value=-100)
     nll = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), tokens[:, 1:].flatten(), reduction="none"
-    )
-    kept = weights[:, 1:].flatten()
+        logits.flatten(0, 1), targets.flatten(), reduction="none"
+    ).view_as(tokens)[:, :-1]
+    kept = weights[:, 1:]
     return (nll * kept).sum() / kept.sum()
 
 

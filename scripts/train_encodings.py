@@ -34,8 +34,8 @@ from harness.errors import UserError
 from harness.model.opening import REFERENCE
 from harness.plugins import names
 
-# A fifth of the reference model's parameters, half of its rows in more steps, at a higher rate.
-PLAIN = Recipe(steps=1500, rows=16, rate=3e-3, width=128, layers=4, mlp=384)
+# A fifth of the reference model's parameters, a quarter of its rows in more steps, at a higher rate.
+PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)
 HEAD, EVERY = 32, 100  # channels of a head; steps between checkpoints
 TIMED, WATCHING = 3, 1.1  # steps of a trial; what checkpoints and the curve take beside the steps
 app = App(help=__doc__)
@@ -140,7 +140,7 @@ def main(
     Args:
         encodings: NAME, NAME:option=value or your own .py file; default: all.
         seeds: How many models of each, with the seeds 1, 2, …
-        steps: Steps of every model; default: 1500.
+        steps: Steps of every model; default: 3000.
         minutes: Minutes a model, in place of steps: as many as the slowest encoding takes in them.
         out: The folder of all models.
     """
