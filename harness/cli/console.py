@@ -14,7 +14,6 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from harness.names import printable
-from harness.runs.store import SAMPLES
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
@@ -51,6 +50,8 @@ def keeping(folders: Sequence[Path]) -> Iterator[None]:
     try:
         yield
     except (KeyboardInterrupt, OSError) as error:
+        from harness.runs.store import SAMPLES  # its parser of JSON takes a tenth of the start
+
         files = [folder / SAMPLES for folder in folders]
         if any(file.is_file() and file.stat().st_size for file in files):
             error.add_note("everything measured is kept. The same command continues")

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from huggingface_hub import constants, snapshot_download
+from huggingface_hub import constants
 
 from harness.data.arrow import check_batches, record_of
 from harness.data.files import Document, text_of
@@ -132,6 +132,8 @@ def _of_split(rows: Rows, split: str) -> dict[str, Any]:
 def _downloaded(rows: Rows) -> str:
     """Return the path of a whole data set in the hub's cache; raise UserError otherwise."""
     try:
+        from huggingface_hub import snapshot_download  # imports the hub's whole client
+
         folder: str = snapshot_download(
             rows.name, repo_type="dataset", revision=rows.revision, local_files_only=True
         )
