@@ -15,8 +15,8 @@ from harness.engine.generate import Draft
 from harness.engine.packed_attention import Held, Pair, installed, kernel_of, running
 from harness.engine.prefix_tree import Node
 from harness.engine.sdpa import Kernel, blocked, room
-from harness.engine.sizes import Sizes
-from harness.engine.trunk import ROWS, trunk_name
+from harness.engine.sizes import ROWS, Sizes
+from harness.engine.trunk import trunk_name
 from tasks._types import Answer, Question
 
 PROBED = 8  # texts of the check whether texts may be continued together

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from harness.engine import lm_head
 from harness.engine.gather import Gather
+from harness.engine.memory import Shape, of_a_row
 from harness.engine.packed_attention import (
     PLAIN,
     Held,
@@ -21,7 +22,8 @@ from harness.engine.packed_attention import (
     kernel_of,
 )
 from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, packs
-from harness.engine.sizes import Sizes
+from harness.engine.sdpa import Causal
+from harness.engine.sizes import ROWS, Sizes
 from harness.engine.trunk import run_pack, trunk_name
 
 PROMPT = 48  # tokens of the longest prompt of the check
@@ -60,7 +62,7 @@ def _shares(model: Any) -> bool:
     (pack,) = packs(tree, 2**20)
     every = np.ones(sum(len(node.tokens) for node in tree.nodes), np.bool_)
     try:
-        hidden, spans, _ = _packed(model, tree, pack, every, 32, {}, frozenset())
+        hidden, spans, _ = _packed(model, tree, pack, every, Sizes(chunk=ROWS), {}, frozenset())
     except NotShareableError:
         return False
     except (TypeError, AttributeError) as error:  # layers that read a mask, which is None here
@@ -139,9 +141,7 @@ class Forward:
         keep = frozenset(node for node in pack if self.last[node] > 2 * number)
         needed = np.zeros(sum(len(nodes[node].tokens) for node in pack), np.bool_)
         needed[rows] = True
-        hidden, _, kept = _packed(
-            self.model, self.tree, pack, needed, self.sizes.chunk, self.held, keep
-        )
+        hidden, _, kept = _packed(self.model, self.tree, pack, needed, self.sizes, self.held, keep)
         self.held |= kept
         self.free(2 * number)
         return hidden
@@ -152,12 +152,14 @@ def _packed(
     tree: PrefixTree,
     pack: NodePath,
     needed: NDArray[np.bool_],
-    chunk: int,
+    sizes: Sizes,
     above: Held,
     keep: frozenset[int],
 ) -> tuple[torch.Tensor, dict[int, tuple[int, int]], Held]:
     """Return a pack's hidden states, the rows of each node, and the keys and values to store."""
     kernel = kernel_of(model, max(tree.nodes[node].end for node in pack))
+    each = of_a_row(Shape.of(model.config.get_text_config(), model.dtype.itemsize))
+    chunk = sizes.layer_rows(each, causal=isinstance(kernel, Causal))
     with installed(model):
         hidden, run = run_pack(
             model, tree, pack, needed, chunk, kernel=kernel, above=above, keep=keep

@@ -66,8 +66,8 @@ def shared(
 
     ``bands`` are those of moved positions whose tables of cos and sin are kept.
     """
-    cut = packs(tree, sizes.pack)
-    peak = max((_pack(shape, tree, pack, sizes.chunk, bands) for pack in cut), default=0)
+    cut, rows = packs(tree, sizes.pack), sizes.layer_rows(of_a_row(shape), causal=not bands)
+    peak = max((_pack(shape, tree, pack, rows, bands) for pack in cut), default=0)
     beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack)
     return peak + beside + head(shape, targets, sizes)
 
@@ -96,6 +96,11 @@ def tables(shape: Shape, length: int, bands: int) -> int:
 def rotated(shape: Shape, length: int) -> int:
     """Return the keys of a layer while an attention in bands rotates them."""
     return 4 * length * shape.groups * shape.head_dim * FLOAT32
+
+
+def of_a_row(shape: Shape) -> int:
+    """Return the bytes of temporaries that a layer has for a row."""
+    return _layer(shape, 1)
 
 
 def _layer(shape: Shape, rows: int, keys: int = 0) -> int:

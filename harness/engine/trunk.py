@@ -18,9 +18,9 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from harness.engine.packed_attention import KeysHeldError, NotShareableError, Run, running
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from harness.engine.sdpa import blocked
+from harness.engine.sizes import ROWS
 from harness.errors import UserError
 
-ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import torch
 
-from harness.engine.trunk import ROWS
+from harness.engine.sizes import ROWS
 from harness.rope.online_softmax import NOTHING, Merged, widened
 from scaling._bands import Band
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Sizes
-from harness.engine.trunk import ROWS
+from harness.engine.sizes import ROWS
 from harness.sweep.answer import Reply, ready, replies
 from harness.sweep.cells import Batch, Item
 from harness.sweep.plan import Plan
