@@ -34,7 +34,7 @@ from harness.errors import UserError
 from harness.model.opening import REFERENCE
 from harness.plugins import names
 
-# A fifth of the reference model's parameters, a quarter of its rows in more steps, at a higher rate.
+# A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)
 HEAD, EVERY = 32, 100  # channels of a head; steps between checkpoints
 TIMED, WATCHING = 3, 1.1  # steps of a trial; what checkpoints and the curve take beside the steps
