@@ -156,6 +156,8 @@ def test_nothing_of_machine_or_user_is_published(
     ("emozilla/pg19:split=test", "emozilla/pg19:split=test"),
     ("https://example.org/a/b", "https://example.org/a/b"),
     ("n / 3 and/or more", "n / 3 and/or more"),
+    ("42</s> [/INST]", "42</s> [/INST]"),
+    ("[/home/jane/x]", "[x]"),
 ])  # fmt: skip
 def test_a_path_becomes_its_last_name(given: str, left: str) -> None:
     """Names on the hub, addresses and fractions stay."""

@@ -6,9 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-# The folders of an absolute path, of one from home, or of one that begins with a dot.
+# The folders of an absolute path, of one from home, or of one that begins with a dot; not the
+# slash of a closing tag in what a model said: </s>, [/INST].
 FOLDERS = re.compile(
-    r"(?<!http:)(?<!https:)(?<![\w.~/-])(?:~[^\s/]*|\.{1,2})?/+"
+    r"(?!(?<=[<\[|])/[\w.:-]+[>\]|])(?<!http:)(?<!https:)(?<![\w.~/-])(?:~[^\s/]*|\.{1,2})?/+"
     r"(?:[^\s/:,='\"][^\n/:,='\"]*/+)*(?=\S)"
 )
 PRIVATE = {"out", "cluster"}  # settings that name a place and change no number
