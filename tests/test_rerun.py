@@ -13,7 +13,7 @@ import pytest
 from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep import reproduce
-from harness.sweep.reproduce import compare, differences
+from harness.sweep.reproduce import as_asked, compare, differences
 from tests.runs import changed
 from tests.tiny import save_tiny
 
@@ -159,3 +159,11 @@ def test_a_record_makes_no_code_run(
     assert status == 2
     assert "names code to run" in told
     assert "--run-code" in told
+
+
+def test_a_model_of_the_hub_is_that_of_the_recorded_commit() -> None:
+    """Its branch may have moved; a model that lies elsewhere now has no revision."""
+    record = {"asked": {"model": "a/b", "revision": "main"}, "model": {"revision": "c0ffee"}}
+    assert as_asked(record, {}) == {"model": "a/b", "revision": "c0ffee"}
+    assert as_asked({**record, "model": {"revision": None}}, {})["revision"] == "main"
+    assert as_asked(record, {"model": "here"}) == {"model": "here", "revision": None}

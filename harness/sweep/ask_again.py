@@ -17,7 +17,7 @@ from harness.runs.schema import checked_run
 from harness.sweep.bounds import Tally
 from harness.sweep.parse import parse
 from harness.sweep.plan import ask
-from harness.sweep.reproduce import check_no_code
+from harness.sweep.reproduce import as_asked, check_no_code
 from harness.sweep.spec import Spec
 from tasks._types import Question, Source
 
@@ -48,8 +48,7 @@ def ask_again(
     record = checked_run(folder)
     own = own_tasks(tasks)
     plugins = {label: _task(folder, one, own) for label, one in record["tasks"].items()}
-    then = {**record["asked"], "revision": _revision(record)}
-    spec = parse(None, {**then, **({"revision": None} if "model" in places else {}), **places})
+    spec = parse(None, as_asked(record, places))
     if not code:
         built_in = [one.given for one in plugins.values() if one.digest is None]
         named = [given for given in built_in if names_code("task", given)]
@@ -64,12 +63,6 @@ def ask_again(
             f"and documents lie now): {error}"
         )
         raise UserError(message) from error
-
-
-def _revision(record: Mapping[str, Any]) -> str | None:
-    """Return the commit of a hub model that was measured: its branch may have moved since."""
-    known: str | None = record["model"].get("revision") or record["asked"].get("revision")
-    return known
 
 
 def _asked(

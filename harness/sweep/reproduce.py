@@ -50,7 +50,7 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     """
     record = checked_run(folder)
     samples = checked_samples(folder)  # a damaged one is rejected before anything is measured
-    spec = parse(None, {**record["asked"], **places, "out": out})
+    spec = parse(None, {**as_asked(record, places), "out": out})
     if not code:
         check_no_code(folder, _named_code(spec))
     if out.resolve() == folder.resolve():
@@ -68,6 +68,15 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
             )
             raise UserError(message)
     return replace(plan, only=samples.keys())
+
+
+def as_asked(record: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of a run, with where model and documents lie now.
+
+    A model of the hub is that of the recorded commit: its branch may have moved since.
+    """
+    known = record["model"].get("revision") or record["asked"].get("revision")
+    return {**record["asked"], "revision": None if "model" in places else known, **places}
 
 
 def _named_code(asked: Spec) -> list[str]:
