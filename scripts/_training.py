@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -47,6 +47,12 @@ def learning_rate(recipe: Recipe, step: int) -> float:
         return recipe.rate * (step + 1) / recipe.warmup
     turn = math.pi * (step - recipe.warmup) / max(1, recipe.steps - recipe.warmup)
     return recipe.rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(turn)))
+
+
+def autocast(kind: str) -> torch.autocast:
+    """Compute products in bfloat16 on this kind of device, if it does so fast."""
+    fast = kind != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.autocast(kind, torch.bfloat16, enabled=fast)
 
 
 def loss_of(model: Any, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
@@ -115,11 +121,6 @@ class Training:
         ]
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.rate, betas=(0.9, 0.95), fused=True)
         self.state: dict[str, Any] = {"step": 0, "seconds": 0.0, "curve": []}
-        kind = model.device.type
-        fast = kind != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-        self.autocast: Callable[[], Any] = lambda: torch.autocast(
-            kind, torch.bfloat16, enabled=fast
-        )
         if (out / "checkpoint.pt").exists():
             self._read(out / "checkpoint.pt")
 
@@ -138,7 +139,7 @@ class Training:
         tokens, weights = (part.to(self.model.device) for part in rows)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.recipe, number)
-        with self.autocast():
+        with autocast(self.model.device.type):
             loss = loss_of(self.model, tokens, weights)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)

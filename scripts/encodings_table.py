@@ -18,7 +18,7 @@ from typing import Any
 
 import pandas as pd
 import torch
-from _training import loss_of
+from _training import autocast, loss_of
 from cyclopts import App
 from transformers import AutoModelForCausalLM
 
@@ -48,14 +48,17 @@ def works(model: Any, recipe: dict[str, Any]) -> dict[str, Callable[[], Any]]:
     """Return what is timed of a model: a training step, a forward of one window, and of more."""
     window = recipe["window"]
     rows = torch.randint(recipe["vocabulary"], (recipe["rows"], window))
+    text = torch.randint(recipe["vocabulary"], (1, LONG * window))
 
     def step() -> None:
-        loss_of(model, rows, torch.ones_like(rows)).backward()  # type: ignore[no-untyped-call]
+        with autocast("cpu"):
+            loss = loss_of(model, rows, torch.ones_like(rows))
+        loss.backward()  # type: ignore[no-untyped-call]
         model.zero_grad()
 
     @torch.inference_mode()
     def forward(length: int) -> None:
-        model(input_ids=rows.flatten()[:length][None], use_cache=False)
+        model(input_ids=text[:, :length], use_cache=False)
 
     lengths = (window, LONG * window)
     return {"step": step} | {f"forward of {n} tokens": partial(forward, n) for n in lengths}
