@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -63,7 +64,7 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
         f"{checkpoint.device}, trained window {trained:,} tokens, {rotary}."
         f"\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
         f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself; "
-        f"time {_time(plan, work, machine)}.",
+        f"time {_time(plan, work, machine)}.{_alone(plan)}",
         highlight=False,
     )
 
@@ -82,6 +83,17 @@ def _time(plan: Plan, work: Sequence[Batch], machine: str) -> str:
         return "unknown on these machines yet"
     about = f"about {duration(seconds)}" if seconds >= 1 else "less than a second"
     return f"{about} here{'' if pace.known else ', by the speed of one product'}"
+
+
+def _alone(plan: Plan) -> str:
+    """Say what workers would gain where one process of several threads measures on a CPU."""
+    spec, threads = plan.spec, torch.get_num_threads()
+    if spec.workers or spec.cluster or plan.checkpoint.device != "cpu" or threads == 1:
+        return ""
+    return (
+        f"\nOne process uses {threads} threads. --workers {threads} has the weights {threads} times"
+        " and in a long sweep takes 5 to 15 % less time (measured on two cores)."
+    )
 
 
 def left_out(plan: Plan, console: Console) -> None:
