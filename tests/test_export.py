@@ -158,6 +158,33 @@ def test_an_engine_reads_no_carrier_for_every_family(saved: Callable[[str], Path
             assert rw.export(saved(family), scaling=scaling, length="4x", to=to).distance is None
 
 
+@pytest.mark.parametrize(("family", "to", "scaling", "words"), [
+    ("mixtral", "sglang", "yarn:factor=4", "its class for mixtral reads no scaling, a base alone"),
+    ("mixtral", "vllm", "yarn:factor=4", ""),
+    ("gemma", "sglang", "pi", "no scaling"),
+    ("gemma", "sglang", "ntk", ""),
+    ("starcoder2", "sglang", "abf:base=20000.5", "the nearest is default"),
+    ("deepseek_v3", "vllm", "ntk_by_parts", "no scaling"),
+    ("deepseek_v3", "sglang", "yarn:factor=4", "no scaling"),
+    ("gpt_oss", "vllm", "pi", "yarn alone"),
+    ("gpt_oss", "vllm", "yarn:factor=4", ""),
+    ("gpt_oss", "vllm", "yarn:factor=4,attention_factor=1", "attention factor differs by 0.14"),
+    ("gpt_oss", "sglang", "yarn:factor=4,attention_factor=1", ""),
+])  # fmt: skip
+def test_a_class_that_does_not_read_a_scaling_is_not_given_one(
+    family: str, to: str, scaling: str, words: str, tmp_path: Path
+) -> None:
+    """Some model classes of the servers read a base alone, cut it, or make a yarn of their own.
+
+    So do the files of the wheels vllm 0.33.0 (``vllm/model_executor/models``) and sglang 0.5.23
+    (``sglang/srt/models``), which would serve another scaling without an error.
+    """
+    families.tiny(family).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=words) if words else nullcontext():
+        found = rw.export(tmp_path, scaling=scaling, length="4x", to=to)
+        assert found.distance.close
+
+
 @pytest.mark.parametrize("scaling", ["yarn:factor=4", "pi:factor=4"])
 def test_a_form_that_the_config_class_refuses_is_not_written(scaling: str, tmp_path: Path) -> None:
     """Phi 3's config takes default and longrope alone, so every engine is given the carrier."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -59,6 +60,22 @@ def check_flat(asked: Asked, engine: str) -> None:
             f"{asked.config.model_type} has a rotary embedding per layer type, and how {engine} "
             "reads a scaling of one of them is not checked. The nearest: --to transformers"
         )
+        raise ValueError(message)
+
+
+def check_read(words: Words, kind: str, only: Mapping[str, str]) -> None:
+    """Raise ValueError where a server's class for a model type does not read such a scaling.
+
+    ``only`` has the one rope type that is read, of the model types whose class does not read all.
+    """
+    given = words["rope_type"]
+    read = only.get(kind, given)
+    if given != read:
+        what = "no scaling, a base alone" if read == "default" else f"{read} alone"
+        message = f"its class for {kind} reads {what}"
+        raise ValueError(message)
+    if given == "longrope" and kind in INTERLEAVED:
+        message = f"its longrope does not take {kind}, whose channel pairs are neighbours"
         raise ValueError(message)
 
 

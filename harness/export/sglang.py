@@ -5,30 +5,50 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from harness.export import vllm
-from harness.export._config import changes, check_flat, one_line, torch_frequencies, words_of
+from harness.export._config import (
+    changes,
+    check_flat,
+    check_read,
+    one_line,
+    torch_frequencies,
+    words_of,
+)
 from harness.export._types import Asked, Words
 from scaling._types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
+# Model types whose class in SGLang 0.5.23 hands no scaling to its rotary embedding, or, of
+# DeepSeek's, makes a yarn of its own of every one; and those that cut the base to a whole number.
+ONLY = dict.fromkeys(
+    (
+        "deepseek_v3", "deepseek_v32", "gemma", "gemma2", "glm_moe_dsa", "granitemoe", "hy_v3",
+        "hy_v4", "mixtral", "olmo", "persimmon", "phi", "stablelm", "starcoder2",
+    ),
+    "default",
+)  # fmt: skip
+WHOLE = ("granitemoe", "mixtral", "starcoder2")
 
 
 def express(words: Words, asked: Asked) -> dict[str, Any]:
     """Return the changes of config.json; its yarn reads attn_factor, on top of 0.1 ln s + 1."""
     check_flat(asked, "SGLang")
+    check_read(words, asked.config.model_type, ONLY)
     if words["rope_type"] == "yarn":
         wanted = asked.frequencies.attention_factor
-        return changes({**words, "attn_factor": wanted / _yarn_scale(words["factor"])}, asked)
-    return vllm.express(words, asked)
+        words = {**words, "attn_factor": wanted / _yarn_scale(words["factor"])}
+    return changes(words, asked)
 
 
 def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
     """Return its frequencies and the factor that it multiplies with."""
-    words = words_of(changed)
-    if words["rope_type"] != "yarn":
-        return vllm.computed(changed, asked)
-    scale = _yarn_scale(words["factor"]) * words["attn_factor"]
-    return Frequencies(torch_frequencies(words, asked).inv_freq, scale)
+    words = dict(words_of(changed))
+    if words["rope_type"] == "longrope":
+        words["attention_factor"] = words["long_mscale"]
+    if words["rope_type"] == "yarn":
+        words["attention_factor"] = _yarn_scale(words["factor"]) * words["attn_factor"]
+    if asked.config.model_type in WHOLE:
+        words["rope_theta"] = int(words["rope_theta"])
+    return torch_frequencies(words, asked)
 
 
 def _yarn_scale(factor: float) -> float:

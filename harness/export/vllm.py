@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from harness.export._config import (
-    INTERLEAVED,
     changes,
     check_flat,
+    check_read,
     one_line,
     torch_frequencies,
     words_of,
@@ -16,15 +16,18 @@ from harness.export._types import Asked, Words
 from scaling._types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
+# Model types whose class in vLLM 0.33 reads one rope type: DeepSeek's makes a yarn of its own of
+# every scaling, that of gpt_oss builds yarn, without an attention factor, of whatever is given.
+ONLY = {
+    "deepseek_v3": "default", "deepseek_v32": "default", "glm_moe_dsa": "default",
+    "gpt_oss": "yarn",
+}  # fmt: skip
 
 
 def express(words: Words, asked: Asked) -> dict[str, Any]:
     """Return the changes of config.json; raise ValueError for what vLLM 0.33 cannot read."""
     check_flat(asked, "vLLM")
-    kind = asked.config.model_type
-    if words["rope_type"] == "longrope" and kind in INTERLEAVED:
-        message = f"its longrope does not take {kind}, whose channel pairs are neighbours"
-        raise ValueError(message)
+    check_read(words, asked.config.model_type, ONLY)
     reach = words.get("factor", 1) * words.get("original_max_position_embeddings", asked.length)
     if words["rope_type"] == "yarn" and asked.length > reach:
         message = f"its yarn has angles for factor x window = {reach:,.0f} tokens only"
@@ -37,6 +40,8 @@ def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
     words = dict(words_of(changed))
     if words["rope_type"] == "longrope":
         words["attention_factor"] = words.get("long_mscale")
+    if asked.config.model_type == "gpt_oss":
+        words.pop("attention_factor", None)
     return torch_frequencies(words, asked)
 
 
