@@ -374,6 +374,21 @@ def test_a_scaling_that_is_shipped_is_kept_by_native(tmp_path: Path) -> None:
     assert (kept.form, plain.form) == ("yarn", "default")
 
 
+@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
+def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to: str, tmp_path: Path) -> None:
+    """Of one without betas MLX had none to read; mscale made SGLang's attention factor 0.88."""
+    shipped = {
+        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "mscale": 1.0,
+        "mscale_all_dim": 1.0, "original_max_position_embeddings": WINDOW,
+    }  # fmt: skip
+    folder = save_tiny(tmp_path / "m", rope_parameters=shipped, max_position_embeddings=LENGTH)
+    found = rw.export(folder, scaling="native", length="4x", to=to)
+    told = found.changed["rope_parameters"]
+    assert (found.form, found.distance.close) == ("yarn", True)
+    assert (told["beta_fast"], told["beta_slow"], told["attention_factor"]) == (32.0, 1.0, 1.0)
+    assert to == "mlx" or not {"mscale", "mscale_all_dim"} & set(told)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("xllamacpp"), reason="xllamacpp is not installed")
 def test_llama_cpp_gives_the_losses(mine: str, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ def named(asked: Asked, method: str, options: Mapping[str, Any]) -> list[Words]:
     method or ``on=`` gives them; yarn and llama3 from the method's name and options.
     """
     rope, found = asked.rope, asked.frequencies
+    if method == "native" and (kind := native.shipped_type(rope)) in ("yarn", "llama3"):
+        method, options = kind, {"ramp": "code", **native.shipped_options(rope)}
     scale = float(options.get("factor") or rope.stretch(asked.length))
     start = {
         "rope_theta": rope.base, "original_max_position_embeddings": rope.trained_length,
@@ -33,8 +35,6 @@ def named(asked: Asked, method: str, options: Mapping[str, Any]) -> list[Words]:
         forms += [{"rope_type": "default", "rope_theta": b} for b in bases(found.inv_freq, rope)]
         linear = {"rope_type": "linear", "rope_theta": rope.base}
         forms += [{**linear, "factor": factor} for factor in factors(found.inv_freq, rope, scale)]
-    if method == "native" and native.shipped_type(rope) in ("yarn", "llama3"):
-        forms.append({**start, **rope.shipped, "rope_theta": rope.base})
     if method == "yarn" and options.get("ramp") == "code":
         kept = ("beta_fast", "beta_slow", "truncate")
         forms.append({
