@@ -15,9 +15,10 @@ from harness.errors import UserError
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
 from harness.sweep import measure
+from harness.sweep.cells import Item
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
-from harness.tune.losses import Split, kind_of
+from harness.tune.losses import Split, key_masks, kind_of
 from tests.command_line import Outcome, Ropewalk, samples
 
 TASK = "perplexity:tail=16"
@@ -148,6 +149,25 @@ def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> 
     measured = {(s["length"], s["frequencies"]) for s in samples(tmp_path).values()}
     assert {length for length, _ in measured} == {16, 64, 128}
     assert len({sign for length, sign in measured if length < 128}) == 1
+
+
+def test_both_halves_need_a_key_token(tiny: Path, docs: Path) -> None:
+    """Else the search would find that only at its end, and of none held out stop without a word."""
+    given = {"model": str(tiny), "docs": str(docs), "scaling": "none", "task": TASK}
+    plan = make_plan(parse(None, {**given, "length": ["0.5x", "1x"]}))
+    split = Split.of(plan, 0)
+    for known in (split.search, split.held):
+        clear = {
+            Item(cell, question).key: {
+                "status": "ok",
+                "facts": {"losses": [1.0 if cell.length == 64 and question.unit in known else 4.0]},
+            }
+            for cell in plan.cells
+            for question in cell.questions
+        }
+        half = "held out" if known is split.search else "of the search"
+        with pytest.raises(UserError, match=f"no target is a key token on the documents {half}"):
+            key_masks(plan, clear, split)
 
 
 def test_a_task_without_a_loss_is_refused(tiny: Path, docs: Path) -> None:

@@ -102,8 +102,11 @@ def losses(
     return found
 
 
-def key_masks(plan: Plan, samples: Samples) -> Masks:
-    """Return which targets are key: those that the evaluator's longer context makes clear."""
+def key_masks(plan: Plan, samples: Samples, split: Split) -> Masks:
+    """Return which targets are key: those that the evaluator's longer context makes clear.
+
+    Raises UserError where one of the halves has none: a search of it would end without a number.
+    """
     inside = [n for n in plan.lengths if n <= plan.checkpoint.rope.trained_length]
     of = Rule(EVALUATOR, min(inside), max(inside), DROP, MOST)
     each: dict[int, dict[tuple[str, Any], NDArray[np.float64]]] = {
@@ -117,9 +120,13 @@ def key_masks(plan: Plan, samples: Samples) -> Masks:
     }
     short, long = each[of.short], each[of.long]
     masks = {at: of.keys(short[at], long[at]) for at in short if at in long}
-    if not any(mask.any() for mask in masks.values()):
-        message = "no target is a key token; give more documents, or a larger tail."
-        raise UserError(message)
+    for half, units in (("of the search", split.search), ("held out", split.held)):
+        if not any(mask.any() for (unit, _), mask in masks.items() if unit in units):
+            message = (
+                f"no target is a key token on the documents {half}; give more documents, or a "
+                "larger tail."
+            )
+            raise UserError(message)
     return masks
 
 

@@ -60,7 +60,7 @@ class Tuning:
         self._complete(self.closed, self.split.search)
         if self.kind == "key tokens":
             self._complete([EVALUATOR], self.split.held)
-            self.masks = key_masks(self.plan, checked_samples(self.folder))
+            self.masks = key_masks(self.plan, checked_samples(self.folder), self.split)
         done: list[Trial] = []
 
         def scored(some: Sequence[Trial]) -> list[Trial]:
