@@ -102,6 +102,8 @@ def test_given_ranges_are_searched_alone() -> None:
     assert [windows.method([x], 1) for x in (0, 1)] == ["self_extend:window=4",
                                                         "self_extend:window=192"]  # fmt: skip
     assert of_options("jet_long:window=1..9", ROPE, 1024).method([0.5], 1) == "jet_long:window=3"
+    long = of_options("jet_long:window=1048576..2097152", ROPE, 1024)
+    assert long.method([0.0], 1) == "jet_long:window=1048576"
 
 
 def test_a_users_method_declares_its_own(tmp_path: Path) -> None:

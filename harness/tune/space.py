@@ -95,7 +95,7 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
         raise UserError(message)
 
     def method(x: Sequence[float], _: int) -> str:
-        values = {axis.name: f"{axis.at(one):g}" for axis, one in zip(axes, x, strict=False)}
+        values = {axis.name: f"{axis.at(one):.15g}" for axis, one in zip(axes, x, strict=False)}
         return _named(name, {**fixed, **values})
 
     told = f"{default}: {', '.join(map(str, axes))}"
