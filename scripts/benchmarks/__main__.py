@@ -6,6 +6,7 @@ import argparse
 import importlib
 import pkgutil
 import platform
+import re
 import time
 from pathlib import Path
 
@@ -49,15 +50,28 @@ def main() -> None:
         of = f" for {' '.join(given.only)}" if given.only else " in all"
         last = f"{_calibrated(setting)}; {time.time() - began:.0f} s{of}"
         if found:  # after every file of rows: what is measured is kept
-            kind = torch.device(given.device).type
-            files = table.write(found, [*told, f"at the end: {last}"], given.out or RESULTS, kind)
+            folder, name = given.out or RESULTS, _slug(_device(given.device))
+            files = table.write(found, [*told, f"at the end: {last}"], folder, name)
     print(*files, sep="\n")
 
 
+def _device(device: str) -> str:
+    """Name the processor or the GPU, and what of a processor's instructions decides its speed."""
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    known = ("amx_bf16", "avx512_bf16", "avx512_f", "avx2")
+    having = torch.cpu.get_capabilities()
+    return " ".join([_processor(), *[name for name in known if having.get(name)][:1]])
+
+
+def _slug(name: str) -> str:
+    """Return a file's name: tables of several machines stand side by side."""
+    return "-".join(re.findall(r"[a-z0-9_]+", re.sub(r"\((r|tm)\)", "", name.lower())))
+
+
 def _machine(device: str) -> str:
-    name = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
     versions = f"torch {torch.__version__}, transformers {transformers.__version__}"
-    return f"{name}, {platform.system()}, Python {platform.python_version()}, {versions}"
+    return f"{_device(device)}, {platform.system()}, Python {platform.python_version()}, {versions}"
 
 
 def _calibrated(setting: Setting) -> str:

@@ -32,10 +32,10 @@ class Setting:
         torch.cuda.synchronize(self.device)
         return time.perf_counter()
 
-    def interleaved(self, *ways: Callable[[], Any]) -> list[list[float]]:
-        """Return the seconds of each way, one after another in turns."""
+    def interleaved(self, *ways: Callable[[], Any], turns: int | None = None) -> list[list[float]]:
+        """Return the seconds of each way, one after another in ``turns`` (default: repeats)."""
         found: list[list[float]] = [[] for _ in ways]
-        for _ in range(1 if self.quick else self.repeats):
+        for _ in range(turns or (1 if self.quick else self.repeats)):
             for seconds, way in zip(found, ways, strict=True):
                 began = self.clock()
                 way()
@@ -83,9 +83,11 @@ def ratios(one: Sequence[float], other: Sequence[float]) -> list[float]:
     return [a / b for a, b in zip(one, other, strict=True)]
 
 
-def over_law(name: str, gained: Sequence[float], law: float, bar: float | None = None) -> Row:
+def over_law(
+    name: str, gained: Sequence[float], law: float, of: str = "FLOP law", bar: float | None = 1.0
+) -> Row:
     """Make the row below one: what was gained over the ratio of the operations themselves."""
-    return row(name, f"the same over the FLOP law {law:.2f}", [g / law for g in gained], "x", bar)
+    return row(name, f"the same over the {of} {law:.2f}", [g / law for g in gained], "x", bar)
 
 
 def config(shape: str, **changes: Any) -> LlamaConfig:

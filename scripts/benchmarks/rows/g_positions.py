@@ -74,4 +74,4 @@ def _grid(setting: Setting, opened: Checkpoint, model: Any, name: str) -> list[R
         law = counted(alone) / counted(together)
     assert found[0] == found[1], "what is shared has other answers"
     what = f"{name}: passkey at {length} tokens, 5 depths, 4 trials, each alone over all together"
-    return [row("g", what, gained, "x", None, "bit for bit"), over_law("g", gained, law)]
+    return [row("g", what, gained, "x", None, "bit for bit"), over_law("g", gained, law, bar=None)]
