@@ -52,11 +52,11 @@ def ask(
     """Yield ``depths`` x ``trials`` prompts of every length, each of the exact length.
 
     Keys and values depend on seed, depth and trial alone. One value stands at its depth; of
-    several asked for, and of other keys, the depths are drawn. Raises ValueError for a preset with
-    options beside it that are not their defaults, which it replaces, and where a prompt cannot
-    fit, naming the least length.
+    several asked for, and of other keys, the depths are drawn, and with ``depths`` 0 all of them,
+    as in RULER. Raises ValueError for a preset with options beside it that are not their defaults,
+    which it replaces, and where a prompt cannot fit, naming the least length.
     """
-    check_trials(trials, depths)
+    check_trials(trials, depths or 1)
     new = new_tokens(form, new)
     setting = _setting(preset, Setting(haystack, key, value, keys, values, queries))
     if form == "argmax" and setting.answers > 1:
@@ -67,23 +67,23 @@ def ask(
         for trial in range(trials if setting.haystack == "needles" else 1)
     ]
     for length in lengths:
-        for depth, trial, unit in grid(depths, trials):
+        for depth, trial, unit in grid(depths or 1, trials):
             draw = Random(f"{seed}/{depth}/{trial}")
             hidden = hide(setting, draw)
             drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
             one = setting.answers == 1
+            placed = one and depths > 0
             frame = framed(source, setting, hidden, chat=chat)
             space = partial(room, length, frame, new)
             made, starts = context(
                 source, setting, hidden, sentences[trial % len(sentences)], space,
-                [depth, *drawn[1:]] if one else drawn,
+                [depth, *drawn[1:]] if placed else drawn,
             )  # fmt: skip
             places = [len(frame.head) + start for start in starts]
             facts: dict[str, Fact] = {"trial": trial, "answer": hidden.answer}
-            facts |= (
-                {"depth": depth, "needle": places[0]} if one else {"needles": [*map(float, places)]}
-            )
-            name = unit if one else unit.replace("depth", "set")
+            facts |= {"depth": depth} if placed else {}
+            facts |= {"needle": places[0]} if one else {"needles": [*map(float, places)]}
+            name = unit if placed else unit.replace("depth", "set")
             yield question(name, length, frame, made, facts, new)
 
 

@@ -18,11 +18,11 @@ from tasks._retrieval import check_trials, score
 from tasks._types import Answer, Question, Sample, Source
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
-VERSION = 3
+VERSION = 4
 METRIC = "recall"
 FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
 PARTS: dict[str, Callable[..., Iterator[Question]]] = {
-    **{f"niah_{name}": partial(niah.ask, preset=name, depths=1) for name in PRESETS},
+    **{f"niah_{name}": partial(niah.ask, preset=name, depths=0) for name in PRESETS},
     "vt": variable_tracking.ask,
     "cwe": common_words.ask,
     "fwe": frequent_words.ask,
@@ -41,8 +41,7 @@ def ask(
 ) -> Iterator[Question]:
     """Yield ``trials`` prompts of every part at every length, each of the exact length.
 
-    A single needle stands in the middle, where parts with several have theirs drawn. Raises
-    ValueError, with the name of the part, where one cannot fit.
+    Raises ValueError, with the name of the part, where one cannot fit.
     """
     parts = PARTS | {
         name: partial(qa.ask, data=data) for name, data in given(squad, hotpotqa).items()
@@ -51,8 +50,8 @@ def ask(
     for name, part in parts.items():
         try:
             for asked in part(source, lengths, seed=seed, trials=trials, chat=chat):
-                facts = {key: fact for key, fact in asked.facts.items() if key != "depth"}
-                yield replace(asked, unit=f"{name} {asked.unit}", facts={**facts, "part": name})
+                facts = {**asked.facts, "part": name}
+                yield replace(asked, unit=f"{name} {asked.unit}", facts=facts)
         except ValueError as error:
             message = f"{name}: {error}"
             raise ValueError(message) from error

@@ -272,6 +272,18 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
     assert len(scored) == 2
 
 
+def test_ruler_draws_where_a_needle_stands(source: Source) -> None:
+    """As RULER does, at all depths; `niah` alone has it on a grid, unless its depths are 0."""
+    drawn = list(niah.ask(source, [3500], depths=0, trials=20))
+    places = [int(str(one.facts["needle"])) / 3500 for one in drawn]
+    assert min(places) < 0.25
+    assert max(places) > 0.75
+    assert not any("depth" in one.facts for one in drawn)
+    single = [one for one in ruler.ask(source, [3500], trials=3) if "single_1" in one.unit]
+    alone = niah.ask(source, [3500], depths=0, trials=3)
+    assert [one.tokens for one in single] == [one.tokens for one in alone]
+
+
 def test_ruler_asks_every_part_as_often(source: Source) -> None:
     """Eleven parts, each prompt of the exact length, every trial with a name of its own."""
     asked = list(ruler.ask(source, [3500], trials=2))
