@@ -104,6 +104,16 @@ def test_forks_of_a_pack_take_memory_once(monkeypatch: pytest.MonkeyPatch) -> No
     assert len({part.data_ptr() for pair in pairs for part in pair}) == 2
 
 
+def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one() -> None:
+    """A text's first chunk needs no mask; also where it is longer than 2048 rows and odd."""
+    model = build(tiny("llama"))
+    tokens = tuple(Random(2).choices(range(64), k=2611))
+    question = Question("q", len(tokens), tokens, 1)
+    whole, cut = Sizes().layer_rows(1, causal=True), Sizes(chunk=2048)
+    assert whole > len(tokens)
+    assert together(model, [question], Sizes()) == together(model, [question], cut)
+
+
 @pytest.mark.slow
 def test_the_losses_are_those_of_transformers(reference: Any) -> None:
     """At whole blocks of keys an answer is the loss of the model's own logits in float64."""
