@@ -150,6 +150,22 @@ def test_copies_of_keys_on_a_gpu_are_in_the_estimate(monkeypatch: pytest.MonkeyP
     assert 0.75 * told < measured < told  # a CPU has a mask beside them
 
 
+@pytest.mark.slow
+def test_every_expert_of_a_token_is_in_the_estimate() -> None:
+    """Eight of sixteen: rows are copied for each, which is most of the memory of a layer."""
+    shaped = AutoConfig.for_model(
+        "qwen3_moe", hidden_size=256, moe_intermediate_size=64, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=4, head_dim=64, num_experts=16,
+        num_experts_per_tok=8, vocab_size=4096, intermediate_size=256,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(shaped, dtype=torch.float32).eval()
+    (tokens,) = asked(2048, 0)
+    shape = memory.Shape.of(shaped, 4)
+    told = memory.shared(shape, build_tree([tokens]), 2048, Sizes())
+    measured, _ = peaks(lambda: list(answers(model, [Question("q", 2048, tokens, 1)])))
+    assert measured == pytest.approx(0.75 * told, rel=0.15)
+
+
 def test_layers_of_several_widths_count_as_the_widest() -> None:
     """The config of Gemma 3n has an MLP width for each layer."""
     several = AutoConfig.for_model("gemma3n_text", num_hidden_layers=2, intermediate_size=[64, 96])

@@ -18,7 +18,8 @@ Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new
 class Shape:
     """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels.
 
-    ``copied`` says that attention has a copy of keys and values for every head, as on a GPU.
+    ``copied`` says that attention has a copy of keys and values for every head, as on a GPU;
+    ``experts`` are those of one token in a mixture, each ``expert`` channels wide.
     """
 
     width: int
@@ -30,22 +31,27 @@ class Shape:
     vocabulary: int
     itemsize: int
     copied: bool = False
+    experts: int = 0
+    expert: int = 0
 
     @classmethod
     def of(cls, config: Any, itemsize: int, *, copied: bool = False) -> Shape:
-        """Read a text config; a mixture's experts count as one MLP of the width in the config."""
+        """Read a text config."""
         heads = getattr(config, "num_attention_heads", None) or 0  # none in a recurrent model
         mlp = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
+        mlp = max(mlp) if isinstance(mlp, list | tuple) else mlp  # Gemma 3n: one a layer
         return cls(
             width=config.hidden_size,
             heads=heads,
             groups=getattr(config, "num_key_value_heads", None) or heads,
             head_dim=getattr(config, "head_dim", None) or config.hidden_size // max(heads, 1),
-            mlp=max(mlp) if isinstance(mlp, list | tuple) else mlp,  # Gemma 3n: one a layer
+            mlp=mlp,
             layers=config.num_hidden_layers,
             vocabulary=config.vocab_size,
             itemsize=itemsize,
             copied=copied,
+            experts=getattr(config, "num_experts_per_tok", None) or 0,
+            expert=getattr(config, "moe_intermediate_size", None) or mlp,
         )
 
     @property
@@ -112,7 +118,9 @@ def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
     norm = shape.width * (item + (0 if item == FLOAT32 else 2 * FLOAT32))
     attention = item * (shape.width + 4 * inner) + 2 * shape.keys
     mlp = item * (2 * shape.width + 3 * shape.mlp)
-    return max(rows * norm, rows * attention + keys, rows * mlp)
+    # Each expert of a token has a copy of its row: inputs, outputs, weighted and in order again.
+    mixture = item * shape.experts * (5 * shape.width + 2 * shape.expert)
+    return max(rows * norm, rows * attention + keys, rows * max(mlp, mixture))
 
 
 def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Text] = ()) -> int:
