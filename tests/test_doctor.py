@@ -92,6 +92,16 @@ def test_a_config_that_means_something_else(
     assert words in " ".join(one.text for one in found)
 
 
+def test_a_base_under_the_name_of_its_class_is_read(tmp_path: Path) -> None:
+    """GPT-NeoX (Pythia) writes rotary_emb_base, and transformers takes the base from it."""
+    told = {"model_type": "gpt_neox", "hidden_size": 32, "num_attention_heads": 2,
+            "num_hidden_layers": 2, "rotary_emb_base": 25_000, "rotary_pct": 0.5}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    config = AutoConfig.from_pretrained(tmp_path)
+    (found,) = config_findings(str(tmp_path), None, config, trusted=False)
+    assert (found.verdict, "base 25000," in found.text) == ("passed", True), found.text
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])
 def test_keys_of_an_older_base_are_found_in_the_cache(

@@ -15,7 +15,7 @@ from harness.rope.config import FULL, rope_of
 from scaling._types import Frequencies
 
 ABOUT = "config"
-BASES = ("rope_theta", "rotary_emb_base", "rope_base", "theta", "rotary_base")
+BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")  # other names of rope_theta
 WINDOWED = ("llama3", "yarn", "longrope")  # types that scale from a window of their own
 # Keys that bear on the attention factor alone: idle beside one that gives it.
 OF_THE_FACTOR = (
@@ -75,9 +75,11 @@ def _scaling(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _missing(raw: Mapping[str, Any], text: Any) -> Iterator[str]:
     """Yield what is not in a config.json and is filled in without a word."""
     scaling = _scaling(raw)
-    if "rope_theta" not in raw and "rope_theta" not in scaling:
+    named = [name for name in BASES if isinstance(raw.get(name), int | float)]
+    given = "rope_theta" in raw or "rope_theta" in scaling
+    if not given and not any(_is_base(name, raw, text) for name in named):
         base = rope_of(text).base
-        other = [f"{name} {raw[name]}" for name in BASES if name in raw]
+        other = [f"{name} {raw[name]}" for name in named]
         beside = f", and {other[0]}, which is not read" if other else ""
         yield (
             f"config.json has no rope_theta{beside}: transformers takes {base:g}, its default for "
@@ -90,6 +92,12 @@ def _missing(raw: Mapping[str, Any], text: Any) -> Iterator[str]:
             f"max_position_embeddings, {text.max_position_embeddings:,} tokens; write the window "
             "of pretraining"
         )
+
+
+def _is_base(name: str, raw: Mapping[str, Any], text: Any) -> bool:
+    """Return whether the library takes the base from this key, as GPT-NeoX's class does."""
+    changed = type(text).from_dict({**deepcopy(dict(raw)), name: 2 * raw[name]})
+    return bool(rope_of(changed).base != rope_of(text).base)
 
 
 def _twice(raw: Mapping[str, Any]) -> Iterator[str]:
