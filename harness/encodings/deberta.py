@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings._types import Places, Shape
+from harness.encodings._types import Places, Shape, by_distance
 
 
 class Encoding(nn.Module):
@@ -31,18 +31,14 @@ class Encoding(nn.Module):
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, places: Places
     ) -> torch.Tensor:
         """Return both terms with a position of every pair, scaled."""
+        # A causal model sees no pair of behind < 0: half of the vectors are not read.
+        far, near = self.vectors[self.clip :], self.vectors[: self.clip + 1]
         to_key, to_query = (
-            project(self.vectors).unflatten(-1, (self.heads, -1)).transpose(0, 1).to(query.dtype)
-            for project in (layer.k_proj, layer.q_proj)
+            project(vectors).unflatten(-1, (self.heads, -1)).transpose(0, 1).to(query.dtype)
+            for project, vectors in ((layer.k_proj, far), (layer.q_proj, near))
         )
-        there, back = self._index(places.behind), self._index(-places.behind)
-        shape = (*query.shape[:3], key.shape[2])
-        content_to_position: torch.Tensor = (query @ to_key.mT).gather(-1, there.expand(shape))
-        by_key = (key @ to_query.mT).mT  # (batch, heads, vectors, keys)
-        position_to_content = by_key.gather(-2, back.expand(shape))
+        distance = places.distance.clamp(max=self.clip)
+        content_to_position = by_distance(query @ to_key.mT, distance.clamp(max=self.clip - 1))
+        position_to_content = by_distance(key @ to_query.mT, self.clip - distance.mT).mT
         scores: torch.Tensor = (content_to_position + position_to_content) * self.scale
         return scores
-
-    def _index(self, behind: torch.Tensor) -> torch.Tensor:
-        """Return δ: 0 up to -k, 2k - 1 from k on, and behind + k between."""
-        return (behind + self.clip).clamp(0, 2 * self.clip - 1)
