@@ -130,6 +130,21 @@ def test_the_method_of_a_table_comes_before_its_own_name_for_it() -> None:
         beside(lceg, other, 0.02)
 
 
+def test_a_method_of_a_table_is_found_however_its_options_are_written() -> None:
+    """Options in another order, 4.0 for 4 and a default that is said are the same measurement."""
+    for table, method, same in (
+        ("lceg-pg19", "self_extend:window=1024,group=64", "self_extend:group=64,window=1024"),
+        ("pi-pg19", "pi:factor=4", "pi:factor=4.0"),
+        ("dca", "rerope", "rerope:on=none"),
+    ):
+        rows = rows_of(read_table(table), None, None, "meta-llama/Llama-2-7b-hf")
+        [value] = rows.loc[(rows["method"] == method) & (rows["length"] == 8192), "value"]
+        cells = CELLS.iloc[:1].assign(scaling=same, length=8192, score=value)
+        found = beside(rows, cells, 0.02).set_index(["method", "length"])
+        assert found.loc[(method, 8192), "verdict"] == "within"
+        assert found["verdict"].value_counts()["within"] == 1
+
+
 def test_only_the_task_of_the_tables_stride_is_compared() -> None:
     """Windows 2047 apart score other tokens than those 256 apart; two tasks are no one value."""
     rows = rows_of(read_table("pi-pg19"), None, None, "any")

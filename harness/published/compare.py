@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import pandas as pd
 
 from harness.errors import UserError
 from harness.names import nearest
+from harness.plugins import load, names
 
 UNTUNED = ("no", "as published")
 COLUMNS = ("scaling", "method", "length", "published", "measured", "low", "high", "n",
@@ -82,9 +85,9 @@ def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Return a row per published value with the measured one.
 
-    A value matches the cell whose scaling is the table's ``method``, where it has none its own name
-    for it, as of a file of yours, at the same length; ``difference`` is relative. A published ">"
-    agrees with any larger value.
+    A value matches the cell whose scaling is the table's ``method``, however its options are
+    written, where it has none its own name for it, as of a file of yours, at the same length;
+    ``difference`` is relative. A published ">" agrees with any larger value.
     Raises UserError where the cells are of several tasks, or none is the table's.
     """
     if cells["task"].nunique() > 1:
@@ -92,9 +95,11 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
         message = f"the run has several tasks to compare ({tasks}); give a run of one of them."
         raise UserError(message)
     made = []
+    measured = [_method(label) for label in cells["scaling"]]
     for value in rows.to_dict("records"):
-        there = cells[(cells["length"] == value["length"]) & cells["score"].notna()]
-        known = there[there["scaling"] == (value["method"] or value["scaling"])]
+        wanted = _method(value["method"] or value["scaling"])
+        alike = cells.loc[[method == wanted for method in measured]]
+        known = alike[(alike["length"] == value["length"]) & alike["score"].notna()]
         score = float(known["score"].iloc[0]) if len(known) else None
         rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
         over = value["relation"] == ">"
@@ -116,6 +121,16 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
         )
         raise UserError(message)
     return table
+
+
+@cache
+def _method(label: str) -> tuple[str, Mapping[str, Any] | None]:
+    """Return the method of a label and all its options, set or not; of no built-in the label."""
+    name = label.partition(":")[0]
+    with suppress(UserError):  # options that cannot be read here, as of a file
+        if name in names("method"):
+            return name, load("method", label).options
+    return label, None
 
 
 def _verdict(score: float | None, published: float, tolerance: float, *, over: bool) -> str:
