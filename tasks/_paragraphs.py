@@ -76,7 +76,12 @@ def _rows(name: str, listed: str) -> list[dict[str, Any]]:
     split, config = options.pop("split", SPLIT), options.pop("config", None)
     if any((Path(name) / f"dataset_{part}.json").exists() for part in ("info", "dict")):
         saved = datasets.load_from_disk(name)
-        return list(saved[split] if isinstance(saved, datasets.DatasetDict) else saved)
+        if not isinstance(saved, datasets.DatasetDict):
+            return list(saved)
+        if split not in saved:
+            message = f"it has no split {split!r}; there are {', '.join(saved)}"
+            raise ValueError(message)
+        return list(saved[split])
     return list(datasets.load_dataset(name, config, split=split, **options))
 
 

@@ -129,6 +129,15 @@ def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_pa
         assert read(given) == read(files[name])
 
 
+def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
+    """Of a saved data set; its rows have no wrong form."""
+    datasets = pytest.importorskip("datasets")
+    parts = {"train": datasets.Dataset.from_list([{"text": "a"}])}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    with pytest.raises(ValueError, match="cannot be read: it has no split 'validation'; .*train"):
+        read(f"{tmp_path}/saved")
+
+
 @pytest.mark.slow
 @BOTH
 def test_every_prompt_is_exact_and_shared(source: Source, files: dict[str, str], name: str) -> None:
