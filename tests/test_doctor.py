@@ -290,3 +290,13 @@ def test_a_server_without_a_log_probability_in_common() -> None:
     found = server_finding("none", {"none": {1: 2.0}}, {}, (2, None))
     assert found.verdict == "failed"
     assert "gives no log-probability" in found.text
+
+
+def test_a_server_whose_losses_are_as_near_to_another_reading() -> None:
+    """A server that drops a scaling is not called right where 16 bits hide the difference."""
+    known = {"native": {1: 2.0, 2: 3.0}, "none": {1: 2.01, 2: 3.01}, "same": {1: 2.0, 2: 3.0}}
+    found = server_finding("native", known, {1: 2.02, 2: 3.02}, (2, None))
+    assert found.verdict == "note"
+    assert "so near are those of none: this text does not tell which" in found.text
+    exact = server_finding("native", known, known["native"], (2, None))
+    assert (exact.verdict, "none" in exact.text) == ("passed", False)
