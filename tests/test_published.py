@@ -106,7 +106,7 @@ def test_a_run_is_set_beside_its_table_value_by_value() -> None:
     assert table.loc[("pi (dynamic)", 8192), "difference"] == pytest.approx(9.6 / 9.19 - 1)
     assert table.loc[("none", 8192), "verdict"] == "within"
     assert table.loc[("dca", 4096), "verdict"] == "not measured"
-    told, in_part = words(beside(rows, CELLS, 0.02), rows, CELLS, 0.02)
+    told, in_part = words(beside(rows, CELLS, 0.02), rows, CELLS, 0.02, "Llama-2-7b-hf")
     assert in_part == "Measured in part: pi at 8192 tokens (9 of 10 ok, 1 failed)."
     assert told == (
         "2 of 32 values of arXiv:2402.17463 Table 1 (Llama-2-7B, PG19 validation) are within 2 %, "
@@ -254,3 +254,4 @@ def test_the_command_prints_and_writes_the_comparison(
     page = (tmp_path / "out" / "compare-dca.md").read_text()
     assert "0 of 1 values" in page
     assert "-50.0 %" in page
+    assert "The run is of llama, not of Llama-2-7B." in page

@@ -58,7 +58,7 @@ def compare(
     metric = scores["metric"] == rows["metric"].iloc[0]
     scores = scores[scores["task"].isin(labels) if labels else metric]
     table = beside(rows, scores, tolerance / 100)
-    told = words(table, rows, scores, tolerance / 100)
+    told = words(table, rows, scores, tolerance / 100, record["model"]["name"])
     told += [f"Not comparable: {reason}." for reason in reasons]
     shown = readable(table)
     title = f"{record['model']['name']} beside {name}"

@@ -142,9 +142,9 @@ def _verdict(score: float | None, published: float, tolerance: float, *, over: b
 
 
 def words(
-    table: pd.DataFrame, rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float
+    table: pd.DataFrame, rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float, model: str
 ) -> list[str]:
-    """Say how many values agree, which one differs most, and what is measured in part."""
+    """Say how many values agree, which differs most, what is partial, and if ``model`` is other."""
     counts = table["verdict"].value_counts()
     first = rows.iloc[0]
     text = (
@@ -159,7 +159,9 @@ def words(
             f"; furthest off: {worst['scaling']} at {worst['length']} tokens, "
             f"{worst['measured']:.4g} for {worst['published']} ({100 * worst['difference']:+.1f} %)"
         )
-    return [f"{text}.", *_partial(cells)]
+    alike = _plain(model) == _plain(first["model"])
+    other = [] if alike else [f"The run is of {model}, not of {first['model']}."]
+    return [f"{text}.", *other, *_partial(cells)]
 
 
 def _partial(cells: pd.DataFrame) -> list[str]:
