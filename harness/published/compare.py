@@ -97,8 +97,8 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
     made = []
     measured = [_method(label) for label in cells["scaling"]]
     for value in rows.to_dict("records"):
-        wanted = _method(value["method"] or value["scaling"])
-        alike = cells.loc[[method == wanted for method in measured]]
+        asked = _method(value["method"] or value["scaling"])
+        alike = cells.loc[[method == asked for method in measured]]
         known = alike[(alike["length"] == value["length"]) & alike["score"].notna()]
         score = float(known["score"].iloc[0]) if len(known) else None
         rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
