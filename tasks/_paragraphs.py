@@ -73,16 +73,26 @@ def _rows(name: str, listed: str) -> list[dict[str, Any]]:
     if unknown := [key for key in options if key not in OPTIONS]:
         message = f"it has no option {unknown[0]!r}; there are {', '.join(OPTIONS)}"
         raise ValueError(message)
-    split, config = options.pop("split", SPLIT), options.pop("config", None)
     if any((Path(name) / f"dataset_{part}.json").exists() for part in ("info", "dict")):
-        saved = datasets.load_from_disk(name)
-        if not isinstance(saved, datasets.DatasetDict):
-            return list(saved)
-        if split not in saved:
-            message = f"it has no split {split!r}; there are {', '.join(saved)}"
-            raise ValueError(message)
-        return list(saved[split])
+        return _saved(name, options)
+    split, config = options.pop("split", SPLIT), options.pop("config", None)
     return list(datasets.load_dataset(name, config, split=split, **options))
+
+
+def _saved(name: str, options: dict[str, str]) -> list[dict[str, Any]]:
+    """Return the rows of a data set that was saved to a folder; refuse options that it has not."""
+    import datasets
+
+    found = datasets.load_from_disk(name)
+    several = isinstance(found, datasets.DatasetDict)
+    if other := [key for key in options if key != "split" or not several]:
+        message = f"it is a saved data set, which has no {other[0]}: leave {other[0]}=… out"
+        raise ValueError(message)
+    split = options.get("split", SPLIT)
+    if several and split not in found:
+        message = f"it has no split {split!r}; there are {', '.join(found)}"
+        raise ValueError(message)
+    return list(found[split] if several else found)
 
 
 def _is_squad(found: Any) -> bool:

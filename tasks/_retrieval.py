@@ -20,12 +20,15 @@ BETWEEN = ", "  # answers in a record
 QUOTE = ' "\n'  # what may stand before an answer
 
 
-def check_trials(trials: int, depths: int = 1, task: str = "it") -> None:
-    """Raise ValueError for a grid without trials, or of too many."""
-    if depths < 1 or trials < 1 or depths * trials > MOST:
+def check_trials(trials: int, each: int | None = None, of: str = "depths") -> None:
+    """Raise ValueError for a grid without trials, or of too many, ``each`` of so many ``of``."""
+    if each is None and not 1 <= trials <= MOST:
+        message = f"trials={trials} a length is not between 1 and {MOST}"
+        raise ValueError(message)
+    if each is not None and (each < 1 or trials < 1 or each * trials > MOST):
         message = (
-            f"{task} needs depths >= 1, trials >= 1 and {MOST} trials a length at the most"
-            f" (depths x trials), got {depths} and {trials}"
+            f"{of}={each} and trials={trials} a length: both are 1 or more, and {of} x trials"
+            f" is {MOST} at the most"
         )
         raise ValueError(message)
 

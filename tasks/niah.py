@@ -56,7 +56,7 @@ def ask(
     as in RULER. Raises ValueError for a preset with options beside it that are not their defaults,
     which it replaces, and where a prompt cannot fit, naming the least length.
     """
-    check_trials(trials, depths or 1)
+    check_trials(trials, depths or None)
     new = new_tokens(form, new)
     setting = _setting(preset, Setting(haystack, key, value, keys, values, queries))
     if form == "argmax" and setting.answers > 1:

@@ -40,7 +40,7 @@ def ask(
     template, and "The pass key is" begins the reply. Raises ValueError when a prompt cannot fit,
     naming the least length.
     """
-    check_trials(trials, depths, "passkey")
+    check_trials(trials, depths)
     for length in lengths:
         for place, (depth, trial, unit) in enumerate(grid(depths, trials)):
             draw = Random(f"{seed}/{place // trials}/{trial}")

@@ -129,13 +129,19 @@ def test_a_data_set_is_read_as_its_file(files: dict[str, str], name: str, tmp_pa
         assert read(given) == read(files[name])
 
 
-def test_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Of a saved data set; its rows have no wrong form."""
+def test_options_that_a_saved_data_set_has_not_are_refused(tmp_path: Path) -> None:
+    """A split that is not there is named; no option is ignored."""
     datasets = pytest.importorskip("datasets")
-    parts = {"train": datasets.Dataset.from_list([{"text": "a"}])}
-    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    one = datasets.Dataset.from_list([{"text": "a"}])
+    one.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"train": one}).save_to_disk(tmp_path / "several")
     with pytest.raises(ValueError, match="cannot be read: it has no split 'validation'; .*train"):
-        read(f"{tmp_path}/saved")
+        read(f"{tmp_path}/several")
+    for given in ("one:split=train", "one:config=a", "several:split=train+revision=a"):
+        with pytest.raises(
+            ValueError, match=r"a saved data set, which has no (split|config|revis)"
+        ):
+            read(f"{tmp_path}/{given}")
 
 
 @pytest.mark.slow

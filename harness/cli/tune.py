@@ -174,8 +174,9 @@ def _conclude(
     to = "hf-code" if needs_code(found) else "transformers"
     for line in (
         f"Next, the price inside the window: ropewalk run --model {model}{docs} --scaling none "
-        f"{best} {path} --length 1x {tuning.length}",
-        f"To serve what was better held out: ropewalk export {model} --scaling {better} "
+        f"{shlex.join([best, str(path)])} --length 1x {tuning.length}",
+        f"To serve what was better held out: ropewalk export {model} "
+        f"--scaling {shlex.quote(str(better))} "
         f"--length {tuning.length} --to {to}",
     ):
         screen.print(line, soft_wrap=True)
