@@ -88,6 +88,7 @@ def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
     hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
     alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
     of = [f"{', '.join(alike)}."] if alike else []
-    other = (known["found"] == "format").mean()
+    # Of a text the right number counts wherever it stands, and its format too.
+    other = ((known["found"] == "format") & (known["value"] == 0)).mean()
     lost = [f"{other:.0%} of the answers have the number in another format: not counted."]
     return " ".join([*of, f"Trials per cell: {keys}.", *(lost if other else []), LINE, *hatched])
