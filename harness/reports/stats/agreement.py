@@ -25,7 +25,7 @@ NONE = (
 def pairs(
     frame: pd.DataFrame, drawn: Callable[[pd.DataFrame], pd.DataFrame], evaluator: str
 ) -> pd.DataFrame:
-    """Return a row per kind of perplexity, task of retrieval, length and method that has both.
+    """Return a row per task and kind of perplexity, of retrieval, length and method with both.
 
     ``score``, ``low`` and ``high`` are the perplexity's, ``kept``, ``kept_low`` and ``kept_high``
     what is retrieved. ``drawn`` names the methods and leaves out those that coincide at all
@@ -47,10 +47,12 @@ def pairs(
         ("Perplexity", tails),
         ("Key perplexity", _keys(frame, tails, drawn, evaluator)),
     ):
-        both = known[[*ON, "score", "low", "high", "trained_length", "frequencies"]].merge(
-            kept, on=ON
-        )
-        rows.append(both.assign(kind=kind, title=both["model"] + ", " + both["task"]))
+        told = ["score", "low", "high", "trained_length", "frequencies"]
+        known = known[[*ON, "task", *told]].rename(columns={"task": "of"})
+        both = known.merge(kept, on=ON)
+        several = tails["task"].nunique() > 1  # of each task a panel: scores are of other targets
+        against = both["of"] + " and " + both["task"] if several else both["task"]
+        rows.append(both.assign(kind=kind, title=both["model"] + ", " + against))
     found = pd.concat(rows, ignore_index=True)
     count = found.groupby(["kind", "title", "length"])["frequencies"].transform("nunique")
     found = found[count > 1]
