@@ -163,6 +163,15 @@ def test_seeds_are_still_models() -> None:
     pd.testing.assert_frame_equal(seeds.make(as_methods(frame)), seeds.make(frame))
 
 
+def test_models_of_other_lengths_are_not_compared_as_methods() -> None:
+    """A length that one model alone has is in the report: it stays beside, and is not left out."""
+    alone = FRAME[FRAME["scaling"] == "none"]
+    more = alone[(alone["model"] == "base") | (alone["length"] == 256)]
+    assert compared(more, None) is more
+    with pytest.raises(UserError, match=r"--together.* tasks and lengths"):
+        compared(more, True)
+
+
 @pytest.mark.parametrize("other", ["tokens", "windows"])
 def test_other_questions_or_windows_are_not_compared_as_methods(other: str) -> None:
     """They stay models where nothing was asked, and are refused where it was."""
