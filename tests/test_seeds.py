@@ -125,6 +125,28 @@ def test_a_mean_of_fewer_units_says_so(frame: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
+def test_what_all_seeds_lost_is_counted_and_names_no_best(frame: pd.DataFrame) -> None:
+    """Without hard documents a model looks best: its mean says of how many, and is not compared."""
+    lost = frame.model.str.startswith("rope") & (frame.length == 1024)
+    lost &= (frame.task == PERPLEXITY) & (frame.unit > "document 15")
+    cell = ["model", "task", "scaling", "length"]
+    means = frame[~lost].groupby(cell).value.mean().rename("mean") / 64
+    kept = np.exp(frame.join(means, on=cell)["mean"]).where(frame.task == PERPLEXITY, frame.score)
+    table = seeds.make(frame.assign(status=frame.status.mask(lost, "not_finite"), score=kept))
+    rows = table[(table.task == PERPLEXITY) & (table.length == 1024)]
+    left = 24 - frame.unit[lost].nunique()
+    assert left < 24
+    assert set(rows.status[rows.model == "rope"]) == {f"{left} of 24 ok"}
+    (told,) = (one for one in seeds.words(table) if "1024" in one and "perplexity" in one)
+    assert "`alibi, " in told
+    compared, _, lacking = told.partition("Not compared")
+    assert "`rope" not in compared
+    assert lacking.endswith(
+        (": `rope, none` and `rope, yarn`.", ": `rope, yarn` and `rope, none`.")
+    )
+
+
+@pytest.mark.slow
 def test_files_compare_the_models_and_a_tie_has_no_best(
     frame: pd.DataFrame, tmp_path: Path
 ) -> None:

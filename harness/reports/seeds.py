@@ -14,6 +14,7 @@ from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
 
 TOGETHER = True  # models are compared: one table has them all
+NOT_COMPARED = "Not compared, for documents or trials that they lack"
 NONE = (
     "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
     "-seed2, … at the end"
@@ -68,16 +69,20 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def words(table: pd.DataFrame) -> list[str]:
     """Say which model is best in the mean at each length past the window, and if every seed is.
 
-    Models of one window are compared, for another is at another multiple of its own.
+    Models of one window are compared, for another is at another multiple of its own. A mean of
+    fewer documents or trials than were asked is not: what is left may be the easy ones.
     """
     told = []
     known = table[table["score"].notna() & (table["length"] > table["trained_length"])]
     for _, rows in known.groupby(["task", "trained_length", "length"], sort=False):
         facts = sorted(sentences.records(rows), key=lambda row: row["score"])
-        first, *others = facts if facts[0]["lower"] else facts[::-1]
-        if others:
-            start = f"{sentences.at(first)}, {sentences.named(first, table)}: "
-            told.append(start + _best(first, others, table))
+        facts = facts if facts[0]["lower"] else facts[::-1]
+        start = f"{sentences.at(facts[0])}, {sentences.named(facts[0], table)}: "
+        whole = [row for row in facts if row["status"] == "ok"]
+        less = [_name(row, table) for row in facts if row["status"] != "ok"]
+        if len(whole) > 1:
+            lacking = f" {NOT_COMPARED}: {sentences.listed(less)}." if less else ""
+            told.append(start + _best(whole[0], whole[1:], table) + lacking)
     return told
 
 

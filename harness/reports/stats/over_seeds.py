@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from harness.reports.stats.family import asked as units_asked
 from harness.reports.stats.measure import Measure, scored, units
 from tasks._intervals import LEVEL
 
@@ -33,7 +34,7 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     if how.made == "unknown" or len(every) < asked or not shared:
         bad = [status for status in cell["status"].unique() if status != "ok"]
         return {**row, "lower": how.lower, "n": len(shared), "status": ", ".join(bad) or "missing"}
-    most = max(map(len, every))
+    most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
     single = [scored({name: of[name] for name in shared}, how).score for of in every]
     mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
     low, high = _over_seeds(single, how)
