@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.cli import report as command
 from harness.reports.writing.latex import COLUMN, PAGE, latex
-from harness.reports.writing.tables import heading, page
+from harness.reports.writing.tables import heading, page, text
 from harness.runs.write import grids, print_words, save_csv, show, write_reports
 from tests.frames import sweep
 
@@ -78,6 +78,14 @@ def test_the_verdict_stands_before_the_tables(
     places = [lines.index(name) for name in ("best", "differences")]
     [table] = (i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail ["))
     assert places[0] < table < places[1]
+
+
+def test_a_small_score_keeps_its_digits() -> None:
+    """A divergence of 0.004 nats is no 0.00, and a tenth of it is another number."""
+    cell = {"low": 0.0002, "high": 0.0004, "metric": "window_kl", "status": "ok"}
+    assert text({**cell, "score": 0.0003}) == "0.0003 [0.0002, 0.0004]"
+    assert text({**cell, "score": 0.87, "low": None}) == "0.87"
+    assert text({**cell, "score": -31.25, "low": None}) == "-31.2"
 
 
 def test_a_title_names_a_metric_once() -> None:

@@ -22,6 +22,7 @@ class Told:
     table: pd.DataFrame
 
 
+SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
 Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences
 
 
@@ -115,7 +116,8 @@ def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
         return str(status).replace("_", " ")
     scale, unit = (100, "%") if cell["metric"] in SHARES else (1, "")
     if digits is None:
-        digits = 0 if unit or score >= 100 else 1 if score >= 10 else 2
+        size = abs(score)
+        digits = 0 if unit or size >= 100 else 1 if size >= 10 else 2 if size >= SMALL else 4
     value = f"{scale * score:.{digits}f}{unit}"
     if pd.notna(cell["low"]) and pd.notna(cell["high"]):
         value += f" [{scale * cell['low']:.{digits}f}, {scale * cell['high']:.{digits}f}]"
