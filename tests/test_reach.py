@@ -65,3 +65,19 @@ def test_a_length_inside_the_window_is_the_part_of_it_that_it_is() -> None:
     """512 of 1024 tokens are half a window, as in every other table."""
     _, shown, _ = told(found("none", 512), asked("passkey", "none", 2048, [0.0] * 20))
     assert shown.loc["none", "effective length"] == "512 (0.5×)"
+
+
+def test_a_divergence_has_no_reach() -> None:
+    """Under `none` it is not 0 where the model ships a scaling, and no score to keep anywhere."""
+    cell = {
+        "run": "a", "model": "m", "task": "window_kl", "metric": "window_kl", "length": 1024,
+        "trained_length": 1024, "status": "ok", "score": 0.1, "low": 0.09, "high": 0.11, "n": 3.0,
+        "value": 1.0, "weight": 10.0,
+    }  # fmt: skip
+    rows = [
+        {**cell, "scaling": name, "frequencies": name, "unit": unit}
+        for name in ("none", "yarn")
+        for unit in "abc"
+    ]
+    with pytest.raises(ValueError, match="no length can be judged"):
+        effective_length.make(pd.DataFrame(rows))

@@ -8,6 +8,7 @@ import pandas as pd
 
 from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import apart, renamed
+from harness.reports.stats.divergence import KL
 from harness.reports.stats.family import FAILED, asked, needed_of
 from harness.reports.stats.family import KEPT as KEPT_UNITS
 from harness.reports.stats.measure import Measure, Units, difference, measure, units
@@ -24,7 +25,10 @@ NONE = (
 
 
 def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
-    """Return a row per model, task and scaling: see ``effective_length``."""
+    """Return a row per model, task and scaling: see ``effective_length``.
+
+    A divergence from the model has no score of the model's own to keep.
+    """
     rows: list[dict[str, Any]] = []
     single = apart(frame)  # each model has a score of its own to keep
     table = cells(single)
@@ -32,7 +36,8 @@ def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]
         own = _own(here)
-        if own is not None and how.across and how.made != "unknown" and own["score"] > 0:
+        judged = how.across and how.made != "unknown" and how.metric != KL
+        if own is not None and judged and own["score"] > 0:
             paired = samples.groupby(["scaling", "length"]) if how.lower else ()
             of = {key: units(rows) for key, rows in paired}
             every = max(asked(rows) for _, rows in samples.groupby("length"))
