@@ -69,13 +69,25 @@ def test_a_failed_trial_leaves_no_number() -> None:
     assert table.loc[("a", 4096), "score"] == pytest.approx(0.7)
     assert math.isnan(table.loc[("mean", 1024), "average"])
     assert "out of memory" in retrieval_table.readable(table.reset_index())[
-        "mean of all tasks, accuracy [95 % interval], m"
+        "mean of all tasks, recall [95 % interval], m"
     ]["4096 (4×)"].tolist()  # fmt: skip
 
 
 def test_without_retrieval_the_report_says_so() -> None:
     with pytest.raises(ValueError, match="no task of retrieval"):
         retrieval_table.make(frame(HITS, metric="perplexity"))
+
+
+def test_a_score_has_the_name_of_its_metric() -> None:
+    """Niah is recall, F1 is no accuracy; a mean of several metrics is a score, in percent."""
+    f1 = frame({("q", 1024): 5}, metric="f1", task="lm_eval:tasks=q")
+    table = retrieval_table.make(pd.concat([frame({("a", 1024): 10}), f1], ignore_index=True))
+    metrics = dict(zip(table["part"], table["metric"], strict=True))
+    assert metrics == {"mean": "score", "a of ruler": "recall", "q of lm_eval:tasks=q": "f1"}
+    shown = retrieval_table.readable(table)
+    assert "q of lm_eval:tasks=q, f1 [95 % interval], m" in shown
+    mean = shown["mean of all tasks, score [95 % interval], m"].iloc[0]
+    assert mean["1024 (1×)"].startswith("75% [")
 
 
 def made(*cells: list[Row]) -> pd.DataFrame:

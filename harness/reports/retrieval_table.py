@@ -9,6 +9,7 @@ from harness.reports.stats.retrieval import MEAN, effective, parts
 from harness.reports.writing.tables import across, heading, text
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
+SHARE = "accuracy"  # every score is written as one, in percent
 
 
 def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
@@ -32,7 +33,8 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
         )
     found = pd.concat(rows, ignore_index=True).astype({"average": float})
     found["effective_length"] = found["effective_length"].astype("Int64")
-    return found.assign(task=found["part"], metric="accuracy")
+    metric = found.pop("metric")
+    return found.assign(task=found["part"], metric=metric)
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -41,10 +43,11 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     first = "mean of all tasks" if len(known) > 1 else known[0]
     shown = table if len(known) > 1 else table[table["part"] == MEAN]
     titled = shown.assign(task=shown["part"].replace(MEAN, first))
-    made = across(titled.assign(text=[text(cell) for cell in titled.to_dict("records")]))
+    shares = titled.assign(metric=SHARE).to_dict("records")
+    made = across(titled.assign(text=[text(cell) for cell in shares]))
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
         once = rows.drop_duplicates("scaling").set_index("scaling")
-        mean = made[heading(first, "accuracy", str(model))]
+        mean = made[heading(first, rows["metric"].iloc[0], str(model))]
         mean["average"] = [_percent(once.loc[name, "average"]) for name in mean["scaling"]]
         mean["effective length"] = [_reach(once.loc[name], rows) for name in mean["scaling"]]
     order = sorted(made, key=lambda title: not title.startswith(first))

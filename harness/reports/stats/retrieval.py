@@ -12,6 +12,7 @@ from harness.reports.stats.measure import SHARES
 from tasks._intervals import proportion
 
 MEAN = "mean"
+SEVERAL = "score"  # the metric of a mean of several
 NEEDED = (
     "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
     "part", "question",
@@ -27,7 +28,8 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
     only other methods have at that length is missing. The mean counts every part the same, and is
     empty where one has no score; a length at which a part was asked of no method has none, for it
     would be of other parts than elsewhere. Its interval is made of those of the parts (MOVER, Zou
-    and Donner 2008). Raises ValueError where nothing was retrieved.
+    and Donner 2008), its metric is theirs, "score" where they differ. Raises ValueError where
+    nothing was retrieved.
     """
     known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
     if known.empty:
@@ -37,6 +39,8 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
         scores = {key: _score(of) for key, of in trials}
         asked = samples.groupby("length")["part"].unique()
+        metrics = samples.groupby("part")["metric"].first().to_dict()
+        metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else SEVERAL
         for scaling, (length, named) in product(samples["scaling"].unique(), asked.items()):
             head = {"model": model, "scaling": scaling, "length": length, "trained_length": window}
             here = [
@@ -44,7 +48,8 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
                 for part in named
             ]
             whole = len(named) == samples["part"].nunique()
-            rows += [*([{**head, "part": MEAN, **mean(here)}] if whole else []), *here]
+            every = [*([{**head, "part": MEAN, **mean(here)}] if whole else []), *here]
+            rows += [{**row, "metric": metrics[row["part"]]} for row in every]
     table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
