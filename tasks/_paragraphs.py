@@ -128,12 +128,13 @@ def _articles(found: Any) -> Iterator[Sequence[tuple[str, str, tuple[str, ...]]]
 
 
 def _hotpotqa(found: Any) -> tuple[list[Asked], list[str]]:
-    """Return the questions; each has ten paragraphs of its own, two of which have the answer."""
+    """Return the questions that have an answer, which two of ten paragraphs of their own have."""
     asked = [
         Asked(row["question"], _texts([row["answer"]]), tuple(_titled(row["context"])))
         for row in found
     ]
-    return asked, [paragraph for one in asked for paragraph in one.paragraphs]
+    every = [paragraph for one in asked for paragraph in one.paragraphs]
+    return [one for one in asked if one.answers], every
 
 
 def _titled(context: Any) -> Iterator[str]:
@@ -145,8 +146,10 @@ def _titled(context: Any) -> Iterator[str]:
         yield f"{title}\n{''.join(sentences)}"
 
 
-def _texts(answers: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(str(answer) for answer in answers))
+def _texts(answers: Sequence[str | None]) -> tuple[str, ...]:
+    """Return every answer once, in one line; test sets have None or nothing, which any text has."""
+    lines = (" ".join(answer.splitlines()) for answer in answers if answer is not None)
+    return tuple(dict.fromkeys(line for line in lines if line.strip()))
 
 
 def listed(written: Written, paragraphs: Sequence[str]) -> list[int]:

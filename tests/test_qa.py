@@ -67,6 +67,25 @@ def test_questions_without_an_answer_are_left_out(files: dict[str, str]) -> None
     assert list(data.paragraphs) == sorted(set(data.paragraphs))
 
 
+@pytest.mark.parametrize("answer", [None, "", " "])
+def test_a_test_set_has_no_question_to_ask(answer: str | None, tmp_path: Path) -> None:
+    """Nothing is in every text, so that all would be found; and None is no answer "none"."""
+    row = {"question": "Who?", "answer": answer, "context": [["Title", ["A man. ", "A sea."]]]}
+    article = [{"context": "A man.", "qas": [{"question": "Who?", "answers": [{"text": answer}]}]}]
+    for found in ([row], {"data": [{"paragraphs": article}]}):
+        (tmp_path / "data.json").write_text(json.dumps(found))
+        with pytest.raises(ValueError, match="no question with an answer"):
+            read(str(tmp_path / "data.json"))
+
+
+def test_an_answer_is_one_line(tmp_path: Path) -> None:
+    """A record has a line an answer: of two lines neither counts alone."""
+    row = {"question": "Where?", "answer": "New\nYork", "context": [["Title", ["New York."]]]}
+    (tmp_path / "data.json").write_text(json.dumps([row]))
+    (one,) = read(str(tmp_path / "data.json")).questions
+    assert one.answers == ("New York",)
+
+
 def test_other_paragraphs_are_those_of_the_article_first(files: dict[str, str]) -> None:
     """Then all others, each once; then all again, as where RULER's paragraphs run out."""
     data = read(files["qa_1"])
