@@ -121,7 +121,7 @@ def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -
 
 @pytest.mark.slow
 def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -> None:
-    """Names, and the folder of a trained model with its own parameters."""
+    """Names, and the folder of a trained model with its own parameters and window."""
     from harness.encodings._config import config_of
 
     model = EncodingForCausalLM(config_of("t5", vocab_size=32, max_position_embeddings=64))
@@ -133,8 +133,9 @@ def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -
     assert done.status == 0
     assert "a rotation keeps the norm" in done.out
     table = pd.read_csv(tmp_path / "figures" / "scores.csv")
-    assert list(table["name"].unique()) == ["none", "base 500000", "alibi", "trained"]
-    trained = table[table["name"] == "trained"]
+    name = "trained, window of 64"  # that of the model inspected, which the figure marks, is 256
+    assert list(table["name"].unique()) == ["none", "base 500000", "alibi", name]
+    trained = table[table["name"] == name]
     assert trained["mean"].iloc[0] - trained["mean"].iloc[-1] == pytest.approx(31, abs=1e-3)
     channels = pd.read_csv(tmp_path / "figures" / "channels.csv")
     (line,) = [one for one in draw(channels).axes[0].lines if one.get_label() == "none"]

@@ -140,7 +140,9 @@ def _opened(given: str, rope: Rope, *, trusted: bool) -> tuple[Any, Any, str]:
             )
             raise UserError(message)
         model = EncodingForCausalLM.from_pretrained(folder, run_code=trusted)
-        return model.config, model.model.encoding, folder.name
+        own = model.config.shape.window  # the figure marks that of the model inspected
+        name = folder.name if own == rope.trained_length else f"{folder.name}, window of {own:,}"
+        return model.config, model.model.encoding, name
     config = config_of(
         given, hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=1,
         max_position_embeddings=rope.trained_length, intermediate_size=2**16,
