@@ -67,6 +67,16 @@ def test_a_length_inside_the_window_is_the_part_of_it_that_it_is() -> None:
     assert shown.loc["none", "effective length"] == "512 (0.5×)"
 
 
+def test_a_score_of_just_the_share_to_keep_holds() -> None:
+    """119 of 250 are 85 % of 140, though 0.85 x 0.56 is more than 0.476 in floats."""
+    cells = [
+        asked("passkey", "none", length, [1.0] * hits + [0.0] * (250 - hits))
+        for length, hits in ((1024, 140), (2048, 119), (4096, 118))
+    ]
+    table, _, _ = told(*cells)
+    assert table.loc["none", "effective_length"] == 2048
+
+
 def test_a_divergence_has_no_reach() -> None:
     """Under `none` it is not 0 where the model ships a scaling, and no score to keep anywhere."""
     cell = {

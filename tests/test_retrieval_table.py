@@ -47,6 +47,13 @@ def test_means_average_and_effective_length_by_hand() -> None:
     assert list(retrieval_table.readable(strict)[title]["effective length"]) == ["< 1k"]
 
 
+def test_a_mean_of_just_the_threshold_reaches_it() -> None:
+    """0.5, 0.9 and 1 are 0.8 on average, and in floats less."""
+    hits = {("a", 1024): 5, ("b", 1024): 9, ("c", 1024): 10}
+    table = retrieval_table.make(frame(hits), threshold=0.8)
+    assert set(table["effective_length"][table["part"] == "mean"]) == {1024}
+
+
 def test_the_interval_of_a_mean_is_made_of_those_of_its_parts() -> None:
     """Of two parts it lies half the root of the summed squares of their distances away."""
     table = retrieval_table.make(frame(HITS))

@@ -15,6 +15,7 @@ from harness.reports.stats.measure import Measure, Units, difference, measure, u
 from harness.reports.writing.sentences import records
 
 KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
+ROUNDING = 1e-12  # 119 of 250 are 85 % of 140, and in floats less
 REACH = " reach"  # how the summary's columns of it end
 Cells = dict[Any, Units]  # by scaling and length
 ENDS = ("length", "low", "high")
@@ -132,6 +133,7 @@ def _holds(
 
 def _within(value: float, low: float | None, high: float | None, least: float) -> dict[str, bool]:
     """Compare a value and the ends of its interval with a least; no interval proves nothing."""
+    least -= ROUNDING
     return {
         "length": value >= least,
         "low": low is not None and low >= least,

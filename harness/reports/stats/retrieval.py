@@ -12,6 +12,7 @@ from harness.reports.stats.measure import SHARES
 from tasks._intervals import proportion
 
 MEAN = "mean"
+ROUNDING = 1e-12  # of a mean of shares
 SEVERAL = "score"  # the metric of a mean of several
 NEEDED = (
     "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
@@ -114,7 +115,7 @@ def effective(rows: pd.DataFrame, threshold: float) -> int | None:
     """Return the longest length that, with all shorter ones, reaches a score; None for none."""
     found = None
     for row in rows.sort_values("length").to_dict("records"):
-        if not row["score"] >= threshold:
+        if not row["score"] >= threshold - ROUNDING:
             break
         found = int(row["length"])
     return found
