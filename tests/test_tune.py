@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from harness.sweep.cells import Item
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 from harness.tune.losses import Split, key_masks, kind_of
+from harness.tune.search import Trial
+from harness.tune.telling import rows, words
 from tests.command_line import Outcome, Ropewalk, samples
 
 TASK = "perplexity:tail=16"
@@ -226,6 +229,26 @@ def test_a_mistyped_method_is_named_before_a_missing_package(
     done = tune(tmp_path / "out", scaling=[scaling])
     assert done.status == 2
     assert told in done.err
+
+
+def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() -> None:
+    """Its row is once there, differences are from the best other one, and it has a number."""
+    nats: dict[str, float] = {"group=5": 1.0, "group=4": 1.5, "plain": 1.2}
+    spread = {"a": 0.0, "b": 0.01, "c": -0.01, "d": 0.02, "e": 0.0, "f": 0.01}
+    tuning: Any = SimpleNamespace(
+        split=Split(frozenset("abc"), frozenset("def")), closed=["group=4", "group=5", "plain"],
+        kind="targets",
+        losses=lambda name, units: {u: (10 * (nats[name] + spread[u]), 10) for u in sorted(units)},
+    )  # fmt: skip
+    table = rows(tuning, "group=5")
+    assert [row.scaling for row in table] == ["group=5", "plain", "group=4"]
+    first, second, third = (row.on_held and row.on_held.value for row in table)
+    assert first == pytest.approx(math.expm1(-0.2))
+    assert second is None
+    assert third == pytest.approx(math.expm1(0.3))
+    told = " ".join(words(tuning, Trial(3, "group=5", 1.0), table, 4))
+    assert "that of plain, the best other closed-form method" in told
+    assert "no number" not in told
 
 
 def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:

@@ -37,15 +37,17 @@ class Row:
 def rows(tuning: Tuning, label: str) -> list[Row]:
     """Return the found method, then the closed-form ones, the best on the search documents first.
 
-    The differences are from that best one, and None for itself and where one has no number.
+    The differences are from that best one, and None for itself and where one has no number. A
+    closed-form method that is the found one is in its row alone.
     """
     halves = (tuning.split.search, tuning.split.held)
     every = {
         name: [tuning.losses(name, units) for units in halves] for name in (label, *tuning.closed)
     }
-    order = sorted(tuning.closed, key=lambda name: score(every[name][0]))
+    others = (name for name in tuning.closed if name != label)
+    order = sorted(others, key=lambda name: score(every[name][0]))
     made = []
-    for name in (label, *(name for name in order if name != label)):
+    for name in (label, *order):
         pairs = zip(every[name], every[order[0]], strict=True)
         apart = [difference(one, best) if one and best else None for one, best in pairs]
         search, held = (score(one) for one in every[name])
@@ -97,6 +99,7 @@ def shown(tuning: Tuning, table: Sequence[Row]) -> pd.DataFrame:
 def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> list[str]:
     """Say what was found, whether it holds on held-out documents, and how much of it is lost."""
     first, best = table[0], table[1].scaling
+    other = "other " * (first.scaling in tuning.closed)
     units = "trials" if tuning.kind == "answers" else "documents"
     searched, held = (
         counted(len(half), units) for half in (tuning.split.search, tuning.split.held)
@@ -107,7 +110,7 @@ def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> li
     gains = [apart.value for apart in (first.on_search, first.on_held)]
     low, high = first.on_held.interval()
     told.append(
-        f"There its perplexity differs by {signed(gains[0])} from that of {best}, the best "
+        f"There its perplexity differs by {signed(gains[0])} from that of {best}, the best {other}"
         f"closed-form method; on the {held} held out by {_apart(first.on_held)}. The gap "
         f"between the two is {100 * abs(gains[1] - gains[0]):.1f} percentage points."
     )
