@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.errors import UserError
 from harness.recommend.chances import Array, chances
 from harness.recommend.race import (
     BUDGET,
@@ -69,6 +70,14 @@ def test_who_is_surely_worse_is_dropped_but_two_stay_before_the_end() -> None:
     assert affordable(late, far, 9, 0, RULES).sole == "best"
     whole = after(losses(40, best=2.0, next=2.2, far=4.0))
     assert (whole.ended, whole.sole) == (ONE, "best")
+
+
+def test_where_all_cost_too_much_and_the_model_has_no_number_no_one_is_recommended() -> None:
+    """The plain model costs nothing, so this is a race without it, and ends in a sentence."""
+    far = losses(20, first=2.0, second=2.1)
+    dear = {name: 1 + np.arange(20) / 100 for name in far}
+    with pytest.raises(UserError, match="costs more than the tolerance of 1 %"):
+        after(far, dear)
 
 
 def test_few_documents_drop_no_one_whom_one_failure_would_bring_back() -> None:

@@ -256,6 +256,18 @@ def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
     assert not {"native", "abf", "p_rope"} & {name.partition(":")[0] for name in found}
 
 
+def test_forwards_of_who_fails_are_of_those_that_everything_takes() -> None:
+    """They are spent, so 125 % of everything was told where a candidate had no number."""
+    made: Any = object.__new__(run.Race)
+    made.plan, made.order = SimpleNamespace(lengths=(64, 256)), [*range(5)]
+    made.alike = {"none": ["none"], "lost": ["lost"]}
+    made.cells = {
+        (name, at): SimpleNamespace(key=f"{name}{at}") for name in made.alike for at in (64, 256)
+    }
+    made.failed = {"lost": "not_finite"}
+    assert made.grid == 20
+
+
 def test_the_time_of_a_race_is_that_of_its_samples(tiny: Path) -> None:
     """A budget of time counts what the samples took, also of an earlier session."""
     del tiny

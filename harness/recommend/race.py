@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from harness.errors import UserError
 from harness.recommend.chances import Array, chances, failure, students
 from harness.reports.stats.paired import ENOUGH
 
@@ -119,12 +120,19 @@ def decided(standing: Standing, far: Losses, prices: Losses, rules: Rules) -> St
     ``prices`` are losses inside the window less those of the plain model, of those that are known.
     The leader is the best of those whose price is not seen above the tolerance. Who was measured
     no more because of one that is dropped now for its price is left again, to be measured first.
+    Raises UserError where no one is left: all cost too much, and the plain model has no number.
     """
     standing = replace(standing, documents=documents(far))
     dear = _too_dear(standing.left, prices, rules, standing.everyone)
     standing = standing.without(dict.fromkeys(dear, ""), PRICE)
     if (back := standing.again(dear)) != standing:
         return back
+    if not standing.left:
+        message = (
+            f"every candidate that has a number surely costs more than the tolerance of "
+            f"{100 * rules.tolerance:.3g} % inside the window; give a larger --tolerance."
+        )
+        raise UserError(message)
     order = _order(standing.left, far)
     cheap = [name for name in order if name in prices and not _dear(prices[name], rules)]
     standing = replace(standing, leader=(cheap or order)[0])
