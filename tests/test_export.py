@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
 from harness.doctor.server import Server
@@ -287,6 +288,8 @@ def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
     found = rw.export(file, scaling="yarn", length="4x", to="mlx", out=tmp_path / "out")
     again = losses(AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32))
     assert torch.allclose(again, measured(plain, found), rtol=1e-5, atol=1e-5)
+    line = rw.export(file, scaling="yarn", length="4x", to="vllm").text().splitlines()[-1]
+    assert line == "vllm serve NEW --max-model-len 256, where --out NEW is written"
 
 
 @pytest.mark.skipif(not find_spec("mlx_lm"), reason="mlx-lm is not installed")
@@ -327,6 +330,45 @@ def test_the_command_prints_config_distance_and_line(tiny: Path, ropewalk: Ropew
     override = done.out.partition("--hf-overrides '")[2].partition("'")[0]
     assert json.loads(override)["rope_parameters"]["rope_theta"] == 10_000.0
     assert "--scaling yarn:factor=4 --length 256 --server http://127.0.0.1:8000" in done.out
+
+
+@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])
+def test_the_command_serves_the_revision_that_was_asked_for(
+    to: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without it a server takes the newest weights, not those of the branch, tag or commit."""
+    opened = ("owner/name", "c0ffee", tiny_config())
+    monkeypatch.setattr("harness.export._export.open_config", lambda *_: opened)
+    given = {"scaling": "yarn:factor=4", "length": LENGTH, "to": to}
+    assert "v2" not in rw.export("owner/name", **given).text()
+    command = rw.export("owner/name", revision="v2", **given).text().splitlines()[-1]
+    assert ("revision='v2'" if to == "transformers" else " --revision v2 ") in command
+
+
+@pytest.mark.parametrize("to", ["transformers", "vllm", "sglang"])
+def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to: str, tmp_path: Path) -> None:
+    """As that of Qwen 3.5: keys beside a command go to the outer one, and no one reads them."""
+    text = {**tiny_config("qwen3").to_dict(), "model_type": "qwen3_5_text"}
+    text["layer_types"] = ["full_attention"] * 2
+    AutoConfig.for_model("qwen3_5", text_config=text).save_pretrained(tmp_path)
+    found = rw.export(tmp_path, scaling="yarn:factor=4", length=LENGTH, to=to)
+    line = found.text().splitlines()[-1]
+    assert line.endswith(", where --out NEW is written")
+    assert "rope_parameters" not in line
+
+
+def test_llama_cpp_is_told_of_a_gguf_file(tiny: Path) -> None:
+    """``-m`` of a folder of safetensors serves nothing."""
+    line = rw.export(tiny, scaling="pi", length="4x", to="gguf").text().splitlines()[-1]
+    assert line.startswith("llama-server -m NEW.gguf -c 256, where")
+    assert "convert_hf_to_gguf.py" in line
+
+
+@pytest.mark.parametrize("to", ["vllm", "sglang", "mlx"])
+def test_a_place_with_a_space_is_one_word_of_the_command(to: str, tiny: Path) -> None:
+    """The line can be pasted."""
+    found = rw.export(tiny, scaling="yarn:factor=4", length="4x", to=to)
+    assert "a model" in shlex.split(found.text("a model").splitlines()[-1])
 
 
 def test_one_base_is_found_from_its_frequencies() -> None:

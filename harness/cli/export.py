@@ -53,9 +53,8 @@ def export(
         place = write(found, out, spec.revision, copy=copy) if out else None
     screen.print(found.text(str(place) if place else None), soft_wrap=True)
     if (port := PORTS.get(to)) is not None:
-        asked_again = shlex.join(["--scaling", scaling, "--length", str(found.asked.length)])
-        line = (
-            f"ropewalk doctor {shlex.quote(model)} {asked_again} --server http://127.0.0.1:{port}"
-        )
+        asked_again = ["--scaling", scaling, "--length", str(found.asked.length)]
+        words = [*spec.opened, *asked_again, "--server", f"http://127.0.0.1:{port}"]
+        line = shlex.join(["ropewalk", "doctor", *words])
         screen.print(f"Compare its losses while it runs: {line}", soft_wrap=True)
     return COMPLETE

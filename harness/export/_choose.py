@@ -10,6 +10,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.export._forms import carrier, named
 from harness.export._types import Asked, Distance, Words
+from harness.model.gguf import is_gguf
 from harness.plugins import Plugin
 from scaling._rotation import needs_code
 from scaling._served import Served
@@ -43,7 +44,20 @@ class Export:
         if self.distance is not None:
             far = f"What it computes: {self.distance}"
         command = self.module.command(self.changed, place or asked.place, asked)
+        if place is None and self._needs_folder:
+            command = self.module.command(self.changed, "NEW", asked)
+            command += ", where --out NEW is written"
         return "\n".join([about, shown(self.changed), f"{far}.", command])
+
+    @property
+    def _needs_folder(self) -> bool:
+        """Whether no key beside a command changes the config that is read.
+
+        It is that of a GGUF file, or inside of another: there keys would be dropped without a word.
+        """
+        asked = self.asked
+        inside = asked.config.get_text_config() is not asked.config
+        return self.engine != "gguf" and (inside or is_gguf(asked.place))
 
 
 def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:

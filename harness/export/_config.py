@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -89,3 +90,9 @@ def torch_frequencies(words: Words, asked: Asked) -> Frequencies:
 def one_line(words: dict[str, Any]) -> str:
     """Return JSON in one line."""
     return json.dumps(words, separators=(", ", ": "))
+
+
+def overriding(flag: str, changed: dict[str, Any], asked: Asked) -> str:
+    """Return the words of a command that change the config of a model where it is."""
+    revision = ["--revision", asked.revision] if asked.revision else []
+    return shlex.join([*revision, flag, one_line(changed)])

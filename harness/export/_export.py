@@ -23,7 +23,7 @@ def export(spec: Spec, engine: str) -> Export:
         raise UserError(message)
     plugin, method = load("engine", engine.replace("-", "_")), load("method", spec.scaling[0])
     trusted = spec.trust_remote_code
-    where, _, config = open_config(spec.model, spec.revision, trusted)
+    where, commit, config = open_config(spec.model, spec.revision, trusted)
     if not is_rotary(config):
         message = f"{spec.model} has no rotary embedding: there is nothing to export."
         raise UserError(message)
@@ -39,5 +39,6 @@ def export(spec: Spec, engine: str) -> Export:
         config=config,
         slotted="rope_theta" not in config.get_text_config().rope_parameters,
         trusted=trusted,
+        revision=spec.revision if commit else None,
     )
     return choose(asked, plugin, method)

@@ -22,7 +22,8 @@ class Asked:
 
     ``scaling`` is the method's label, ``rotation`` its result at ``length`` tokens; ``place`` is
     the model's folder, file or hub name, ``config`` its own, ``slotted`` whether it has a rotary
-    embedding per layer type, ``trusted`` whether its repository's code may run.
+    embedding per layer type, ``trusted`` whether its repository's code may run, ``revision`` the
+    branch, tag or commit that was asked for on the hub.
     """
 
     scaling: str
@@ -33,6 +34,7 @@ class Asked:
     config: Any
     slotted: bool
     trusted: bool = False
+    revision: str | None = None
 
     @property
     def frequencies(self) -> Frequencies:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from harness.export._config import check_flat
 from harness.export._types import Asked, Words
+from harness.model.gguf import is_gguf
 from scaling._types import Frequencies
 
 NAMED = ("default", "linear", "yarn")
@@ -79,7 +81,12 @@ def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the command that serves it: a rewritten file, or flags where they can say it all."""
-    line = f"llama-server -m {place} -c {asked.length}"
+    if not is_gguf(asked.place):
+        return (
+            f"llama-server -m NEW.gguf -c {asked.length}, where --out NEW.gguf is written of the "
+            "model's GGUF file; convert_hf_to_gguf.py of llama.cpp makes one"
+        )
+    line = f"llama-server -m {shlex.quote(place)} -c {asked.length}"
     if place != asked.place:
         return line
     if TENSOR in changed or changed.get(f"{SCALING}attn_factor", 1.0) != 1:

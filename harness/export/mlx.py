@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 import numpy as np
@@ -96,4 +97,4 @@ def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the command that serves it; mlx-lm reads a folder only."""
     if place == asked.place:
         return "mlx_lm.server --model NEW, where --out NEW is written"
-    return f"mlx_lm.server --model {place}"
+    return f"mlx_lm.server --model {shlex.quote(place)}"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 from harness.export._config import (
     changes,
     check_flat,
     check_read,
-    one_line,
+    overriding,
     torch_frequencies,
     words_of,
 )
@@ -57,8 +58,9 @@ def _yarn_scale(factor: float) -> float:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the command that serves it."""
-    line = f"python -m sglang.launch_server --model-path {place} --context-length {asked.length}"
+    line = f"python -m sglang.launch_server --model-path {shlex.quote(place)} "
+    line += f"--context-length {asked.length}"
     if place == asked.place:
-        line += f" --json-model-override-args '{one_line(changed)}'"
+        line += f" {overriding('--json-model-override-args', changed, asked)}"
     allow = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 " if place == asked.place else ""
     return allow + line

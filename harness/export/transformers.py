@@ -28,5 +28,6 @@ def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the line of Python that loads it; the library takes keys of the config there too."""
-    keys = "".join(f", {name}={value}" for name, value in changed.items())
+    given = {"revision": asked.revision} if asked.revision else {}
+    keys = "".join(f", {name}={value!r}" for name, value in {**given, **changed}.items())
     return f'AutoModelForCausalLM.from_pretrained("{place}"{keys if place == asked.place else ""})'

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Any
 
 from harness.export._config import (
     changes,
     check_flat,
     check_read,
-    one_line,
+    overriding,
     torch_frequencies,
     words_of,
 )
@@ -47,7 +48,7 @@ def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the command that serves it; the overrides replace the whole of rope_parameters."""
-    line = f"vllm serve {place} --max-model-len {asked.length}"
+    line = f"vllm serve {shlex.quote(place)} --max-model-len {asked.length}"
     if place == asked.place:
-        line += f" --hf-overrides '{one_line(changed)}'"
+        line += f" {overriding('--hf-overrides', changed, asked)}"
     return line
