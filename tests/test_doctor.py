@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import ropewalk as rw
 from harness.doctor.compare import server_finding
 from harness.doctor.config import config_findings
+from harness.doctor.server import Server
+from harness.errors import UserError
 from harness.rope.patch import scaled
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
@@ -274,15 +277,38 @@ def test_a_server_with_other_tokens(tiny: Path, docs: Path, ropewalk: Ropewalk) 
     assert "other tokens" in done.out
 
 
-def test_a_mistake_is_one_sentence(tiny: Path, ropewalk: Ropewalk) -> None:
-    """No server, an address that is none, a model without: exit status 2."""
+def test_a_mistake_is_one_sentence(tiny: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
+    """No server, an address that is none, too few tokens for a cache: exit status 2."""
+    (tmp_path / "one.txt").write_text("a")
+    (tmp_path / "none.txt").write_text("")
     for words, said in (
         (("--server", "localhost:80"), "http://HOST:PORT"),
         (("--server", "http://127.0.0.1:9"), "does not answer"),
+        (("--server", "http://127.0.0.1:port"), "does not answer: nonnumeric port"),
+        (("--docs", tmp_path / "one.txt"), "the first document of --docs has 1"),
+        (("--docs", tmp_path / "none.txt"), "the first document of --docs has 0"),
+        (("--scaling", "yarn", "--length", "1"), "--length is 1"),
     ):
         done = ropewalk("doctor", tiny, *words)
         assert done.status == 2
         assert said in " ".join(done.err.split())
+
+
+def test_a_port_of_another_program_is_one_sentence() -> None:
+    """What answers there is no HTTP, as of a shell's or a data base's server."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def greet() -> None:
+            caller, _ = other.accept()
+            with caller:
+                caller.recv(4096)
+                caller.sendall(b"SSH-2.0-OpenSSH_9\r\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        with pytest.raises(UserError, match="does not answer: SSH-2.0"):
+            Server(f"http://127.0.0.1:{other.getsockname()[1]}")
+        thread.join()
 
 
 def test_a_server_without_a_log_probability_in_common() -> None:

@@ -51,6 +51,12 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
     (length,) = spec.lengths(rope.trained_length)
     rotation = resolve(method, rope, length)
     text, tokens = _document(spec, checkpoint.tokenizer)
+    if min(length, len(tokens)) < 2:
+        message = (
+            "a cache has 2 tokens or more: --length is "
+            f"{length:,}, and the first document of --docs has {len(tokens):,}."
+        )
+        raise UserError(message)
     model: Any = load_weights(checkpoint)
     for finding in layer_findings(layers, method.label, scaled=is_scaled):
         try:

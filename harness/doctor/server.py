@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -83,7 +84,7 @@ class Server:
                 return json.loads(answer.read(MOST))
         except HTTPError:
             raise
-        except (URLError, OSError, ValueError) as error:
+        except (URLError, HTTPException, OSError, ValueError) as error:
             message = f"--server {self.url} does not answer: {reason(error)}."
             raise UserError(message) from None
 
