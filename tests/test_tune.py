@@ -19,9 +19,11 @@ from harness.sweep import measure
 from harness.sweep.cells import Item
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
+from harness.tune.factors import table as factors
 from harness.tune.losses import Split, key_masks, kind_of
 from harness.tune.search import Trial
-from harness.tune.telling import rows, words
+from harness.tune.telling import rows, served, unpriced, words
+from scaling._types import Rope
 from tests.command_line import Outcome, Ropewalk, samples
 
 TASK = "perplexity:tail=16"
@@ -130,8 +132,43 @@ def test_free_factors_are_found(tune: Tune, given: str, tmp_path: Path) -> None:
     assert done.status == 0, done.err
     found = json.loads((folder / "found.json").read_text())
     assert found["short_factor"] == [1.0] * 8
+    assert f"--scaling none pi:factor=2 {folder / 'found.json'} --length 1x 128" in done.out
+    assert "It is not that of `found` as a server keeps it" in done.out
     assert found["long_factor"] == sorted(found["long_factor"])
     assert load("method", str(folder / "found.json")).label == "found"
+
+
+def test_the_price_that_is_asked_for_is_that_of_the_form_that_is_served(tmp_path: Path) -> None:
+    """With an unset factor, inside the window every method is the plain model, and costs nothing.
+
+    Of a table of factors, or of bands that follow the length, it is said that it is another's.
+    """
+    rope = Rope(16, 10_000.0, 64)
+    tuning: Any = SimpleNamespace(plan=SimpleNamespace(checkpoint=SimpleNamespace(rope=rope)))
+    tuning.length = 160
+    for given, fixed in (
+        ("pi", "pi:factor=2.5"), ("yarn:beta_fast=16", "yarn:beta_fast=16,factor=2.5"),
+        ("yarn:factor=3", "yarn:factor=3"), ("rerope", "rerope"), ("self_extend", "self_extend"),
+    ):  # fmt: skip
+        assert served(given, tuning) == fixed
+    file = tmp_path / "found.json"
+    file.write_bytes(factors([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5]))
+    assert served(str(file), tuning) == str(file)
+    assert unpriced(["pi:factor=2.5", "rerope"], tuning) == []
+    (told,) = unpriced(["pi:factor=2.5", str(file), "self_extend"], tuning)
+    assert "not that of `found` and `self_extend` as a server keeps it" in told
+
+
+@pytest.mark.slow
+def test_a_file_that_is_called_as_a_trial_is_not_measured_as_one(
+    tune: Tune, tmp_path: Path
+) -> None:
+    """A table of an earlier search beside this one: its losses were given to the trial."""
+    (tmp_path / "trial_002.json").write_bytes(factors([2.0] * 8))
+    against = {"scaling": ["spline"], "trials": ["2"], "against": [f"{tmp_path}/trial_002.json"]}
+    done = tune(tmp_path / "out", **against)
+    assert done.status == 2
+    assert "have one name; rename the first" in " ".join(done.err.split())
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ def tune(
     table = telling.rows(tuning, label)
     told = telling.words(tuning, found, table, trials)
     path = telling.write(tuning, found, table, trials)
-    _conclude(tuning, table, told, path)
+    _conclude(tuning, found.method, table, told, path)
     return COMPLETE
 
 
@@ -158,7 +158,7 @@ def _told(trials: int, done: Sequence[Trial]) -> None:
 
 
 def _conclude(
-    tuning: Tuning, table: Sequence[telling.Row], told: Sequence[str], path: Path
+    tuning: Tuning, method: str, table: Sequence[telling.Row], told: Sequence[str], path: Path
 ) -> None:
     """Print the sentences, the table, the files and what to do next."""
     screen.print(" ".join(told), soft_wrap=True)
@@ -172,9 +172,13 @@ def _conclude(
     model, better = shlex.join(spec.opened), path if table[0].held < table[1].held else best
     found = resolve(load("method", str(better)), tuning.plan.checkpoint.rope, tuning.length)
     to = "hf-code" if needs_code(found) else "transformers"
+    priced = [telling.served(str(given), tuning) for given in (best, method)]
+    if priced[1] == method:
+        priced[1] = str(path)
     for line in (
         f"Next, the price inside the window: ropewalk run --model {model}{docs} --scaling none "
-        f"{shlex.join([best, str(path)])} --length 1x {tuning.length}",
+        f"{shlex.join(priced)} --length 1x {tuning.length}",
+        *telling.unpriced(priced, tuning),
         f"To serve what was better held out: ropewalk export {model} "
         f"--scaling {shlex.quote(str(better))} "
         f"--length {tuning.length} --to {to}",

@@ -11,6 +11,7 @@ from harness.plugins import Plugin, call, entry
 from scaling._bands import Bands
 from scaling._layered import Layered, by_layer
 from scaling._rotation import Rotation, sets_of
+from scaling._served import Served
 from scaling._types import Rope
 
 
@@ -37,6 +38,17 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
         message = f"{what}: {counts} frequencies for {wanted} channel pairs."
         raise UserError(message)
     return by_layer(found.layers) if isinstance(found, Layered) else found
+
+
+def follows(far: Rotation | None, near: Rotation | None, window: int) -> bool:
+    """Return whether a method's rotation at a length is not, cut to the window, that of the window.
+
+    A server keeps the one of the length for all inputs.
+    """
+    if far is None or near is None or isinstance(far, Served):
+        return False
+    cut = far.upto(window) if isinstance(far, Bands) else far
+    return cut.fingerprint != near.fingerprint
 
 
 def over_lengths(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError
+from harness.methods.resolve import follows
 from harness.recommend.budget import Budget
 from harness.recommend.candidates import OWN
 from harness.recommend.chances import Array
@@ -30,8 +31,6 @@ from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.plan import Plan
-from scaling._bands import Bands
-from scaling._served import Served
 
 Measure = Callable[[Plan], object]
 Told = Callable[[Standing, int], None]
@@ -128,11 +127,8 @@ class Race:
 
     def follows(self, name: str) -> bool:
         """Return whether a candidate inside the window is not that of the target, cut there."""
-        found = self.cell(name, self.target).rotation
-        if found is None or isinstance(found, Served):
-            return False
-        cut = found.upto(self.window) if isinstance(found, Bands) else found
-        return cut.fingerprint != self.cell(name, self.window).frequencies
+        far, near = (self.cell(name, at).rotation for at in (self.target, self.window))
+        return follows(far, near, self.window)
 
     @property
     def grid(self) -> int:

@@ -11,9 +11,12 @@ from typing import Any
 
 import pandas as pd
 
+from harness.errors import UserError
+from harness.methods.resolve import follows, resolve
+from harness.plugins import load
 from harness.replacing import replacing
 from harness.reports.stats.paired import Difference
-from harness.reports.writing.sentences import counted, signed
+from harness.reports.writing.sentences import counted, listed, signed
 from harness.reports.writing.tables import page
 from harness.tune.losses import difference, score
 from harness.tune.search import Trial
@@ -123,6 +126,38 @@ def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> li
     else:
         told.append(f"On what it has not seen, the two are not distinguished: {best} will do.")
     return told
+
+
+def served(given: str, tuning: Tuning) -> str:
+    """Return a method with the factor that a server keeps, where it takes that of each length."""
+    rope, length = tuning.plan.checkpoint.rope, tuning.length
+    fixed = f"{given}{',' if ':' in given else ':'}factor={rope.stretch(length):.15g}"
+    try:
+        found = resolve(load("method", fixed), rope, length)
+    except UserError:  # it has no factor, or one already
+        return given
+    return (
+        fixed
+        if found.fingerprint == resolve(load("method", given), rope, length).fingerprint
+        else given
+    )
+
+
+def unpriced(methods: Sequence[str], tuning: Tuning) -> list[str]:
+    """Say of which methods a run inside the window does not tell the price that a server pays."""
+    rope, length = tuning.plan.checkpoint.rope, tuning.length
+    window = rope.trained_length
+    known = [load("method", given) for given in methods] if length > window else []
+    changing = [
+        method.label for method in known
+        if follows(resolve(method, rope, length), resolve(method, rope, window), window)
+    ]  # fmt: skip
+    if not changing:
+        return []
+    return [
+        f"It is not that of {listed(changing)} as a server keeps it: measured inside the window is "
+        f"the form for {window:,} tokens, served for all lengths that for {length:,}."
+    ]
 
 
 def report(tuning: Tuning, table: Sequence[Row], told: Sequence[str]) -> Path:
