@@ -106,7 +106,11 @@ class Tuning:
             resolve(method, self.plan.checkpoint.rope, self.length)
         except UserError:
             return None
-        if method.label not in {known.label for known in self.plan.methods}:
+        known = {one.label: one.given for one in self.plan.methods}
+        if known.get(method.label, given) != given:
+            message = f"{known[method.label]} and {given} have one name; rename the first."
+            raise UserError(message)
+        if method.label not in known:
             more = with_methods(self.plan, [given])
             scaling = (*self.plan.spec.scaling, given)
             self.plan = replace(
