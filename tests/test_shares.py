@@ -61,6 +61,15 @@ def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure() -> Non
     assert -1 <= row["low"] < 0 < row["high"] <= 1
 
 
+def test_a_sentence_keeps_the_sign_of_an_end_beyond_0() -> None:
+    """Small parts gained in every trial are sure, and the interval of shares reaches below 0."""
+    frame = pd.DataFrame(recall("none", [0.5] * 30) + recall("yarn", [0.6, 0.6, 0.65] * 10))
+    [row] = best.make(frame).to_dict("records")
+    assert row["difference_low"] < -0.01 < 0.2 < row["difference_high"]
+    low, high = (round(100 * row[f"difference_{end}"]) for end in ("low", "high"))
+    assert f"12 percentage points [−{-low}, {high}] above `none`" in best.words(best.make(frame))[0]
+
+
 @pytest.mark.parametrize("values", [[1, 1, 0.5], [1, 1, 1, 1, 0.9, 1, 0.2]])
 def test_a_mean_of_shares_of_lm_eval_stays_between_0_and_1(values: list[float]) -> None:
     """F1 and the like are between 0 and 1 for every document, and so is the interval."""

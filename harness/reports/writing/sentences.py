@@ -34,7 +34,10 @@ def size(value: float, *, relative: bool, metric: str) -> str:
 
 
 def gap(row: Mapping[Any, Any]) -> str:
-    """Return the size of a row's difference with its interval: "26.8 % [19.6, 33.4]"."""
+    """Return the size of a row's difference with its interval: "26.8 % [19.6, 33.4]".
+
+    An end on the other side of 0 is below it: "11 percentage points [−3, 24]".
+    """
     ends = [row["difference"], row["difference_low"], row["difference_high"]]
     told = [
         size(end, relative=row["relative"], metric=row["metric"]) for end in ends if end is not None
@@ -42,8 +45,12 @@ def gap(row: Mapping[Any, Any]) -> str:
     if len(told) < 3:
         return told[0]
     value, *around = told
-    low, high = sorted((end.split(" ")[0] for end in around), key=lambda text: float(text))
-    return f"{value} [{low}, {high}]"
+    numbers = [
+        f"{'-' if end * ends[0] < 0 else ''}{text.split(' ')[0]}"
+        for end, text in zip(ends[1:], around, strict=True)
+    ]
+    low, high = sorted(numbers, key=float)
+    return f"{value} [{low}, {high}]".replace("[-", "[−")
 
 
 def signed(
