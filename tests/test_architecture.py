@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     "inspection": {"encodings", "sweep", "methods", "runs", "model", "rope", "reports"},
     "cluster": {"sweep", "engine"},
     "tune": {"sweep", "methods", "runs", "reports"},
-    "recommend": {"sweep", "runs", "reports"},
+    "recommend": {"sweep", "methods", "runs", "reports"},
     "sweep": {"published", "methods", "runs", "model", "rope", "engine", "data"},
     "published": set(),
     "runs": {"reports"},
