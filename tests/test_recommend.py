@@ -22,6 +22,7 @@ from harness.recommend.candidates import usual
 from harness.runs.store import RUN, SAMPLES, read_samples
 from scaling._types import Rope
 from tests.command_line import Outcome, Ropewalk
+from tests.tiny import save_tiny
 
 METHODS = ("pi:factor=4", "yarn:factor=4", "ntk:factor=4", "self_extend")
 
@@ -106,10 +107,13 @@ def test_no_price_is_claimed_of_a_form_that_was_not_measured() -> None:
     """Of a method that follows the length the price is that of following, and is called so."""
     made = pd.DataFrame([{"scaling": "it", "price": 0.0, "price_low": 0.0, "price_high": 0.0}])
     known: Any = SimpleNamespace(
-        window=64, target=256, rules=race.Rules((20,)), free=lambda _: True
+        window=64, target=256, rules=race.Rules((20,)), free=lambda _: True, ships=False
     )
     plain = _price(known, made.assign(follows=False))
     assert plain == "Inside the window (64 tokens) it is the model itself and costs nothing."
+    known.ships = True  # then the model itself is another candidate
+    plain = _price(known, made.assign(follows=False))
+    assert "it is the model without the scaling it ships, above which prices are told" in plain
     follows = _price(known, made.assign(follows=True))
     assert "A server keeps one form for all lengths" in follows
     assert "256 tokens; the price of that was not measured" in follows
@@ -254,6 +258,23 @@ def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
     assert found[0] == "none"
     assert {"yarn:factor=4", "self_extend", "log_n:on=yarn:factor=4"} <= set(found)
     assert not {"native", "abf", "p_rope"} & {name.partition(":")[0] for name in found}
+
+
+def test_what_a_checkpoint_ships_is_a_candidate(
+    ropewalk: Ropewalk, docs: Path, tmp_path: Path
+) -> None:
+    """Else another method is recommended to whom the model as it is would serve best."""
+    yarn = {
+        "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0,
+        "original_max_position_embeddings": 64,
+    }  # fmt: skip
+    folder = save_tiny(tmp_path / "m", rope_parameters=yarn)
+    counts = []
+    for model in (folder, save_tiny(tmp_path / "plain")):
+        done = ropewalk("recommend", "--model", model, "--docs", docs, "--dry-run")
+        assert done.status == 0, done.err
+        counts.append(int(done.err.partition(" candidates at 256")[0].split()[-1]))
+    assert counts[0] == counts[1] + 1
 
 
 def test_forwards_of_who_fails_are_of_those_that_everything_takes() -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TARGET = "4x"
 HELPS = {
     "scaling": "The candidates: NAME, NAME:option=value,… or your own .py file; default: all that "
-    "need no training, at the fixed factor of the target.",
+    "need no training, at the fixed factor of the target, and what the checkpoint ships.",
     "length": "The target: 32k (32768) or 4x (of the trained window); default: 4x.",
     "out": "The run folder; default: results/recommend-MODEL.",
 }
@@ -116,6 +116,7 @@ def _plan(spec: Spec, checkpoint: Checkpoint, *, chosen: bool) -> Plan:
     """Return the plan of everything that a race could measure: the window and the target."""
     from harness.recommend.candidates import OWN, usual
     from harness.sweep.plan import make_plan
+    from scaling import native
 
     trained = checkpoint.rope.trained_length
     target = spec.lengths(trained)
@@ -125,7 +126,8 @@ def _plan(spec: Spec, checkpoint: Checkpoint, *, chosen: bool) -> Plan:
             f"{' '.join(spec.length)}."
         )
         raise UserError(message)
-    named = spec.scaling if chosen else usual(target[0] / trained)
+    ships = native.shipped_type(checkpoint.rope) != "default"
+    named = spec.scaling if chosen else usual(target[0] / trained, ships=ships)
     scaling = named if OWN in named else (OWN, *named)
     asked = {
         "scaling": scaling,

@@ -167,6 +167,8 @@ def _price(race: Race, made: pd.DataFrame) -> str:
     high, limit = row["price_high"], f"the tolerance of {100 * bound:.3g} %"
     if race.free(row["scaling"]):
         told = "it is the model itself and costs nothing"
+        if race.ships:
+            told = "it is the model without the scaling it ships, above which prices are told"
     else:
         told = f"it costs {signed(row['price'], row['price_low'], high)} of the perplexity"
         if row["price"] > bound:

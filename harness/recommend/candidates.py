@@ -5,18 +5,19 @@ from __future__ import annotations
 from harness.plugins import module_of, names, parameters
 
 OWN = "none"  # the model without scaling, by which a price is measured
-LEFT_OUT = ("native", "longrope")  # the checkpoint's own scaling; one whose factors are searched
+SHIPPED = "native"  # the checkpoint's own scaling
+LEFT_OUT = (SHIPPED, "longrope")  # of the latter the factors are searched
 ADDED = ("log_n", "temperature")  # what is used on top of another method: here of YaRN
 
 
-def usual(stretch: float) -> tuple[str, ...]:
+def usual(stretch: float, *, ships: bool = False) -> tuple[str, ...]:
     """Return every training-free method with its usual options, at the fixed factor of a target.
 
     A server has one factor for all lengths. Methods whose authors train with them are left out:
-    their files have TRAINING.
+    their files have TRAINING. What a checkpoint ``ships`` is a candidate: it is the model as it is.
     """
     factor = f"factor={stretch:g}"
-    found = [OWN]
+    found = [OWN, *[SHIPPED] * ships]
     for name in names("method"):
         module = module_of("method", name)[0]
         if name in (OWN, *LEFT_OUT) or hasattr(module, "TRAINING"):

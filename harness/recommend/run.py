@@ -31,6 +31,7 @@ from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.plan import Plan
+from scaling import native
 
 Measure = Callable[[Plan], object]
 Told = Callable[[Standing, int], None]
@@ -124,6 +125,11 @@ class Race:
         """Return whether a candidate is the model itself inside the window."""
         own = self.cell(OWN, self.window).frequencies
         return self.cell(name, self.window).frequencies == own
+
+    @property
+    def ships(self) -> bool:
+        """Whether the checkpoint has a scaling of its own, so that the plain model is not it."""
+        return native.shipped_type(self.plan.checkpoint.rope) != "default"
 
     def follows(self, name: str) -> bool:
         """Return whether a candidate inside the window is not that of the target, cut there."""
