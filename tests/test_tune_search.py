@@ -127,6 +127,7 @@ def test_a_users_method_declares_its_own(tmp_path: Path) -> None:
         ("yarn:factor=4,beta_fast=32,beta_slow=1", "no option with a range"),
         ("yarn:beta=1..2", "has no option 'beta'"),
         ("yarn:beta_fast=64..8", "is no range"),
+        ("self_extend:group=1.6..2.4", "group is whole, and 1.6..2.4 holds one value"),
         ("yarn:beta_fast=..8", "should be a valid number"),
         ("yarn:ramp=1..2", "ramp is no number"),
         ("yarm", "no method is called 'yarm'"),

@@ -169,6 +169,10 @@ def _axis(name: str, key: str, found: Range, hint: Any, default: Any) -> Axis:
     whole = float not in kinds
     if whole:
         low = max(1.0, float(round(low))) if found.log else float(round(low))
+        high = float(round(high))
+        if low >= high:
+            message = f"{name}: {key} is whole, and {found.low:g}..{found.high:g} holds one value."
+            raise UserError(message)
     middle = math.sqrt(low * high) if found.log else (low + high) / 2
     start = float(default) if isinstance(default, int | float) else middle
     return Axis(key, low, high, found.log, whole, start)
