@@ -311,6 +311,19 @@ def test_a_port_of_another_program_is_one_sentence() -> None:
         thread.join()
 
 
+def test_a_text_shorter_than_the_places_that_are_asked_is_compared() -> None:
+    """llama.cpp answers no empty prompt; the search for places ended at the first of them."""
+
+    def answer(_: str, asked: dict[str, Any]) -> Any:
+        if not asked["prompt"]:
+            raise KeyError
+        return {"completion_probabilities": [{"top_logprobs": [{"id": 5, "logprob": -1.5}]}]}
+
+    server: Any = object.__new__(Server)
+    server.url, server._call = "http://127.0.0.1", answer
+    assert server._one_by_one([5, 5, 5]) == {1: 1.5, 2: 1.5}
+
+
 def test_a_server_without_a_log_probability_in_common() -> None:
     """It is a finding, not a traceback."""
     found = server_finding("none", {"none": {1: 2.0}}, {}, (2, None))

@@ -55,7 +55,7 @@ class Server:
         """
         found = {}
         for step in range(1, PLACES + 1):
-            at = step * (len(tokens) - 1) // PLACES
+            at = max(1, step * (len(tokens) - 1) // PLACES)  # nothing comes before the first
             asked = {
                 "prompt": list(tokens[:at]), "n_predict": 1, "n_probs": LISTED, "temperature": 0.0,
                 "cache_prompt": True, "ignore_eos": True,
