@@ -95,6 +95,15 @@ def test_a_config_that_means_something_else(
     assert words in " ".join(one.text for one in found)
 
 
+def test_a_bound_of_a_ramp_that_is_past_its_end_is_read(tiny: Path, tmp_path: Path) -> None:
+    """In a window of 64 tokens no channel turns 4 times, so beta_fast is the same from there on."""
+    shutil.copy(tiny / "config.json", tmp_path)
+    folder = written(tmp_path, {"rope_parameters": {**YARN, "beta_fast": 32.0, "beta_slow": 1.0}})
+    config = AutoConfig.from_pretrained(folder)
+    (found,) = config_findings(str(folder), None, config, trusted=False)
+    assert found.verdict == "passed", found.text
+
+
 def test_a_base_under_the_name_of_its_class_is_read(tmp_path: Path) -> None:
     """GPT-NeoX (Pythia) writes rotary_emb_base, and transformers takes the base from it."""
     told = {"model_type": "gpt_neox", "hidden_size": 32, "num_attention_heads": 2,

@@ -26,7 +26,8 @@ UNSEEN = (  # that no number of a rotary module shows, or not at every length
     "long_factor",
 )  # fmt: skip
 WINDOW = "original_max_position_embeddings"
-TIMES = (2.0, 0.5, 8.0, 0.125)  # bounds of a ramp may be past its ends, where one change is idle
+# Bounds of a ramp may be past its ends, where some changes are idle: of a short window by far.
+TIMES = (2.0, 0.5, 8.0, 0.125, 1 / 64)
 
 
 def config_findings(where: str, commit: str | None, config: Any, trusted: bool) -> list[Finding]:
@@ -141,7 +142,7 @@ def _unread(raw: Mapping[str, Any], text: Any, trusted: bool) -> Iterator[str]:
         if before and all(one and one.fingerprint == before.fingerprint for one in after):
             yield (
                 f"{key} {value:g} of its {kind} scaling is not read: transformers computes the same"
-                " with any other value"
+                " with other values"
             )
 
 
