@@ -257,3 +257,18 @@ def test_an_adapter_has_a_hub_name(tiny: Path, adapters: Callable[[str], Path]) 
     for name in ("ropewalk-tests/lora", f"ropewalk-tests/lora@{COMMIT}"):
         found = opened(tiny, Path(name))
         assert (found.label, found.fingerprint) == (local.label, local.fingerprint)
+
+
+@pytest.mark.slow
+def test_the_price_of_a_found_method_is_that_of_the_adapted_model(
+    ropewalk: Ropewalk, tiny: Path, docs: Path, adapters: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The command that is printed measures the model with its adapter, as the search did."""
+    lora = adapters("lora")
+    done = ropewalk(
+        "tune", "--model", tiny, "--adapter", lora, "--docs", docs, "--length", "2x",
+        "--task", "perplexity:tail=16", "--against", "pi", "--trials", "1",
+        "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    assert f" --docs {docs} --adapter {lora} --scaling none " in done.out

@@ -169,6 +169,7 @@ def _conclude(
     spec = tuning.plan.spec
     best = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
     docs = f" --docs {shlex.quote(spec.docs)}" if isinstance(spec.docs, str) else ""
+    docs += f" --adapter {shlex.quote(spec.adapter)}" if spec.adapter else ""
     model, better = shlex.join(spec.opened), path if table[0].held < table[1].held else best
     found = resolve(load("method", str(better)), tuning.plan.checkpoint.rope, tuning.length)
     to = "hf-code" if needs_code(found) else "transformers"
