@@ -77,7 +77,9 @@ def _counted(rows: pd.DataFrame) -> str:
     known = _parts(rows)
     scored = rows[(rows["part"] != MEAN) & rows["score"].notna()]
     counts = sorted(scored["n"].agg(["min", "max"]).dropna().astype(int).unique())
-    trials = f"{' to '.join(map(str, counts))} trials each at a length" if counts else "none whole"
+    several = "" if counts == [1] else "s"
+    trials = f"{' to '.join(map(str, counts))} trial{several} each at a length"
+    trials = trials if counts else "without a score at any length"
     if len(known) == 1:
         return f"{known[0]}, {trials}."
     without = sorted(set(rows["length"]) - set(rows.loc[rows["part"] == MEAN, "length"]))
