@@ -14,7 +14,7 @@ from harness.engine.decode import Text, together
 from harness.engine.generate import Draft
 from harness.rope.config import rope_of
 from harness.rope.patch import scaled
-from scaling import self_extend, yarn
+from scaling import dual_chunk, lm_infinite, self_extend, yarn
 from scaling._types import Frequencies, Rope
 from tasks._types import Answer, Question
 from tests.families import build, each, tiny
@@ -123,7 +123,24 @@ def test_a_repetition_penalty_is_that_of_generate(
 @pytest.mark.parametrize("family", ["llama", "qwen3", "cohere"])
 def test_a_text_has_the_bits_of_a_scored_sequence(family: str) -> None:
     """Its tokens are the argmaxes of the same tokens asked as targets, with the same losses."""
-    model, questions = model_of(family), asked()[2:]
+    has_the_bits_of_a_scored_sequence(model_of(family), asked()[2:])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [
+    lambda rope: self_extend.bands(rope, LENGTH, window=16),
+    lambda rope: dual_chunk.bands(rope, LENGTH, chunk=24, largest=40),
+    lambda rope: lm_infinite.bands(rope, LENGTH, window=20),
+], ids=["self_extend", "dual_chunk", "lm_infinite"])  # fmt: skip
+def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(method: Any) -> None:
+    """A text far longer than what each band covers: the rotated keys that are kept are its own."""
+    model = model_of("llama")
+    prompts = [[*range(1, 30)], [7], [*range(5, 75)]]
+    with scaled(model, method(rope_of(model.config))):
+        has_the_bits_of_a_scored_sequence(model, [question(one, 66) for one in prompts])
+
+
+def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Question]) -> None:
     for one, answer in zip(questions, texts(model, questions), strict=True):
         tokens = [*one.tokens, *answer.argmax]
         ((_, scored),) = answers(model, [Question("s", len(tokens), tokens, one.start)])

@@ -25,11 +25,15 @@ _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
 
 @dataclass
 class Text:
-    """A draft, the runs of its prompt in the order of the positions, and keys by layer."""
+    """A draft, the runs of its prompt in the order of the positions, and keys by layer.
+
+    ``made`` is by layer what the kernel keeps of them.
+    """
 
     draft: Draft
     path: Sequence[tuple[int, Node]] = ()
     keys: dict[int, Pair] = field(default_factory=dict)
+    made: dict[int, dict[Any, Any]] = field(default_factory=dict)
 
 
 @dataclass
@@ -56,7 +60,8 @@ class Step:
             seen = room(place + 1, query.device)
             before, values = (whole[:, :, :seen] for whole in pair)
             asked = query[:, :, row : row + 1]
-            found = self.kernel(module, asked, before, values, place, scale)
+            made = text.made.setdefault(layer, {})
+            found = self.kernel(module, asked, before, values, place, scale, made)
             parts.append(found.transpose(1, 2))
         odd = query.shape[2] - len(parts)
         if odd:

@@ -74,7 +74,7 @@ def shared(
     """
     cut, rows = packs(tree, sizes.pack), sizes.layer_rows(of_a_row(shape), causal=not bands)
     peak = max((_pack(shape, tree, pack, rows, bands) for pack in cut), default=0)
-    beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack)
+    beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack, bands)
     return peak + beside + head(shape, targets, sizes)
 
 
@@ -149,11 +149,14 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Te
     return most * shape.layers * shape.keys
 
 
-def written(shape: Shape, texts: Sequence[Text], pack: int) -> int:
-    """Return the keys and values of texts that are continued together: ``pack`` tokens, or one."""
+def written(shape: Shape, texts: Sequence[Text], pack: int, bands: int = 0) -> int:
+    """Return the keys and values of texts that are continued together: ``pack`` tokens, or one.
+
+    Of moved positions each band keeps the keys as it rotates them.
+    """
     lengths = [length for _, length in texts]
     together = min(sum(lengths), max(pack, *lengths)) if lengths else 0
-    return together * shape.layers * shape.keys
+    return together * shape.layers * shape.keys * (2 + bands) // 2
 
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:

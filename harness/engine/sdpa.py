@@ -24,9 +24,13 @@ class Kernel(Protocol):
 
     def __call__(
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        position: int, scale: float | None, /,
+        position: int, scale: float | None, made: dict[Any, Any] | None = None, /,
     ) -> torch.Tensor:  # fmt: skip
-        """Return (1, heads, rows, head_dim) of rows at positions ``position``…, as ``causal``."""
+        """Return (1, heads, rows, head_dim) of rows at positions ``position``…, as ``causal``.
+
+        ``made`` is of one layer of a text that is continued token by token: what a kernel makes of
+        keys and keeps there, it need not make again for the next token.
+        """
 
 
 @dataclass
@@ -38,7 +42,7 @@ class Causal:
 
     def __call__(
         self, _: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        position: int, scale: float | None,
+        position: int, scale: float | None, _made: dict[Any, Any] | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Return the attention of rows at positions ``position``…."""
         if self.mask is None and position and blocked(query.device):

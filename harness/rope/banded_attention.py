@@ -18,6 +18,7 @@ from harness.rope.tiles import pieces
 from scaling._bands import Band, Bands, by_distance
 
 Tables = tuple[torch.Tensor, torch.Tensor]
+Made = dict[Band, tuple[torch.Tensor, int, int]]  # rotated keys, and the positions they are of
 KEPT_BANDS = 8  # tables of cos and sin are kept from layer to layer up to so many bands
 KEPT_CALLS = 512  # the parts of so many calls are kept: every text has one a token
 
@@ -120,16 +121,16 @@ class BandedAttention:
 
     def attend(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        position: int, scale: float | None,
+        position: int, scale: float | None, made: Made | None = None,
     ) -> torch.Tensor:  # fmt: skip
         """Return (1, heads, rows, width), as an engine's ``Kernel`` does."""
-        merged = self._merged(module, query, key, value, position, scale)
+        merged = self._merged(module, query, key, value, position, scale, made=made)
         return merged.values.reshape(*query.shape[:3], -1).to(query.dtype)
 
     def _merged(
         self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         position: int, scaling: float | None, softcap: float | None = None,
-        window: int | None = None, dropped: int = 0,
+        window: int | None = None, dropped: int = 0, made: Made | None = None,
     ) -> Merged:  # fmt: skip
         """Return the softmax of rows at ``position``…; the first ``dropped`` keys are not given."""
         if module not in self.layouts:
@@ -141,16 +142,16 @@ class BandedAttention:
             (position, query.shape[2], layout is not None, window), fused=fused
         )
         query = self._scaled(query, position, window)
+        end = position + query.shape[2]  # of the keys that are there
         query, key, value = _grouped(query, key, value)
         if rows is not None and rows.filled:
             query = query.index_select(2, rows.positions - position)
         merged = Merged.empty(query, value.shape[-1])
         for part in asked:
-            q = query[:, :, part.rows]
-            k, v = (_held(given, part.keys, dropped) for given in (key[:, :1], value))
+            q, v = query[:, :, part.rows], _held(value, part.keys, dropped)
             if layout is not None:
-                q = layout.rotate(q, *self._rotation(layout, part, q.device, query=True))
-                k = layout.rotate(k, *self._rotation(layout, part, k.device, query=False))
+                q = self._rotated(layout, part.band, part.own, q, query=True)
+            k = self._keys(layout, part, key[:, :1], end, dropped, made)
             k, place = k.expand(-1, q.shape[1], -1, -1), merged.of(part.rows)
             if rows is not None:
                 attend_tiles(place, q, k, v, part.cut, scale)
@@ -190,21 +191,40 @@ class BandedAttention:
         wide = torch.promote_types(query.dtype, torch.float32)  # a device may lack float64
         return (query * scale.to(wide).to(query.device)).to(query.dtype)
 
-    def _rotation(self, layout: Layout, part: Part, device: torch.device, *, query: bool) -> Tables:
-        """Return the tables of a part's queries or keys.
+    def _keys(
+        self, layout: Layout | None, part: Part, key: torch.Tensor, end: int, dropped: int,
+        made: Made | None,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return a part's keys, rotated; ``made`` keeps those before ``end``, others are zero."""
+        band, asked = part.band, part.keys
+        if layout is None or made is None or len(self.bands.bands) > KEPT_BANDS:
+            held = _held(key, asked, dropped)
+            return held if layout is None else self._rotated(layout, band, asked, held, query=False)
+        if band not in made:
+            rows = max(self.bands.length, key.shape[2])
+            made[band] = key.new_zeros((*key.shape[:2], rows, key.shape[3])), 0, 0
+        kept, low, high = made[band]
+        if not low <= asked.start <= high:
+            low = high = asked.start
+        new = slice(high, max(high, min(asked.stop, end)))
+        kept[:, :, new] = self._rotated(layout, band, new, key[:, :, new], query=False)
+        made[band] = kept, low, new.stop
+        return kept[:, :, asked]
 
-        They are computed for the whole band, of few bands once for all layers and calls.
-        """
-        band, asked = part.band, part.own if query else part.keys
-        name = (layout, band, device, query)
+    def _rotated(
+        self, layout: Layout, band: Band, asked: slice | torch.Tensor, x: torch.Tensor,
+        *, query: bool,
+    ) -> torch.Tensor:  # fmt: skip
+        """Return queries or keys rotated; the tables of few bands are kept for layers and calls."""
+        name = (layout, band, x.device, query)
         if name not in self._tables:
             positions, phase = (band.query, band.phase) if query else (band.key, None)
-            tables = layout.tables(positions, band.frequencies, device, phase)
+            tables = layout.tables(positions, band.frequencies, x.device, phase)
             if len(self.bands.bands) > KEPT_BANDS:
-                return tables[0][asked], tables[1][asked]
+                return layout.rotate(x, tables[0][asked], tables[1][asked])
             self._tables[name] = tables
         cos, sin = self._tables[name]
-        return cos[asked], sin[asked]
+        return layout.rotate(x, cos[asked], sin[asked])
 
 
 def _grouped(
