@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.recommend import race, run
-from harness.recommend.answer import _choice, _doubt, _price
+from harness.recommend.answer import KINDS, _choice, _doubt, _price, readable
 from harness.recommend.budget import Budget, read_budget
 from harness.recommend.candidates import usual
 from harness.runs.store import RUN, SAMPLES, read_samples
@@ -101,6 +101,15 @@ def test_a_method_that_follows_the_length_is_not_what_is_exported(
         for n, one in found.items()
     }
     assert made.follows("it") is follows
+
+
+def test_only_methods_that_are_alike_have_one_line() -> None:
+    """Of a table in which some are, the others have their own name alone."""
+    zero = dict.fromkeys([f"{k}{end}" for k in KINDS for end in ("", "_low", "_high")], 0.0)
+    rows = [{"scaling": "yarn", "same": None}, {"scaling": "pi", "same": "layerwise"}]
+    made = pd.DataFrame(rows).assign(**zero, follows=False, documents=6, verdict="worse")
+    known: Any = SimpleNamespace(target=256, window=64)
+    assert list(readable(made, known)["scaling"]) == ["yarn", "pi = layerwise"]
 
 
 def test_no_price_is_claimed_of_a_form_that_was_not_measured() -> None:

@@ -69,7 +69,8 @@ def table(race: Race, standing: Standing) -> pd.DataFrame:
 def readable(made: pd.DataFrame, race: Race) -> pd.DataFrame:
     """Return the table for people: differences alone, for documents differ more than methods."""
     return pd.DataFrame({
-        "scaling": made["scaling"] + made["same"].map(lambda n: f" = {n}" if n else ""),
+        "scaling": made["scaling"]
+        + made["same"].map(lambda n: f" = {n}" if isinstance(n, str) else ""),
         f"above the first at {race.target}": _spans(made, "worse"),
         f"price at {race.window}": _spans(made, "price")
         + made["follows"].map({True: " †"}).fillna(""),
