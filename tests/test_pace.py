@@ -145,6 +145,17 @@ def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) ->
             assert all("tokens/s" in line and "left" in line for line in lines[1:])
 
 
+def test_a_log_of_other_processes_has_lines_between_cells(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They tell of samples alone: after a while without a line each has one."""
+    monkeypatch.setattr("harness.cli.progress.QUIET", -1.0)
+    told = io.StringIO()
+    measure(plan, tmp_path / "run", Measuring(Console(file=told, width=200), plan, "test"))
+    lines = told.getvalue().splitlines()
+    assert len(lines) == 1 + sum(len(batch.items) for batch in plan.work(set()))
+
+
 def test_a_log_says_once_that_weights_are_loaded(plan: Plan, tmp_path: Path) -> None:
     """Parts of one plan load their weights once, so the lines of the second begin otherwise."""
     keys = [item.key for batch in plan.work(set()) for item in batch.items]

@@ -67,8 +67,12 @@ class Measuring:
             self.text = f"{self._done()} · measuring"
         self.pace.layers(tokens)
         self._move()
+        self._log(self.pace)
+
+    def _log(self, pace: Pace) -> None:
+        """Write a line to a log that had none for a while."""
         if not self.console.is_terminal and time.monotonic() - self.shown > QUIET:
-            self._line(f"{self._done()}; {speed(self.pace)}")
+            self._line(f"{self._done()}; {speed(pace)}")
 
     def _sample(self, item: Item, record: dict[str, Any]) -> None:
         assert self.pace is not None  # made before anything is measured
@@ -82,6 +86,8 @@ class Measuring:
             self._line(f"{named}, {question.unit}: {record['status']}")
         elif not self.console.is_terminal and not self.cells[cell.key]:
             self._line(f"{self._done()}: {named}; {speed(self.pace)}")
+        else:  # other processes tell of samples alone
+            self._log(self.pace)
 
     def _done(self) -> str:
         return f"{sum(not rest for rest in self.cells.values())}/{len(self.cells)} cells"
