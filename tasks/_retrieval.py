@@ -23,12 +23,12 @@ QUOTE = ' "\n'  # what may stand before an answer
 def check_trials(trials: int, each: int | None = None, of: str = "depths") -> None:
     """Raise ValueError for a grid without trials, or of too many, ``each`` of so many ``of``."""
     if each is None and not 1 <= trials <= MOST:
-        message = f"trials={trials} a length is not between 1 and {MOST}"
+        message = f"trials must be 1 or more, {MOST} a length at the most, got {trials}"
         raise ValueError(message)
     if each is not None and (each < 1 or trials < 1 or each * trials > MOST):
         message = (
-            f"{of}={each} and trials={trials} a length: both are 1 or more, and {of} x trials"
-            f" is {MOST} at the most"
+            f"{of} and trials must be 1 or more, {of} x trials {MOST} a length at the most,"
+            f" got {each} and {trials}"
         )
         raise ValueError(message)
 

@@ -116,7 +116,7 @@ def test_filler_from_documents_needs_one_long_enough() -> None:
         ValueError, match="no document holds .* tokens of filler; the longest has 5"
     ):
         list(passkey.ask(short, [400], filler="documents"))
-    with pytest.raises(ValueError, match="depths=0 and trials=5 a length: both are 1 or more"):
+    with pytest.raises(ValueError, match="depths and trials must be 1 or more, .* got 0 and 5"):
         list(passkey.ask(short, [400], depths=0))
 
 
