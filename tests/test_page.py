@@ -322,10 +322,7 @@ def test_a_large_sweep_opens_at_once_and_fits_a_phone(browser: Any, large: Path)
     assert told["ProcessTime"] < OPENED
     # On a phone maps of many lengths scroll inside the page, which does not.
     opened.tab.set_viewport_size({"width": 390, "height": 900})
-    # A chart takes a new width with the next frame.
-    opened.tab.wait_for_function(
-        "innerWidth === 390 && document.documentElement.scrollWidth <= 390"
-    )
+    assert opened.comes("innerWidth === 390 && document.documentElement.scrollWidth <= 390")
     opened.tab.close()
 
 
