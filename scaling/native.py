@@ -36,6 +36,11 @@ def frequencies(rope: Rope, length: int) -> Frequencies:
     return found
 
 
+def ships(rope: Rope) -> bool:
+    """Return whether a checkpoint has a scaling of its own."""
+    return shipped_type(rope) != "default"
+
+
 def shipped_type(rope: Rope) -> str:
     """Return the shipped rope_type, "default" for none; raise ValueError for an unknown one."""
     kind = rope.shipped.get("rope_type", rope.shipped.get("type", "default"))

@@ -126,7 +126,7 @@ def _plan(spec: Spec, checkpoint: Checkpoint, *, chosen: bool) -> Plan:
             f"{' '.join(spec.length)}."
         )
         raise UserError(message)
-    ships = native.shipped_type(checkpoint.rope) != "default"
+    ships = native.ships(checkpoint.rope)
     named = spec.scaling if chosen else usual(target[0] / trained, ships=ships)
     scaling = named if OWN in named else (OWN, *named)
     asked = {

@@ -46,7 +46,7 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
     yield from config_findings(checkpoint.name, checkpoint.revision, config, trusted)
     method = load("method", spec.scaling[0])
     own = method.label == "native"
-    is_scaled = native.shipped_type(rope) != "default" if own else method.label != "none"
+    is_scaled = native.ships(rope) if own else method.label != "none"
     layers = layers_of(config, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
     rotation = resolve(method, rope, length)

@@ -68,7 +68,7 @@ def shipped(model: str, rope: Rope, *, asked: bool = False) -> str:
 def composed(rope: Rope, method: Plugin) -> str:
     """Say of a method on top of another one whether it keeps the shipped scaling."""
     on = method.options.get("on")
-    if on is None or native.shipped_type(rope) == "default":
+    if on is None or not native.ships(rope):
         return ""
     lowest = str(on).rpartition("on=")[2].partition(":")[0]
     fate = "kept" if lowest == "native" else "removed"

@@ -129,7 +129,7 @@ class Race:
     @property
     def ships(self) -> bool:
         """Whether the checkpoint has a scaling of its own, so that the plain model is not it."""
-        return native.shipped_type(self.plan.checkpoint.rope) != "default"
+        return native.ships(self.plan.checkpoint.rope)
 
     def follows(self, name: str) -> bool:
         """Return whether a candidate inside the window is not that of the target, cut there."""
