@@ -37,13 +37,18 @@ def frequencies(rope: Rope, length: int) -> Frequencies:
 
 
 def ships(rope: Rope) -> bool:
-    """Return whether a checkpoint has a scaling of its own."""
-    return shipped_type(rope) != "default"
+    """Return whether a checkpoint has a scaling of its own, of a type that is read here."""
+    kind = _kind(rope)
+    return isinstance(kind, str) and kind in TYPES and kind != "default"
+
+
+def _kind(rope: Rope) -> object:
+    return rope.shipped.get("rope_type", rope.shipped.get("type", "default"))
 
 
 def shipped_type(rope: Rope) -> str:
     """Return the shipped rope_type, "default" for none; raise ValueError for an unknown one."""
-    kind = rope.shipped.get("rope_type", rope.shipped.get("type", "default"))
+    kind = _kind(rope)
     if isinstance(kind, str) and kind in TYPES:
         return kind
     known = ", ".join(list(TYPES)[:-1])

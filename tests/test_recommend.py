@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,6 +285,20 @@ def test_what_a_checkpoint_ships_is_a_candidate(
         assert done.status == 0, done.err
         counts.append(int(done.err.partition(" candidates at 256")[0].split()[-1]))
     assert counts[0] == counts[1] + 1
+
+
+def test_a_shipped_scaling_of_an_unknown_type_is_one_sentence(
+    tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """It names the type, and what is read."""
+    folder = save_tiny(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"]["rope_type"] = "mrope"
+    (folder / "config.json").write_text(json.dumps(config))
+    done = ropewalk("recommend", "--model", folder, "--length", "4x", "--dry-run")
+    assert done.status == 2
+    assert "the checkpoint ships 'mrope'" in done.err
+    assert "Traceback" not in done.err
 
 
 def test_forwards_of_who_fails_are_of_those_that_everything_takes() -> None:
