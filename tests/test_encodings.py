@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from harness.encodings._attention import EncodingAttention
 from harness.encodings._buckets import bucket
 from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
@@ -21,7 +22,6 @@ from harness.model.checkpoint import open_checkpoint
 from harness.plugins import load, names
 from harness.rope.config import rope_of
 from harness.rope.patch import answering, scaled
-from harness.sweep.memory import _attention_bytes
 from scaling import Frequencies
 from tasks import Question
 from tests import naive_encodings as naive
@@ -164,6 +164,34 @@ def test_a_model_is_saved_read_cached_and_causal(encoding: str, tmp_path: Path) 
     assert torch.allclose(model(input_ids=tokens[:, :30]).logits, whole[:, :30], atol=1e-4)
 
 
+@pytest.mark.parametrize("encoding", ["alibi", "fire", "shaw", "deberta", "untied", "rope_linear"])
+def test_scores_in_parts_are_those_of_a_whole_forward(
+    encoding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few queries at a time, after a cache and with padding too; a gradient takes all at once."""
+    model, tokens, parts = model_of(encoding), text(50), []
+    padded = torch.ones_like(tokens)
+    padded[:, 45:] = 0
+    own = EncodingAttention.part
+
+    def counted(self: Any, *given: Any) -> Any:
+        parts.append(given[-2])
+        return own(self, *given)
+
+    monkeypatch.setattr(EncodingAttention, "part", counted)
+    monkeypatch.setattr("harness.encodings._config.SCORES", 2 * 50 * 7)
+    with torch.enable_grad():
+        whole = model(input_ids=tokens, attention_mask=padded, use_cache=False).logits[:, :45]
+    assert parts == [slice(0, 50)] * 2
+    with torch.inference_mode():
+        here = model(input_ids=tokens, attention_mask=padded, use_cache=False).logits[:, :45]
+        assert parts[2:10] == [slice(first, first + 7) for first in range(0, 50, 7)]
+        cache = model(input_ids=tokens[:, :20]).past_key_values
+        after = model(input_ids=tokens[:, 20:45], past_key_values=cache).logits
+    assert torch.allclose(here, whole, atol=1e-5)
+    assert torch.allclose(after, whole[:, 20:], atol=1e-5)
+
+
 @torch.inference_mode()
 def test_padding_before_a_text_is_refused() -> None:
     """Rows of a batch have the same positions; padding after a text changes none of its logits."""
@@ -241,12 +269,15 @@ def test_positions_are_moved_in_the_rotary_one() -> None:
         pass
 
 
-def test_scores_that_are_computed_whole_count_as_memory() -> None:
-    """What a bias needs is in the estimate, and nothing for an encoding without one."""
+def test_scores_of_an_encoding_count_as_memory() -> None:
+    """Of a short text all are held at once, of a long one those of some queries."""
+    cpu = torch.device("cpu")
     small = {name: config_of(name, **SMALL) for name in ("none", "sinusoidal", "alibi", "fire")}
-    needs = {name: _attention_bytes(config, None, 512, 4) for name, config in small.items()}
-    array = SMALL["num_attention_heads"] * 512**2 * 4
+    needs = {name: config.score_numbers(256, cpu) for name, config in small.items()}
+    array = SMALL["num_attention_heads"] * 256**2
     assert needs == {"none": 0, "sinusoidal": 0, "alibi": 4 * array, "fire": 17 * array}
+    assert [small["alibi"].score_numbers(n, cpu) for n in (2048, 4096)] == [4 * 2**19] * 2
+    assert small["alibi"].score_numbers(4096, torch.device("cuda")) == 4 * 2**24
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names_code
 
 COPIES = 4  # most encodings: the scores, the same masked, their softmax and one on the way
+# Scores that are computed at once: as many as a processor's cache holds; of a GPU 64 MiB.
+SCORES, SCORES_GPU = 2**19, 2**24
 STEP = 8  # channels of an MLP: what an encoding adds is taken from it in these
 
 
@@ -74,12 +76,28 @@ class EncodingConfig(PreTrainedConfig):  # type: ignore[misc]  # its type is Any
             self.head_dim or 0, self.max_position_embeddings,
         )  # fmt: skip
 
-    @property
-    def score_copies(self) -> int:
-        """How many arrays of a number a head and pair the encoding holds at once."""
+    def queries_at_once(self, keys: int, device: torch.device) -> int:
+        """Return of how many queries the scores are computed at once, in all heads."""
+        most = SCORES if device.type == "cpu" else SCORES_GPU
+        return max(1, most // (self.num_attention_heads * keys))
+
+    def score_numbers(self, length: int, device: torch.device) -> int:
+        """Return how many numbers the encoding holds at once in a forward of a length.
+
+        They are ``copies`` arrays of a number a head, query and key, or of a number a head, key and
+        distance in the window.
+        """
         encoding = plugin_of(self).module.Encoding
-        whole = any(hasattr(encoding, part) for part in ("scores", "values", "attend"))
-        return int(getattr(encoding, "copies", COPIES)) if whole else 0
+        if not has_scores(encoding):
+            return 0
+        wide = max(self.queries_at_once(length, device), self.max_position_embeddings)
+        copies = getattr(encoding, "copies", COPIES)
+        return int(copies * self.num_attention_heads * length * min(length, wide))
+
+
+def has_scores(encoding: Any) -> bool:
+    """Return whether an encoding computes something for every query and key."""
+    return any(hasattr(encoding, part) for part in ("scores", "values", "attend"))
 
 
 def plugin_of(config: EncodingConfig) -> Plugin:

@@ -11,7 +11,7 @@ import torch
 from harness.engine import DEFAULT, Sizes, blocked, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
-from harness.model.checkpoint import DTYPES
+from harness.model.checkpoint import DTYPES, Checkpoint
 from harness.rope.banded_attention import KEPT_BANDS
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import shared_tree
@@ -137,21 +137,22 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         beside = memory.tables(shape, longest, bands) + memory.rotated(shape, longest) * bool(bands)
         # Bands have no mask, and scores of a few rows at a time.
         if not bands or any(question.divergence for question in questions):
-            own = _attention_bytes(config, checkpoint.sliding_window, longest, size)
+            own = _attention_bytes(checkpoint, config, longest, size)
             beside = max(beside, own)
         loads.append(_Load(tree, together, longest, targets, beside, texts, bands))
     return _Demand(shape, checkpoint.parameter_count, tuple(loads))
 
 
-def _attention_bytes(config: Any, sliding: int | None, length: int, size: int) -> int:
+def _attention_bytes(checkpoint: Checkpoint, config: Any, length: int, size: int) -> int:
     """Return what attention needs beyond the fused causal kernel, which needs nothing.
 
     Soft-capped scores are computed whole, in every head, with a float32 copy, those of the
-    laboratory's encodings in several, float32 in any model; a sliding window is a mask of one
-    byte a pair.
+    laboratory's encodings for some queries at a time, float32 in any model; a sliding window is a
+    mask of one byte a pair.
     """
-    if copies := getattr(config, "score_copies", 0):
-        return int(config.num_attention_heads * length**2 * copies * memory.FLOAT32)
+    sliding = checkpoint.sliding_window
+    if numbers := getattr(config, "score_numbers", None):
+        return int(numbers(length, torch.device(checkpoint.device)) * memory.FLOAT32)
     if getattr(config, "attn_logit_softcapping", None):
         return int(config.num_attention_heads * length**2 * (size + memory.FLOAT32))
     return length**2 if sliding is not None and length > sliding else 0
