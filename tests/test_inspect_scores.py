@@ -119,6 +119,15 @@ def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -
     assert "twice" in done.err
 
 
+@pytest.mark.parametrize("scaling", ["none", "rerope:window=4"])
+def test_one_token_is_not_called_tokens(scaling: str, ropewalk: Ropewalk) -> None:
+    """At --length 1 every sentence says 1 token."""
+    done = ropewalk("inspect", "--scaling", scaling, "--length", "1")
+    assert done.status == 0, done.err
+    assert "relative errors up to 1 token, in float32" in done.out
+    assert "1 tokens" not in done.out
+
+
 @pytest.mark.slow
 def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -> None:
     """Names, and the folder of a trained model with its own parameters and window."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from rich.console import Console
 
+from harness.reports.writing.sentences import counted
 from scaling._types import Frequencies, Rope
 
 DRAWS = 256  # pairs of a query and a key, at random positions
@@ -34,7 +35,7 @@ def show(rope: Rope, length: int, console: Console) -> None:
     found = identities(Frequencies(rope.inv_freq()), length)
     width = max(len(one.about) for one in found)
     console.print(
-        f"Largest relative errors up to {length:,} tokens, in float32 and in float64:",
+        f"Largest relative errors up to {counted(length, 'tokens')}, in float32 and in float64:",
         *(f"  {one.about:<{width}}  {one.float32:.1e}  {one.float64:.1e}" for one in found),
         sep="\n",
         highlight=False,

@@ -25,6 +25,7 @@ from harness.model.opening import read_config
 from harness.plugins import load
 from harness.replacing import make_folder
 from harness.reports.drawing.style import drawing
+from harness.reports.writing.sentences import counted
 from harness.rope.config import rope_of
 from harness.runs.write import save_csv, save_figure
 from harness.sweep.plan import unlike
@@ -215,7 +216,7 @@ def _moved(inspection: Inspection) -> list[str]:
     for scaling, reading in last.items():
         assert isinstance(reading.rotation, Bands)
         line = (
-            f"{scaling} at {reading.length:,} tokens: relative positions up to "
+            f"{scaling} at {counted(reading.length, 'tokens')}: relative positions up to "
             f"{reading.rotation.reach:,.6g} of {reading.length - 1:,}"
         )
         share = reading.rotation.pairs / (reading.length * (reading.length + 1) / 2)
