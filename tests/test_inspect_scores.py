@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -12,7 +13,8 @@ from harness.encodings import alibi
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
 from harness.inspection.identities import identities
-from harness.inspection.scores import of_base, of_encoding, of_rotation
+from harness.inspection.score_figure import draw as draw_scores
+from harness.inspection.scores import frame, of_base, of_encoding, of_rotation, renamed
 from harness.inspection.wave_figure import draw
 from harness.methods.channels import angles, channels, decay
 from harness.plugins import names
@@ -126,6 +128,21 @@ def test_one_token_is_not_called_tokens(scaling: str, ropewalk: Ropewalk) -> Non
     assert done.status == 0, done.err
     assert "relative errors up to 1 token, in float32" in done.out
     assert "1 tokens" not in done.out
+
+
+def test_an_encoding_and_a_scaling_of_one_name_are_two_lines() -> None:
+    """The encoding none has no rotation: beside the scaling none it has its own name and look."""
+    own = of_rotation("scaling, 64 tokens", "none", Frequencies(ROPE.inv_freq()), 64)
+    other = of_encoding("none", ROPE, 64, trusted=False)
+    table = frame([own, *renamed([other], {"none"})])
+    figure = draw_scores(table, trained_length=256)
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == ["none", "none (encoding)"]
+    colours = {str(line.get_label()): line.get_color() for a in figure.axes for line in a.lines}
+    assert colours["none"] == "black"
+    assert colours["none (encoding)"] != "black"
+    alone = draw_scores(frame([replace(own, name="pi"), other]), trained_length=256)
+    assert "black" not in {line.get_color() for a in alone.axes for line in a.lines}
 
 
 @pytest.mark.slow

@@ -156,7 +156,7 @@ def write(inspection: Inspection, folder: Path, more: Sequence[scores.Curve] = (
     tables = {
         "channels": channel_frame(inspection),
         "decay": decay_frame(inspection),
-        "scores": scores.frame([*own, *more]),
+        "scores": scores.frame([*own, *scores.renamed(more, {curve.name for curve in own})]),
     }
     for name, table in tables.items():
         files.append(folder / f"{name}.csv")

@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
+from harness.inspection.scores import MORE
 from harness.reports.drawing.style import (
     GREY,
     SIZE,
@@ -38,7 +39,9 @@ def draw(frame: pd.DataFrame, trained_length: int) -> Figure:
     groups = list(frame.groupby("panel", sort=False))
     figure, panels = sheet(2 * len(groups), 2, panel_height=2.4)
     names = list(frame["name"].unique())
-    look = looks(names, distinct=names, plain=[n for n in names if n in ("none", "rope")][:1])
+    scaling = frame.loc[~frame["panel"].isin(MORE), "name"]  # the encoding none has no rotation
+    plain = ["none"] if "none" in set(scaling) else ["rope"]
+    look = looks(names, distinct=names, plain=plain)
     for index, (title, rows) in enumerate(groups):
         for axes, log in zip(panels[2 * index : 2 * index + 2], (False, True), strict=True):
             near = rows if log else rows[rows["distance"] < trained_length]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,6 +25,7 @@ DRAWS, POINTS = (
     64,
     200,
 )  # contents of a curve; distances, on a linear and on a logarithmic axis each
+MORE = BASES, ENCODINGS = "rotary at other bases", "encodings"  # panels beside the scalings
 WIDTH, HEADS = 128, 2  # channels and heads of the model around an encoding that is not trained
 SPREAD = (0.05, 0.95)  # the share of contents below a curve's lower and upper bound
 
@@ -69,7 +70,7 @@ def of_base(base: float, rope: Rope, length: int) -> Curve:
         message = f"--base must be a number from 1 to 3.4e38, got {base:g}."
         raise UserError(message)
     plain = Frequencies(replace(rope, base=base).inv_freq())
-    return of_rotation("rotary at other bases", f"base {base:g}", plain, length)
+    return of_rotation(BASES, f"base {base:g}", plain, length)
 
 
 @torch.no_grad()
@@ -90,7 +91,7 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
     if not scores.isfinite().all():
         message = f"encoding {given} has no finite scores at {every[-1] + 1:,} tokens."
         raise UserError(message)
-    return _curve("encodings", name, every, scores)
+    return _curve(ENCODINGS, name, every, scores)
 
 
 def _scores(shape: Shape, encoding: Any, every: Sequence[int]) -> torch.Tensor:
@@ -157,6 +158,16 @@ def _curve(panel: str, name: str, every: Sequence[int], scores: torch.Tensor) ->
     """Return the mean and the bounds of scores ``(contents, distances)``."""
     low, high = (scores.double().quantile(share, 0).tolist() for share in SPREAD)
     return Curve(panel, name, every, scores.double().mean(0).tolist(), low, high)
+
+
+def renamed(more: Sequence[Curve], taken: Collection[str]) -> list[Curve]:
+    """Return curves with names of their own: the encoding none is not the scaling none."""
+    return [
+        replace(curve, name=f"{curve.name} ({curve.panel.removesuffix('s')})")
+        if curve.name in taken
+        else curve
+        for curve in more
+    ]
 
 
 def frame(curves: Sequence[Curve]) -> pd.DataFrame:
