@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
+from harness.doctor.cache import affordable, checked_length
 from harness.doctor.compare import server_finding
 from harness.doctor.config import config_findings
 from harness.doctor.server import Server
 from harness.errors import UserError
 from harness.rope.patch import scaled
+from scaling import Frequencies, Rope, rerope
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
 
@@ -128,6 +131,38 @@ def test_keys_of_an_older_base_are_found_in_the_cache(
     assert "keys that were cached are not those of the whole text" in done.out
     # The patch has one base for the whole text, so its cache is sound.
     assert "✓ cache" in examined("--scaling", "yarn", "--length", "4x").out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("keys", "words", "told"), [
+    ({"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}, (),
+     "✗ cache   1,536 tokens, the last 64 one by one"),
+    ({}, (), "✓ cache   1,536 tokens"),
+    ({}, ("--scaling", "pi", "--length", "512"),
+     "past the trained window of 1,024 tokens nothing was compared: --length is 512"),
+    ({"max_position_embeddings": 4096}, (),
+     "past the trained window of 4,096 tokens nothing was compared: the first document of --docs"),
+])  # fmt: skip
+def test_the_cache_is_checked_past_the_window_or_it_is_said_where_not(
+    keys: dict[str, Any], words: tuple[str, ...], told: str, examined: Callable[..., Outcome]
+) -> None:
+    """A type that changes at 1024 tokens is found there; 48 tokens said that all is well."""
+    assert told in examined(*words, **{"max_position_embeddings": 1024, **keys}).out
+
+
+def test_what_a_check_of_the_cache_may_cost() -> None:
+    """On a CPU by the parameters; a window that is passed in part is not called passed."""
+    small, large = (
+        SimpleNamespace(device=torch.device("cpu"), num_parameters=lambda n=n: n)
+        for n in (10**8, 7 * 10**9)
+    )
+    plain = Frequencies(torch.ones(4))
+    assert affordable(small, plain) == 10_000
+    assert affordable(large, plain) == 142
+    assert affordable(small, rerope.bands(Rope(8, 1e4, 64), 128)) == 1024
+    assert checked_length({"": 8192}, 10_000) == 10_000
+    assert checked_length({"": 8192}, 8200) == 48
+    assert checked_length({"": 8192, " ": 512}, 8200) == 768
 
 
 def test_layers_that_see_far_without_a_rotary_embedding(

@@ -2,40 +2,67 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import torch
 from transformers import DynamicCache
 
 from harness.methods.findings import Finding
+from scaling._bands import Bands
+from scaling._rotation import Rotation
 
-SHORT, LONGEST = 48, 1024  # tokens of the text: past the window where that is as short as this
+SHORT, STEPS = 48, 64  # tokens of the text where it passes no window; the last ones, one by one
+PAST = 16  # tokens behind the end of a window, at least, and before: there stateful types change
+LONGEST = 16_384  # tokens of the text
+BANDED = 1024  # of moved positions, whose forward holds scores of all pairs
+# Tokens x parameters that are read, twice: a minute or two on few cores, seconds on a GPU.
+SPENT = {"cpu": 1e12}
+ELSEWHERE = 1e14
 ALLOWED = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}  # in log-probability
+Windows = Mapping[str, int]  # tokens, by what the window is called in a sentence
 
 
-def checked_length(window: int) -> int:
-    """Return how many tokens are compared: past the window, where stateful types change."""
-    return max(SHORT, window * 3 // 2) if window * 3 // 2 <= LONGEST else SHORT
+def affordable(model: Any, rotation: Rotation) -> int:
+    """Return how many tokens of a text are read twice in a time and a memory to wait for."""
+    spent = SPENT.get(model.device.type, ELSEWHERE) / model.num_parameters()
+    return max(SHORT, min(BANDED if isinstance(rotation, Bands) else LONGEST, int(spent)))
+
+
+def checked_length(windows: Windows, most: int) -> int:
+    """Return how many tokens are compared, at most ``most``: past as many windows as may be."""
+    passed = [window for window in windows.values() if window + PAST <= most]
+    return min(most, max(SHORT, max(passed, default=0) * 3 // 2))
 
 
 @torch.inference_mode()
-def cache_finding(model: Any, tokens: list[int]) -> Finding:
-    """Compare the log-probabilities of a text read at once and read in parts."""
-    given = torch.tensor([tokens], device=model.device)
-    size = given.shape[1]
-    whole = _probabilities(model(input_ids=given, use_cache=False).logits, given)
+def cache_finding(model: Any, tokens: list[int], windows: Windows, limit: str) -> Finding:
+    """Compare the log-probabilities of a text read at once and read in parts.
+
+    One part ends shortly before a window does, where a stateful type begins anew, and the last ones
+    are single tokens. ``limit`` says why the text is no longer, for a window that it does not pass.
+    """
+    given, size = torch.tensor([tokens], device=model.device), len(tokens)
+    steps = min(size // 2, STEPS)
+    single = range(size - steps, size + 1)
+    ends = sorted({max(1, w - PAST) for w in windows.values() if w < single[0]} | {*single})
+    whole = _probabilities(
+        model(input_ids=given, use_cache=False, logits_to_keep=steps + 1).logits, given
+    )
     parts, cache = [], DynamicCache(config=model.config)
-    for start, stop in ((0, size // 2), *((at, at + 1) for at in range(size // 2, size))):
-        part = model(input_ids=given[:, start:stop], past_key_values=cache, use_cache=True).logits
-        parts.append(part)
-    stepped = _probabilities(torch.cat(parts, 1), given)
+    for start, stop in pairwise([0, *ends]):
+        part = given[:, start:stop]
+        out = model(input_ids=part, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        parts.append(out.logits)
+    stepped = _probabilities(torch.cat(parts[-steps - 1 :], 1), given)
     apart = (whole - stepped).abs()
     worst, allowed = float(apart.max()), ALLOWED.get(model.dtype, 0.5)
-    first = f"{size} tokens, the second half one by one"
+    first = f"{size:,} tokens, the last {steps} one by one"
     if worst <= allowed:
         told = f"{first}, have the losses of one forward (largest difference {worst:.1g})"
-        return Finding("cache", "passed", told)
-    at = int((apart > allowed).nonzero()[0]) + 1
+        return Finding("cache", "passed", told + _not_passed(windows, size, limit))
+    at = size - steps + int((apart > allowed).nonzero()[0])
     told = (
         f"{first}, differ from one forward by up to {worst:.2g}, from token {at} on: keys that were"
         " cached are not those of the whole text"
@@ -43,7 +70,13 @@ def cache_finding(model: Any, tokens: list[int]) -> Finding:
     return Finding("cache", "failed", told)
 
 
+def _not_passed(windows: Windows, size: int, limit: str) -> str:
+    """Return how a sentence goes on where a text does not pass a window."""
+    left = [f"{name} of {window:,} tokens" for name, window in windows.items() if window >= size]
+    return f"; past {' and '.join(left)} nothing was compared: {limit}" if left else ""
+
+
 def _probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the log-probability of every token but the first, float32."""
+    """Return the log-probability of the last tokens, one fewer than logits are given, float32."""
     found = logits[0, :-1].float().log_softmax(-1)
-    return found.gather(1, tokens[0, 1:, None])[:, 0]
+    return found.gather(1, tokens[0, -len(found) :, None])[:, 0]

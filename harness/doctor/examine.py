@@ -8,7 +8,7 @@ from typing import Any
 
 from harness.data.documents import open_documents
 from harness.data.tokenize import tokenize
-from harness.doctor.cache import cache_finding, checked_length
+from harness.doctor.cache import LONGEST, Windows, affordable, cache_finding, checked_length
 from harness.doctor.compare import server_finding
 from harness.doctor.config import config_findings, layer_findings
 from harness.doctor.server import Server
@@ -66,19 +66,32 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
             finding = Finding("layers", "failed", f"{method.label} does not act: {error}")
         yield finding
     alone = own or isinstance(rotation, Served)
-    size = min(checked_length(rope.trained_length), len(tokens))
-    size = size if alone else min(size, length)  # bands reach no further
+    windows = {"the trained window": rope.trained_length}
+    windows |= {"the sliding window": layers.window} if layers.window else {}
     with nullcontext() if alone else scaled(model, rotation):
-        yield cache_finding(model, tokens[:size])
+        yield _cache(model, rotation, tokens, windows, None if alone else length)
     if server is not None:
         yield _served(server, checkpoint.tokenizer, model, text, (method, length), rope)
+
+
+def _cache(
+    model: Any, rotation: Rotation, tokens: list[int], windows: Windows, length: int | None
+) -> Finding:
+    """Compare a cache with one forward, on as many tokens as there are and may be read."""
+    most = affordable(model, rotation)
+    limits = {
+        f"here no more than {most:,} are read": most,
+        f"the first document of --docs has {len(tokens):,}": len(tokens),
+    } | ({} if length is None else {f"--length is {length:,}": length})  # bands reach no further
+    limit = min(limits, key=limits.__getitem__)
+    return cache_finding(model, tokens[: checked_length(windows, limits[limit])], windows, limit)
 
 
 def _document(spec: Spec, tokenizer: Any) -> tuple[str, list[int]]:
     """Return the beginning of the first document, and its tokens."""
     docs = spec.docs if isinstance(spec.docs, str) else next(iter(spec.docs.values()))
     text = next(iter(open_documents(docs).read()))[1] or ""
-    return text[:CHARACTERS], list(tokenize(tokenizer, text)[0][:2048])
+    return text[:CHARACTERS], list(tokenize(tokenizer, text)[0][:LONGEST])
 
 
 def _served(
