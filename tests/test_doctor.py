@@ -165,6 +165,24 @@ def test_what_a_check_of_the_cache_may_cost() -> None:
     assert checked_length({"": 8192, " ": 512}, 8200) == 768
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("words", "told"), [
+    (("--scaling", "yarn"), "· layers  at 64 tokens yarn is the plain model: its factor is 1 "
+     "there; name a longer --length or another factor=\n"),
+    (("--scaling", "yarn:factor=1", "--length", "4x"), "name another factor=\n"),
+    (("--scaling", "yarn", "--length", "4x"), "✓ layers  yarn acts on 2 of 2"),
+    (("--scaling", "yarn:factor=4"), "✓ layers  yarn:factor=4 acts on 2 of 2"),
+])  # fmt: skip
+def test_a_method_that_changes_nothing_at_its_length_does_not_act(
+    words: tuple[str, ...], told: str, examined: Callable[..., Outcome]
+) -> None:
+    """At a factor of 1 it is the plain model, on which the patch was said to act."""
+    done = examined(*words)
+    assert done.status == 0, done.out
+    assert told in done.out
+    assert ("acts on" in done.out) == ("✓ layers  yarn" in told), done.out
+
+
 def test_layers_that_see_far_without_a_rotary_embedding(
     ropewalk: Ropewalk, docs: Path, tmp_path: Path
 ) -> None:

@@ -11,8 +11,9 @@ from harness.methods.findings import Finding
 from harness.model.gguf import is_gguf
 from harness.model.layers import Layers, built
 from harness.model.opening import read_raw
+from harness.plugins import Plugin
 from harness.rope.config import FULL, rope_of
-from scaling._types import Frequencies
+from scaling._types import Frequencies, Rope
 
 ABOUT = "config"
 BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")  # other names of rope_theta
@@ -64,6 +65,16 @@ def layer_findings(layers: Layers, label: str, *, scaled: bool) -> list[Finding]
     what = f"{label} acts" if scaled else "a scaling would act"
     told = f"{what} on {acts} of {total} attention layers; the patch is proved on the output"
     return [Finding("layers", "passed", told)]
+
+
+def plain_finding(method: Plugin, rope: Rope, length: int) -> Finding:
+    """Say that a method is the plain model at a length, and how to name what is meant."""
+    longer = ["a longer --length"] if length <= rope.trained_length else []
+    named = [*longer, *(["another factor="] if "factor" in method.options else [])]
+    told = f"at {length:,} tokens {method.label} is the plain model"
+    if "factor" in method.options:
+        told += ": its factor is 1 there"
+    return Finding("layers", "note", told + (f"; name {' or '.join(named)}" if named else ""))
 
 
 def _scaling(raw: Mapping[str, Any]) -> dict[str, Any]:

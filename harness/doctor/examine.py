@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from harness.data.documents import open_documents
 from harness.data.tokenize import tokenize
-from harness.doctor.cache import LONGEST, Windows, affordable, cache_finding, checked_length
+from harness.doctor.cache import LONGEST, affordable, cache_finding, checked_length
 from harness.doctor.compare import server_finding
-from harness.doctor.config import config_findings, layer_findings
+from harness.doctor.config import config_findings, layer_findings, plain_finding
 from harness.doctor.server import Server
 from harness.engine import answers
 from harness.errors import UserError
@@ -46,10 +46,12 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
     yield from config_findings(checkpoint.name, checkpoint.revision, config, trusted)
     method = load("method", spec.scaling[0])
     own = method.label == "native"
-    is_scaled = native.ships(rope) if own else method.label != "none"
     layers = layers_of(config, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
     rotation = resolve(method, rope, length)
+    none = resolve(load("method", "none"), rope, length)
+    plain = not own and rotation.fingerprint == none.fingerprint
+    is_scaled = native.ships(rope) if own else not plain
     text, tokens = _document(spec, checkpoint.tokenizer)
     if min(length, len(tokens)) < 2:
         message = (
@@ -58,6 +60,8 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
         )
         raise UserError(message)
     model: Any = load_weights(checkpoint)
+    if plain and method.label != "none":
+        yield plain_finding(method, rope, length)
     for finding in layer_findings(layers, method.label, scaled=is_scaled):
         try:
             with nullcontext() if isinstance(rotation, Served) else scaled(model, rotation):
@@ -66,8 +70,7 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
             finding = Finding("layers", "failed", f"{method.label} does not act: {error}")
         yield finding
     alone = own or isinstance(rotation, Served)
-    windows = {"the trained window": rope.trained_length}
-    windows |= {"the sliding window": layers.window} if layers.window else {}
+    windows = {"the trained window": rope.trained_length, "the sliding window": layers.window}
     with nullcontext() if alone else scaled(model, rotation):
         yield _cache(model, rotation, tokens, windows, None if alone else length)
     if server is not None:
@@ -75,8 +78,9 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
 
 
 def _cache(
-    model: Any, rotation: Rotation, tokens: list[int], windows: Windows, length: int | None
-) -> Finding:
+    model: Any, rotation: Rotation, tokens: list[int], named: Mapping[str, int | None],
+    length: int | None,
+) -> Finding:  # fmt: skip
     """Compare a cache with one forward, on as many tokens as there are and may be read."""
     most = affordable(model, rotation)
     limits = {
@@ -84,6 +88,7 @@ def _cache(
         f"the first document of --docs has {len(tokens):,}": len(tokens),
     } | ({} if length is None else {f"--length is {length:,}": length})  # bands reach no further
     limit = min(limits, key=limits.__getitem__)
+    windows = {name: window for name, window in named.items() if window}
     return cache_finding(model, tokens[: checked_length(windows, limits[limit])], windows, limit)
 
 
