@@ -470,6 +470,19 @@ def test_every_tied_method_has_its_number() -> None:
     assert "how many would distinguish `b` is unknown" in said
 
 
+def test_a_difference_in_nats_is_not_negligible_by_a_margin_of_points() -> None:
+    """A window_kl of 0.004 nats is five times one of 0.0008: 0.01 was taken for a percent of it."""
+    cells = [documents("a", 1024, 0), documents("b", 1024, 0)]
+    for rows, level in zip(cells, (0.0008, 0.004), strict=True):
+        for index, row in enumerate(rows):
+            row |= {"task": "window_kl", "metric": "window_kl", "protocol": None}
+            noise = (-1) ** index * 0.01 if level > 0.001 else 0
+            row |= {"value": level + noise, "weight": 1, "score": level}
+    [row] = best.make(frame(*cells)).to_dict("records")
+    assert (row["tied"], row["needed"]) == (["b"], ["?"])
+    assert "negligible" not in best.words(best.make(frame(*cells)))[0]
+
+
 @pytest.mark.slow
 def test_two_variants_of_a_task_are_told_by_their_labels() -> None:
     """What two tasks measure alike is said with the task's label."""

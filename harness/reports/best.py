@@ -9,7 +9,7 @@ import pandas as pd
 
 from harness.reports.stats.checkpoints import together
 from harness.reports.stats.family import MOST_PAIRED
-from harness.reports.stats.needed import MARGIN
+from harness.reports.stats.needed import OF_EXP, OF_SHARE
 from harness.reports.stats.paired import ENOUGH
 from harness.reports.stats.ranking import choice, ranking
 from harness.reports.stats.verdict import clause, failed
@@ -23,8 +23,8 @@ RULE = (
     f"least {ENOUGH} documents, and a method that failed on one that another has is not called "
     "better. Failures rarer than one document in n / 3 may be on none of the n. In brackets: the "
     "number that would distinguish the two in four of five sweeps, if they differ as seen; none: "
-    f"the difference is negligible, less than {100 * MARGIN[True]:.2g} % (accuracy: "
-    f"{100 * MARGIN[False]:.0f} percentage point); ?: it is unknown, as where the mean and most "
+    f"the difference is negligible, less than {100 * OF_EXP:.2g} % (accuracy: "
+    f"{100 * OF_SHARE:.0f} percentage point); ?: it is unknown, as where the mean and most "
     "documents disagree."
 )
 FAILED = "†: it failed on documents or trials that are left out, which favours what is left."

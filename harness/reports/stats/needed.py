@@ -6,16 +6,22 @@ import math
 
 from scipy import special
 
+from harness.reports.stats.measure import SHARES, Measure
 from harness.reports.stats.paired import ENOUGH, SURE, Difference
 
 POWER = 0.8
 MOST_UNITS = 10**5  # more than these separate nothing
-MARGIN = {True: 0.005, False: 0.01}  # relative (0.5 %), or in the score's own unit (1 point)
+OF_EXP, OF_SHARE = 0.005, 0.01  # of perplexity (0.5 %), and of a share (1 percentage point)
 
 
-def negligible(value: float, *, relative: bool) -> bool:
-    """Return whether a difference is too small to be worth measuring."""
-    return abs(value) < MARGIN[relative]
+def negligible(value: float, how: Measure) -> bool:
+    """Return whether a difference is too small to be worth measuring.
+
+    Of a score that is neither relative nor a share no difference is: 0.01 nats may be all of one.
+    """
+    if how.relative:
+        return abs(value) < OF_EXP
+    return how.metric in SHARES and abs(value) < OF_SHARE
 
 
 def needed(found: Difference, others: int) -> int | None:

@@ -86,7 +86,7 @@ def _gap(of: Family, best: str, runner: str | None) -> Row:
 def _needed(of: Family, best: str, other: str) -> str:
     """Return how many units would distinguish the two, "negligible", or "?" where it is unknown."""
     found = of.between(other, best)
-    if found is not None and negligible(found.value, relative=of.how.relative):
+    if found is not None and negligible(found.value, of.how):
         return "negligible"
     return str(of.needed(other, best) or "?")
 
