@@ -292,6 +292,22 @@ def test_a_gguf_file_becomes_a_folder(tmp_path: Path) -> None:
     assert line == "vllm serve NEW --max-model-len 256, where --out NEW is written"
 
 
+@pytest.mark.parametrize("scaling", ["mine", "p_rope"])
+def test_a_folder_for_mlx_is_read_back_with_its_trained_window(
+    scaling: str, tiny: Path, model: Any, mine: str, tmp_path: Path
+) -> None:
+    """mlx-lm's longrope has a window that makes the factor (34.8 tokens of 64); ours is beside."""
+    given = mine if scaling == "mine" else scaling
+    found = rw.export(tiny, scaling=given, length="4x", to="mlx", out=tmp_path / "out")
+    config = AutoConfig.from_pretrained(tmp_path / "out")
+    assert rw.rope_of(config).trained_length == WINDOW
+    told = json.loads((tmp_path / "out" / "config.json").read_text())["rope_scaling"]
+    wanted = LENGTH ** (1 / 1.25**2) if scaling == "mine" else LENGTH
+    assert told["original_max_position_embeddings"] == pytest.approx(wanted)
+    again = losses(AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32))
+    assert torch.allclose(again, measured(model, found), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.skipif(not find_spec("mlx_lm"), reason="mlx-lm is not installed")
 @pytest.mark.parametrize(
     "scaling", ["none", "pi", "ntk", "yarn:factor=4", "p_rope", "llama3", "mine"]

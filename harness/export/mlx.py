@@ -23,7 +23,8 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
     """Return the changes of config.json: rope_theta and rope_scaling are the keys it reads.
 
     Its longrope has the attention factor sqrt(1 + ln(max / original) / ln(original)) and reads no
-    key for it, so ``original`` is the window that makes it the one wanted.
+    key for it, so ``original`` is the window that makes it the one wanted. The model's own stands
+    beside the scaling, where mlx-lm reads none.
     """
     check_flat(asked, "mlx-lm")
     kind, wanted = asked.config.model_type, asked.frequencies.attention_factor
@@ -43,6 +44,8 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
         words = _yarn(words, wanted)
     changed = changes(words, asked)
     new = words_of(changed)
+    if words["rope_type"] == "longrope":
+        changed["original_max_position_embeddings"] = asked.rope.trained_length
     return {**changed, "rope_theta": new["rope_theta"], "rope_scaling": new}
 
 

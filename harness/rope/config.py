@@ -16,6 +16,7 @@ WINDOWS = (  # what configs call the trained length
     "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "context_length",
     "n_ctx",
 )  # fmt: skip
+ORIGINAL = "original_max_position_embeddings"
 FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
 
 
@@ -140,7 +141,11 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
 
     Only transformers' ``dynamic`` type scales from max_position_embeddings.
     """
-    original = shipped.get("original_max_position_embeddings")
+    original = shipped.get(ORIGINAL)
+    lists = [shipped.get(name) for name in ("short_factor", "long_factor")]
+    if lists[0] and lists[0] == lists[1]:
+        # Of equal lists it chooses nothing, and in mlx-lm it makes the attention factor.
+        original = getattr(config, ORIGINAL, None) or original
     if original is None or shipped.get("rope_type") == "dynamic":
         original = getattr(config, "max_position_embeddings", None)
     if not original:
