@@ -12,10 +12,11 @@ from harness.reading import read_regular
 LARGEST = 2**20  # bytes; a table of factors has some thousand
 
 
-def found_in(name: str, options: str = "") -> str:
-    """Return the method that a file names; one with LongRoPE's two lists is ``longrope`` of them.
+def found_in(name: str, options: str = "") -> tuple[str, dict[str, str]]:
+    """Return the method that a file names, and options beside those it has there.
 
-    So is one with ``layers``, such lists for each layer.
+    One with LongRoPE's two lists is ``longrope`` of them; so is one with ``layers``, such lists for
+    each layer. The path of these is an option apart: it may have a comma.
 
     Raises UserError for a file that has neither, and for options given behind it.
     """
@@ -33,11 +34,11 @@ def found_in(name: str, options: str = "") -> str:
         raise UserError(message) from None
     named = table.get("scaling") if isinstance(table, dict) else None
     if isinstance(named, str) and not named.endswith(".json"):
-        return named
+        return named, {}
     if isinstance(table, dict) and (
         "layers" in table or {"short_factor", "long_factor"} <= table.keys()
     ):
-        return f"longrope:factors={path}"
+        return "longrope", {"factors": str(path)}
     message = (
         f'method file {path} names no method: it needs "scaling", as ropewalk tune writes it, or'
         " short_factor and long_factor, or layers, a list of such tables."

@@ -46,7 +46,7 @@ def read_options(
     name: str,
     function: Callable[..., Any],
     known: Mapping[str, inspect.Parameter],
-    listed: str,
+    given: Mapping[str, str],
     method: Callable[[str], tuple[Callable[..., Any], str | None]],
 ) -> Options:
     """Return every option's value, converted to its annotated type, defaults filled in.
@@ -55,7 +55,6 @@ def read_options(
     its file where it is the user's. Raises UserError for an option that is unknown, missing, or
     of another type, and for a value that no record can hold.
     """
-    given = split_options(name, listed)
     hints = hints_of(function)
     recorded: dict[str, Any] = {}
     passed: dict[str, Any] = {}

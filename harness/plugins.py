@@ -76,17 +76,20 @@ def catalogue(kind: str) -> dict[str, str]:
     return lines
 
 
-def load(kind: str, given: str | Callable[..., Any]) -> Plugin:
+def load(
+    kind: str, given: str | Callable[..., Any], more: Mapping[str, str] | None = None
+) -> Plugin:
     """Load ``name``, ``name:option=value,…``, a path to a .py file, a dotted module or a function.
 
     A method is also a .json file that ``ropewalk tune`` wrote, or a table of LongRoPE's factors.
+    ``more`` are options beside those of the text, whose values may have commas.
     Raises UserError for an unknown name, a file without the contract, or a bad option.
     """
     if not isinstance(given, str):
         return _of_function(given)
     name, _, listed = given.strip().partition(":")
     if kind == "method" and name.endswith(".json"):
-        inner = load(kind, found_in(name, listed))
+        inner = load(kind, *found_in(name, listed))
         return replace(inner, given=given, label=printable(Path(name).stem))
     module, digest = module_of(kind, name)
     missing = [part for part in CONTRACTS[kind] if not hasattr(module, part)]
@@ -101,7 +104,8 @@ def load(kind: str, given: str | Callable[..., Any]) -> Plugin:
         )
         raise UserError(message)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
-    options = _options(f"{kind} {name}", short, module, kind, listed)
+    named = split_options(short, listed) | dict(more or {})
+    options = _options(f"{kind} {name}", short, module, kind, named)
     label = printable(f"{short}:{listed}" if listed else short)
     digests = [part for part in (digest, *options.digests) if part]
     return Plugin(
@@ -120,15 +124,16 @@ def _of_function(function: Callable[..., Any]) -> Plugin:
     name = function_name(function)
     module = ModuleType(name)
     vars(module)["frequencies"] = function
-    options = _options(f"method {name}", name, module, "method")
+    options = _options(f"method {name}", name, module, "method", {})
     # A function has no file: what it gives is recorded number by number, and keys its samples.
     return Plugin("method", name, name, module, options.recorded, options.passed, FUNCTION)
 
 
-def _options(what: str, name: str, module: ModuleType, kind: str, listed: str = "") -> Options:
+def _options(
+    what: str, name: str, module: ModuleType, kind: str, given: Mapping[str, str]
+) -> Options:
     def read() -> Options:
-        known = parameters(module, kind)
-        return read_options(name, entry(module, kind), known, listed, _method)
+        return read_options(name, entry(module, kind), parameters(module, kind), given, _method)
 
     return call(what, read)
 
@@ -150,7 +155,7 @@ def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
         return True
     name, _, listed = given.strip().partition(":")
     if kind == "method" and name.endswith(".json"):
-        return names_code(kind, found_in(name, listed))
+        return names_code(kind, found_in(name, listed)[0])
     if name not in names(kind):
         return True
     module, _ = module_of(kind, name)

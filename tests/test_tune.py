@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
+from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
 from harness.sweep import measure
@@ -157,6 +158,18 @@ def test_the_price_that_is_asked_for_is_that_of_the_form_that_is_served(tmp_path
     assert unpriced(["pi:factor=2.5", "rerope"], tuning) == []
     (told,) = unpriced(["pi:factor=2.5", str(file), "self_extend"], tuning)
     assert "not that of `found` and `self_extend` as a server keeps it" in told
+
+
+def test_a_found_table_may_lie_in_a_folder_with_a_comma(tmp_path: Path) -> None:
+    """The line that is printed names it by its path, in which a comma began another option."""
+    file = tmp_path / "a,b=1" / "found.json"
+    file.parent.mkdir()
+    file.write_bytes(factors([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5]))
+    found = load("method", str(file))
+    assert (found.label, found.options["factors"]) == ("found", str(file))
+    rope = Rope(16, 10_000.0, 64)
+    slowed = rope.inv_freq() / resolve(found, rope, 160).inv_freq  # type: ignore[union-attr]
+    assert slowed.tolist() == pytest.approx([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5])
 
 
 @pytest.mark.slow
