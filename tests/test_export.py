@@ -20,9 +20,12 @@ import ropewalk as rw
 from harness.doctor.server import Server
 from harness.errors import UserError
 from harness.export import hf_code
+from harness.export._line import serving
 from harness.export._types import Asked
+from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.rope.patch import scaled
+from harness.sweep.parse import parse
 from scaling import none
 from scaling._types import Rope
 from tests import families
@@ -385,6 +388,25 @@ def test_a_place_with_a_space_is_one_word_of_the_command(to: str, tiny: Path) ->
     """The line can be pasted."""
     found = rw.export(tiny, scaling="yarn:factor=4", length="4x", to=to)
     assert "a model" in shlex.split(found.text("a model").splitlines()[-1])
+
+
+@pytest.mark.parametrize(("family", "scaling", "told"), [
+    ("llama", "self_extend", "ropewalk export {} --scaling self_extend --length 256 --to hf-code"),
+    ("llama", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
+    ("qwen3_moe", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
+    ("qwen3_moe", "self_extend", "no line serves it: hf-code cannot serve self_extend at 256 "
+     "tokens (bands: the file is checked for cohere"),
+])  # fmt: skip
+def test_a_line_to_type_next_is_one_that_runs(
+    family: str, scaling: str, told: str, saved: Callable[[str], Path]
+) -> None:
+    """For a family outside the list of hf-code none is printed, and why."""
+    folder = saved(family)
+    spec = parse(None, {"model": str(folder)})
+    found = resolve(load("method", scaling), Rope(16, 1e4, WINDOW, {}, 2), LENGTH)
+    line, words = serving(spec, scaling, found, LENGTH)
+    assert words.startswith(told.format(folder))
+    assert line == ("" if words.startswith("no line") else words)
 
 
 def test_one_base_is_found_from_its_frequencies() -> None:

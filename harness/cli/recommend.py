@@ -178,5 +178,5 @@ def _print(found: Recommendation) -> int:
     for name, reason in found.failures.items():
         screen.print(f"No number of {name}: {reason}", soft_wrap=True)
     screen.print(f"\nTable and figure: {found.files[0].with_suffix('')}.*")
-    screen.print(f"Next:  {found.export}", soft_wrap=True)
+    screen.print(f"Next:  {found.next}", soft_wrap=True)
     return WITH_FAILURES if found.failures else COMPLETE

@@ -19,6 +19,7 @@ from harness.cli.settings import MODEL, with_settings
 from harness.cluster.connect import connected
 from harness.cluster.workers import Cluster
 from harness.errors import UserError
+from harness.export._line import serving
 from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.reports.writing.sentences import counted
@@ -35,7 +36,6 @@ from harness.tune.space import Space, default_of, of_options
 from harness.tune.telling import perplexity
 from harness.tune.tuning import Tuning, best_of
 from scaling import yarn
-from scaling._rotation import needs_code
 
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}
@@ -168,20 +168,18 @@ def _conclude(
     screen.print(f"Files: {path} {telling.report(tuning, table, told)}", soft_wrap=True)
     spec = tuning.plan.spec
     best = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
-    docs = f" --docs {shlex.quote(spec.docs)}" if isinstance(spec.docs, str) else ""
-    docs += f" --adapter {shlex.quote(spec.adapter)}" if spec.adapter else ""
-    model, better = shlex.join(spec.opened), path if table[0].held < table[1].held else best
-    found = resolve(load("method", str(better)), tuning.plan.checkpoint.rope, tuning.length)
-    to = "hf-code" if needs_code(found) else "transformers"
+    docs = ["--docs", spec.docs] if isinstance(spec.docs, str) else []
+    docs += ["--adapter", spec.adapter] if spec.adapter else []
+    better = str(path if table[0].held < table[1].held else best)
+    found = resolve(load("method", better), tuning.plan.checkpoint.rope, tuning.length)
     priced = [telling.served(str(given), tuning) for given in (best, method)]
     if priced[1] == method:
         priced[1] = str(path)
     for line in (
-        f"Next, the price inside the window: ropewalk run --model {model}{docs} --scaling none "
-        f"{shlex.join(priced)} --length 1x {tuning.length}",
+        f"Next, the price inside the window: ropewalk run --model "
+        f"{shlex.join([*spec.opened, *docs, '--scaling', 'none', *priced])} "
+        f"--length 1x {tuning.length}",
         *telling.unpriced(priced, tuning),
-        f"To serve what was better held out: ropewalk export {model} "
-        f"--scaling {shlex.quote(str(better))} "
-        f"--length {tuning.length} --to {to}",
+        "To serve what was better held out: " + serving(spec, better, found, tuning.length)[1],
     ):
         screen.print(line, soft_wrap=True)

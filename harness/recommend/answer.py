@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from harness.export._line import serving
 from harness.plugins import FUNCTION
 from harness.recommend.chances import UNSEEN, Array
 from harness.recommend.race import (
@@ -24,7 +24,6 @@ from harness.recommend.run import Race
 from harness.reports.stats.paired import ENOUGH, of_means
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.sweep.pace import duration
-from scaling._rotation import needs_code
 from tasks._intervals import LEAST, ratio
 
 SOLE, LEADS, CLOSE = "best", "lowest so far", "not distinguished"
@@ -99,19 +98,18 @@ def footnote(race: Race, made: pd.DataFrame) -> str:
     )
 
 
-def next_line(race: Race, standing: Standing) -> str:
-    """Return the command that writes the recommended method for an engine.
+def next_line(race: Race, standing: Standing) -> tuple[str, str]:
+    """Return the command that writes the recommended method for an engine, and what to say of it.
 
-    Empty where the model or the method is an object of this process.
+    Both are empty where the model or the method is an object of this process.
     """
     plan = race.plan
     method = {method.label: method for method in plan.methods}[standing.leader]
     if method.digest == FUNCTION or plan.checkpoint.loaded is not None:
-        return ""
+        return "", ""
     found = race.cell(standing.leader, race.target).rotation
-    to = "hf-code" if needs_code(found) else "transformers"
-    words = ["ropewalk", "export", *plan.spec.opened, "--scaling", method.given]
-    return shlex.join([*words, "--length", str(race.target), "--to", to])
+    assert found is not None  # of a candidate that has numbers
+    return serving(plan.spec, method.given, found, race.target)
 
 
 def _numbers(race: Race, standing: Standing, name: str, count: int) -> dict[str, float | None]:
@@ -181,8 +179,8 @@ def _price(race: Race, made: pd.DataFrame) -> str:
         return f"Inside the window ({race.window:,} tokens) {told}."
     return (
         f"It changes with the length of the input: computed anew for each length, inside the window"
-        f" ({race.window:,} tokens) {told}. A server keeps one form for all lengths, as the export "
-        f"below does, that of {race.target:,} tokens; the price of that was not measured."
+        f" ({race.window:,} tokens) {told}. A server keeps one form for all lengths, as an export "
+        f"has it, that of {race.target:,} tokens; the price of that was not measured."
     )
 
 

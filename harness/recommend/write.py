@@ -24,8 +24,9 @@ class Recommendation:
 
     ``scaling`` is the method with the lowest perplexity, ``sure`` whether it is a sole winner.
     ``text`` is the paragraph, ``table`` has a row a candidate, ``shown`` is the same for people,
-    with a ``note``. ``export`` is the command that writes the method for an engine, empty for a
-    model or a function of this process. ``failures`` are the candidates without a number, and why.
+    with a ``note``. ``next`` says what to type to write the method for an engine, or why nothing
+    serves it, and ``export`` is the command in it; both are empty for a model or a function of this
+    process. ``failures`` are the candidates without a number, and why.
     """
 
     scaling: str
@@ -35,6 +36,7 @@ class Recommendation:
     shown: pd.DataFrame
     note: str
     figure: Figure
+    next: str
     export: str
     failures: dict[str, str]
     folder: Path
@@ -46,8 +48,8 @@ def written(race: Race, standing: Standing) -> Recommendation:
     made = table(race, standing)
     text, shown, note = paragraph(race, standing, made), readable(made, race), footnote(race, made)
     label, folder = race.plan.checkpoint.label, reports_of(race.folder)
-    line = next_line(race, standing)
-    words = [one for one in (text, note, line and f"Next: {line}") if one]
+    line, told = next_line(race, standing)
+    words = [one for one in (text, note, told and f"Next: {told}") if one]
     make_folder(folder)
     with drawing():
         lengths = (race.window, race.target)
@@ -55,6 +57,6 @@ def written(race: Race, standing: Standing) -> Recommendation:
         files = save_table(made, [({label: shown}, words)], folder / "recommend")
         files += save_figure(figure, folder, "recommend")
     return Recommendation(
-        standing.leader, bool(standing.sole), text, made, shown, note, figure, line, race.failed,
-        race.folder, tuple(files),
+        standing.leader, bool(standing.sole), text, made, shown, note, figure, told, line,
+        race.failed, race.folder, tuple(files),
     )  # fmt: skip

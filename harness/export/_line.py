@@ -1,0 +1,27 @@
+"""The line to type next that serves a method: tried before it is printed."""
+
+from __future__ import annotations
+
+import shlex
+
+from harness.errors import UserError
+from harness.export._export import export
+from harness.sweep.spec import Spec
+from scaling._rotation import Rotation, needs_code
+
+
+def serving(spec: Spec, scaling: str, rotation: Rotation, length: int) -> tuple[str, str]:
+    """Return the command that writes a method for an engine, and what to say of it.
+
+    ``rotation`` is the method's at the length. Where nothing serves it the command is empty, and
+    the reason is said.
+    """
+    to = "hf-code" if needs_code(rotation) else "transformers"
+    asked = {"scaling": (scaling,), "length": (str(length),)}
+    try:
+        export(spec.model_copy(update=asked), to)
+    except UserError as error:
+        return "", f"no line serves it: {error}"
+    words = ["ropewalk", "export", *spec.opened, "--scaling", scaling]
+    line = shlex.join([*words, "--length", str(length), "--to", to])
+    return line, line
