@@ -272,3 +272,4 @@ def test_the_price_of_a_found_method_is_that_of_the_adapted_model(
     )  # fmt: skip
     assert done.status == 0, done.err
     assert f" --docs {docs} --adapter {lora} --scaling none " in done.out
+    assert f"To serve what was better held out: merge the adapter {lora} into" in done.out

@@ -409,6 +409,16 @@ def test_a_line_to_type_next_is_one_that_runs(
     assert line == ("" if words.startswith("no line") else words)
 
 
+def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> None:
+    """An export has none: the line names the merged model, and how to make it is said."""
+    spec = parse(None, {"model": str(tiny), "adapter": "lora", "trust_remote_code": True})
+    rotation = none.frequencies(Rope(16, 1e4, WINDOW), LENGTH)
+    line, words = serving(spec, "none", rotation, LENGTH)
+    assert words.startswith("merge the adapter lora into the model")
+    assert words.endswith(f": {line}")
+    assert line.startswith("ropewalk export MERGED --trust-remote-code --scaling none ")
+
+
 def test_one_base_is_found_from_its_frequencies() -> None:
     """Every base gives its own bits back; frequencies of none have none."""
     from harness.export._forms import bases

@@ -9,12 +9,14 @@ from harness.export._export import export
 from harness.sweep.spec import Spec
 from scaling._rotation import Rotation, needs_code
 
+MERGED = "MERGED"  # the folder of a model with its adapter's weights
+
 
 def serving(spec: Spec, scaling: str, rotation: Rotation, length: int) -> tuple[str, str]:
     """Return the command that writes a method for an engine, and what to say of it.
 
     ``rotation`` is the method's at the length. Where nothing serves it the command is empty, and
-    the reason is said.
+    the reason is said. An export has no adapter: with one the command is of the merged model.
     """
     to = "hf-code" if needs_code(rotation) else "transformers"
     asked = {"scaling": (scaling,), "length": (str(length),)}
@@ -22,6 +24,12 @@ def serving(spec: Spec, scaling: str, rotation: Rotation, length: int) -> tuple[
         export(spec.model_copy(update=asked), to)
     except UserError as error:
         return "", f"no line serves it: {error}"
-    words = ["ropewalk", "export", *spec.opened, "--scaling", scaling]
+    merged = {"model": MERGED, "revision": None} if spec.adapter else {}
+    words = ["ropewalk", "export", *spec.model_copy(update=merged).opened, "--scaling", scaling]
     line = shlex.join([*words, "--length", str(length), "--to", to])
-    return line, line
+    if spec.adapter is None:
+        return line, line
+    return line, (
+        f"merge the adapter {spec.adapter} into the model, which is served without it (PEFT: "
+        f"merge_and_unload, then save_pretrained into {MERGED}, the tokenizer too): {line}"
+    )
