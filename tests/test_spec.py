@@ -212,7 +212,8 @@ def test_a_size_is_exact() -> None:
 
 
 def test_a_next_line_opens_the_same_model() -> None:
-    """A revision and its own code are in what a command prints to be typed next."""
-    asked = Spec(model="org/name", revision="abc", trust_remote_code=True)
-    assert asked.opened == ["org/name", "--revision", "abc", "--trust-remote-code"]
+    """A revision, its own code and --offline are in what a command prints to be typed next."""
+    asked = Spec(model="org/name", revision="abc", trust_remote_code=True, offline=True)
+    switches = ["--trust-remote-code", "--offline"]
+    assert asked.opened == ["org/name", "--revision", "abc", *switches]
     assert Spec(model="org/name").opened == ["org/name"]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from harness.cli.tune import _kept
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
@@ -170,6 +171,14 @@ def test_a_found_table_may_lie_in_a_folder_with_a_comma(tmp_path: Path) -> None:
     rope = Rope(16, 10_000.0, 64)
     slowed = rope.inv_freq() / resolve(found, rope, 160).inv_freq  # type: ignore[union-attr]
     assert slowed.tolist() == pytest.approx([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5])
+
+
+def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
+    """Without what opens and places it, weights are refused, or other numbers are measured."""
+    given = {"docs": "a b", "adapter": "lora", "dtype": "bfloat16", "allow_pickle": True, "seed": 3}
+    flags = ["--docs", "a b", "--adapter", "lora", "--dtype", "bfloat16", "--allow-pickle"]
+    assert _kept(parse(None, given)) == flags
+    assert _kept(parse(None, {})) == []
 
 
 @pytest.mark.slow

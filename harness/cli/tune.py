@@ -40,6 +40,8 @@ from scaling import yarn
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")
 DEFAULTS = {"scaling": "yarn", "task": "perplexity", "length": "4x"}
 INSIDE = ("0.25x", "1x")  # lengths by which key tokens are found
+# Settings of the model and the documents, as a line to type next has them too.
+KEPT = ("docs", "adapter", "dtype", "device", "device_map", "max_memory", "allow_pickle")
 
 
 HELPS = {
@@ -168,8 +170,6 @@ def _conclude(
     screen.print(f"Files: {path} {telling.report(tuning, table, told)}", soft_wrap=True)
     spec = tuning.plan.spec
     best = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
-    docs = ["--docs", spec.docs] if isinstance(spec.docs, str) else []
-    docs += ["--adapter", spec.adapter] if spec.adapter else []
     better = str(path if table[0].held < table[1].held else best)
     found = resolve(load("method", better), tuning.plan.checkpoint.rope, tuning.length)
     priced = [telling.served(str(given), tuning) for given in (best, method)]
@@ -177,9 +177,19 @@ def _conclude(
         priced[1] = str(path)
     for line in (
         f"Next, the price inside the window: ropewalk run --model "
-        f"{shlex.join([*spec.opened, *docs, '--scaling', 'none', *priced])} "
+        f"{shlex.join([*spec.opened, *_kept(spec), '--scaling', 'none', *priced])} "
         f"--length 1x {tuning.length}",
         *telling.unpriced(priced, tuning),
         "To serve what was better held out: " + serving(spec, better, found, tuning.length)[1],
     ):
         screen.print(line, soft_wrap=True)
+
+
+def _kept(spec: Spec) -> list[str]:
+    """Return the flags that another run of the same model on the same documents has."""
+    words = []
+    for name in KEPT:
+        value = getattr(spec, name)
+        if value != Spec.model_fields[name].default and not isinstance(value, dict):
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
+    return words

@@ -206,7 +206,8 @@ class Spec(BaseModel):
     def opened(self) -> list[str]:
         """Return the words of a command line that open the same model."""
         revision = ["--revision", self.revision] if self.revision else []
-        return [self.model, *revision, *["--trust-remote-code"] * self.trust_remote_code]
+        switches = {"--trust-remote-code": self.trust_remote_code, "--offline": self.offline}
+        return [self.model, *revision, *(name for name, given in switches.items() if given)]
 
     def lengths(self, trained_length: int) -> tuple[int, ...]:
         """Return the lengths in tokens, ascending, each once; a part of a token is rounded.
