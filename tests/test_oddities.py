@@ -52,6 +52,23 @@ def test_line_ends_are_those_of_unix_and_that_is_said(end: str, tmp_path: Path) 
     assert "line_ends" not in as_written
 
 
+@pytest.mark.parametrize("longest", [1, 2, 7, 30, 139, 140, 141, 9999])
+def test_the_beginning_of_a_text_is_the_same_whatever_its_line_ends(
+    longest: int, tmp_path: Path
+) -> None:
+    """Characters are counted after line ends are those of Unix, in files and in rows."""
+    text = "\n".join(["a", "", "", PROSE])
+    for end in ("\n", "\r\n", "\r"):
+        other = text.replace("\n", end)
+        (tmp_path / "a.txt").write_bytes(other.encode())
+        (tmp_path / "rows.jsonl").write_text(json.dumps({"text": other}))
+        for name in ("a.txt", "rows.jsonl"):
+            (passage,) = (
+                read(f"{tmp_path / name}:max_chars={longest}").source("perplexity").passages()
+            )
+            assert tiny_tokenizer().decode(list(passage.tokens)) == text[:longest]
+
+
 def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
     """HTML is recognized by its tags, in any file; prose and the embedded documents are not it."""
     (tmp_path / "page.txt").write_text(f"<html><body>{'<p>A paragraph of it.</p>' * 40}</html>")

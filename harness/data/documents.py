@@ -13,6 +13,7 @@ from typing import Any
 from harness.data import embedded
 from harness.data.files import MANY, TEXT, Document, in_folder, is_set, kind, read_file
 from harness.data.hub import BUFFER, Rows, is_saved, read_set
+from harness.data.oddities import beginning
 from harness.errors import UserError
 from harness.names import nearest, place
 from harness.options import split_options
@@ -142,7 +143,7 @@ def _read(chosen: Selection) -> Iterator[Document]:
     empty = True
     for label, text in found:
         empty = empty and not (text and text.strip())
-        yield label, text and text[: chosen.max_chars]
+        yield label, text and beginning(text, chosen.max_chars)
     if empty:
         message = f"--docs {chosen.name} has no text."
         raise UserError(message)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from harness.data.arrow import GIANT, LARGEST, arrow, giant, parquet
+from harness.data.oddities import beginning
 from harness.errors import UserError, reason
 from harness.names import nearest
 
@@ -108,7 +109,7 @@ def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None
     if not isinstance(row[field], str):
         message = f"{label}: field {field!r} is {type(row[field]).__name__}, not text."
         raise UserError(message)
-    text: str = row[field][:longest]
+    text = beginning(row[field], longest)
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
@@ -135,7 +136,7 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
     decoder = codecs.getincrementaldecoder("utf-8-sig")()  # without the byte order mark
     parts: list[str] = []
     letters = size = 0
-    while longest is None or letters < longest:
+    while longest is None or letters < 2 * longest:  # CRLF is one character
         chunk = file.read(CHUNK)
         size += len(chunk)
         if size > LARGEST and longest is None:

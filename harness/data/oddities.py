@@ -22,6 +22,16 @@ def plain(text: str) -> str:
     return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
+def beginning(text: str, longest: int | None) -> str:
+    """Return the beginning of a text that has so many characters once it is ``plain``."""
+    if longest is None:
+        return text
+    end, wider = 0, longest
+    while wider > end:  # CRLF is one character
+        end, wider = wider, longest + text.count("\r\n", 0, wider)
+    return text[:end]
+
+
 def is_html(text: str) -> bool:
     """Return whether a text is a web page rather than prose."""
     tags = sum(1 for _ in TAG.finditer(text, 0, LOOKED_AT))
