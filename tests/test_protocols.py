@@ -180,7 +180,7 @@ def test_press_and_disjoint_score_every_token_once(
 
 
 @settings(max_examples=20)
-@given(st.text(min_size=1, max_size=200))
+@given(st.text(max_size=200))
 def test_bytes_before_tokens_add_up_to_the_text(text: str) -> None:
     """The bytes before each token never fall, begin at 0 and end at the whole text in UTF-8."""
     tokens, ends = tokenize(tiny_tokenizer(), text)
@@ -198,6 +198,15 @@ def test_a_window_knows_the_bytes_it_scores(source: Source) -> None:
         for question in perplexity.ask(source, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
             scored = question.tokens[question.start :]
             assert question.facts["bytes"] == len(scored) - scored.count(source.bos or 0)
+
+
+def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
+    """Beside a document without text, windows over the stream of all know their bytes too."""
+    texts = {"empty": "", **TEXTS}
+    beside: Source = make_source(tiny_tokenizer(), texts.items, 64)  # type: ignore[arg-type]
+    for question in perplexity.ask(beside, [LENGTH], protocol="overlap", stride=STRIDE):
+        scored = question.tokens[question.start :]
+        assert question.facts["bytes"] == len(scored) - scored.count(beside.bos or 0)
 
 
 def test_documents_are_the_unit_of_the_interval() -> None:

@@ -60,8 +60,10 @@ def tokenize(tokenizer: Any, text: str) -> Read:
     }
     read = attempt("tokens", "a text", lambda: tokenizer(text, **options))
     tokens = Tokens(read["input_ids"])
-    if not tokenizer.is_fast or not tokens:
+    if not tokenizer.is_fast:
         return tokens, None
+    if not tokens:
+        return tokens, array("q", [0])
     letters = np.array([end for _, end in read["offset_mapping"]], dtype=np.int64)
     # An offset may go back (a byte of a character, a trimmed space); bytes read stay counted.
     letters = np.maximum.accumulate(letters)
