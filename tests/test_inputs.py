@@ -93,6 +93,16 @@ def test_a_file_of_rows_is_read_row_by_row(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_a_table_without_rows_has_no_text(tmp_path: Path) -> None:
+    """A Parquet file of no rows is as empty as any other, alone and among files with rows."""
+    for name, rows in (("a.parquet", ROWS[:0]), ("b.parquet", ROWS[:1])):
+        schema = pyarrow.schema({"text": pyarrow.string()})
+        parquet.write_table(pyarrow.Table.from_pylist(rows, schema), tmp_path / name)
+    alone = tmp_path / "a.parquet"
+    assert refused(alone) == f"--docs {alone} has no text."
+    assert read(f"{tmp_path}/*.parquet") == [("b.parquet[0]", ROWS[0]["text"])]
+
+
 def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
     """Members are documents by their place in the archive; what is no text is not read."""
     with zipfile.ZipFile(tmp_path / "books.zip", "w") as archive:
