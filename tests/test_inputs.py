@@ -114,6 +114,19 @@ def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["books.zip"]
 
 
+def test_what_is_hidden_is_no_document(tmp_path: Path) -> None:
+    """What macOS and editors put beside texts is not read, in folders and archives; ZIP is zip."""
+    hidden = ("._one.txt", ".git/note.txt", ".ipynb_checkpoints/one-checkpoint.txt", ".rows.jsonl")
+    for name in (*hidden, "one.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"first" if name == "one.txt" else b"\x00\x05\x16\xff")
+    with zipfile.ZipFile(tmp_path / "books.ZIP", "w") as archive:
+        archive.writestr("two.txt", "second")
+        for name in ("__MACOSX/._two.txt", *hidden):
+            archive.writestr(name, b"\x00\x05\x16\xff")
+    assert read(tmp_path) == [("books.ZIP/two.txt", "second"), ("one.txt", "first")]
+
+
 def test_a_glob_names_files_below_what_they_share(tmp_path: Path) -> None:
     """Files come in order and are named so that they differ; one that matches nothing is told."""
     for name in ("a/x.txt", "b/x.txt", "b/c/y.txt", "b/z.md"):

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from harness.data import embedded
-from harness.data.files import MANY, TEXT, Document, in_folder, is_set, kind, read_file
+from harness.data.files import MANY, TEXT, Document, below, in_folder, is_set, kind, read_file
 from harness.data.hub import BUFFER, Rows, is_saved, read_set
 from harness.data.oddities import beginning
 from harness.errors import UserError
@@ -194,7 +194,7 @@ def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
     if path.is_file():
         return [(path, path.name)]
     if path.is_dir():
-        if is_saved(path) or of_a_set or (chosen.limit is not None and is_set(path.rglob("*"))):
+        if is_saved(path) or of_a_set or (chosen.limit is not None and is_set(below(path))):
             return []
         return _below(path, in_folder(path))
     if has_magic(name):

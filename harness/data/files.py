@@ -60,10 +60,20 @@ def is_set(paths: Iterable[Path]) -> bool:
     return not kinds.isdisjoint({*ROWS, ".csv"}) and kinds.isdisjoint({*TEXT, ".zip"})
 
 
+def below(folder: Path) -> list[Path]:
+    """Return what is below a folder, in order, but what is hidden."""
+    return sorted(path for path in folder.rglob("*") if not _hidden(path.relative_to(folder)))
+
+
+def _hidden(path: Path) -> bool:
+    """Return whether a part of a path begins with a dot, or is what macOS adds to an archive."""
+    return any(part == "__MACOSX" or part.startswith(".") for part in path.parts if part != "..")
+
+
 def in_folder(folder: Path) -> list[Path]:
     """Return the text files below a folder, in order; raise UserError where there is none."""
-    paths = sorted(folder.rglob("*"))
-    found = [p for p in paths if (kind(p) in TEXT or p.suffix == ".zip") and p.is_file()]
+    paths = below(folder)
+    found = [p for p in paths if kind(p) in {*TEXT, ".zip"} and p.is_file()]
     if not found or is_set(paths):
         kinds = ", ".join(sorted(TEXT))
         message = f"{folder} has no text file ({kinds}); a data set needs {folder}:split=…"
@@ -158,7 +168,8 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
 def _members(path: Path, name: str, longest: int | None) -> Iterator[Document]:
     """Yield the text files of an archive."""
     with zipfile.ZipFile(path) as archive:
-        members = [m for m in sorted(archive.namelist()) if Path(m).suffix.lower() in TEXT]
+        shown = (name for name in sorted(archive.namelist()) if not _hidden(Path(name)))
+        members = [name for name in shown if Path(name).suffix.lower() in TEXT]
         if not members:
             message = f"{path} has no text file ({', '.join(sorted(TEXT))})."
             raise UserError(message)
