@@ -20,6 +20,8 @@ from harness.errors import UserError, reason
 from harness.names import nearest
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
+TAR = {".tar", ".tgz", ".tbz2", ".txz"}
+PACKED = {".parquet", ".arrow", ".zip"}  # read from any place in the file
 CHUNK = 2**20
 MARKS = {  # the longer first: the other is its beginning
     codecs.BOM_UTF32_LE: "UTF-32",
@@ -87,6 +89,7 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
     ``longest`` cuts every document to its first characters. Raises UserError for other encodings,
     broken archives, rows without the field and documents that are too large.
     """
+    _check_packing(path)
     try:
         if path.suffix.lower() == ".zip":
             yield from _members(path, name, longest)
@@ -101,6 +104,17 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
     except BROKEN as error:
         message = f"{path} cannot be read: {reason(error)}."
         raise UserError(message.replace("..", ".")) from error
+
+
+def _check_packing(path: Path) -> None:
+    """Raise UserError for an archive of another kind, and for a file that is packed in itself."""
+    inner, outer = kind(path), path.suffix.lower()
+    if inner in TAR:
+        message = f"{path} is an archive; unpack it and give the folder, or make it a .zip."
+        raise UserError(message)
+    if inner != outer and inner in PACKED:
+        message = f"{path} is a {inner} file that was packed again ({outer}); unpack it first."
+        raise UserError(message)
 
 
 def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None:
