@@ -101,8 +101,12 @@ def test_the_embedded_documents_have_no_options_of_a_set() -> None:
 
 
 @pytest.mark.parametrize(
-    "given", ["./gone", "/no/such/folder", "~/no-such-folder", "gone.txt", "./gone:split=test"]
-)
+    "given",
+    [
+        "./gone", "/no/such/folder", "~/no-such-folder", "gone.txt", "./gone:split=test",
+        "gone.txt.gz", "gone.jsonl:limit=1", "tests/gone.parquet", "gone.zip",
+    ],
+)  # fmt: skip
 def test_a_path_that_does_not_exist_is_refused_at_once(given: str) -> None:
     """What looks like a path is refused before anything is read."""
     with pytest.raises(UserError) as caught:

@@ -142,6 +142,9 @@ def test_a_glob_names_files_below_what_they_share(tmp_path: Path) -> None:
     assert refused(f"{tmp_path}/b/*.txt:split=test") == (
         f"--docs {tmp_path}/b/*.txt: split is for data sets; these are files."
     )
+    for given in (f"{tmp_path}/b/*.txt", tmp_path / "a" / "x.txt"):
+        told = f"--docs {given}: field is for files of rows; these are texts."
+        assert refused(f"{given}:field=text") == told
 
 
 def corpora(given: str) -> Any:

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from harness.data import embedded
-from harness.data.files import MANY, TEXT, Document, below, in_folder, is_set, kind, read_file
+from harness.data.files import MANY, ROWS, TEXT, Document, below, in_folder, is_set, kind, read_file
 from harness.data.hub import BUFFER, Rows, is_saved, read_set
 from harness.data.oddities import beginning
 from harness.errors import UserError
@@ -122,7 +122,9 @@ def _check_exists(given: str, name: str) -> None:
             message = f"no file matches {name}."
             raise UserError(message)
         return
-    if name.startswith((".", "/", "~")) or path.suffix in TEXT or "\0" in name or not name:
+    file = kind(path) in {*TEXT, *MANY} and _is_path(path.parent)  # else it may be on the hub
+    bad = "\0" in name or not name
+    if name.startswith((".", "/", "~")) or path.suffix in TEXT or file or bad:
         message = f"documents {given} do not exist; give a file, a folder or a data set's name."
         raise UserError(message)
 
@@ -152,6 +154,9 @@ def _read(chosen: Selection) -> Iterator[Document]:
 def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[Document]:
     """Yield the documents of files; with a seed in a drawn order, rows through a buffer."""
     seed, field = chosen.seed, _field(chosen)
+    if chosen.field is not None and not any(kind(path) in ROWS for path, _ in files):
+        message = f"--docs {chosen.name}: field is for files of rows; these are texts."
+        raise UserError(message)
     whole = all(kind(path) not in MANY for path, _ in files)  # drawing files draws documents
     ordered = _drawn(files, seed)
     found = (
