@@ -79,6 +79,19 @@ def test_a_web_page_is_a_warning(tmp_path: Path) -> None:
     assert [name for name, text in embedded.held_out() if is_html(text)] == []
 
 
+def test_a_text_with_zeros_is_a_warning(tmp_path: Path) -> None:
+    """UTF-16 without its mark is UTF-8 with a zero after every letter, and is not a text."""
+    (tmp_path / "a.txt").write_bytes(PROSE.encode("utf-16-le"))
+    (tmp_path / "b.txt").write_text(PROSE)
+    odd, plain = read(tmp_path).entries()
+    assert odd["nul"] == len(PROSE)
+    assert "nul" not in plain
+    assert warnings([odd, plain]) == [
+        "a.txt has NUL characters, as UTF-16 and files of other programs have: they are scored as "
+        "text. Convert it first."
+    ]
+
+
 def test_a_warning_stands_below_the_tables(
     tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,8 +156,11 @@ def _entry(name: str, digest: str, tokens: Sequence[int], unknown: int | None) -
 
 def _oddities(given: str, text: str) -> Entry:
     """Return what is odd about a text as it was given, for the record."""
-    ends = {} if given == text else {"line_ends": "normalized"}
-    return {**ends, "markup": "html"} if is_html(text) else ends
+    return {
+        **({} if given == text else {"line_ends": "normalized"}),
+        **({"markup": "html"} if is_html(text) else {}),
+        **({"nul": zeros} if (zeros := text.count("\0")) else {}),
+    }
 
 
 def _check_size(documents: Documents, size: int) -> None:

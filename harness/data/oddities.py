@@ -58,6 +58,7 @@ def notes(documents: Sequence[Mapping[str, Any]], left_out: Mapping[str, int]) -
 def warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return warnings on documents whose scores say little about prose."""
     pages = [d["name"] for d in documents if d.get("markup")]
+    zeros = [d["name"] for d in documents if d.get("nul")]
     strange = [d["name"] for d in documents if d["unknown"] > DOUBTFUL * d["tokens"]]
     lines = []
     if pages:
@@ -65,6 +66,12 @@ def warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
         lines.append(
             f"{_listed(pages)} {look} like HTML: the tags are scored as text. "
             "Extract the text first."
+        )
+    if zeros:
+        has = "has" if len(zeros) == 1 else "have"
+        lines.append(
+            f"{_listed(zeros)} {has} NUL characters, as UTF-16 and files of other programs have: "
+            "they are scored as text. Convert it first."
         )
     if strange:
         lines.append(
