@@ -25,6 +25,9 @@ def asker(tokenizer: Any, length: int) -> Callable[[Any], tuple[Question, ...]]:
 
     def questions(request: Any) -> tuple[Question, ...]:
         rolling = request.request_type == "loglikelihood_rolling"
+        if lm.prefix_token_id is None and (rolling or not request.args[0]):
+            message = "a text from its first token on needs a begin or an end token before it"
+            raise ValueError(f"{message}, and the tokenizer has neither")
         lm.room, lm.asked = length - 1 if rolling else ROOM, []
         getattr(lm, request.request_type)([request], disable_tqdm=True)
         return tuple(lm.asked)
@@ -43,8 +46,7 @@ def _class() -> Any:
 
         def __init__(self, tokenizer: Any) -> None:
             model = SimpleNamespace(device="cpu", config=SimpleNamespace(model_type="llama"))
-            own = deepcopy(tokenizer)  # it may get a padding token
-            super().__init__(pretrained=model, tokenizer=own, batch_size=1)
+            super().__init__(pretrained=model, tokenizer=_own(tokenizer), batch_size=1)
             self.asked: list[Question] = []
 
         @property
@@ -70,6 +72,14 @@ def _class() -> Any:
             return context
 
     return Noting
+
+
+def _own(tokenizer: Any) -> Any:
+    """Return a copy, which may get a padding token; HFLM decodes an end token where none is."""
+    own = deepcopy(tokenizer)
+    decode = own.decode
+    own.decode = lambda tokens, **options: None if tokens is None else decode(tokens, **options)
+    return own
 
 
 def _told(options: dict[str, Any]) -> str:

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
+from harness.data.source import make_source
 from harness.reports.stats.measure import LOWER
 from harness.runs.frame import make_frame
 from tasks import _lm_eval_grade, _lm_eval_load
+from tasks import lm_eval as lm_eval_task
 from tests import ROOT
 from tests.command_line import Ropewalk, samples
 from tests.conftest import WORDS
@@ -265,6 +267,31 @@ def test_the_loop_of_another_program_in_ten_lines(
     found = given["results"]["own_page"]["bits_per_byte,none"]  # type: ignore[index]
     assert found != without
     assert found == pytest.approx(without, rel=0.5)
+
+
+@pytest.mark.parametrize("bos", ["<s>", None])
+def test_a_tokenizer_needs_no_end_token(own: Path, bos: str | None) -> None:
+    """Texts and choices are asked without one, in chats too; only a page needs one before it."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.bos_token = bos
+    tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
+    source = make_source(tokenizer, tuple, LENGTH)
+    asked = {
+        (name, chat): list(lm_eval_task.ask(source, [512], tasks=name, include=own, chat=chat))
+        for name in ("own_text", "own_choice")
+        for chat in (False, True)
+    }
+    question = json.loads((own / "data.json").read_text())[0]["question"]
+    plain, chat = (asked["own_text", chat][0] for chat in (False, True))
+    assert plain.parts[0].stop == chat.parts[0].stop == ("r",)
+    assert tokenizer.decode(list(plain.tokens)) == f"{question}\nAnswer:"
+    assert tokenizer.decode(list(chat.tokens)) == f"[{question}\nAnswer:]"
+    page = lm_eval_task.ask(source, [512], tasks="own_page", include=own)
+    if bos:
+        assert {question.tokens[0] for question in page} == {tokenizer.bos_token_id}
+        return
+    with pytest.raises(ValueError, match="needs a begin or an end token before it"):
+        next(page)
 
 
 def test_published_samples_have_choices_and_the_right_one(
