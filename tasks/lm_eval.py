@@ -16,7 +16,7 @@ from typing import Any
 from tasks._intervals import proportion, ratio
 from tasks._lm_eval import graded, opened, targets
 from tasks._lm_eval_load import Wanted
-from tasks._types import Answer, CodeFolder, Question, Sample, Score, Source
+from tasks._types import Answer, CodeFolder, Question, Sample, Score, Source, no_template
 
 VERSION = 1
 EXAMPLE_OPTIONS = "tasks=hellaswag,limit=50"
@@ -44,6 +44,12 @@ def ask(
     tasks of your own, whose functions are executed. ``chat`` applies the chat template as lm-eval
     does. Seed 0 draws as lm-eval by default. Raises ValueError for what cannot be asked.
     """
+    for name, count in (("limit", limit), ("num_fewshot", num_fewshot or 0)):
+        if count < 0:
+            message = f"{name}={count} is not 0 or more"
+            raise ValueError(message)
+    if chat and not getattr(source.tokenizer, "chat_template", None):
+        no_template("")
     wanted = Wanted(tasks, limit, num_fewshot, metric, filter, include, chat)
     for length in lengths:
         for document in opened(source, wanted).documents(length, seed):

@@ -206,6 +206,9 @@ def samples_of(folder: Path) -> list[dict[str, Any]]:
         ("own_away", ["own_away", "load the data"]),
         ("own_choice,metric=mcc", ["mcc", "metric=acc"]),
         ("own_choice,metric=f2", ["no metric f2", "acc"]),
+        ("own_choice,limit=-1", ["limit=-1 is not 0 or more"]),
+        ("own_choice,num_fewshot=-1", ["num_fewshot=-1 is not 0 or more"]),
+        ("own_choice,chat=true", ["the tokenizer has no chat template; leave out chat=true"]),
         ("own_choice,filter=strict", ["no filter strict", "none"]),
     ],
 )
