@@ -20,7 +20,7 @@ from tasks._types import Answer, CodeFolder, Question, Sample, Score, Source, no
 
 VERSION = 1
 EXAMPLE_OPTIONS = "tasks=hellaswag,limit=50"
-METRIC = "score"  # of a task whose metrics are named for lengths; else the metric is the task's
+METRIC = "recall"  # of RULER's tasks, whose metrics are named for lengths; else the task's own
 FACTS = {"doc": int, "doc_hash": str, "prompt_hash": str, "target_hash": str, "made": str}
 
 

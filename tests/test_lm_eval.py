@@ -12,6 +12,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.data.source import make_source
+from harness.reports import retrieval_table
 from harness.reports.stats.measure import LOWER
 from harness.runs.frame import make_frame
 from tasks import _lm_eval_grade, _lm_eval_load
@@ -46,6 +47,13 @@ doc_to_text: ""
 doc_to_target: page
 metric_list: [{metric: word_perplexity}, {metric: bits_per_byte}]
 """,
+    "own_lengths": """
+output_type: generate_until
+doc_to_text: question
+doc_to_target: answer
+process_results: !function shares.of_length
+generation_kwargs: {until: ["r"], max_gen_toks: 8, do_sample: false}
+""" + MEAN % '"128"',
     "own_draws": """
 output_type: generate_until
 doc_to_text: question
@@ -77,6 +85,8 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, text in TASKS.items():
         head = f"task: {name}\ntest_split: test\nmetadata: {{version: 2.0}}\n"
         (folder / f"{name}.yaml").write_text(head + where + text)
+    code = "def of_length(doc, results):\n    return {'128': 0.5, '256': -1.0}\n"
+    (folder / "shares.py").write_text(code)
     group = "group: own_both\ntask: [own_text, own_page]\n"
     (folder / "own_both.yaml").write_text(group)
     away = "task: own_away\ndataset_path: nobody/nothing\ntest_split: test\n"
@@ -158,6 +168,16 @@ def test_the_record_names_versions_and_hashes(run: Path, plain: dict[str, Any]) 
     kinds = ("doc_hash", "prompt_hash", "target_hash")
     every = "".join(sample[kind] for sample in plain["samples"]["own_choice"] for kind in kinds)
     assert about["task_hashes"] == {str(LENGTH): lm_eval.utils.hash_string(every)}
+
+
+def test_a_metric_named_for_a_length_is_recall(
+    own: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """RULER's is the share of answers found, and so it is in the table of retrieval."""
+    ropewalk(*words(own, tmp_path / "run", "own_lengths,limit=2"))
+    table = retrieval_table.make(make_frame([tmp_path / "run"]))
+    assert set(table["metric"]) == {"recall"}
+    assert set(table["score"]) == {0.5}
 
 
 def test_what_is_measured_is_not_measured_again(
