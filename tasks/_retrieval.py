@@ -20,15 +20,17 @@ BETWEEN = ", "  # answers in a record
 QUOTE = ' "\n'  # what may stand before an answer
 
 
-def check_trials(trials: int, each: int | None = None, of: str = "depths") -> None:
-    """Raise ValueError for a grid without trials, or of too many, ``each`` of so many ``of``."""
-    if each is None and not 1 <= trials <= MOST:
-        message = f"trials must be 1 or more, {MOST} a length at the most, got {trials}"
+def check_trials(trials: int, depths: int | None = None, *, tasks: int = 1) -> None:
+    """Raise ValueError for no trials, or too many: of each depth, or of so many tasks."""
+    most = MOST // tasks
+    if depths is None and not 1 <= trials <= most:
+        of = "" if tasks == 1 else f" of each of {tasks} tasks"
+        message = f"trials must be 1 or more, {most}{of} a length at the most, got {trials}"
         raise ValueError(message)
-    if each is not None and (each < 1 or trials < 1 or each * trials > MOST):
+    if depths is not None and (depths < 1 or trials < 1 or depths * trials > MOST):
         message = (
-            f"{of} and trials must be 1 or more, {of} x trials {MOST} a length at the most,"
-            f" got {each} and {trials}"
+            f"depths and trials must be 1 or more, depths x trials {MOST} a length at the most,"
+            f" got {depths} and {trials}"
         )
         raise ValueError(message)
 

@@ -46,7 +46,7 @@ def ask(
     parts = PARTS | {
         name: partial(qa.ask, data=data) for name, data in given(squad, hotpotqa).items()
     }
-    check_trials(trials, len(parts), "parts")
+    check_trials(trials, tasks=len(parts))
     for name, part in parts.items():
         try:
             for asked in part(source, lengths, seed=seed, trials=trials, chat=chat):

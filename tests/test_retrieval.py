@@ -292,5 +292,8 @@ def test_ruler_asks_every_part_as_often(source: Source) -> None:
     assert len(set(parts)) == 11
     assert len({question.unit for question in asked}) == 22
     assert all(len(question.tokens) + question.new == 3500 for question in asked)
+    told = "^trials must be 1 or more, 909 of each of 11 tasks a length at the most, got 910$"
+    with pytest.raises(ValueError, match=told):
+        next(ruler.ask(source, [3500], trials=910))
     with pytest.raises(ValueError, match="niah_single_1: .* at least"):
         list(ruler.ask(source, [100]))
