@@ -8,14 +8,11 @@ A text of ``new`` tokens is scored by the share of the three words in it.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
-from itertools import accumulate, chain
-from operator import mul
 from random import Random
 
-from tasks._coded_words import DOTS, counts, least, vocabulary
+from tasks._coded_words import fewest, size_of, text, vocabulary
 from tasks._prompt import around, continued
 from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
 from tasks._types import Fact, Question, Source
@@ -32,7 +29,6 @@ AFTER = (
     " What are the three most frequently appeared words in the above coded text?"
 )
 REPLY = " Answer: According to the coded text above, the three most frequently appeared words are:"
-PER_WORD = 50  # the tokens of a prompt for every word of the vocabulary
 MOST = 10  # of alpha: the fourth word of a text occurs once in a million
 
 
@@ -58,38 +54,16 @@ def ask(
         raise ValueError(message)
     written = cache(lambda text: continued(source, text))
     frame = around(source, BEFORE, AFTER, REPLY, chat=chat)
+    fixed = len(frame.head) + len(frame.tail) + new
+    draws = [f"{seed}/{trial}" for trial in range(trials)]
     for length in lengths:
-        size = max(5, (length - new) // PER_WORD)
-        fewest = [n for n in counts(least(alpha) - 1, size, alpha) if n]
-        tokens = [
-            sum(n * len(written(f" {word}")) for n, word in zip(fewest, known, strict=True))
-            for known in (vocabulary(len(fewest), Random(f"{seed}/{t}")) for t in range(trials))
-        ]
-        space = room(length, frame, new, max(tokens) - 1)
+        enough = length  # a longer text has more words, which take more tokens at the least
+        while (wider := fixed + fewest(written, size_of(enough - new), alpha, draws)) > enough:
+            enough = wider
+        space = room(length, frame, new, enough - fixed - 1)
         for trial in range(trials):
-            draw = Random(f"{seed}/{trial}")
-            known = vocabulary(size, draw)
-            sizes = [len(written(f" {word}")) for word in known]
-            total, often = 1, [0]
-            while sum(map(mul, often, sizes)) <= space:
-                total += max(1, total // 64)
-                often = counts(total, len(known), alpha)
-            text = [word for word, count in zip(known, often, strict=True) for _ in range(count)]
-            made: list[list[int]] = []
-            while not _most(known[1:4], text, made, space):
-                draw.shuffle(text)
-                made = [written(text[0]), *(written(f" {word}") for word in text[1:])]
-            context = list(chain.from_iterable(made))[:space]
+            draw = Random(draws[trial])
+            known = vocabulary(size_of(length - new), draw)
+            context = text(written, known, alpha, space, draw)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(known[1:4])}
             yield question(f"trial {trial}", length, frame, context, facts, new)
-
-
-def _most(asked: list[str], text: list[str], made: list[list[int]], space: int) -> bool:
-    """Return whether, of the words that the cut leaves whole, those asked for are most frequent.
-
-    What is left of the word that is cut counts as a word.
-    """
-    ends = accumulate(map(len, made))
-    often = Counter(word for word, end in zip(text, ends, strict=False) if end <= space)
-    others = [1, *(n for word, n in often.items() if word not in (DOTS, *asked))]
-    return min(often[word] for word in asked) > max(others)
