@@ -154,6 +154,49 @@ class TestRun:
         assert "Complete: nothing to measure" in done.out
         assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
+    @pytest.mark.usefixtures("weightless")
+    @pytest.mark.parametrize(
+        ("changes", "told"),
+        [
+            ({"task": ["perplexity:tail=8"]}, "has another sweep, with other protocols; choose"),
+            ({"seed": ["1"]}, "has another sweep, with other seeds; choose another --out."),
+            ({"dtype": ["bfloat16"]}, "holds a run of model"),
+        ],
+    )
+    def test_a_dry_run_is_refused_where_the_run_is(
+        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk, changes: Any, told: str
+    ) -> None:
+        """A folder that holds another sweep is refused with the words of the run itself."""
+        words = sweep(tiny, docs, whole, **changes)
+        done = ropewalk(*words, "--dry-run")
+        assert (done.status, done.out) == (2, "")
+        assert told in " ".join(done.err.split())
+        assert ropewalk(*words).err == done.err
+
+    @pytest.mark.usefixtures("weightless")
+    def test_a_race_refuses_the_folder_of_another_sweep_in_a_dry_run_too(
+        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
+    ) -> None:
+        """Its cost is not told of a folder that the race itself refuses."""
+        given = ("--model", tiny, "--docs", docs, "--length", "2x", "--device", "cpu")
+        done = ropewalk("recommend", *given, "--out", whole, "--dry-run")
+        assert done.status == 2
+        assert "has another sweep, with other protocols" in " ".join(done.err.split())
+
+    def test_cells_that_a_sweep_leaves_out_are_told(
+        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path
+    ) -> None:
+        """The record loses the cells that a narrower sweep does not name; both runs say so."""
+        folder = Path(shutil.copytree(whole, tmp_path / "run"))
+        words = sweep(tiny, docs, folder, task=["perplexity:tail=16"], scaling=["none"])
+        told = (
+            "has 6 cells that this sweep does not name, as yarn:factor=4, perplexity:tail=16, 256"
+        )
+        assert told in " ".join(ropewalk(*words, "--dry-run").out.split())
+        assert told in " ".join(ropewalk(*words).err.split())
+        assert "does not name" not in ropewalk(*words).err
+        assert "does not name" not in ropewalk(*sweep(tiny, docs, folder), "--dry-run").out
+
     @pytest.mark.slow
     def test_a_sweep_file_gives_the_same_samples(
         self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk

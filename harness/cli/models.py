@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.cli import show
-from harness.cli.console import err, keeping, say
+from harness.cli.console import err, keeping, say, screen
 from harness.cli.progress import Measuring
 from harness.cli.tracking import check_tracker, tracked
 from harness.cluster.workers import Cluster, Workers
@@ -47,6 +47,18 @@ def planned(
     return list(zip(plans, folders, strict=True))
 
 
+def shown(pairs: Sequence[tuple[Plan, Path]], ray: Cluster | None = None) -> int:
+    """Print each plan; return of how many models a run would measure theirs.
+
+    Raises UserError where every model would be refused.
+    """
+
+    def one(pair: tuple[Plan, Path]) -> None:
+        show.plan(*pair, screen, machine_of(pair[0], ray))
+
+    return len(_each([plan.checkpoint.label for plan, _ in pairs], pairs, one))
+
+
 def measured(
     pairs: Sequence[tuple[Plan, Path]], ray: Cluster | None = None
 ) -> list[tuple[Path, list[Failure]]]:
@@ -58,6 +70,7 @@ def measured(
     def one(pair: tuple[Plan, Path]) -> tuple[Path, list[Failure]]:
         plan, folder = pair
         show.left_out(plan, err)
+        show.unnamed(plan, folder, err)
         return folder, measured_one(plan, folder, ray)
 
     with keeping([folder for _, folder in pairs]):

@@ -142,8 +142,10 @@ def _before(race: Race, ray: Cluster | None) -> None:
     from harness.cli.models import machine_of
     from harness.reports.writing.sentences import counted
     from harness.runs.store import measured
+    from harness.sweep.measure import records
     from harness.sweep.pace import before, duration
 
+    records(race.plan, race.folder)  # a folder of another run is refused, in a dry run too
     first = race.first()
     work = first.work(measured(race.samples))
     left = before(first, work, machine_of(first, ray)).seconds_left() if work else 0.0

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say
 from harness.cli.report import write
 from harness.cli.settings import with_settings
 from harness.offline import go_offline
@@ -38,16 +38,14 @@ def run(
     if specs[0].offline:
         go_offline()
     from harness.cli import show
-    from harness.cli.models import machine_of, measured, planned
+    from harness.cli.models import measured, planned, shown
     from harness.cluster.connect import connected
     from harness.runs.folders import reports_of
 
     with connected(specs[0], say) as ray:
         pairs = planned(specs, ray)
         if dry_run:
-            for plan, folder in pairs:
-                show.plan(plan, folder, screen, machine_of(plan, ray))
-            return COMPLETE if len(pairs) == len(specs) else WITH_FAILURES
+            return COMPLETE if shown(pairs, ray) == len(specs) else WITH_FAILURES
         done = measured(pairs, ray)
     folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
     reports = folders[0] if len(specs) == 1 else folders[0].parent

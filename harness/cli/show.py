@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich import box
@@ -16,7 +17,7 @@ from harness.names import printable
 from harness.runs.schema import outcomes
 from harness.runs.store import measured
 from harness.sweep.cells import Batch, Cell, Item
-from harness.sweep.measure import Failure
+from harness.sweep.measure import Failure, records
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before, duration
 from harness.sweep.plan import Plan
@@ -27,7 +28,11 @@ MOST = 20  # lines about failures; a sweep can have thousands
 
 
 def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
-    """Print the cells of a plan, the samples left to measure, and the whole cost."""
+    """Print the cells of a plan, the samples left to measure, and the whole cost.
+
+    Raises UserError where the folder is another model's or another sweep's, as the run would.
+    """
+    unnamed(plan, folder, console)
     done = measured(outcomes(folder))
     title = f"Plan for {printable(str(folder))}"
     table = Table(box=box.SIMPLE, padding=0, title=title, title_justify="left")
@@ -67,6 +72,28 @@ def plan(plan: Plan, folder: Path, console: Console, machine: str) -> None:
         f"time {_time(plan, work, machine)}.{_alone(plan)}",
         highlight=False,
     )
+
+
+def unnamed(plan: Plan, folder: Path, console: Console) -> None:
+    """Say which cells of a folder's record are not in a plan, so that reports lose them.
+
+    Raises UserError where the folder has a run of another model, or another sweep.
+    """
+    before, now = records(plan, folder)
+    named = {_place(cell) for cell in now["cells"]}
+    gone = [cell for cell in (before or now)["cells"] if _place(cell) not in named]
+    if gone:
+        first, count = gone[0], f"{len(gone)} cell{'s' * (len(gone) > 1)}"
+        told = (
+            f"{folder} has {count} that this sweep does not name, as {first['scaling']}, "
+            f"{first['task']}, {first['length']} tokens: the samples stay, and reports are without "
+            "them until a sweep names them again."
+        )
+        console.print(printable(told), highlight=False, markup=False, soft_wrap=True)
+
+
+def _place(cell: Mapping[str, Any]) -> tuple[str, str, int]:
+    return cell["scaling"], cell["task"], cell["length"]
 
 
 def _factor(found: Rotation) -> str:

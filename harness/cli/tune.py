@@ -24,6 +24,7 @@ from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.reports.writing.sentences import counted
 from harness.runs.write import grids
+from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before, duration
 from harness.sweep.plan import make_plan
@@ -120,6 +121,7 @@ def _set_up(
 def _announce(tuning: Tuning, space: Space, trials: int, machine: str) -> None:
     """Say what is searched, by what, on which documents, and what it will cost."""
     plan, split = tuning.plan, tuning.split
+    records(plan, tuning.folder)  # a folder of another run is refused, in a dry run too
     show.left_out(plan, err)
     units = "trials" if tuning.kind == "answers" else "documents"
     closed = f"{len(tuning.closed)} closed-form methods ({', '.join(tuning.closed)})"

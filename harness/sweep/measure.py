@@ -59,14 +59,11 @@ def measure(
     """
     backend = backend or ThisProcess(plan.checkpoint.device)
     with writing(folder) as held:
-        before = checked_run(folder) if (folder / RUN).exists() else None
         known = outcomes(folder)
         done = measured(known)
         work = plan.work(done)
         sizes = fitted(plan, work)
-        record = describe(plan, before, measuring=bool(work))
-        if before:
-            check_same_question(folder, before, record)
+        _, record = records(plan, folder, measuring=bool(work))
         with ExitStack() as stack:
             watch = stack.enter_context(watching(work))  # it shows that the weights load
             answered = backend.answers(plan, work, sizes) if work else iter(())
@@ -92,6 +89,18 @@ def measure(
                 watch(item, sample)
             check_held(held)
         return list(_failures(plan, known))
+
+
+def records(plan: Plan, folder: Path, *, measuring: bool = False) -> tuple[Record | None, Record]:
+    """Return the record that a folder has and the one that a run of this plan writes there.
+
+    Raises UserError where the folder has a run of another model, or another sweep.
+    """
+    before = checked_run(folder) if (folder / RUN).exists() else None
+    record = describe(plan, before, measuring=measuring)
+    if before:
+        check_same_question(folder, before, record)
+    return before, record
 
 
 @contextmanager
