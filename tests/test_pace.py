@@ -104,6 +104,24 @@ def test_few_long_samples_after_many_short_ones(reference: Any, clock: list[floa
     assert true / 2 < (after.seconds_left() or 0) < 2 * true
 
 
+def test_what_only_the_first_forward_takes_is_no_speed(plan: Plan, clock: list[float]) -> None:
+    """Half a second until kernels are loaded does not make minutes of a sweep that takes one."""
+    whole = sum(float(part.cost @ TRUE) for part in begun(plan)[0].parts)
+    guess = whole / sum(float(part.cost @ module.USUAL) for part in begun(plan)[0].parts)
+    pace = Pace.of(plan, plan.work(set()), {}, guess)
+    pace.begin()
+    first = next(item for batch in plan.work(set()) for item in batch.items)
+    tokens = pace.parts[0].steps.steps[0].tokens
+    clock[0] += 0.4
+    pace.layers(tokens / 2)
+    assert pace.seconds_left() == pytest.approx(whole, rel=0.5)
+    clock[0] += 0.1
+    pace.layers(tokens / 2)
+    pace.answer(first, 0.0)
+    assert pace.seconds_left() == pytest.approx(whole, rel=0.5)
+    assert pace.took == pytest.approx(0.5)
+
+
 def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
     """Before the first answer the layers that are done tell the speed, and time runs down."""
     pace, _ = begun(plan)

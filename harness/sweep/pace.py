@@ -28,6 +28,7 @@ from harness.sweep.record import named
 from harness.sweep.speeds import USUAL, Cost, Kind, Row, Rows, Speeds, fitted, guessed
 
 WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
+WARM = 1.0  # seconds that a first answer may take beside its cost, as kernels load
 NOTHING = np.zeros(4)
 
 
@@ -109,14 +110,28 @@ class Pace:
         self.now = self.part_of[item.key]
         done = self.now.take(item)
         self.forwarded += sum(step.tokens for step in done)
+        cost = sum((step.cost for step in done), NOTHING)
+        worked = self._worked(since, cost)
         kind = Kind(self.now.method, item.question.length, bool(item.question.new))
         row = self.rows.setdefault(kind, Row())
-        row.cost = row.cost + sum((step.cost for step in done), NOTHING)
-        row.seconds += since
+        row.cost = row.cost + cost
+        row.seconds += worked
         self.took += since
         if not self.now.left:
             self.now = next((part for part in self.parts if part.left), self.now)
         self.last, self.tokens = self.seen, 0.0
+
+    def _worked(self, seconds: float, cost: Cost) -> float:
+        """Return the seconds of an answer that its cost took: of the first, without the warm-up.
+
+        A tiny model's first forward is nearly all warm-up: taken for work, it would make minutes of
+        a sweep of seconds. What speeds are known without it says how much the cost takes at least.
+        """
+        before = None if self.rows else fitted(self.known, {}, self.guess)
+        if before is None or self.now is None:
+            return seconds
+        told = before.seconds(cost, self.now.method)
+        return max(min(told, seconds), seconds - WARM)
 
     def tokens_a_second(self) -> float | None:
         """Return how many tokens are forwarded a second, those under way included."""
@@ -147,7 +162,8 @@ class Pace:
         rows = dict(self.rows)
         if self.now and self.tokens and self.last is not None and self.seen > self.last:
             kind = Kind(self.now.method, 0, text=False)
-            rows[kind] = Row(self.now.under_way(self.tokens), self.seen - self.last)
+            cost = self.now.under_way(self.tokens)
+            rows[kind] = Row(cost, self._worked(self.seen - self.last, cost))
         return fitted(self.known, rows, self.guess)
 
     def seconds_left(self) -> float | None:
