@@ -222,6 +222,24 @@ def test_a_tokenizer_is_enough(
     assert published("--model", moved, "--docs", docs, of=gone)[1]
 
 
+def test_documents_that_no_answered_question_reads_may_be_gone(
+    run: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Those of perplexity are not asked for; those that a question is made of are."""
+    gone = str(tmp_path / "gone" / "books")
+
+    def moved(record: Any) -> None:
+        given = record["asked"]["docs"]
+        record["asked"]["docs"] = dict.fromkeys(record["tasks"], given)
+        record["asked"]["docs"]["perplexity:tail=16"] = gone
+
+    words = (*WORDS, "--out", tmp_path / "out")
+    assert ropewalk("publish", changed(run, tmp_path / "one", moved), *words).status == 0
+    whole = changed(run, tmp_path / "all", lambda record: record["asked"].update(docs=gone))
+    done = ropewalk("publish", whole, *words[:-1], tmp_path / "other")
+    assert (done.status, "do not exist" in " ".join(done.err.split())) == (2, True)
+
+
 def test_names_of_the_machine_are_left_out(
     published: Callable[..., tuple[Any, Lines]], run: Path, docs: Path, tmp_path: Path
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,14 +78,18 @@ class Corpora:
         return list({corpus.label: corpus for corpus in self.by_task.values()}.values())
 
 
-def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str, Documents]:
+def open_all(
+    docs: str | Mapping[str, str],
+    tasks: Sequence[Plugin],
+    opening: Callable[[str], Documents] = open_documents,
+) -> dict[str, Documents]:
     """Return the documents of every task by its label, before any is read.
 
     ``docs`` is one name for all, or a mapping from a task, by name or by label, to a name. Raises
     UserError for a task that the mapping does not name, and for a name that is no task's.
     """
     if isinstance(docs, str):
-        return dict.fromkeys([task.label for task in tasks], open_documents(docs))
+        return dict.fromkeys([task.label for task in tasks], opening(docs))
     named = {task.label: task.label.partition(":")[0] for task in tasks}
     known = {*named, *named.values()}
     for key in docs:
@@ -94,7 +98,7 @@ def open_all(docs: str | Mapping[str, str], tasks: Sequence[Plugin]) -> dict[str
                 f"docs names a task {key!r} that the sweep does not have; {nearest(key, known)}."
             )
             raise UserError(message)
-    opened = {given: open_documents(given) for given in docs.values()}
+    opened = {given: opening(given) for given in docs.values()}
     found = {}
     for label, name in named.items():
         given = docs.get(label, docs.get(name))

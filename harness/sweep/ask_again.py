@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from harness.data.corpus import make_corpora, open_all
+from harness.data.documents import Documents, open_documents
 from harness.errors import UserError
 from harness.model.checkpoint import open_tokenizer
 from harness.offline import go_offline
@@ -71,7 +72,7 @@ def _asked(
     """Return the questions of these tasks; raise UserError where they are not those recorded."""
     trusted = spec.trust_remote_code
     tokenizer = open_tokenizer(spec.model, revision=spec.revision, trust_remote_code=trusted)
-    opened = open_all(spec.docs, list(plugins.values()))
+    opened = open_all(spec.docs, list(plugins.values()), _opened)
     corpora = make_corpora(opened, tokenizer, record["model"]["trained_length"])
     tally, found = Tally(), {}
     for label in labels:
@@ -88,6 +89,19 @@ def _asked(
         every = {question.digest: question for some in asked.values() for question in some}
         found[label] = Asked(task, source, every)
     return found
+
+
+def _opened(given: str) -> Documents:
+    """Open documents; that they are not there is an error only where a task reads them."""
+    try:
+        return open_documents(given)
+    except UserError as error:
+        lost = error
+
+    def read() -> NoReturn:
+        raise lost
+
+    return Documents(given, read)
 
 
 def _task(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> Plugin:
