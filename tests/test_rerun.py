@@ -11,8 +11,11 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
-from harness.runs.store import RUN, SAMPLES
+from harness.runs.store import RUN, SAMPLES, write_run
 from harness.sweep import reproduce
+from harness.sweep.parse import parse
+from harness.sweep.plan import make_plan
+from harness.sweep.record import describe
 from harness.sweep.reproduce import as_asked, compare, differences
 from tests.runs import changed
 from tests.tiny import save_tiny
@@ -42,6 +45,25 @@ def test_a_run_is_measured_again_to_the_same_bits(run: Path, rerun: Rerun, tmp_p
     assert status == 0
     assert "3 of 3 samples are equal bit for bit: reproduced." in told
     assert (tmp_path / "results" / "rerun-run" / SAMPLES).exists()
+
+
+def test_samples_that_were_there_before_are_not_taken_for_measured_again(
+    run: Path, rerun: Rerun, tmp_path: Path
+) -> None:
+    """Of a copy of a run nothing is measured, and that is said beside the verdict."""
+    copy = shutil.copytree(run, tmp_path / "copy")
+    status, told, _ = rerun(run, "--out", copy)
+    assert "3 of 3 samples were in" in told
+    assert (status, "compared as they are" in told) == (0, True)
+    lines = (copy / SAMPLES).read_text().splitlines(keepends=True)
+    (copy / SAMPLES).write_text("".join(lines[:-1]))
+    assert "2 of 3 samples were in" in rerun(run, "--out", copy)[1]
+    assert "samples were in" not in rerun(run, "--out", tmp_path / "new")[1]
+
+
+def test_a_tolerance_is_a_number(run: Path, rerun: Rerun) -> None:
+    """No difference is within nan, and none is beyond it."""
+    assert "--tolerance must be 0 or more, got nan." in rerun(run, "--tolerance", "nan")[2]
 
 
 def test_a_check_alone_measures_nothing(run: Path, rerun: Rerun, tmp_path: Path) -> None:
@@ -85,6 +107,30 @@ def test_moved_files_are_found_by_their_content(
     assert (status, "cuda:7" in told) == (2, True)
     status, told, _ = rerun(gone, *found, "--device", "cpu")
     assert (status, "3 of 3 samples are equal bit for bit" in told) == (0, True)
+
+
+def test_documents_of_one_of_two_tasks_may_move(
+    rerun: Rerun, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """--docs is where those lie now that are a user's; of two places it cannot say which."""
+    texts, embedded = shutil.copytree(docs, tmp_path / "texts"), "embedded:limit=1,max_chars=2000"
+    given = {
+        "model": str(tiny),
+        "docs": {"perplexity:tail=16": str(texts), "perplexity:tail=8": embedded},
+        "task": ["perplexity:tail=16", "perplexity:tail=8"],
+        "length": "2x",
+        "scaling": "none",
+    }
+    record = describe(make_plan(parse(None, given)), None, measuring=False)
+    for name, other in (("one", embedded), ("two", str(tmp_path / "more"))):
+        record["asked"]["docs"] = {**given["docs"], "perplexity:tail=8": other}
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name, record)
+    shutil.move(texts, tmp_path / "moved")
+    status, told, _ = rerun(tmp_path / "one", "--docs", tmp_path / "moved", "--dry-run")
+    assert (status, "every question are what they were." in told) == (0, True)
+    status, _, told = rerun(tmp_path / "two", "--docs", tmp_path / "moved", "--dry-run")
+    assert (status, "the run has documents in 2 (" in told) == (2, True)
 
 
 def test_the_run_itself_is_not_written_over(run: Path, rerun: Rerun) -> None:

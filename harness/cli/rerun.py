@@ -40,10 +40,12 @@ def rerun(
         run_code: Let code that the record names run: method and task files, model repositories.
         dry_run: Only check that the record is enough; read no weights and write nothing.
     """
-    if tolerance < 0:
+    if not tolerance >= 0:
         message = f"--tolerance must be 0 or more, got {tolerance:g}."
         raise UserError(message)
     from harness.cli.models import measured_one
+    from harness.runs.schema import outcomes
+    from harness.runs.store import measured
     from harness.sweep.reproduce import compare, plan_again, surroundings
 
     folder = out or Path("results") / f"rerun-{run.resolve().name}"
@@ -57,6 +59,12 @@ def rerun(
     )  # fmt: skip
     if dry_run:
         return COMPLETE
+    whole, left = (len(list(plan.left(done))) for done in (set(), measured(outcomes(folder))))
+    if left < whole:
+        screen.print(
+            f"{whole - left} of {whole} samples were in {folder} before: they are compared as they "
+            "are, and not measured now.", highlight=False, markup=False, soft_wrap=True,
+        )  # fmt: skip
     with keeping([folder]):
         measured_one(plan, folder)
     found = compare(run, folder)

@@ -76,7 +76,24 @@ def as_asked(record: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, 
     A model of the hub is that of the recorded commit: its branch may have moved since.
     """
     known = record["model"].get("revision") or record["asked"].get("revision")
-    return {**record["asked"], "revision": None if "model" in places else known, **places}
+    docs = record["asked"].get("docs")
+    moved = {"docs": _moved(docs, places["docs"])} if "docs" in places else {}
+    revision = None if "model" in places else known
+    return {**record["asked"], "revision": revision, **places, **moved}
+
+
+def _moved(docs: Any, now: str) -> Any:
+    """Return the documents of a run, which may have some for each task, where they lie now."""
+    if not isinstance(docs, Mapping):
+        return now
+    own = {given for given in docs.values() if given.partition(":")[0] != "embedded"}
+    if len(own) > 1:
+        message = (
+            f"--docs is one place, and the run has documents in {len(own)} ({', '.join(own)}); put "
+            "them where they were."
+        )
+        raise UserError(message)
+    return {task: now if given in own else given for task, given in docs.items()}
 
 
 def _named_code(asked: Spec) -> list[str]:
@@ -106,13 +123,19 @@ def differences(was: Any, now: Any, place: str) -> Iterator[tuple[str, Any, Any]
     """
     if isinstance(was, dict) and isinstance(now, dict):
         for key in was:
-            if key not in FREE or place.count("."):
+            if not _is_free(key, place):
                 yield from differences(was[key], now.get(key), f"{place}.{key}")
     elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now):
         for index, (one, other) in enumerate(zip(was, now, strict=True)):
             yield from differences(one, other, f"{place}.{index}")
     elif was != now:
         yield place, _short(was), _short(now)
+
+
+def _is_free(key: str, place: str) -> bool:
+    """Return whether a part of a record is a name or a path, which decides no number."""
+    of_a_document = key == "docs" and place.startswith("documents.read.")
+    return of_a_document or (key in FREE and "." not in place)
 
 
 def _short(value: Any) -> Any:
