@@ -103,7 +103,9 @@ def calls(fake: Path) -> list[list[Any]]:
     return found
 
 
-def sent(run: Path, tracker: object, word: str = "finished\n") -> tuple[bool, list[str]]:
+def sent(
+    run: Path, tracker: object, word: str = "finished\n", written: int = 0
+) -> tuple[bool, list[str]]:
     """Send a run as the process beside a measurement does; return what it said, too."""
     told: list[str] = []
     reader, writer = os.pipe()
@@ -111,7 +113,7 @@ def sent(run: Path, tracker: object, word: str = "finished\n") -> tuple[bool, li
         os.write(writer, word.encode())
         os.close(writer)
         beside = Following(run, load("tracker", str(tracker)), (), told.append)
-        return follow(beside, written_at(run), words), told
+        return follow(beside, written, words), told
 
 
 # What is sent.
@@ -195,6 +197,15 @@ def test_a_killed_measurement_is_a_stopped_run(small: Path, tmp_path: Path, fake
     run = Path(shutil.copytree(small, tmp_path / "run"))
     assert sent(run, fake, "")[0]
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "end"]
+
+
+def test_a_refused_run_sends_nothing_of_what_its_folder_had(
+    small: Path, tmp_path: Path, fake: Path
+) -> None:
+    """A folder of another sweep, or one that another process writes, is not begun and stopped."""
+    run = Path(shutil.copytree(small, tmp_path / "run"))
+    assert sent(run, fake, "stopped\n", written_at(run)) == (True, [])
+    assert not (fake.parent / "calls.jsonl").exists()
 
 
 # On the command line.

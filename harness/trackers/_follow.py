@@ -87,7 +87,8 @@ class Following:
 def follow(following: Following, written: int, words: TextIO) -> bool:
     """Send until a word says that measuring has ended, and return whether all was sent.
 
-    ``written`` is when the record was last written before measuring began. Without a word, as
+    ``written`` is when the record was last written before measuring began: stopped without a new
+    one, as a run is that is refused, it sends nothing of what the folder had. Without a word, as
     after a kill, the run was stopped. Whatever a tracker raises is one warning, and what was not
     sent is tried again.
     """
@@ -97,8 +98,10 @@ def follow(following: Following, written: int, words: TextIO) -> bool:
         word = (words.readline().strip() or STOPPED) if told else None
         began = time.monotonic()
         pause = SOON
-        if word is None and written_at(following.folder) == written:
-            continue
+        if word != FINISHED and written_at(following.folder) == written:
+            if word is None:
+                continue
+            return whole
         try:
             frame = following.send()
             if word is not None:
