@@ -47,7 +47,9 @@ def default_folder(record: Record) -> Path:
         folder = Path("results") / name
         before = checked_run(folder) if (folder / RUN).exists() else None
         if before is None or (
-            asked(before) <= asked(record) and not any(_other_question(before, record))
+            asked(before) <= asked(record)
+            and not any(_other_question(before, record))
+            and other_model(before, record) is None
         ):
             break
     return folder
@@ -71,6 +73,15 @@ def check_same_question(folder: Path, old: Record, new: Record) -> None:
     if unlike:
         message = f"{folder} has another sweep, with other {unlike}; choose another --out."
         raise UserError(message)
+
+
+def other_model(old: Record, new: Record) -> str | None:
+    """Return a field of the model that two records have differently; None where none is.
+
+    An earlier version may have recorded fewer.
+    """
+    model = new["model"]
+    return next((key for key, one in old["model"].items() if one != model.get(key)), None)
 
 
 def _other_question(old: Record, new: Record) -> Iterator[str]:

@@ -16,6 +16,7 @@ import torch
 
 from harness.errors import UserError
 from harness.plugins import ROOT, Plugin, call
+from harness.runs.folders import other_model
 from harness.runs.store import SCHEMA
 from harness.sweep.plan import Plan
 from scaling._bands import Bands
@@ -38,14 +39,14 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
     Raises UserError when the folder holds a run of another model.
     """
     model = _model(plan)
-    old = before["model"] if before else {}
-    for key, value in old.items():  # an earlier version may have recorded less
-        if value != model.get(key):
-            message = (
-                f"the run folder holds a run of model {old['name']} ({key}: {value}, now "
-                f"{model.get(key)}); choose another --out."
-            )
-            raise UserError(message)
+    key = other_model(before, {"model": model}) if before else None
+    if before and key:
+        old = before["model"]
+        message = (
+            f"the run folder holds a run of model {old['name']} ({key}: {old[key]}, now "
+            f"{model.get(key)}); choose another --out."
+        )
+        raise UserError(message)
     return {
         "schema": SCHEMA,
         "asked": plan.spec.model_dump(mode="json"),
