@@ -14,6 +14,7 @@ from rich.console import Console
 
 from harness.cli.show import another_place
 from harness.errors import UserError
+from harness.runs.comparable import reasons
 from harness.runs.folders import asked, check_same_question, default_folder, reports_of, runs_in
 from harness.runs.store import RUN, SAMPLES
 from tests import ROOT
@@ -57,6 +58,23 @@ def test_another_sweep_of_a_model_gets_a_folder_of_its_own(
     read = [{**text, "name": f"of {text['name']}"} for text in record["documents"]["read"]]
     renamed = {**record, "documents": {"read": read}}
     assert default_folder(renamed) == Path("results/run-reference-3")
+
+
+def test_another_model_of_the_same_questions_goes_to_the_next_folder(
+    record: Record, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window stated otherwise changes no cell of the model as it is; its run is another one."""
+    monkeypatch.chdir(tmp_path)
+    put(default_folder(record), record)
+    other = {**record, "model": {**record["model"], "trained_length": 2048}}
+    assert default_folder(other) == Path("results/run-reference-2")
+
+
+def test_models_that_differ_are_told_by_what_differs(record: Record, tmp_path: Path) -> None:
+    """The same weights in another dtype are not called other models without a word on it."""
+    other = {**record, "model": {**record["model"], "dtype": "bfloat16"}}
+    told = reasons({tmp_path / "a": record, tmp_path / "b": other})
+    assert [text.rpartition("have ")[2] for text in told] == ["different models (dtype)"]
 
 
 def test_another_folder_than_the_first_is_said(tmp_path: Path) -> None:

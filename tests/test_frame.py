@@ -78,7 +78,7 @@ def test_two_models_of_one_name_are_not_one_curve(run: Path, docs: Path, tmp_pat
     """A folder's name says little: weights that differ are told apart by their hash."""
     other = save_tiny(tmp_path / "elsewhere" / "llama", seed=5)
     second = sweep(other, docs, tmp_path / "second", "--length", "4x")
-    with pytest.raises(UserError, match="have different models; report them apart"):
+    with pytest.raises(UserError, match=r"have different models \(fingerprint\); report them"):
         make_frame([run, second])
 
 

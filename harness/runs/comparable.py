@@ -17,10 +17,15 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
     without documents is comparable with any.
     """
     return [
-        f"{one} and {other} have different {aspect}"
+        f"{one} and {other} have different {aspect}{_fields(aspect, first, second)}"
         for (one, first), (other, second) in combinations(runs.items(), 2)
         for aspect in differing(first, second, ASPECTS)
     ]
+
+
+def _fields(aspect: str, one: Run, other: Run) -> str:
+    """Return which fields of two models of one name differ: weights, or only their dtype."""
+    return f" ({', '.join(_unlike(one, other))})" if aspect == MODELS else ""
 
 
 def raw_text(runs: Iterable[Run]) -> list[str]:
@@ -70,10 +75,13 @@ def _same_name(one: Run, other: Run) -> bool:
 
 
 def _models(one: Run, other: Run) -> bool:
-    """Compare the fields of both records: a later version may record more of a model."""
+    return _same_name(one, other) and bool(_unlike(one, other))
+
+
+def _unlike(one: Run, other: Run) -> list[str]:
+    """Return the fields of both models that differ: a later version may record more of a model."""
     first, second = one["model"], other["model"]
-    shared = first.keys() & second.keys()
-    return _same_name(one, other) and any(first[key] != second[key] for key in shared)
+    return [key for key in first if key in second and first[key] != second[key]]
 
 
 def _seeds(one: Run, other: Run) -> bool:
@@ -130,9 +138,9 @@ def deciding(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
     return sorted((k, value) for k, value in options.items() if value is not False and value != "")
 
 
-SEEDS, NAMES, PROTOCOLS = "seeds", "names of documents", "protocols"
+MODELS, SEEDS, NAMES, PROTOCOLS = "models", "seeds", "names of documents", "protocols"
 ASPECTS: dict[str, Callable[[Run, Run], bool]] = {
-    "models": _models,
+    MODELS: _models,
     SEEDS: _seeds,
     "documents": _documents,
     NAMES: _names,
