@@ -67,3 +67,22 @@ def test_nothing_is_said_of_ties_where_there_is_none() -> None:
     assert "Tied" not in " ".join(lines_of(pd.DataFrame(one)))
     two = [*one, *asked("passkey", "pi", 2048, [1.0] * 20)]
     assert "Tied: the samples do not distinguish them" in " ".join(lines_of(pd.DataFrame(two)))
+
+
+def test_the_last_screen_tells_two_tasks_of_one_measure_apart() -> None:
+    """Both lines are of passkey accuracy: each has its task's label."""
+    rows = [
+        row
+        for task, count in (("passkey:trials=8", 8), ("passkey:trials=1", 1))
+        for name, hit in (("none", 0.0), ("yarn", 1.0))
+        for row in asked(task, name, 2048, [hit] * count)
+    ]
+    text = " ".join(" ".join(lines_of(pd.DataFrame(rows))).split())
+    assert "passkey accuracy (passkey:trials=8): yarn 100%" in text
+    assert "passkey accuracy (passkey:trials=1): yarn 100%" in text
+
+
+def test_the_last_screen_counts_one_document_as_one() -> None:
+    """Eight trials are too few, one document is."""
+    told = [outcome._tied({"tied": 2, "enough": False, "n": n}) for n in ("8 trials", "1 document")]
+    assert [text.partition(" too")[0] for text in told] == ["8 trials are", "1 document is"]

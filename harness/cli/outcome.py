@@ -65,10 +65,12 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
         where = f"At {f'{times} ({tokens})' if times else tokens}{named}"
         every = f", best or tied on every task: {row['names'] or 'no single method'}"
         console.print(f"{where}{every if len(model['tasks']) > 1 else ':'}", style="bold")
+        measures = [head["measure"] for head in model["tasks"]]
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):
             if cell is not None:
                 told = f"; {_tied(cell) or cell['told']}".removesuffix("; ")
-                line = f"{head['measure']}: {cell['best']} {cell['score']}{told}"
+                label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
+                line = f"{head['measure']}{label}: {cell['best']} {cell['score']}{told}"
                 console.print(Padding(line, (0, 0, 0, 2)))
     if len(beyond) > MOST_LENGTHS:
         console.print(f"  … and {len(beyond) - MOST_LENGTHS} shorter lengths.")
@@ -80,7 +82,8 @@ def _tied(cell: dict[str, Any]) -> str:
         return ""
     if cell["enough"]:
         return f"tied with {cell['tied']} more"
-    return f"{cell['n']} are too few to distinguish it from {cell['tied']} more"
+    few = "is" if str(cell["n"]).startswith("1 ") else "are"
+    return f"{cell['n']} {few} too few to distinguish it from {cell['tied']} more"
 
 
 def _longest(rows: pd.DataFrame, best: Sequence[str]) -> pd.DataFrame:
