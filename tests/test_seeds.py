@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t
 
-from harness.reports import seeds
+from harness.reports import seed_curves, seeds
 from harness.runs.write import write_reports
 from tests.frames import PERPLEXITY, sweep
 
@@ -47,6 +47,23 @@ def test_the_two_intervals_are_those_of_documents_and_of_seeds(
     # Documents differ by 0.2 nats, seeds by chance alone: the first interval is the wider of them.
     spread = math.log(row.high / row.low)
     assert spread == pytest.approx(2 * t.ppf(0.975, 23) * 0.2 / math.sqrt(24), rel=0.35)
+
+
+def test_the_figure_has_the_means_and_the_range_of_single_seeds(
+    frame: pd.DataFrame, table: pd.DataFrame
+) -> None:
+    """A line is the mean of the seeds; its band ends at the least and the most of single seeds."""
+    panel = seed_curves.make(frame).axes[0]
+    row = table[(table.task == PERPLEXITY) & (table.model == "rope") & (table.scaling == "yarn")]
+    assert panel.get_title(loc="left").split() == f"Mean of 3 seeds, {PERPLEXITY}".split()
+    (line,) = (one for one in panel.get_lines() if one.get_label() == "rope · yarn")
+    assert list(line.get_ydata()) == pytest.approx(row.score.tolist())
+    paths = [path for band in panel.collections for path in band.get_paths()]
+    ends = [set(path.vertices[:, 1].round(9)) for path in paths]
+    assert {*row.least.round(9), *row.most.round(9)} in ends
+    window = frame.model.str.startswith("rope").map({True: 256, False: 512})
+    apart = seed_curves.make(frame.assign(trained_length=window))
+    assert len(apart.axes) == 2 * len(seed_curves.make(frame).axes)
 
 
 @pytest.mark.slow

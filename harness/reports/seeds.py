@@ -6,19 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.cells import CELL
-from harness.reports.stats.checkpoints import apart
-from harness.reports.stats.measure import measure
-from harness.reports.stats.over_seeds import averaged
+from harness.reports.stats.over_seeds import of_seeds
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
 
 TOGETHER = True  # models are compared: one table has them all
 NOT_COMPARED = "Not compared, for documents or trials that they lack"
-NONE = (
-    "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
-    "-seed2, … at the end"
-)
 
 
 def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> pd.DataFrame:
@@ -30,24 +23,7 @@ def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> pd.DataFrame:
     seeds. A cell that a seed lacks has no score. A model without an ending is no seed, nor are
     models of different windows. Raises ValueError where no model has two seeds.
     """
-    frame = apart(frame)
-    whole = frame["model"].str.replace(ending, "", regex=True)
-    named = frame.assign(seed=frame["model"], model=whole)[whole != frame["model"]]
-    models = named.groupby("model")
-    counts = models["seed"].nunique()[models["trained_length"].nunique() == 1].to_dict()
-    named = named[named["model"].map(counts) > 1]
-    if named.empty:
-        raise ValueError(NONE)
-    how = {
-        key: measure(rows[rows["seed"] == rows["seed"].iloc[0]])
-        for key, rows in named.groupby(["model", "task"], sort=False)
-    }
-    rows = [
-        dict(zip(CELL, key, strict=True)) | averaged(cell, how[key[:2]], counts[str(key[0])])
-        for key, cell in named.groupby(CELL, sort=False)
-    ]
-    table = pd.DataFrame(rows)
-    return table.assign(relative_length=table["length"] / table["trained_length"])
+    return of_seeds(frame, ending)
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

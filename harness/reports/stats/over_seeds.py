@@ -9,11 +9,42 @@ import numpy as np
 import pandas as pd
 from scipy.special import stdtrit
 
+from harness.reports.stats.cells import CELL
+from harness.reports.stats.checkpoints import apart
 from harness.reports.stats.family import asked as units_asked
-from harness.reports.stats.measure import Measure, scored, units
+from harness.reports.stats.measure import Measure, measure, scored, units
 from tasks._intervals import LEVEL
 
-COPIED = ("metric", "trained_length", "length")
+COPIED = ("metric", "trained_length", "length", "protocol")
+NONE = (
+    "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
+    "-seed2, … at the end"
+)
+
+
+def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
+    """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
+
+    Raises ValueError where no model has two seeds of one window.
+    """
+    frame = apart(frame)
+    whole = frame["model"].str.replace(ending, "", regex=True)
+    named = frame.assign(seed=frame["model"], model=whole)[whole != frame["model"]]
+    models = named.groupby("model")
+    counts = models["seed"].nunique()[models["trained_length"].nunique() == 1].to_dict()
+    named = named[named["model"].map(counts) > 1]
+    if named.empty:
+        raise ValueError(NONE)
+    how = {
+        key: measure(rows[rows["seed"] == rows["seed"].iloc[0]])
+        for key, rows in named.groupby(["model", "task"], sort=False)
+    }
+    rows = [
+        dict(zip(CELL, key, strict=True)) | averaged(cell, how[key[:2]], counts[str(key[0])])
+        for key, cell in named.groupby(CELL, sort=False)
+    ]
+    table = pd.DataFrame(rows)
+    return table.assign(relative_length=table["length"] / table["trained_length"])
 
 
 def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
@@ -22,7 +53,11 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     ``cell`` has the samples of all seeds, named in its column ``seed``, of which ``asked`` must be
     there, asked the same questions; the units are those that all have with the same weight.
     """
-    row = {**{name: cell[name].iloc[0] for name in COPIED}, "measure": how.name, "seeds": asked}
+    row = {
+        **{name: cell[name].iloc[0] for name in COPIED if name in cell},
+        "measure": how.name,
+        "seeds": asked,
+    }
     every = [units(rows) for _, rows in cell.groupby("seed", sort=False)]
     shared = {
         name: weight

@@ -1,0 +1,93 @@
+"""Scores against context length, a panel per model and task."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.reports.drawing.line_labels import fit, label_ends
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.panel import MOST_BANDS, draw, lost
+from harness.reports.drawing.paper import paper
+from harness.reports.drawing.style import SIZE, columns_for, readable_part, sheet, tidy
+from harness.reports.stats.cells import cells
+from harness.reports.stats.checkpoints import alike
+from harness.reports.stats.measure import SHARES
+
+NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
+TAIL = "tail: the same last tokens are scored at every length."
+ONE_LENGTH = "one length is no curve: paired_differences and scores have what was measured there"
+SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
+
+
+def curves(frame: pd.DataFrame, bands: str) -> Figure:
+    """Draw every scaling once; those with the same frequencies in all cells share a line.
+
+    ``bands`` says in the note what reaches from ``low`` to ``high``. Raises ValueError where there
+    is no score, or one length.
+    """
+    known, kin = methods(frame), alike(frame)
+    table = known.drawn(cells(frame))
+    if table["score"].isna().all():
+        message = f"no scores to draw: the cells are {', '.join(table['status'].unique())}"
+        raise ValueError(message)
+    if table.groupby(["model", "task"])["length"].nunique().max() == 1:
+        raise ValueError(ONE_LENGTH)
+    every = list(table.groupby(["model", "task"], sort=False))
+    groups, left_out = readable_part(every, "panels")
+    columns = columns_for(len(groups), table["task"].nunique())
+    figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.7))
+    room = figure.get_size_inches()[0] / columns - 0.65
+    look, protocols = known.look, _protocols(frame)
+    above = 9 if lost(table) else 2
+    named = fit(list(look))
+    first: dict[tuple[str, str], Axes] = {}
+    for axes, ((model, task), rows) in zip(panels, groups, strict=True):
+        models = next((some for some in kin if model in some), [model])
+        if (like := first.setdefault((str(models[0]), str(task)), axes)) is not axes:
+            axes.sharey(like)
+        scale = table[(table["task"] == task) & table["model"].isin(models)]
+        draw(axes, rows, look, scale=scale, room=room, above=above)
+        tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
+        axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
+        unit = "tokens" if columns > 2 else "tokens, trained windows"
+        axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
+        if named:
+            label_ends(axes, look, tall=1.7)
+    drawn = pd.concat([rows for _, rows in groups])
+    known.finish(figure, panels, _note(drawn, protocols, bands) + left_out, named=named)
+    return figure
+
+
+def _protocols(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the protocol of every task that has one."""
+    if "protocol" not in frame:
+        return {}
+    named = frame.dropna(subset="protocol").drop_duplicates("task")
+    return dict(zip(named["task"], named["protocol"], strict=True))
+
+
+def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
+    """Return the label of the vertical axis."""
+    family = task.split(":")[0].capitalize()
+    if metric in SHARES:
+        return f"{family} {metric} (%),\nhigher is better"
+    if metric != "perplexity":
+        return family if family.lower() == metric.lower() else f"{family}, {metric}"
+    protocol = protocols.get(task)
+    if protocol == "tail":
+        return "Perplexity (tail: of the same\nlast tokens), lower is better"
+    return f"Perplexity{f' ({protocol})' if protocol else ''},\nlower is better"
+
+
+def _note(table: pd.DataFrame, protocols: dict[str, str], bands: str) -> str:
+    """Return what a reader must know of every point."""
+    counts = []
+    for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
+        counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
+    marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
+    few = table["scaling"].nunique() <= MOST_BANDS
+    told = [bands if few else NO_BANDS] if table["low"].notna().any() else []
+    tail = [TAIL] if "tail" in protocols.values() else []
+    return " ".join([f"n per point: {', '.join(counts)}.", *told, *tail, *marks])

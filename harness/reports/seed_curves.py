@@ -1,0 +1,36 @@
+"""Score against context length in the mean of several seeds, with the range of single seeds."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.reports.drawing.curve_panels import curves
+from harness.reports.stats.checkpoints import labels
+from harness.reports.stats.over_seeds import of_seeds
+
+TOGETHER = True  # models are compared: one panel a task has them all
+BANDS = "Lines: means of {} seeds, n of each; bands: from the least to the most of single seeds."
+
+
+def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> Figure:
+    """Draw the mean of every model without its ``ending``, a seed, under every scaling.
+
+    A cell that a seed lacks has no score. Raises ValueError where no model has two seeds.
+    """
+    table = of_seeds(frame, ending)
+    named = labels(table)
+    names = [named[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
+    lengths = table["length"].astype(str)
+    kinds = table["seeds"].map("Mean of {} seeds".format)
+    if table["trained_length"].nunique() > 1:
+        kinds += table["trained_length"].map(", window of {:,} tokens".format)
+    drawn = table.assign(
+        model=kinds,
+        scaling=names,
+        low=table["least"],
+        high=table["most"],
+        frequencies=pd.Series(names) + " " + lengths,
+    )
+    counts = " or ".join(map(str, sorted(set(table["seeds"]))))
+    return curves(drawn, BANDS.format(counts))
