@@ -390,6 +390,19 @@ def test_a_place_with_a_space_is_one_word_of_the_command(to: str, tiny: Path) ->
     assert "a model" in shlex.split(found.text("a model").splitlines()[-1])
 
 
+@pytest.mark.parametrize(("to", "flag"), [
+    ("transformers", ", trust_remote_code=True)"), ("vllm", " --trust-remote-code"),
+    ("sglang", " --trust-remote-code"), ("mlx", " --trust-remote-code"),
+])  # fmt: skip
+def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: Path) -> None:
+    """Each engine asks for a flag, in the folder that is written too."""
+    for trusted in (True, False):
+        found = rw.export(tiny, scaling="yarn", length="4x", to=to, trust_remote_code=trusted)
+        for place in (None, "written"):
+            line = found.text(place).splitlines()[-1].removesuffix(", where --out NEW is written")
+            assert line.endswith(flag) == trusted
+
+
 @pytest.mark.parametrize(("family", "scaling", "told"), [
     ("llama", "self_extend", "ropewalk export {} --scaling self_extend --length 256 --to hf-code"),
     ("llama", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),

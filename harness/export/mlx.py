@@ -98,6 +98,7 @@ def _blended(words: Words, power: Any, rope: Rope) -> tuple[Any, float]:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the command that serves it; mlx-lm reads a folder only."""
+    trusted = " --trust-remote-code" * asked.trusted
     if place == asked.place:
-        return "mlx_lm.server --model NEW, where --out NEW is written"
-    return f"mlx_lm.server --model {shlex.quote(place)}"
+        return f"mlx_lm.server --model NEW{trusted}, where --out NEW is written"
+    return f"mlx_lm.server --model {shlex.quote(place)}{trusted}"

@@ -63,4 +63,4 @@ def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     if place == asked.place:
         line += f" {overriding('--json-model-override-args', changed, asked)}"
     allow = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 " if place == asked.place else ""
-    return allow + line
+    return allow + line + " --trust-remote-code" * asked.trusted

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from harness.export._config import changed_config, changes
@@ -29,5 +30,7 @@ def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the line of Python that loads it; the library takes keys of the config there too."""
     given = {"revision": asked.revision} if asked.revision else {}
-    keys = "".join(f", {name}={value!r}" for name, value in {**given, **changed}.items())
-    return f'AutoModelForCausalLM.from_pretrained("{place}"{keys if place == asked.place else ""})'
+    words = {**given, **changed} if place == asked.place else {}
+    words |= {"trust_remote_code": True} if asked.trusted else {}
+    keys = "".join(f", {name}={value!r}" for name, value in words.items())
+    return f"AutoModelForCausalLM.from_pretrained({json.dumps(place, ensure_ascii=False)}{keys})"

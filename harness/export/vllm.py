@@ -51,4 +51,4 @@ def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     line = f"vllm serve {shlex.quote(place)} --max-model-len {asked.length}"
     if place == asked.place:
         line += f" {overriding('--hf-overrides', changed, asked)}"
-    return line
+    return line + " --trust-remote-code" * asked.trusted
