@@ -390,6 +390,23 @@ def test_a_place_with_a_space_is_one_word_of_the_command(to: str, tiny: Path) ->
     assert "a model" in shlex.split(found.text("a model").splitlines()[-1])
 
 
+@pytest.mark.parametrize(("scaling", "to", "told"), [
+    ("ntk", "vllm", "ntk at 256 tokens for vllm: the plain embedding at another base\n"),
+    ("none", "vllm", "none at 256 tokens for vllm: the plain embedding as it is\n"),
+    ("pi:factor=1", "gguf", "pi:factor=1 at 256 tokens for gguf: the plain embedding as it is\n"),
+    ("self_extend", "hf-code", 'from_pretrained("NEW", trust_remote_code=True), where --out NEW'),
+])  # fmt: skip
+def test_what_is_served_is_named(scaling: str, to: str, told: str, tiny: Path) -> None:
+    """Another base or none, and what a folder that is not there yet stands for."""
+    assert told in rw.export(tiny, scaling=scaling, length="4x", to=to).text()
+
+
+def test_a_modelling_file_says_no_more_than_why_it_has_none(tiny: Path) -> None:
+    """It has one form: yarn was refused in the name of longrope."""
+    with pytest.raises(UserError, match=r"256 tokens \(yarn changes frequencies alone"):
+        rw.export(tiny, scaling="yarn", length="4x", to="hf-code")
+
+
 @pytest.mark.parametrize(("to", "flag"), [
     ("transformers", ", trust_remote_code=True)"), ("vllm", " --trust-remote-code"),
     ("sglang", " --trust-remote-code"), ("mlx", " --trust-remote-code"),
@@ -408,7 +425,7 @@ def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: P
     ("llama", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
     ("qwen3_moe", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
     ("qwen3_moe", "self_extend", "no line serves it: hf-code cannot serve self_extend at 256 "
-     "tokens (bands: the file is checked for cohere"),
+     "tokens (the file is checked for cohere"),
 ])  # fmt: skip
 def test_a_line_to_type_next_is_one_that_runs(
     family: str, scaling: str, told: str, saved: Callable[[str], Path]

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from harness.errors import UserError
 from harness.export._forms import carrier, named
 from harness.export._types import Asked, Distance, Words
@@ -16,7 +18,7 @@ from scaling._rotation import needs_code
 from scaling._served import Served
 
 FORMS = {
-    "default": "the plain embedding at another base, or as it is",
+    "default": "the plain embedding at another base",
     "longrope": "longrope, the one form of any frequencies (both lists are the same)",
     "bands": "a modelling file",
 }
@@ -39,6 +41,10 @@ class Export:
     def text(self, place: str | None = None) -> str:
         """Return the config, the distance and the command, of a ``place`` that was written."""
         asked, form = self.asked, FORMS.get(self.form, self.form)
+        if self.form == "default" and torch.equal(
+            asked.frequencies.inv_freq, asked.rope.inv_freq()
+        ):
+            form = "the plain embedding as it is"
         about = f"{asked.scaling} at {asked.length:,} tokens for {self.engine}: {form}"
         far = "The numbers are stored as they were measured"
         if self.distance is not None:
@@ -72,7 +78,8 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
             try:
                 changed = module.express(words, asked)
             except ValueError as error:
-                said.append(f"{words['rope_type']}: {error}")
+                form = f"{words['rope_type']}: " * ("bands" not in module.NAMED)
+                said.append(f"{form}{error}")
                 continue
             found = module.computed(changed, asked)
             distance = None if found is None else asked.distance(found)

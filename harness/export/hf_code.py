@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,10 @@ def computed(changed: dict[str, Any], asked: Asked) -> None:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the line of Python that loads it."""
-    place = "NEW" if place == asked.place else place  # which --out NEW writes
-    return f'AutoModelForCausalLM.from_pretrained("{place}", trust_remote_code=True)'
+    new = place == asked.place
+    named = json.dumps("NEW" if new else place, ensure_ascii=False)
+    line = f"AutoModelForCausalLM.from_pretrained({named}, trust_remote_code=True)"
+    return line + ", where --out NEW is written" * new
 
 
 def write(folder: Path, asked: Asked) -> list[Path]:
