@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli.tune import _kept
+from harness.cli.tune import _kept, _priced_by
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
@@ -179,6 +179,17 @@ def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
     flags = ["--docs", "a b", "--adapter", "lora", "--dtype", "bfloat16", "--allow-pickle"]
     assert _kept(parse(None, given)) == flags
     assert _kept(parse(None, {})) == []
+
+
+@pytest.mark.parametrize(("task", "by"), [
+    ("perplexity:tail=16", "perplexity:tail=16"), ("perplexity:tail=64", "perplexity:tail=32"),
+    ("passkey", "perplexity:tail=32"), ("perplexity:protocol=prefix", "perplexity:protocol=prefix"),
+])  # fmt: skip
+def test_the_price_is_measured_by_what_the_window_holds(task: str, by: str) -> None:
+    """The line ran by the default tasks, whose 128 targets and prompts are no window of 64."""
+    plan: Any = SimpleNamespace(tasks=(load("task", task),))
+    plan.checkpoint = SimpleNamespace(rope=Rope(16, 10_000.0, 64))
+    assert _priced_by(SimpleNamespace(plan=plan)) == by  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

@@ -180,11 +180,24 @@ def _conclude(
     for line in (
         f"Next, the price inside the window: ropewalk run --model "
         f"{shlex.join([*spec.opened, *_kept(spec), '--scaling', 'none', *priced])} "
-        f"--length 1x {tuning.length}",
+        f"--length 1x {tuning.length} --task {shlex.quote(_priced_by(tuning))}",
         *telling.unpriced(priced, tuning),
         "To serve what was better held out: " + serving(spec, better, found, tuning.length)[1],
     ):
         screen.print(line, soft_wrap=True)
+
+
+def _priced_by(tuning: Tuning) -> str:
+    """Return the task that measures the price: the search's own perplexity, if the window holds it.
+
+    Else the usual one, with as many targets as leave half of a short window for the context.
+    """
+    task, window = tuning.plan.tasks[0], tuning.plan.checkpoint.rope.trained_length
+    asked = task.options
+    fits = asked.get("protocol") != "tail" or asked["tail"] < window - 2  # with begin tokens
+    own = task.module.METRIC == "perplexity" and fits
+    usual = min(load("task", "perplexity").options["tail"], max(1, window // 2))
+    return task.given if own else f"perplexity:tail={usual}"
 
 
 def _kept(spec: Spec) -> list[str]:
