@@ -181,6 +181,13 @@ def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
     assert _kept(parse(None, {})) == []
 
 
+def test_one_of_each_is_told_in_the_singular(tune: Tune, tmp_path: Path) -> None:
+    """One trial beside one closed-form method."""
+    words = {"scaling": ["spline"], "trials": ["1"], "against": ["pi"]}
+    done = tune(tmp_path / "out", "--dry-run", **words)
+    assert "1 trial and 1 closed-form method (pi) at 128 tokens" in done.err, done.err
+
+
 @pytest.mark.parametrize(("task", "by"), [
     ("perplexity:tail=16", "perplexity:tail=16"), ("perplexity:tail=64", "perplexity:tail=32"),
     ("passkey", "perplexity:tail=32"), ("perplexity:protocol=prefix", "perplexity:protocol=prefix"),

@@ -151,19 +151,22 @@ def _before(race: Race, ray: Cluster | None) -> None:
     left = before(first, work, machine_of(first, ray)).seconds_left() if work else 0.0
     rounds, count = race.rules.rounds, len(race.alike)
     about = "" if left is None else f", about {duration(left)} here"
+    forwards = counted(count * rounds[0], "forwards")
     say(
         f"{count} candidates at {race.target:,} tokens on {counted(rounds[-1], 'documents')}; the "
-        f"first round is {rounds[0]} of them, {count * rounds[0]} forwards{about}. Budget: "
-        f"{race.budget}; measuring everything takes {race.grid:,} forwards."
+        f"first round is {rounds[0]} of them, {forwards}{about}. Budget: {race.budget}; measuring "
+        f"everything takes {race.grid:,} forwards."
     )
 
 
 def _round(race: Race, standing: Standing, forwards: int) -> None:
     """Say how the race stands after a round."""
+    from harness.reports.writing.sentences import counted
+
     left = f"{len(standing.left)} of {standing.everyone} candidates left"
     say(
-        f"After {standing.documents} documents: {left}, lowest `{standing.leader}`; {forwards:,} "
-        f"of {race.grid:,} forwards."
+        f"After {counted(standing.documents, 'documents')}: {left}, lowest `{standing.leader}`; "
+        f"{forwards:,} of {race.grid:,} forwards."
     )
 
 

@@ -124,12 +124,13 @@ def _announce(tuning: Tuning, space: Space, trials: int, machine: str) -> None:
     records(plan, tuning.folder)  # a folder of another run is refused, in a dry run too
     show.left_out(plan, err)
     units = "trials" if tuning.kind == "answers" else "documents"
-    closed = f"{len(tuning.closed)} closed-form methods ({', '.join(tuning.closed)})"
+    count = counted(len(tuning.closed), "closed-form methods")
+    closed = f"{count} ({', '.join(tuning.closed)})"
     tokens, seconds = _cost(tuning, trials, machine)
     time = "" if seconds is None else f", about {duration(seconds)} here"
     for sentence in (
         f"Searching {space.told}.",
-        f"{trials} trials and {closed} at {tuning.length:,} tokens, by the loss of the "
+        f"{counted(trials, 'trials')} and {closed} at {tuning.length:,} tokens, by the loss of the "
         f"{tuning.kind} of {plan.tasks[0].label}, on {counted(len(split.search), units)}; "
         f"{len(split.held)} held out.",
         f"Cost: about {tokens:,} tokens{time}. Run folder: {tuning.folder}.",
@@ -158,7 +159,9 @@ def _searched(tuning: Tuning, space: Space, trials: int) -> tuple[Trial, str]:
 def _told(trials: int, done: Sequence[Trial]) -> None:
     """Say after a generation which of so many trials is the best so far."""
     best = min(done, key=lambda trial: trial.score)
-    say(f"{len(done)} of {trials} trials; best: {perplexity(best.score)}, {best.method}")
+    say(
+        f"{len(done)} of {counted(trials, 'trials')}; best: {perplexity(best.score)}, {best.method}"
+    )
 
 
 def _conclude(

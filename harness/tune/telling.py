@@ -107,7 +107,8 @@ def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> li
     searched, held = (
         counted(len(half), units) for half in (tuning.split.search, tuning.split.held)
     )
-    told = [f"{found.method} is the best of {trials} points, number {found.number}, on {searched}."]
+    tried = f"{counted(trials, 'points')}, number {found.number}"
+    told = [f"{found.method} is the best of {tried}, on {searched}."]
     if first.on_held is None or first.on_search is None:
         return [*told, f"It or {best} has no number on all of them: nothing is compared."]
     gains = [apart.value for apart in (first.on_search, first.on_held)]

@@ -10,6 +10,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load
+from harness.reports.writing.sentences import counted
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.sweep.cells import Item
@@ -139,6 +140,8 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     """Return the trial with the least loss, the first of equals; raise UserError for none."""
     found = min(trials, key=lambda trial: trial.score)
     if not math.isfinite(found.score):
-        message = f"none of {len(trials)} trials has a number; samples.jsonl has the reasons."
+        message = (
+            f"none of {counted(len(trials), 'trials')} has a number; samples.jsonl has the reasons."
+        )
         raise UserError(message)
     return found
