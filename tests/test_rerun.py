@@ -16,7 +16,7 @@ from harness.sweep import reproduce
 from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
-from harness.sweep.reproduce import as_asked, compare, differences
+from harness.sweep.reproduce import as_asked, compare, differences, surroundings
 from tests.runs import changed
 from tests.tiny import save_tiny
 
@@ -176,6 +176,19 @@ def test_differences_of_records_by_hand() -> None:
     now = {"name": "b", "list": [1, {"name": "y"}], "new": 1, "more": 2}
     assert list(differences(was, now, "model")) == [("model.list.1.name", "x", "y")]
     assert list(differences([1, 2], [1], "cells")) == [("cells", "2 of them", "1 of them")]
+
+
+def test_a_run_of_workers_differs_by_what_its_workers_were(run: Path, tmp_path: Path) -> None:
+    """The machine of a worker is compared, not taken for none; what is not known differs not."""
+
+    def worked(record: dict[str, Any]) -> None:
+        last = record["sessions"][-1]
+        machine = {**last, "threads": last["threads"] + 1, "commit": None}
+        record["sessions"] = [{"started": last["started"], "workers": [machine]}]
+
+    threads = json.loads((run / RUN).read_text())["sessions"][-1]["threads"]
+    told = surroundings(changed(run, tmp_path / "workers", worked), run)
+    assert told == [f"threads: {threads} (was {threads + 1})"]
 
 
 def test_a_record_without_a_run_is_refused(rerun: Rerun, tmp_path: Path) -> None:

@@ -145,14 +145,19 @@ def _short(value: Any) -> Any:
 
 def surroundings(folder: Path, again: Path) -> list[str]:
     """Return in words what else differed: versions, device, commit. Numbers may, in last digits."""
-    was, now = (read_run(place)["sessions"] for place in (folder, again))
-    if not was or not now:
-        return []
+    was, now = (_machine(read_run(place)["sessions"]) for place in (folder, again))
     return [
         f"{place.partition('.')[2] or place}: {found} (was {old})"
         for name in SURROUNDINGS
-        for place, old, found in differences(was[-1].get(name), now[-1].get(name), name)
+        if was.get(name) is not None and now.get(name) is not None
+        for place, old, found in differences(was[name], now[name], name)
     ]
+
+
+def _machine(sessions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return what the last session says of its machine, or of its first worker's."""
+    last = sessions[-1] if sessions else {}
+    return next(iter(last.get("workers") or [last]))
 
 
 def compare(folder: Path, again: Path) -> Outcome:
