@@ -19,7 +19,7 @@ import pytest
 
 from harness.plugins import load
 from harness.runs.frame import make_frame
-from harness.runs.store import read_run
+from harness.runs.store import SAMPLES, read_run
 from harness.trackers.__main__ import main as following
 from harness.trackers._follow import Following, follow
 from harness.trackers._sent import scores, settings
@@ -206,6 +206,31 @@ def test_a_refused_run_sends_nothing_of_what_its_folder_had(
     run = Path(shutil.copytree(small, tmp_path / "run"))
     assert sent(run, fake, "stopped\n", written_at(run)) == (True, [])
     assert not (fake.parent / "calls.jsonl").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("scored")
+def test_reports_that_were_made_are_sent_and_not_made_again(
+    small: Path, tmp_path: Path, fake: Path
+) -> None:
+    """Those of the run folder go, the page but without places; a name with a place needs others."""
+    (fake.parent / "fake.py").write_text(
+        CALLS.replace("def files(self, folder):", "def files(self, folder):\n        keep(folder)")
+        + "import shutil\n\ndef keep(folder):\n    shutil.copytree(folder, HERE / 'sent')\n"
+    )
+    run, got = Path(shutil.copytree(small, tmp_path / "run")), fake.parent / "sent"
+    (run / "reports").mkdir(exist_ok=True)
+    for name in ("scores.csv", "curves.png", "index.html", "mine.txt"):
+        (run / "reports" / name).write_text(f"{name} of the run")
+    assert sent(run, fake, "reported\n")[0]
+    assert {path.name for path in (got / "reports").iterdir()} == {"scores.csv", "curves.png"}
+    assert (got / "reports/scores.csv").read_text() == "scores.csv of the run"
+    assert (got / "index.html").read_text() != "index.html of the run"
+    shutil.rmtree(got)
+    lines = (run / SAMPLES).read_text().replace('"unit": "', '"unit": "/home/jane/')
+    (run / SAMPLES).write_text(lines)
+    assert sent(run, fake, "reported\n")[0]
+    assert "of the run" not in (got / "reports/scores.csv").read_text()
 
 
 # On the command line.

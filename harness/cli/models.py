@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -22,6 +23,7 @@ from harness.sweep.pace import this_machine
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec
+from harness.trackers._words import REPORTED
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -60,27 +62,38 @@ def shown(pairs: Sequence[tuple[Plan, Path]], ray: Cluster | None = None) -> int
 
 
 def measured(
-    pairs: Sequence[tuple[Plan, Path]], ray: Cluster | None = None
+    pairs: Sequence[tuple[Plan, Path]],
+    ray: Cluster | None = None,
+    until_reported: ExitStack | None = None,
 ) -> list[tuple[Path, list[Failure]]]:
     """Measure each plan into its folder, with progress on stderr; return what has no number.
 
-    Raises UserError where every model is refused.
+    A tracker is told of the end of a run, or, of one model, at the end of ``until_reported``, in
+    which its reports are made. Raises UserError where every model is refused.
     """
 
     def one(pair: tuple[Plan, Path]) -> tuple[Path, list[Failure]]:
         plan, folder = pair
         show.left_out(plan, err)
         show.unnamed(plan, folder, err)
-        return folder, measured_one(plan, folder, ray)
+        return folder, measured_one(plan, folder, ray, until_reported)
 
     with keeping([folder for _, folder in pairs]):
         return _each([plan.checkpoint.label for plan, _ in pairs], pairs, one)
 
 
-def measured_one(plan: Plan, folder: Path, ray: Cluster | None = None) -> list[Failure]:
+def measured_one(
+    plan: Plan,
+    folder: Path,
+    ray: Cluster | None = None,
+    until_reported: ExitStack | None = None,
+) -> list[Failure]:
     """Measure a plan into its folder, with progress on stderr; return what has no number."""
-    own = [given for given in plan.spec.task if names_code("task", given)]
-    with tracked(plan.spec.track, folder, own):
+    given, own = plan.spec.track, [one for one in plan.spec.task if names_code("task", one)]
+    if until_reported is not None:
+        until_reported.enter_context(tracked(given, folder, own, REPORTED))
+        return measurer(plan, folder, ray)(plan)
+    with tracked(given, folder, own):
         return measurer(plan, folder, ray)(plan)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,18 +43,20 @@ def run(
     from harness.cluster.connect import connected
     from harness.runs.folders import reports_of
 
-    with connected(specs[0], say) as ray:
-        pairs = planned(specs, ray)
-        if dry_run:
-            return COMPLETE if shown(pairs, ray) == len(specs) else WITH_FAILURES
-        done = measured(pairs, ray)
-    folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
-    reports = folders[0] if len(specs) == 1 else folders[0].parent
-    # Models of one sweep may have different tokenizers: then they are kept apart, under a note.
-    with keeping(folders):
-        mixed = len(folders) > 1
-        place = reports_of(reports)
-        whole = write(folders, place, None, specs[0].task, mixed=mixed, brief=True)
+    with ExitStack() as reported:
+        with connected(specs[0], say) as ray:
+            pairs = planned(specs, ray)
+            if dry_run:
+                return COMPLETE if shown(pairs, ray) == len(specs) else WITH_FAILURES
+            # Reports of several models together are others than a tracker has of each.
+            done = measured(pairs, ray, reported if len(specs) == 1 else None)
+        folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
+        reports = folders[0] if len(specs) == 1 else folders[0].parent
+        # Models of one sweep may have different tokenizers: then they are kept apart, under a note.
+        with keeping(folders):
+            mixed = len(folders) > 1
+            place = reports_of(reports)
+            whole = write(folders, place, None, specs[0].task, mixed=mixed, brief=True)
     for plan, _ in pairs:
         show.warnings(plan, err)
     show.failures(failed, err)

@@ -17,9 +17,13 @@ from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import ROOT, load
 from harness.runs.store import RUN
-from harness.trackers._words import FINISHED, STOPPED, again, written_at
+from harness.trackers._words import FINISHED, REPORTED, STOPPED, again, written_at
 
-PATIENCE = {FINISHED: 300.0, STOPPED: 10.0}  # seconds for what is left when measuring has ended
+PATIENCE = {
+    FINISHED: 300.0,
+    REPORTED: 300.0,
+    STOPPED: 10.0,
+}  # seconds for what is left when measuring has ended
 
 
 def check_tracker(given: str) -> None:
@@ -32,9 +36,12 @@ def check_tracker(given: str) -> None:
 
 @contextmanager
 def tracked(
-    given: str | None, folder: Path, tasks: Iterable[str]
+    given: str | None, folder: Path, tasks: Iterable[str], ended: str = FINISHED
 ) -> Iterator[subprocess.Popen[str] | None]:
-    """Send a run to a tracker, where one is given, while it is measured inside."""
+    """Send a run to a tracker, where one is given, while it is measured inside.
+
+    ``ended`` is REPORTED where its reports are made inside, too.
+    """
     if given is None:
         yield None
         return
@@ -50,7 +57,7 @@ def tracked(
     word = STOPPED
     try:
         yield child
-        word = FINISHED
+        word = ended
     finally:
         _end(child, word, given, folder)
         telling.join(1)

@@ -19,7 +19,7 @@ from harness.runs.frame import make_frame
 from harness.runs.schema import checked_run
 from harness.trackers._sent import Scores, scores, settings, write_reports_of
 from harness.trackers._types import Tracked
-from harness.trackers._words import FINISHED, STOPPED, again, written_at
+from harness.trackers._words import FINISHED, REPORTED, STOPPED, again, written_at
 
 STATE = "tracked.json"  # beside the record: the tracker's run, and what it was sent
 SOON, EVERY = 0.5, 30.0  # seconds between looks, before and after measuring has begun
@@ -49,14 +49,15 @@ class Following:
             self._keep()
         return frame
 
-    def end(self, frame: Any, *, finished: bool) -> None:
+    def end(self, frame: Any, word: str) -> None:
         """Send the files of a finished run, and close it."""
         assert self.run is not None
-        if finished:
-            with TemporaryDirectory() as made:
-                write_reports_of(self.folder, self.tasks, frame, Path(made))
-                self.run.files(Path(made))
-        self.run.end(finished=finished)
+        if word != STOPPED:
+            with TemporaryDirectory() as place:
+                made = word == REPORTED
+                write_reports_of(self.folder, self.tasks, frame, Path(place), made=made)
+                self.run.files(Path(place))
+        self.run.end(finished=word != STOPPED)
 
     def _begin(self) -> None:
         record, known = checked_run(self.folder), self.state["id"]
@@ -98,14 +99,14 @@ def follow(following: Following, written: int, words: TextIO) -> bool:
         word = (words.readline().strip() or STOPPED) if told else None
         began = time.monotonic()
         pause = SOON
-        if word != FINISHED and written_at(following.folder) == written:
+        if word not in (FINISHED, REPORTED) and written_at(following.folder) == written:
             if word is None:
                 continue
             return whole
         try:
             frame = following.send()
             if word is not None:
-                following.end(frame, finished=word == FINISHED)
+                following.end(frame, word)
             whole = True
         except RAISED as error:
             whole = False

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
+from harness.plugins import names
 from harness.publish.clean import clean, clean_record
 from harness.reports.stats.cells import cells
+from harness.runs.folders import REPORTS
 from harness.runs.frame import NOT_MEASURED
 from harness.runs.provenance import command, facts
 
@@ -59,12 +62,31 @@ def scores(frame: pd.DataFrame) -> Scores:
     return found
 
 
-def write_reports_of(run: Path, tasks: Iterable[str], frame: pd.DataFrame, out: Path) -> None:
-    """Write the page, tables and figures of a run, without places."""
+def write_reports_of(
+    run: Path, tasks: Iterable[str], frame: pd.DataFrame, out: Path, *, made: bool = False
+) -> None:
+    """Write the page, tables and figures of a run, without places.
+
+    ``made``: the run's own were made just now, and are taken where no name in them has a place.
+    """
     # Not needed while a run is measured: what draws figures takes a second to import.
     from harness.publish.folder import write_files
     from harness.publish.source import source
     from harness.runs.figures import asked, paper
+    from harness.runs.page import write_page
+    from harness.runs.write import FIGURES, TABLES, write_reports
 
     drawn = paper(asked(run, {}), set(frame["scaling"]))
-    write_files(source(run, tasks, drawn, frame), out)
+    found = source(run, tasks, drawn, frame)
+    named = (frame[key].dropna().unique() for key in ("model", "scaling", "task", "unit", "reason"))
+    if not made or any(clean(name) != name for some in named for name in some):
+        write_files(found, out)
+        return
+    (out / REPORTS).mkdir()
+    for file in (
+        run / REPORTS / (name + end) for name in names("report") for end in (*TABLES, *FIGURES)
+    ):
+        if file.is_file():
+            shutil.copy(file, out / REPORTS)
+    tables = write_reports(found.frame, None, None, found.note, drawn).tables
+    write_page(out / "index.html", found.frame, [found.record], tables, found.note)

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.runs.store import RUN
 
 FINISHED, STOPPED = "finished", "stopped"
+REPORTED = "reported"  # finished, and the run folder has the reports that were made of it just now
 
 
 def written_at(folder: Path) -> int:
