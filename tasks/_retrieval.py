@@ -16,6 +16,7 @@ FACTS = {
 }  # fmt: skip
 MOST = 10_000  # trials of one length: a 95 % interval is then 2 points wide at the widest
 SHOWN = 400  # characters of a text that a record keeps
+MORE = "…"  # after them, where the text goes on
 BETWEEN = ", "  # answers in a record
 QUOTE = ' "\n'  # what may stand before an answer
 
@@ -87,6 +88,11 @@ def answers(question: Question, source: Source) -> list[str]:
     return str(question.facts["answer"]).split(BETWEEN)
 
 
+def shown(text: str) -> str:
+    """Return what a record keeps of a text: all of it, or its beginning and a mark."""
+    return text if len(text) <= SHOWN else text[:SHOWN] + MORE
+
+
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
@@ -98,7 +104,7 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
         return _targets(question, answer, source, wanted[0])
     said = answer.text.lower()
     hits = sum(one.lower() in said for one in wanted)
-    facts = {**question.facts, "said": answer.text[:SHOWN]}
+    facts = {**question.facts, "said": shown(answer.text)}
     if len(wanted) == 1:
         first = said.lstrip(QUOTE)
         begins = first.startswith(wanted[0].lower()) and not first[len(wanted[0]) :][:1].isalnum()
@@ -113,7 +119,7 @@ def _targets(question: Question, answer: Answer, source: Source, wanted: str) ->
     found = same and not said[len(wanted) :][:1].isalnum()
     facts = {
         **question.facts,
-        "said": said[:SHOWN],
+        "said": shown(said),
         "found": "exact" if found else "wrong",
         "logprob": -sum(answer.nll),
     }

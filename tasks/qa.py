@@ -14,7 +14,7 @@ from typing import Any
 
 from tasks._paragraphs import filled, listed, others, read
 from tasks._prompt import around, continued
-from tasks._retrieval import SHOWN, check_trials, new_tokens, question, room, score
+from tasks._retrieval import check_trials, new_tokens, question, room, score, shown
 from tasks._types import Answer, Fact, Question, Sample, Source
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
@@ -89,4 +89,4 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Score 1 when any of the answers occurs in the text, case aside."""
     said = answer.text.lower()
     hit = any(one.lower() in said for one in answers(question, source))
-    return Sample(question.unit, float(hit), 1, {**question.facts, "said": answer.text[:SHOWN]})
+    return Sample(question.unit, float(hit), 1, {**question.facts, "said": shown(answer.text)})

@@ -17,6 +17,7 @@ from jsonschema import Draft7Validator
 from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
 from tasks import passkey, qa, ruler
+from tasks._retrieval import shown
 from tasks._types import Question
 from tests.command_line import Ropewalk
 from tests.runs import PRIVATE, changed, private, sweep
@@ -156,16 +157,23 @@ def test_a_generated_text_is_the_output(
 ) -> None:
     """As the record has it, which says where it may be cut; its tokens are not counted."""
     rows = [json.loads(line) for line in (run / SAMPLES).read_text().splitlines()]
-    next(row for row in rows if row["task"] == TEXT)["facts"]["said"] = "x" * 400
+    long = iter(row["facts"] for row in rows if row["task"] == TEXT)
+    kept = ["x" * 399, "x" * 400, shown("x" * 401)]
+    for facts, text in zip(long, kept, strict=False):
+        facts["said"] = text
     (run / SAMPLES).write_text("".join(json.dumps(row) + "\n" for row in rows))
     said = {(row["question"], row["frequencies"]): row["facts"].get("said") for row in rows}
     lines = of(published()[1], TEXT)
-    assert {len(line["output"]["raw"][0]) == 400 for line in lines} == {False, True}
+    notes = {
+        kept[1]: "the whole text or its first 400 characters",
+        kept[2]: "the first 400 characters",
+    }
+    assert set(kept) <= {*said.values()}
     for line in lines:
         told = line["metadata"]
         text = said[told["question"], told["frequencies"]]
-        assert line["output"]["raw"] == [text]
-        assert ("output" in told) == (len(text) == 400)
+        assert line["output"]["raw"] == [text[:400]]
+        assert told.get("output") == notes.get(text)
         assert "token_usage" not in line
         assert line["input"]["reference"][0] in line["input"]["raw"]
         (graded,) = line["answer_attribution"]

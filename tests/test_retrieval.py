@@ -28,6 +28,7 @@ from tasks import (
 )
 from tasks._needles import PRESETS, Hidden, Setting, context, framed
 from tasks._prompt import FILLER, around, continued, inserted
+from tasks._retrieval import shown
 from tasks._types import Answer, Question, Sample, Source
 from tests.tiny import tiny_tokenizer
 
@@ -250,6 +251,11 @@ def test_a_text_is_scored_by_what_it_contains(
     asked = Question("q", 13, [1] * 3, 3, {"answer": "1234567"}, new=10)
     sample = niah.grade(asked, Answer((0.1,), (5,), text), source)
     assert (sample.value, sample.facts["found"], sample.facts["said"]) == (value, found, text)
+
+
+def test_a_record_says_where_a_text_was_cut() -> None:
+    """A text of 400 characters is whole, of one more it has the first 400 and a mark."""
+    assert [shown("x" * count) for count in (0, 400, 401)] == ["", "x" * 400, "x" * 400 + "…"]
 
 
 def test_several_answers_are_scored_by_their_share(source: Source) -> None:

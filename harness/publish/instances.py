@@ -170,6 +170,8 @@ def _hash(shown: Mapping[str, Any]) -> str:
 def _output(question: Question, facts: Mapping[str, Any], method: str) -> dict[str, Any]:
     """Return what the model said, how it was graded, and its tokens where they are known."""
     said: Any = next((facts[name] for name in SAID if name in facts), [])
+    if isinstance(said, str) and _is_cut(question, said):
+        said = said[:SHOWN]
     texts = [said] if isinstance(said, str) else list(map(str, said))
     graded = [] if question.parts or not texts else [
         {
@@ -209,5 +211,12 @@ def _of_output(question: Question, facts: Mapping[str, Any]) -> str | None:
         return None if isinstance(facts.get("said"), str) else LOGPROBS
     if not question.new:
         return LIKELIEST
-    cut = len(str(facts.get("said", ""))) == SHOWN
-    return f"the first {SHOWN} characters" if cut else None
+    said = str(facts.get("said", ""))
+    if len(said) == SHOWN:  # a run of an earlier version has no mark where it cut
+        return f"the whole text or its first {SHOWN} characters"
+    return f"the first {SHOWN} characters" if _is_cut(question, said) else None
+
+
+def _is_cut(question: Question, said: str) -> bool:
+    """Return whether a record keeps but the beginning of what was said; of parts it keeps all."""
+    return not question.parts and len(said) > SHOWN
