@@ -100,6 +100,8 @@ def test_a_chat_and_raw_text_have_the_same_keys() -> None:
         ("{{ messages[0].content }}{{ messages[0].content }}", "once"),
         ("{% for", "fails"),
         ("{{ messages.__class__.__mro__ }}", "fails"),
+        ("{{ 1 / 0 }}", "fails: division by zero"),
+        ("{% macro more() %}{{ more() }}{% endmacro %}{{ more() }}", "fails: maximum recursion"),
     ],
 )
 def test_a_template_that_cannot_hold_the_message_is_an_error(

@@ -21,7 +21,10 @@ FIXED_DAY = (
 
 Chat = Callable[[str], tuple[list[int], list[int], str]]
 USER, REPLY = {"role": "user", "content": MESSAGE}, {"role": "assistant", "content": MESSAGE}
-FAILS = (TemplateError, ValueError, TypeError, KeyError)
+FAILS = (
+    TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
+    RecursionError,
+)  # fmt: skip
 
 
 def chat_of(tokenizer: Any) -> Chat:
