@@ -25,6 +25,7 @@ REPLY = (
     " Answer: According to the chain(s) of variable assignment in the text above, {count} variables"
     " are assigned the value {value}, they are: "
 )
+NAMES = 26**3  # of three letters, as the example has them
 EXAMPLE = 500  # tokens of the example, at the most
 
 
@@ -46,8 +47,8 @@ def ask(
     """
     check_trials(trials)
     new = new_tokens("text", new)
-    if min(chains, hops) < 1:
-        message = f"chains and hops are 1 or more, got {chains} and {hops}"
+    if chains < 1 or not 1 <= hops < NAMES:
+        message = f"chains is 1 or more and hops 1 to {NAMES - 1}, got {chains} and {hops}"
         raise ValueError(message)
     filler, end = continued(source, LINE), continued(source, "\n")
     for length in lengths:
@@ -75,10 +76,10 @@ def ask(
 
 def chain(hops: int, letters: int, draw: Random) -> tuple[int, list[str], list[str]]:
     """Draw a value, the names it is given to, and the lines that do so, as RULER writes them."""
-    names: list[str] = []
-    while len(names) <= hops:
-        name = "".join(draw.choices(ascii_uppercase, k=letters))
-        names += [name] if name not in names else []
+    drawn: dict[str, None] = {}
+    while len(drawn) <= hops:
+        drawn["".join(draw.choices(ascii_uppercase, k=letters))] = None
+    names = list(drawn)
     value = draw.randrange(10_000, 99_999)
     lines = [f"VAR {names[0]} = {value}"]
     lines += [f"VAR {new} = VAR {old} " for old, new in pairwise(names)]

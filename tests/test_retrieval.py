@@ -298,6 +298,14 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
     assert len(scored) == 2
 
 
+def test_a_chain_has_no_more_names_than_there_are(source: Source) -> None:
+    """The example has names of three letters, and drawing one more would never end."""
+    told = "chains is 1 or more and hops 1 to 17575, got 1 and 17576"
+    with pytest.raises(ValueError, match=told):
+        next(variable_tracking.ask(source, [3000], hops=26**3))
+    assert len(set(variable_tracking.chain(26**3 - 1, 3, Random(0))[1])) == 26**3
+
+
 def test_ruler_draws_where_a_needle_stands(source: Source) -> None:
     """As RULER does, at all depths; `niah` alone has it on a grid, unless its depths are 0."""
     drawn = list(niah.ask(source, [3500], depths=0, trials=20))
