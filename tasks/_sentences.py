@@ -8,7 +8,6 @@ from tasks._prompt import continued
 from tasks._types import Source
 
 END = re.compile(r"(?<=[.!?]) ")
-CHUNK = 20_000  # tokens that are decoded at once
 
 
 def sentences(source: Source, room: int) -> list[list[int]]:
@@ -19,12 +18,11 @@ def sentences(source: Source, room: int) -> list[list[int]]:
     found: list[list[int]] = []
     held = 0
     for passage in source.passages():
-        for first in range(0, len(passage.tokens), CHUNK):
-            text = source.decode(passage.tokens[first : first + CHUNK])
-            for sentence in END.split(" ".join(text.split())):
-                found.append(continued(source, f" {sentence}"))
-                held += len(found[-1])
-                if held >= room:
-                    return found
+        text = " ".join(source.decode(passage.tokens).split())
+        for sentence in END.split(text) if text else ():
+            found.append(continued(source, f" {sentence}"))
+            held += len(found[-1])
+            if held >= room:
+                return found
     message = f"the documents have {held} tokens of sentences where {room} are needed"
     raise ValueError(message)

@@ -29,6 +29,7 @@ from tasks import (
 from tasks._needles import PRESETS, Hidden, Setting, context, framed
 from tasks._prompt import FILLER, around, continued, inserted
 from tasks._retrieval import shown
+from tasks._sentences import sentences
 from tasks._types import Answer, Question, Sample, Source
 from tests.tiny import tiny_tokenizer
 
@@ -104,6 +105,16 @@ def test_documents_that_are_too_short_are_refused(source: Source) -> None:
         list(niah.ask(source, [1000], preset="multivalue", keys=2))
     with pytest.raises(ValueError, match="form=argmax scores one value, 4 are asked for"):
         list(niah.ask(source, [2000], preset="multivalue", form="argmax"))
+
+
+def test_sentences_of_a_long_document_are_whole() -> None:
+    """White space is one space, and no word or character is parted; an empty document has none."""
+    texts = ["", *(f"Der Fluß {number} fließt   weiter … Und so\nfort!" for number in range(900))]
+    long: Source = make_source(tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512)
+    size = len(long.passages()[1].tokens)
+    found = "".join(long.decode(one) for one in sentences(long, size - 4000))
+    assert " ".join(" ".join(texts).split()).startswith(found.removeprefix(" "))
+    assert size > 40_000
 
 
 def test_the_text_of_needles_is_rulers(source: Source) -> None:
