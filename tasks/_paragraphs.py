@@ -50,8 +50,7 @@ def read(given: str) -> Data:
     """
     name, _, listed = given.partition(":")
     try:
-        whole = name.endswith(".json")
-        found = json.loads(Path(name).read_text("utf-8")) if whole else _rows(name, listed)
+        found = _file(name, listed) if name.endswith(".json") else _rows(name, listed)
         questions, every = _squad(found) if _is_squad(found) else _hotpotqa(found)
     except (KeyError, TypeError, AttributeError) as error:
         message = f"{name} is not of the form of {KNOWN}: {type(error).__name__} {error}"
@@ -63,6 +62,14 @@ def read(given: str) -> Data:
         message = f"{name} has no question with an answer"
         raise ValueError(message)
     return Data(tuple(questions), tuple(sorted(set(every))))
+
+
+def _file(name: str, listed: str) -> Any:
+    """Return the content of a JSON file; refuse options, which are those of a data set."""
+    if listed:
+        message = f"it is a file, which has no {listed.partition('=')[0]}: leave {listed} out"
+        raise ValueError(message)
+    return json.loads(Path(name).expanduser().read_text("utf-8-sig"))
 
 
 def _rows(name: str, listed: str) -> list[dict[str, Any]]:

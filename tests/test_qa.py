@@ -78,6 +78,13 @@ def test_a_test_set_has_no_question_to_ask(answer: str | None, tmp_path: Path) -
             read(str(tmp_path / "data.json"))
 
 
+def test_a_file_may_have_a_byte_order_mark(files: dict[str, str], tmp_path: Path) -> None:
+    """As editors of Windows write it."""
+    marked = tmp_path / "data.json"
+    marked.write_text(Path(files["qa_1"]).read_text(encoding="utf-8"), encoding="utf-8-sig")
+    assert read(str(marked)) == read(files["qa_1"])
+
+
 def test_an_answer_is_one_line(tmp_path: Path) -> None:
     """A record has a line an answer: of two lines neither counts alone."""
     row = {"question": "Where?", "answer": "New\nYork", "context": [["Title", ["New York."]]]}
@@ -210,6 +217,7 @@ def test_ruler_has_thirteen_parts_with_the_data(source: Source, files: dict[str,
         ("data=absent.json", "absent.json cannot be read"),
         ("data=nobody/nothing", "nobody/nothing cannot be read"),
         ("data=nobody/nothing:field=text", "no option 'field'"),
+        ("data=absent.json:split=train", "it is a file, which has no split: leave split=train out"),
         ("data={other}", "not of the form"),
         ("data={qa_2},trials=9", "3 questions"),
     ],
