@@ -178,7 +178,7 @@ def test_a_text_of_qwen_has_no_begin_token(
 
 
 def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:
-    """Two files in a folder, a file cut short, no file, an empty one, a pipe: exit status 2."""
+    """Two files in a folder, one cut short, none, an empty one, a pipe, another's: status 2."""
     two, pipe = tmp_path / "two", tmp_path / "pipe.gguf"
     two.mkdir()
     for name in ("a.gguf", "b.gguf"):
@@ -186,11 +186,15 @@ def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path
     os.mkfifo(pipe)
     (tmp_path / "cut.gguf").write_bytes(file.read_bytes()[:300])
     (tmp_path / "empty.gguf").touch()
+    (tmp_path / "pointer.gguf").write_text("version https://git-lfs.github.com/spec/v1\n")
     for place, words in {
         two: "holds 2 GGUF files (a.gguf, b.gguf)",
         tmp_path / "cut.gguf": "cannot be read",
-        tmp_path / "empty.gguf": "cannot be read",
+        tmp_path / "empty.gguf": "is not a GGUF file, by its first bytes; download it again",
+        tmp_path / "pointer.gguf": "is not a GGUF file, by its first bytes; download it again",
         tmp_path / "none.gguf": "does not exist",
+        Path("none.gguf"): "none.gguf does not exist",
+        Path("models/none.GGUF"): "models/none.GGUF does not exist",
         pipe: "it is a pipe",
     }.items():
         ended = ropewalk("run", "--model", place, "--length", "1x", "--out", tmp_path / "run")

@@ -83,6 +83,14 @@ def test_pickles_that_an_index_names_are_asked_for(folder: Path, target: str) ->
     assert opened(folder, allow_pickle=True).fingerprint != before.fingerprint
 
 
+def test_an_index_names_some_file(folder: Path) -> None:
+    """One that names none is a sentence on it."""
+    into_index(folder, "weights.safetensors")
+    (folder / "model.safetensors.index.json").write_text('{"weight_map": {}}')
+    with pytest.raises(UserError, match=r"index.json is not an index of weights: it names no w"):
+        opened(folder)
+
+
 @pytest.mark.parametrize("target", ["../weights.safetensors", "/weights.safetensors", 3, "a\0b"])
 def test_an_index_names_files_of_its_folder(folder: Path, target: Any) -> None:
     """A path that leaves the folder, or no path, is refused before anything is loaded."""

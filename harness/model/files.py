@@ -118,7 +118,11 @@ def _index(
 def _weight_map(index: Path) -> set[Any]:
     """Return the file names in an index; raise UserError if it has none."""
     try:
-        return set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
+        found = set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
+        if not found:
+            message = "it names no weights"
+            raise ValueError(message)
+        return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         message = f"{index} is not an index of weights: {reason(error)}."
         raise UserError(message) from None

@@ -21,6 +21,7 @@ from harness.model.files import GGUF, check_file
 from harness.model.meta import without_weights
 from harness.rope.config import check_numbers, is_rotary, rope_of
 
+MAGIC = b"GGUF"
 ALONE = f"model{GGUF}"
 PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
 PLAIN_SCALING = ("none", 0, 1)  # a type and factors that change nothing
@@ -53,8 +54,12 @@ def only_gguf(folder: Path) -> Path | None:
 
 
 def check_gguf(path: Path) -> None:
-    """Raise UserError for what is no regular file, and where the package that reads it lacks."""
+    """Raise UserError for another file, and where the package that reads it lacks."""
     check_file(path)
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            message = f"{path} is not a GGUF file, by its first bytes; download it again."
+            raise UserError(message)
     check_reader(str(path))
 
 

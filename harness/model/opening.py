@@ -16,7 +16,7 @@ from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import say_waits
 from harness.model.download import ADAPTER, exists, fetch, fetch_gguf
-from harness.model.files import check_folder, check_place
+from harness.model.files import GGUF, check_folder, check_place
 from harness.model.gguf import (
     check_gguf,
     check_reader,
@@ -53,7 +53,8 @@ def open_config(
         check_reader(name)
         path, revision = attempt("config", name, lambda: fetch_gguf(name, revision)), None
     local = path.exists()
-    if not local and (name.startswith((".", "/", "~")) or name.count("/") > 1):
+    file = name.lower().endswith(GGUF) or name.count("/") > 1
+    if not local and (name.startswith((".", "/", "~")) or file):
         message = (
             f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
             "owner/name/file.gguf)."
