@@ -145,6 +145,10 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
         (_pipe, "generation_config.json cannot be read: it is a pipe"),
         (_device, "tokenizer_config.json cannot be read: it is a device"),
         (lambda folder: os.truncate(folder / "config.json", 2**40), "at most 256 MiB are read"),
+        (
+            lambda folder: (folder / "tokenizer_config.json").unlink(),
+            "has no tokenizer_config.json, which names the begin token",
+        ),
         (lambda folder: (folder / "a.json").symlink_to("/nowhere"), "a.json cannot be read: No"),
         (_adapter, "holds an adapter .* --adapter"),
         (_awq, "cannot be read without a package: .*pip install gptqmodel"),

@@ -27,6 +27,7 @@ from harness.rope.config import geometry_of, is_rotary, rescaled
 from scaling._types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
+SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -184,9 +185,25 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
             found = AutoTokenizer.from_pretrained(place, **options)
         found = split_as_told(where, found) if is_gguf(where) else found
         found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
+        _check_begin(where, found)
         return found
 
     return attempt("tokenizer", where, read)
+
+
+def _check_begin(where: str, tokenizer: Any) -> None:
+    """Raise UserError for a folder without the file that says which token is the begin token.
+
+    Without that token other losses are measured.
+    """
+    folder = Path(where)
+    told = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
+    if tokenizer.bos_token_id is None and not told:
+        message = (
+            f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is none; "
+            "copy it from where the model came from."
+        )
+        raise UserError(message)
 
 
 def _device(device: str) -> str:
