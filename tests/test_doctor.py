@@ -21,8 +21,11 @@ import ropewalk as rw
 from harness.doctor.cache import affordable, checked_length
 from harness.doctor.compare import server_finding
 from harness.doctor.config import config_findings
+from harness.doctor.examine import _losses
 from harness.doctor.server import Server
 from harness.errors import UserError
+from harness.methods.resolve import resolve
+from harness.plugins import load
 from harness.rope.patch import scaled
 from scaling import Frequencies, Rope, rerope
 from tests.command_line import Outcome, Ropewalk
@@ -163,6 +166,26 @@ def test_what_a_check_of_the_cache_may_cost() -> None:
     assert checked_length({"": 8192}, 10_000) == 10_000
     assert checked_length({"": 8192}, 8200) == 48
     assert checked_length({"": 8192, " ": 512}, 8200) == 768
+
+
+@pytest.mark.slow
+def test_a_stateful_method_is_examined_and_not_the_model_without_it(
+    examined: Callable[..., Outcome], tiny: Path, docs: Path
+) -> None:
+    """The plain model was called the patched one; its cache is sound, that of the type is not."""
+    served = ("--scaling", "dynamic_ntk:mode=transformers", "--length", "4x")
+    done = examined(*served)
+    assert done.status == 1
+    assert "acts on 2 of 2 attention layers; the model's own class computes it" in done.out
+    assert "✗ cache   96 tokens" in done.out
+    model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
+    ids = tiny_tokenizer()((docs / "document-0.txt").read_text()[:200]).input_ids
+    rope = rw.rope_of(model.config)
+    method = load("method", "dynamic_ntk:mode=transformers")
+    ours = _losses(model, resolve(method, rope, 256), [], ids)
+    plain = _losses(model, Frequencies(rope.inv_freq()), [], ids)
+    assert ours[40] == pytest.approx(plain[40], abs=1e-3)
+    assert ours[150] != pytest.approx(plain[150], abs=1e-3)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from harness.model.layers import Layers, built
 from harness.model.opening import read_raw
 from harness.plugins import Plugin
 from harness.rope.config import FULL, rope_of
+from scaling._rotation import Rotation
+from scaling._served import Served
 from scaling._types import Frequencies, Rope
 
 ABOUT = "config"
@@ -51,7 +53,9 @@ def config_findings(where: str, commit: str | None, config: Any, trusted: bool) 
     return [Finding(ABOUT, "passed", f"{said}; {read}")]
 
 
-def layer_findings(layers: Layers, label: str, *, scaled: bool) -> list[Finding]:
+def layer_findings(
+    layers: Layers, label: str, rotation: Rotation, *, scaled: bool
+) -> list[Finding]:
     """Return on which layers a scaling acts; a fault where no layer that sees far rotates."""
     rotated, bare = layers.rotated, layers.plain.total()
     total = rotated.total() + bare
@@ -63,7 +67,10 @@ def layer_findings(layers: Layers, label: str, *, scaled: bool) -> list[Finding]
         return [Finding("layers", "failed", fault)]
     acts = rotated["full"] if layers.apart else rotated.total()
     what = f"{label} acts" if scaled else "a scaling would act"
-    told = f"{what} on {acts} of {total} attention layers; the patch is proved on the output"
+    proof = "the patch is proved on the output"
+    if isinstance(rotation, Served):
+        proof = "the model's own class computes it"
+    told = f"{what} on {acts} of {total} attention layers; {proof}"
     return [Finding("layers", "passed", told)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from harness.data.documents import open_documents
@@ -21,6 +21,7 @@ from harness.model.weights import load_weights
 from harness.plugins import Plugin, load
 from harness.rope.config import is_rotary
 from harness.rope.patch import scaled
+from harness.rope.stateful import fresh, served_answers
 from harness.sweep.plan import open_model
 from harness.sweep.spec import Spec
 from scaling import native
@@ -62,19 +63,23 @@ def examine(spec: Spec, server: Server | None = None) -> Iterator[Finding]:
     model: Any = load_weights(checkpoint)
     if plain and method.label != "none":
         yield plain_finding(method, rope, length)
-    for finding in layer_findings(layers, method.label, scaled=is_scaled):
+    for finding in layer_findings(layers, method.label, rotation, scaled=is_scaled):
         try:
-            with nullcontext() if isinstance(rotation, Served) else scaled(model, rotation):
+            with _running(model, rotation):
                 pass  # the patch proves itself on the model's output
         except UserError as error:
             finding = Finding("layers", "failed", f"{method.label} does not act: {error}")
         yield finding
-    alone = own or isinstance(rotation, Served)
     windows = {"the trained window": rope.trained_length, "the sliding window": layers.window}
-    with nullcontext() if alone else scaled(model, rotation):
-        yield _cache(model, rotation, tokens, windows, None if alone else length)
+    with nullcontext() if own else _running(model, rotation):
+        yield _cache(model, rotation, tokens, windows, None if own else length)
     if server is not None:
         yield _served(server, checkpoint.tokenizer, model, text, (method, length), rope)
+
+
+def _running(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
+    """Run a model with a rotation; the library's stateful type begins anew."""
+    return fresh(model, rotation) if isinstance(rotation, Served) else scaled(model, rotation)
 
 
 def _cache(
@@ -134,6 +139,9 @@ def _losses(
 ) -> dict[int, float]:
     """Return the loss of each token of a text by its place, read behind some first tokens."""
     question = Question("text", len(first) + len(ids), (*first, *ids), 1)
-    with nullcontext() if isinstance(rotation, Served) else scaled(model, rotation):
-        _, answer = next(iter(answers(model, [question])))
+    if isinstance(rotation, Served):
+        _, answer = next(iter(served_answers(rotation, model, [question])))
+    else:
+        with scaled(model, rotation):
+            _, answer = next(iter(answers(model, [question])))
     return {at + 1 - len(first): nll for at, nll in enumerate(answer.nll)}  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ def served_answers(
     """
     for index, question in enumerate(questions):
         try:
-            with _fresh(model, served):
+            with fresh(model, served):
                 answer: Answer | OutOfMemory = (
                     alone(model, question, decode) if question.new else _answer(model, question)
                 )
@@ -41,7 +41,7 @@ def served_answers(
 
 
 @contextmanager
-def _fresh(model: Any, served: Served) -> Iterator[None]:
+def fresh(model: Any, served: Served) -> Iterator[None]:
     """Replace the model's rotary module by a new one of the served type."""
     name = rotary_name(model)
     own = model.get_submodule(name)
