@@ -407,6 +407,19 @@ def test_a_modelling_file_says_no_more_than_why_it_has_none(tiny: Path) -> None:
         rw.export(tiny, scaling="yarn", length="4x", to="hf-code")
 
 
+def test_a_reason_that_all_forms_share_is_told_once(tmp_path: Path) -> None:
+    """Gemma 3 has a rotary embedding per layer type, whatever the form is."""
+    kinds = ["sliding_attention", "full_attention"]
+    config = AutoConfig.for_model("gemma3_text", hidden_size=32, num_attention_heads=2,
+                                  max_position_embeddings=WINDOW, head_dim=16, vocab_size=300,
+                                  num_hidden_layers=2, layer_types=kinds)  # fmt: skip
+    config.save_pretrained(tmp_path)
+    with pytest.raises(UserError) as told:
+        rw.export(tmp_path, scaling="yarn", length="4x", to="vllm")
+    assert str(told.value).count("is not checked") == 1
+    assert "(gemma3_text has" in str(told.value)
+
+
 @pytest.mark.parametrize(("to", "flag"), [
     ("transformers", ", trust_remote_code=True)"), ("vllm", " --trust-remote-code"),
     ("sglang", " --trust-remote-code"), ("mlx", " --trust-remote-code"),

@@ -71,15 +71,14 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
 
     Raises UserError, with the engine's reasons and the nearest that it can, where there is none.
     """
-    module, name, said = engine.module, engine.label.replace("_", "-"), list[str]()
+    module, name, said = engine.module, engine.label.replace("_", "-"), dict[str, list[str]]()
     nearest: tuple[float, str] | None = None
     try:
         for words in _forms(asked, method, module.NAMED):
             try:
                 changed = module.express(words, asked)
             except ValueError as error:
-                form = f"{words['rope_type']}: " * ("bands" not in module.NAMED)
-                said.append(f"{form}{error}")
+                said.setdefault(str(error), []).append(words["rope_type"])
                 continue
             found = module.computed(changed, asked)
             distance = None if found is None else asked.distance(found)
@@ -88,8 +87,9 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
             apart = (distance.factor, f"the nearest is {words['rope_type']}, where {distance}")
             nearest = min(apart, nearest or apart)
     except ValueError as error:
-        said = [str(error)]
-    told = [*dict.fromkeys(said), *([nearest[1]] if nearest else [])]
+        said = {str(error): []}
+    reasons = [f"{', '.join(forms)}: {why}" for why, forms in said.items()]
+    told = [*(reasons if len(said) > 1 else said), *([nearest[1]] if nearest else [])]
     message = f"{name} cannot serve {asked.scaling} at {asked.length:,} tokens ({'; '.join(told)})."
     raise UserError(message)
 
