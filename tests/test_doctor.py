@@ -416,6 +416,15 @@ def test_a_server_without_a_log_probability_in_common() -> None:
     assert "gives no log-probability" in found.text
 
 
+def test_where_a_server_parts_is_where_it_differs() -> None:
+    """Of small differences the first of the largest; it was the last token, which may agree."""
+    ours = {1: 2.0, 2: 3.0, 3: 4.0, 4: 5.0}
+    theirs = {1: 2.0, 2: 3.06, 3: 4.06, 4: 5.0}
+    found = server_finding("yarn", {"yarn": ours, "none": theirs}, theirs, (4, None))
+    assert "differ from yarn by 0.03 nats on average, first at token 2 (3.060, meas" in found.text
+    assert "they are those of none" in found.text
+
+
 def test_a_server_whose_losses_are_as_near_to_another_reading() -> None:
     """A server that drops a scaling is not called right where 16 bits hide the difference."""
     known = {"native": {1: 2.0, 2: 3.0}, "none": {1: 2.01, 2: 3.01}, "same": {1: 2.0, 2: 3.0}}

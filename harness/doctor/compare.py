@@ -31,14 +31,13 @@ def server_finding(
     apart = {name: _mean(losses, theirs) for name, losses in known.items()}
     best = min(apart, key=lambda name: (apart[name], name != asked))
     if apart[asked] <= CLOSE and apart[asked] <= 2 * apart[best] + 1e-3:
-        told = (
-            f"{asked}: the losses of {len(shared)} tokens differ by {apart[asked]:.2g} on average"
-        )
+        told = f"{asked}: the losses of {len(shared)} tokens differ by {apart[asked]:.2g} nats on average"
         alike = [n for n in known if apart[n] <= 2 * apart[asked] + 1e-3 and _mean(known[n], ours)]
         if alike:
             told += f", and so near are those of {', '.join(alike)}: this text does not tell which"
         return Finding("server", "note" if alike else "passed", told)
-    first = next((at for at in shared if abs(ours[at] - theirs[at]) > 2 * CLOSE), shared[-1])
+    each = {at: abs(ours[at] - theirs[at]) for at in shared}
+    first = next(at for at in shared if each[at] >= min(2 * CLOSE, max(each.values())))
     told = (
         f"its losses differ from {asked} by {apart[asked]:.2g} nats on average, first at token "
         f"{first} ({theirs[first]:.3f}, measured {ours[first]:.3f})"
