@@ -31,7 +31,8 @@ def server_finding(
     apart = {name: _mean(losses, theirs) for name, losses in known.items()}
     best = min(apart, key=lambda name: (apart[name], name != asked))
     if apart[asked] <= CLOSE and apart[asked] <= 2 * apart[best] + 1e-3:
-        told = f"{asked}: the losses of {len(shared)} tokens differ by {apart[asked]:.2g} nats on average"
+        told = f"{asked}: the losses of {len(shared)} tokens differ by {apart[asked]:.2g} nats on"
+        told += " average"
         alike = [n for n in known if apart[n] <= 2 * apart[asked] + 1e-3 and _mean(known[n], ours)]
         if alike:
             told += f", and so near are those of {', '.join(alike)}: this text does not tell which"
