@@ -185,3 +185,11 @@ def test_what_cannot_be_published_is_said_first(run: Path, ropewalk: Ropewalk) -
     ):
         done = ropewalk("publish", *words)
         assert (done.status, told in done.err) == (2, True), done.err
+
+
+def test_the_library_of_a_run_of_workers_is_theirs() -> None:
+    """Its session has the versions under each worker; the version was called unknown."""
+    worker = {"host": "node17", "versions": {"ropewalk": "0.9"}}
+    record = {"sessions": [{"started": "2026-01-01", "workers": [worker]}]}
+    assert every_eval_ever._version(record) == "0.9"
+    assert every_eval_ever._version({"sessions": []}) == "unknown"

@@ -19,7 +19,7 @@ from harness.publish.source import Source
 from harness.replacing import make_folder, replacing
 from harness.reports.stats.cells import cells
 from harness.reports.stats.measure import SHARES, measure
-from harness.runs.provenance import command
+from harness.runs.provenance import command, machines
 
 SCHEMA = "0.2.2"
 SAMPLES = "evaluation_samples.jsonl"
@@ -101,5 +101,6 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _version(record: Mapping[str, Any]) -> str:
-    versions = [session.get("versions", {}).get("ropewalk") for session in record["sessions"]]
+    every = [one for session in record["sessions"] for one in machines(session)]
+    versions = [one.get("versions", {}).get("ropewalk") for one in every]
     return next(filter(None, reversed(versions)), "unknown")

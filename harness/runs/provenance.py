@@ -58,10 +58,15 @@ def _options(values: Mapping[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in values.items() if value is not None)
 
 
+def machines(session: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return what a session says of its machine, or of that of each of its workers."""
+    return session.get("workers") or [session]
+
+
 def _machines(sessions: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     """Yield a line for every machine and its packages, with the commits it was measured with."""
     commits: dict[str, dict[str, None]] = {}
-    for one in (one for session in sessions for one in session.get("workers") or [session]):
+    for one in (one for session in sessions for one in machines(session)):
         known = one.get("versions", {})
         versions = " ".join(f"{name} {text}" for name, text in known.items() if text)
         told = [one.get("device"), f"threads {one.get('threads')}", one.get("system")]

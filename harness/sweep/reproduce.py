@@ -12,6 +12,7 @@ from harness.errors import UserError
 from harness.names import printable
 from harness.offline import go_offline
 from harness.plugins import names_code
+from harness.runs.provenance import machines
 from harness.runs.schema import checked_run, checked_samples
 from harness.runs.store import read_run, read_samples
 from harness.sweep.parse import parse
@@ -156,8 +157,7 @@ def surroundings(folder: Path, again: Path) -> list[str]:
 
 def _machine(sessions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return what the last session says of its machine, or of its first worker's."""
-    last = sessions[-1] if sessions else {}
-    return next(iter(last.get("workers") or [last]))
+    return machines(sessions[-1])[0] if sessions else {}
 
 
 def compare(folder: Path, again: Path) -> Outcome:
