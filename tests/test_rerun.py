@@ -61,6 +61,23 @@ def test_samples_that_were_there_before_are_not_taken_for_measured_again(
     assert "samples were in" not in rerun(run, "--out", tmp_path / "new")[1]
 
 
+def test_a_folder_of_another_sweep_is_told_before_anything_is_measured(
+    run: Path, rerun: Rerun, tmp_path: Path
+) -> None:
+    """Its cells leave the reports, or it is refused, in a dry run too."""
+
+    def wider(record: dict[str, Any]) -> None:
+        record["cells"].append({**record["cells"][0], "scaling": "none"})
+
+    other = changed(run, tmp_path / "wider", wider)
+    assert (
+        "wider has 1 cell that this sweep does not name, as none, " in rerun(run, "--out", other)[2]
+    )
+    seeds = changed(run, tmp_path / "seeds", lambda record: record.update(seed=5))
+    status, _, told = rerun(run, "--out", seeds, "--dry-run")
+    assert (status, "has another sweep, with other seeds" in told) == (2, True)
+
+
 def test_a_tolerance_is_a_number(run: Path, rerun: Rerun) -> None:
     """No difference is within nan, and none is beyond it."""
     assert "--tolerance must be 0 or more, got nan." in rerun(run, "--tolerance", "nan")[2]

@@ -44,6 +44,7 @@ def rerun(
         message = f"--tolerance must be 0 or more, got {tolerance:g}."
         raise UserError(message)
     from harness.cli.models import measured_one
+    from harness.cli.show import unnamed
     from harness.runs.schema import outcomes
     from harness.runs.store import measured
     from harness.sweep.reproduce import compare, plan_again, surroundings
@@ -57,6 +58,7 @@ def rerun(
         f"The record of {run} is enough: model, tokenizer, documents, methods, tasks and every "
         "question are what they were.", highlight=False, soft_wrap=True,
     )  # fmt: skip
+    unnamed(plan, folder, err)
     if dry_run:
         return COMPLETE
     whole, left = (len(list(plan.left(done))) for done in (set(), measured(outcomes(folder))))
