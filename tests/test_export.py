@@ -407,6 +407,13 @@ def test_a_modelling_file_says_no_more_than_why_it_has_none(tiny: Path) -> None:
         rw.export(tiny, scaling="yarn", length="4x", to="hf-code")
 
 
+def test_a_copy_needs_a_folder(tiny: Path, ropewalk: Ropewalk) -> None:
+    """Without --out nothing is written, and the flag was passed over."""
+    asked = ("--scaling", "yarn", "--length", "4x", "--to", "vllm", "--copy")
+    done = ropewalk("export", tiny, *asked)
+    assert (done.status, "the folder of --out; name one" in done.err) == (2, True), done.out
+
+
 def test_a_reason_that_all_forms_share_is_told_once(tmp_path: Path) -> None:
     """Gemma 3 has a rotary embedding per layer type, whatever the form is."""
     kinds = ["sliding_attention", "full_attention"]

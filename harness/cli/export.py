@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, Switch, err, screen
 from harness.cli.one_model import read_spec
+from harness.errors import UserError
 
 PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 
@@ -43,6 +44,9 @@ def export(
         "model": model, "scaling": [scaling], "length": [length], "revision": revision,
         "offline": offline, "trust_remote_code": trust_remote_code,
     }  # fmt: skip
+    if copy and out is None:
+        message = "--copy copies weights into the folder of --out; name one."
+        raise UserError(message)
     spec = read_spec(asked)
     with err.status("Reading config"):
         from harness.export._export import export
