@@ -181,6 +181,14 @@ def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
     assert _kept(parse(None, {})) == []
 
 
+@pytest.mark.slow
+def test_the_price_of_the_plain_model_is_asked_for_once(tune: Tune, tmp_path: Path) -> None:
+    """Where it is the best closed-form method: a line with none twice is refused."""
+    done = tune(tmp_path / "out", scaling=["spline"], trials=["1"], against=["none"])
+    assert done.status == 0, done.err
+    assert f" --scaling none {tmp_path / 'out' / 'found.json'} --length 1x 128" in done.out
+
+
 def test_one_of_each_is_told_in_the_singular(tune: Tune, tmp_path: Path) -> None:
     """One trial beside one closed-form method."""
     words = {"scaling": ["spline"], "trials": ["1"], "against": ["pi"]}

@@ -180,10 +180,10 @@ def _conclude(
     priced = [telling.served(str(given), tuning) for given in (best, method)]
     if priced[1] == method:
         priced[1] = str(path)
+    words = [*spec.opened, *_kept(spec), "--scaling", *dict.fromkeys(["none", *priced])]
     for line in (
-        f"Next, the price inside the window: ropewalk run --model "
-        f"{shlex.join([*spec.opened, *_kept(spec), '--scaling', 'none', *priced])} "
-        f"--length 1x {tuning.length} --task {shlex.quote(_priced_by(tuning))}",
+        f"Next, the price inside the window: ropewalk run --model {shlex.join(words)} --length "
+        f" 1x {tuning.length} --task {shlex.quote(_priced_by(tuning))}",
         *telling.unpriced(priced, tuning),
         "To serve what was better held out: " + serving(spec, better, found, tuning.length)[1],
     ):
@@ -197,7 +197,7 @@ def _priced_by(tuning: Tuning) -> str:
     """
     task, window = tuning.plan.tasks[0], tuning.plan.checkpoint.rope.trained_length
     asked = task.options
-    fits = asked.get("protocol") != "tail" or asked["tail"] < window - 2  # with begin tokens
+    fits = asked.get("protocol") != "tail" or asked.get("tail", 0) < window - 2  # with begin tokens
     own = task.module.METRIC == "perplexity" and fits
     usual = min(load("task", "perplexity").options["tail"], max(1, window // 2))
     return task.given if own else f"perplexity:tail={usual}"
