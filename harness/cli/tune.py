@@ -182,8 +182,8 @@ def _conclude(
         priced[1] = str(path)
     words = [*spec.opened, *_kept(spec), "--scaling", *dict.fromkeys(["none", *priced])]
     for line in (
-        f"Next, the price inside the window: ropewalk run --model {shlex.join(words)} --length "
-        f" 1x {tuning.length} --task {shlex.quote(_priced_by(tuning))}",
+        f"Next, the price inside the window: ropewalk run --model {shlex.join(words)} --length 1x "
+        f"{tuning.length} --task {shlex.quote(_priced_by(tuning))}",
         *telling.unpriced(priced, tuning),
         "To serve what was better held out: " + serving(spec, better, found, tuning.length)[1],
     ):
