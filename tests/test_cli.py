@@ -183,6 +183,17 @@ class TestRun:
         assert done.status == 2
         assert "has another sweep, with other protocols" in " ".join(done.err.split())
 
+    @pytest.mark.usefixtures("weightless")
+    @pytest.mark.parametrize("more", [(), ("--dry-run",)])
+    def test_a_folder_that_cannot_be_looked_into_is_named(
+        self, tiny: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path, more: tuple[str, ...]
+    ) -> None:
+        """A name that no system takes is told in the words of whoever writes or reads it."""
+        done = ropewalk(*sweep(tiny, docs, tmp_path / ("x" * 300)), *more)
+        assert (done.status, "File name too long" in done.err) == (2, True)
+        assert "cannot be" in done.err
+        assert "Errno" not in done.err
+
     def test_cells_that_a_sweep_leaves_out_are_told(
         self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk, tmp_path: Path
     ) -> None:

@@ -45,7 +45,7 @@ def default_folder(record: Record) -> Path:
     for number in count(1):
         name = f"run-{record['model']['name']}" + (f"-{number}" if number > 1 else "")
         folder = Path("results") / name
-        before = checked_run(folder) if (folder / RUN).exists() else None
+        before = record_in(folder)
         if before is None or (
             asked(before) <= asked(record)
             and not any(_other_question(before, record))
@@ -53,6 +53,18 @@ def default_folder(record: Record) -> Path:
         ):
             break
     return folder
+
+
+def record_in(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a folder, None of one without; raise UserError for a damaged one.
+
+    A folder that cannot be looked into has none: who writes it says why.
+    """
+    try:
+        there = (folder / RUN).exists()
+    except OSError:
+        there = False
+    return checked_run(folder) if there else None
 
 
 def asked(record: Record) -> set[tuple[str, str, str]]:

@@ -13,8 +13,8 @@ from harness.engine import OutOfMemory
 from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import call
-from harness.runs.folders import check_same_question
-from harness.runs.schema import Outcome, check_graded, checked_run, outcome, outcomes
+from harness.runs.folders import check_same_question, record_in
+from harness.runs.schema import Outcome, check_graded, outcome, outcomes
 from harness.runs.store import (
     RUN,
     append,
@@ -96,7 +96,7 @@ def records(plan: Plan, folder: Path, *, measuring: bool = False) -> tuple[Recor
 
     Raises UserError where the folder has a run of another model, or another sweep.
     """
-    before = checked_run(folder) if (folder / RUN).exists() else None
+    before = record_in(folder)
     record = describe(plan, before, measuring=measuring)
     if before:
         check_same_question(folder, before, record)
