@@ -247,6 +247,17 @@ def test_a_loaded_peft_model_is_measured(
         score("prefix", loaded("prefix"), tokenizer=tokenizer)
 
 
+def test_an_adapter_has_the_name_of_its_folder(
+    tiny: Path, adapters: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whole, also with a sign of a revision in it, and also of the folder one is in."""
+    shutil.copytree(adapters("lora"), tmp_path / "lora@2" / "sub")
+    shutil.copytree(adapters("lora"), tmp_path / "lora@2", dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path / "lora@2" / "sub")
+    for given, name in ((tmp_path / "lora@2", "lora@2"), (Path(), "sub"), (Path(".."), "lora@2")):
+        assert opened(tiny, given).label == f"llama+{name}"
+
+
 def test_an_adapter_has_a_hub_name(tiny: Path, adapters: Callable[[str], Path]) -> None:
     """What the hub's cache has of it is the same adapter, at its revision too."""
     repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--lora"

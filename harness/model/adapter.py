@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from collections import Counter
 from collections.abc import Iterator
@@ -70,7 +71,7 @@ def open_adapter(
     _check_fit(given, where, shapes, wanted, own)
     hashes = "".join(file_hash(path) for path in (folder / CONFIG, weights))
     return Adapter(
-        name=printable(given.partition("@")[0].rstrip("/").rpartition("/")[2]),
+        name=printable(_name(given)),
         folder=str(folder),
         fingerprint=sha256(hashes.encode()).hexdigest()[:16],
         kind=str(asked.peft_type.value),
@@ -86,6 +87,14 @@ def adapted(model: Any, adapter: Adapter) -> Any:
     with _quiet():
         made = PeftModel.from_pretrained(model, adapter.folder, torch_device=str(model.device))
         return made.merge_and_unload(safe_merge=True) if adapter.merged else made.get_base_model()
+
+
+def _name(given: str) -> str:
+    """Return an adapter's name: its folder's, or on the hub the last part, less the revision."""
+    path = place(given)
+    if path.is_dir():
+        return os.path.normpath(path.absolute()).rpartition("/")[2]
+    return given.partition("@")[0].rpartition("/")[2]
 
 
 def _folder(given: str, *, allow_pickle: bool) -> Path:
