@@ -206,6 +206,11 @@ def test_a_relative_name_is_a_folder_first(folder: Path, monkeypatch: pytest.Mon
          ":field=NAME (did you mean 'story'? known: story)."),
         ("lines:split=dev", "data set {}/lines (split dev) cannot be read: "
          "Unknown split \"dev\". Should be one of ['train', 'test']."),
+        ("one:config=big", "--docs {}/one is a folder without a config; leave config=big out."),
+        ("two:revision=main", "--docs {}/two is a folder without a revision; leave revision=main"
+         " out."),
+        ("lines:revision=main", "--docs {}/lines is a folder without a revision; leave "
+         "revision=main out."),
         ("broken:split=train", "data set {}/broken (split train) cannot be read: "
          "JSON parse error: Invalid value. in row 1"),
         ("broken:split=train,limit=2", "data set {}/broken (split train) cannot be read: "

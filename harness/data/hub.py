@@ -95,6 +95,7 @@ def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, An
 def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
     import datasets
 
+    _check_place(rows)
     if not is_saved(Path(rows.name)):
         options = {"name": rows.config, "split": split, "streaming": rows.some}
         if Path(rows.name).exists():
@@ -117,6 +118,16 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
         message = f"--docs {rows.name} has no split {split!r}; {nearest(split, found)}."
         raise UserError(message)
     return found[split]  # type: ignore[no-any-return]
+
+
+def _check_place(rows: Rows) -> None:
+    """Raise UserError for an option that a folder does not have."""
+    path = Path(rows.name)
+    config = rows.config if is_saved(path) else None  # a folder like a repository may have some
+    for key, value in (("revision", rows.revision), ("config", config)):
+        if path.exists() and value is not None:
+            message = f"--docs {rows.name} is a folder without a {key}; leave {key}={value} out."
+            raise UserError(message)
 
 
 def _of_split(rows: Rows, split: str) -> dict[str, Any]:
