@@ -129,9 +129,8 @@ def _served(
         if bos is not None:
             told = "without its begin token" if begun else "with a begin token"
             known[f"{name} {told}"] = _losses(model, found, [] if begun else [bos], ids)
-    return server_finding(
-        method.label, known, wanted, (len(ids), len(ids) if before in (0, 1) else count)
-    )
+    counts = len(ids), len(ids) if before in (0, 1) else count
+    return server_finding(method.label, known, wanted, counts, model.dtype)
 
 
 def _losses(
