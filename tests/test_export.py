@@ -21,7 +21,7 @@ from harness.doctor.server import Server
 from harness.errors import UserError
 from harness.export import hf_code
 from harness.export._line import serving
-from harness.export._types import Asked
+from harness.export._types import Asked, Distance
 from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.rope.patch import scaled
@@ -405,6 +405,17 @@ def test_a_modelling_file_says_no_more_than_why_it_has_none(tiny: Path) -> None:
     """It has one form: yarn was refused in the name of longrope."""
     with pytest.raises(UserError, match=r"256 tokens \(yarn changes frequencies alone"):
         rw.export(tiny, scaling="yarn", length="4x", to="hf-code")
+
+
+def test_one_of_each_is_told_in_the_singular(tiny: Path) -> None:
+    """One frequency, one unit, one token; half a unit is not none."""
+    same = "7 of 8 frequencies are the bits that were measured, the other differs by at most 1 unit"
+    for units in (0.5, 1.0):
+        assert str(Distance(units, 7, 8, 0.0)).startswith(f"{same} in the last place;")
+    many = "the others differ by at most 3 units in the last place"
+    assert many in str(Distance(2.5, 6, 8, 0.0))
+    one = rw.export(tiny, scaling="none", length=1, to="vllm").text()
+    assert one.startswith("none at 1 token for vllm: ")
 
 
 def test_a_copy_needs_a_folder(tiny: Path, ropewalk: Ropewalk) -> None:

@@ -45,7 +45,7 @@ class Export:
             asked.frequencies.inv_freq, asked.rope.inv_freq()
         ):
             form = "the plain embedding as it is"
-        about = f"{asked.scaling} at {asked.length:,} tokens for {self.engine}: {form}"
+        about = f"{asked.told} for {self.engine}: {form}"
         far = "The numbers are stored as they were measured"
         if self.distance is not None:
             far = f"What it computes: {self.distance}"
@@ -90,7 +90,7 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
         said = {str(error): []}
     reasons = [f"{', '.join(forms)}: {why}" for why, forms in said.items()]
     told = [*(reasons if len(said) > 1 else said), *([nearest[1]] if nearest else [])]
-    message = f"{name} cannot serve {asked.scaling} at {asked.length:,} tokens ({'; '.join(told)})."
+    message = f"{name} cannot serve {asked.told} ({'; '.join(told)})."
     raise UserError(message)
 
 

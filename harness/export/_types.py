@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,6 +36,11 @@ class Asked:
     slotted: bool
     trusted: bool = False
     revision: str | None = None
+
+    @property
+    def told(self) -> str:
+        """Return what is served in words: "yarn at 4,096 tokens"."""
+        return f"{self.scaling} at {self.length:,} token{'s' * (self.length > 1)}"
 
     @property
     def frequencies(self) -> Frequencies:
@@ -91,9 +97,11 @@ class Distance:
 
     def __str__(self) -> str:
         """Return the distance in a sentence without its end."""
-        same = "all" if self.equal == self.pairs else f"{self.equal}"
-        text = f"{same} of {self.pairs} frequencies are the bits that were measured"
-        if self.equal < self.pairs:
-            text += f", the others differ by at most {self.units:.0f} units in the last place"
+        left, units = self.pairs - self.equal, math.ceil(self.units)
+        text = f"{self.equal if left else 'all'} of {self.pairs} frequencies are the bits that were"
+        text += " measured"
+        if left:
+            other = "other differs" if left == 1 else "others differ"
+            text += f", the {other} by at most {units} unit{'s' * (units > 1)} in the last place"
         apart = f"differs by {self.factor:.2g}" if self.factor else "is the same"
         return f"{text}; the attention factor {apart}"
