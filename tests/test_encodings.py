@@ -180,6 +180,7 @@ def test_scores_in_parts_are_those_of_a_whole_forward(
 
     monkeypatch.setattr(EncodingAttention, "part", counted)
     monkeypatch.setattr("harness.encodings._config.SCORES", 2 * 50 * 7)
+    monkeypatch.setattr("harness.encodings._config.LEAST_QUERIES", 1)
     with torch.enable_grad():
         whole = model(input_ids=tokens, attention_mask=padded, use_cache=False).logits[:, :45]
     assert parts == [slice(0, 50)] * 2
@@ -277,6 +278,7 @@ def test_scores_of_an_encoding_count_as_memory() -> None:
     array = SMALL["num_attention_heads"] * 256**2
     assert needs == {"none": 0, "sinusoidal": 0, "alibi": 4 * array, "fire": 17 * array}
     assert [small["alibi"].score_numbers(n, cpu) for n in (2048, 4096)] == [4 * 2**19] * 2
+    assert small["alibi"].score_numbers(8192, cpu) == 4 * 2**20  # 64 queries at the least
     assert small["alibi"].score_numbers(4096, torch.device("cuda")) == 4 * 2**24
 
 

@@ -13,8 +13,9 @@ from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names_code
 
 COPIES = 4  # most encodings: the scores, the same masked, their softmax and one on the way
-# Scores that are computed at once: as many as a processor's cache holds; of a GPU 64 MiB.
-SCORES, SCORES_GPU = 2**19, 2**24
+# Scores that are computed at once: as many as a processor's cache holds; of a GPU 64 MiB. Fewer
+# queries would make what some encodings compute of all keys each time most of the work.
+SCORES, SCORES_GPU, LEAST_QUERIES = 2**19, 2**24, 64
 STEP = 8  # channels of an MLP: what an encoding adds is taken from it in these
 
 
@@ -79,7 +80,7 @@ class EncodingConfig(PreTrainedConfig):  # type: ignore[misc]  # its type is Any
     def queries_at_once(self, keys: int, device: torch.device) -> int:
         """Return of how many queries the scores are computed at once, in all heads."""
         most = SCORES if device.type == "cpu" else SCORES_GPU
-        return max(1, most // (self.num_attention_heads * keys))
+        return max(LEAST_QUERIES, most // (self.num_attention_heads * keys))
 
     def score_numbers(self, length: int, device: torch.device) -> int:
         """Return how many numbers the encoding holds at once in a forward of a length.
