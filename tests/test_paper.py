@@ -96,7 +96,7 @@ def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path: Path) -> None:
     """Text is in the style's font, a name with a $ is no formula, and settings are as before."""
     (tmp_path / "mine.mplstyle").write_text("font.family: serif\ntext.usetex: True\n")
     before = dict(mpl.rcParams)
-    found = paper(Figures(style=tmp_path / "mine.mplstyle"), FRAME["scaling"].unique())
+    found = paper(Figures(style=tmp_path / "mine.mplstyle"), FRAME)
     figure = made(curves, found)
     assert figure.axes[0].xaxis.label.get_fontfamily() == ["serif"]
     assert not figure.axes[0].xaxis.label.get_usetex()
@@ -114,7 +114,7 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
     assert found.rename == {"yarn": "YaRN", "yarn:factor=4": "YaRN 4×"}
     assert found.style == tmp_path / "x.mplstyle"
     (tmp_path / "figures.toml").write_text('style = "ggplot"\n')
-    assert paper(asked(tmp_path, {}), []).style["axes.grid"]
+    assert paper(asked(tmp_path, {}), FRAME).style["axes.grid"]
     assert asked(tmp_path / "none", {}) == Figures()
 
 
@@ -143,7 +143,7 @@ def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
 def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], word: str) -> None:
     """It says what was given and what is allowed."""
     with pytest.raises(UserError, match=word):
-        paper(asked(tmp_path, flags), ["none", "yarn"])
+        paper(asked(tmp_path, flags), FRAME)
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ import pytest
 from scipy.stats import t
 
 from harness.reports import seed_curves, seeds
+from harness.reports.drawing.style import drawing
+from harness.runs.figures import Figures, paper
 from harness.runs.write import write_reports
 from tests.frames import PERPLEXITY, sweep
 
@@ -61,6 +63,11 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(
     paths = [path for band in panel.collections for path in band.get_paths()]
     ends = [set(path.vertices[:, 1].round(9)) for path in paths]
     assert {*row.least.round(9), *row.most.round(9)} in ends
+    with drawing(paper(Figures(only=("rope · yarn", "alibi · none")), frame)):
+        chosen = seed_curves.make(frame).axes[0].get_lines()
+    assert {"rope · yarn", "alibi · none"} == {
+        name for one in chosen if "·" in (name := str(one.get_label()))
+    }
     window = frame.model.str.startswith("rope").map({True: 256, False: 512})
     apart = seed_curves.make(frame.assign(trained_length=window))
     assert len(apart.axes) == 2 * len(seed_curves.make(frame).axes)

@@ -62,7 +62,7 @@ def publish(
         new = out or place.with_name(f"{place.name}-{to}")
         check(to, new)
         frame = make_frame([run], task or ())
-        drawn = paper(asked(run, {}), set(frame["scaling"]))
+        drawn = paper(asked(run, {}), frame)
         questions = _questions(run, frame, places, task or (), code=run_code) if samples else None
         files = TARGETS[to](source(run, task or (), drawn, frame, questions), new)
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""

@@ -150,7 +150,7 @@ def write(
         unlike = reasons(records)
         notes = [f"Not comparable: {'; '.join(unlike)}."] if unlike else []
         note = " ".join([*(notes or unpaired(records)), *raw_text(records.values())])
-        drawn = paper(figures or asked(runs[0], {}), set(frame["scaling"]))
+        drawn = paper(figures or asked(runs[0], {}), frame)
         written = write_reports(frame, folder, chosen, note, drawn)
         if page is None and folder is not None and chosen is None:
             page = folder / PAGE

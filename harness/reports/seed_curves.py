@@ -7,13 +7,13 @@ from matplotlib.figure import Figure
 
 from harness.reports.drawing.curve_panels import curves
 from harness.reports.stats.checkpoints import labels
-from harness.reports.stats.over_seeds import of_seeds
+from harness.reports.stats.over_seeds import ENDING, of_seeds
 
 TOGETHER = True  # models are compared: one panel a task has them all
 BANDS = "Lines: means of {} seeds, n of each; bands: from the least to the most of single seeds."
 
 
-def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> Figure:
+def make(frame: pd.DataFrame, *, ending: str = ENDING) -> Figure:
     """Draw the mean of every model without its ``ending``, a seed, under every scaling.
 
     A cell that a seed lacks has no score. Raises ValueError where no model has two seeds.

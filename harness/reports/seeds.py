@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.over_seeds import of_seeds
+from harness.reports.stats.over_seeds import ENDING, of_seeds
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
 
@@ -14,7 +14,7 @@ TOGETHER = True  # models are compared: one table has them all
 NOT_COMPARED = "Not compared, for documents or trials that they lack"
 
 
-def make(frame: pd.DataFrame, *, ending: str = r"-seed\d+$") -> pd.DataFrame:
+def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
 
     ``score`` is the mean of the seeds (of perplexity the geometric one). ``low`` and ``high`` are

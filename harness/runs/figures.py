@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from harness.errors import UserError
@@ -70,12 +71,19 @@ def _renamed(pairs: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def paper(figures: Figures, methods: Collection[str]) -> Paper:
-    """Return what figures are drawn by; raise UserError for a method, colour or style unknown."""
+def paper(figures: Figures, frame: pd.DataFrame) -> Paper:
+    """Return what figures of these samples are drawn by.
+
+    Raises UserError for a method, a colour or a style that is unknown.
+    """
     from matplotlib.colors import is_color_like
 
+    from harness.reports.stats.over_seeds import names
+
+    methods = names(frame)
+
     named = (figures.only, figures.order, figures.rename, figures.colours)
-    for method in (name for names in named for name in names):
+    for method in (one for given in named for one in given):
         if method not in methods:
             message = f"no method of these runs is called {method!r}; {nearest(method, methods)}."
             raise UserError(message)

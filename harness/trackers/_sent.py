@@ -76,7 +76,7 @@ def write_reports_of(
     from harness.runs.page import write_page
     from harness.runs.write import FIGURES, TABLES, write_reports
 
-    drawn = paper(asked(run, {}), set(frame["scaling"]))
+    drawn = paper(asked(run, {}), frame)
     found = source(run, tasks, drawn, frame)
     named = (frame[key].dropna().unique() for key in ("model", "scaling", "task", "unit", "reason"))
     if not made or any(clean(name) != name for some in named for name in some):

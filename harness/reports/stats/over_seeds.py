@@ -10,16 +10,25 @@ import pandas as pd
 from scipy.special import stdtrit
 
 from harness.reports.stats.cells import CELL
-from harness.reports.stats.checkpoints import apart
+from harness.reports.stats.checkpoints import apart, labels
 from harness.reports.stats.family import asked as units_asked
 from harness.reports.stats.measure import Measure, measure, scored, units
 from tasks._intervals import LEVEL
 
 COPIED = ("metric", "trained_length", "length", "protocol")
+ENDING = r"-seed\d+$"  # of the name of a model that is one seed
 NONE = (
     "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
     "-seed2, … at the end"
 )
+
+
+def names(frame: pd.DataFrame) -> set[str]:
+    """Return the names of methods in figures: those of the samples, and of means over seeds."""
+    single = apart(frame)[["model", "scaling"]].drop_duplicates()
+    whole = single["model"].str.replace(ENDING, "", regex=True)
+    means = single.assign(model=whole)[whole != single["model"]]
+    return {*frame["scaling"], *labels(means).values()}
 
 
 def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
