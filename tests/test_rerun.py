@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
+from harness.errors import UserError
 from harness.runs.store import RUN, SAMPLES, write_run
 from harness.sweep import reproduce
 from harness.sweep.parse import parse
@@ -243,3 +244,14 @@ def test_a_model_of_the_hub_is_that_of_the_recorded_commit() -> None:
     assert as_asked(record, {}) == {"model": "a/b", "revision": "c0ffee"}
     assert as_asked({**record, "model": {"revision": None}}, {})["revision"] == "main"
     assert as_asked(record, {"model": "here"}) == {"model": "here", "revision": None}
+
+
+def test_moved_documents_that_a_record_cannot_have_are_refused() -> None:
+    """Embedded ones do not move, and of several places each is named, in the record's order."""
+    for given, told in (
+        (["embedded:seed=1", "embedded"], "embedded documents alone; leave --docs out"),
+        (["b", "embedded", "a", "c", "b"], r"in 3 \(b, a, c\); put them where they were"),
+    ):
+        docs = {f"task{number}": name for number, name in enumerate(given)}
+        with pytest.raises(UserError, match=told):
+            as_asked({"model": {}, "asked": {"docs": docs}}, {"docs": "moved"})

@@ -87,12 +87,14 @@ def _moved(docs: Any, now: str) -> Any:
     """Return the documents of a run, which may have some for each task, where they lie now."""
     if not isinstance(docs, Mapping):
         return now
-    own = {given for given in docs.values() if given.partition(":")[0] != "embedded"}
-    if len(own) > 1:
+    own = [*dict.fromkeys(one for one in docs.values() if one.partition(":")[0] != "embedded")]
+    if len(own) != 1:
         message = (
             f"--docs is one place, and the run has documents in {len(own)} ({', '.join(own)}); put "
             "them where they were."
         )
+        if not own:
+            message = "the run has embedded documents alone; leave --docs out."
         raise UserError(message)
     return {task: now if given in own else given for task, given in docs.items()}
 
