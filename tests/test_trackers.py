@@ -17,6 +17,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from harness.cli.tracking import tracked
+from harness.errors import UserError
 from harness.plugins import load
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, read_run
@@ -231,6 +233,15 @@ def test_reports_that_were_made_are_sent_and_not_made_again(
     (run / SAMPLES).write_text(lines)
     assert sent(run, fake, "reported\n")[0]
     assert "of the run" not in (got / "reports/scores.csv").read_text()
+
+
+def test_a_folder_whose_name_no_system_takes_is_refused_in_its_own_words(
+    tmp_path: Path, fake: Path
+) -> None:
+    """The error of the run is told, not one of asking whether its folder is there."""
+    folder, message = tmp_path / ("x" * 300), "the error of the run"
+    with pytest.raises(UserError, match=message), tracked(str(fake), folder, ()):
+        raise UserError(message)
 
 
 # On the command line.

@@ -16,14 +16,10 @@ from harness.cli.console import err
 from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import ROOT, load
-from harness.runs.store import RUN
 from harness.trackers._words import FINISHED, REPORTED, STOPPED, again, written_at
 
-PATIENCE = {
-    FINISHED: 300.0,
-    REPORTED: 300.0,
-    STOPPED: 10.0,
-}  # seconds for what is left when measuring has ended
+# Seconds for what is left when measuring has ended.
+PATIENCE = {FINISHED: 300.0, REPORTED: 300.0, STOPPED: 10.0}
 
 
 def check_tracker(given: str) -> None:
@@ -83,7 +79,7 @@ def _end(child: subprocess.Popen[str], word: str, given: str, folder: Path) -> N
         child.stdin.write(f"{word}\n")
         child.stdin.close()
     try:
-        if (folder / RUN).exists():  # else the run was refused
+        if written_at(folder):  # else the run was refused
             with err.status(f"Sending to {given}"):
                 child.wait(PATIENCE[word])
     except subprocess.TimeoutExpired:
