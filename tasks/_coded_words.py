@@ -51,7 +51,7 @@ def size_of(tokens: int) -> int:
 
 
 def fewest(written: Written, size: int, alpha: float, draws: Sequence[str]) -> int:
-    """Return the tokens of the shortest text of so many words, the most of all draws."""
+    """Return the tokens of the shortest text from ``size`` words, the most of all ``draws``."""
     often = [n for n in counts(least(alpha) - 1, size, alpha) if n]
     every = (vocabulary(len(often), Random(draw)) for draw in draws)
     return max(

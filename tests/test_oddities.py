@@ -88,7 +88,7 @@ def test_a_text_with_zeros_is_a_warning(tmp_path: Path) -> None:
     assert "nul" not in plain
     assert warnings([odd, plain]) == [
         "a.txt has NUL characters, as UTF-16 and files of other programs have: they are scored as "
-        "text. Convert it first."
+        "text. Save the text as UTF-8 first."
     ]
 
 

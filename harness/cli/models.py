@@ -50,7 +50,7 @@ def planned(
 
 
 def shown(pairs: Sequence[tuple[Plan, Path]], ray: Cluster | None = None) -> int:
-    """Print each plan; return of how many models a run would measure theirs.
+    """Print each plan; return how many of them a run would measure.
 
     Raises UserError where every model would be refused.
     """

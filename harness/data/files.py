@@ -63,7 +63,7 @@ def is_set(paths: Iterable[Path]) -> bool:
 
 
 def below(folder: Path) -> list[Path]:
-    """Return what is below a folder, in order, but what is hidden."""
+    """Return the paths below a folder, in order, without hidden ones."""
     return sorted(path for path in folder.rglob("*") if not _hidden(path.relative_to(folder)))
 
 

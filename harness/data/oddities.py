@@ -71,7 +71,7 @@ def warnings(documents: Sequence[Mapping[str, Any]]) -> list[str]:
         has = "has" if len(zeros) == 1 else "have"
         lines.append(
             f"{_listed(zeros)} {has} NUL characters, as UTF-16 and files of other programs have: "
-            "they are scored as text. Convert it first."
+            "they are scored as text. Save the text as UTF-8 first."
         )
     if strange:
         lines.append(

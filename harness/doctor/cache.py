@@ -25,13 +25,13 @@ Windows = Mapping[str, int]  # tokens, by what the window is called in a sentenc
 
 
 def affordable(model: Any, rotation: Rotation) -> int:
-    """Return how many tokens of a text are read twice in a time and a memory to wait for."""
+    """Return how many tokens of a text may be read twice, by the time and memory they take."""
     spent = SPENT.get(model.device.type, ELSEWHERE) / model.num_parameters()
     return max(SHORT, min(BANDED if isinstance(rotation, Bands) else LONGEST, int(spent)))
 
 
 def checked_length(windows: Windows, most: int) -> int:
-    """Return how many tokens are compared, at most ``most``: past as many windows as may be."""
+    """Return how many tokens are compared: past as many windows as ``most`` tokens allow."""
     passed = [window for window in windows.values() if window + PAST <= most]
     return min(most, max(SHORT, max(passed, default=0) * 3 // 2))
 

@@ -54,7 +54,7 @@ def only_gguf(folder: Path) -> Path | None:
 
 
 def check_gguf(path: Path) -> None:
-    """Raise UserError for another file, and where the package that reads it lacks."""
+    """Raise UserError for a file that is not GGUF, and without the package that reads it."""
     check_file(path)
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
@@ -64,7 +64,7 @@ def check_gguf(path: Path) -> None:
 
 
 def check_reader(name: str) -> None:
-    """Raise UserError where the package lacks that reads GGUF files."""
+    """Raise UserError where the package that reads GGUF files is not installed."""
     if find_spec("gguf") is None:
         message = f"{name} needs the package gguf: pip install 'ropewalk[gguf]'."
         raise UserError(message)

@@ -218,5 +218,5 @@ def _of_output(question: Question, facts: Mapping[str, Any]) -> str | None:
 
 
 def _is_cut(question: Question, said: str) -> bool:
-    """Return whether a record keeps but the beginning of what was said; of parts it keeps all."""
+    """Return whether a record keeps only the beginning of what was said; of parts it keeps all."""
     return not question.parts and len(said) > SHOWN

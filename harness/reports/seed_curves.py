@@ -10,7 +10,7 @@ from harness.reports.stats.checkpoints import labels
 from harness.reports.stats.over_seeds import ENDING, of_seeds
 
 TOGETHER = True  # models are compared: one panel a task has them all
-BANDS = "Lines: means of {} seeds, n of each; bands: from the least to the most of single seeds."
+BANDS = "Lines: means of {} seeds; n is that of each seed. Bands: the range of single seeds."
 
 
 def make(frame: pd.DataFrame, *, ending: str = ENDING) -> Figure:

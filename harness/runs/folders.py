@@ -58,7 +58,7 @@ def default_folder(record: Record) -> Path:
 def record_in(folder: Path) -> dict[str, Any] | None:
     """Return the record of a folder, None of one without; raise UserError for a damaged one.
 
-    A folder that cannot be looked into has none: who writes it says why.
+    A folder that cannot be looked into counts as one without: writing to it then says why.
     """
     try:
         there = (folder / RUN).exists()

@@ -122,10 +122,10 @@ class Pace:
         self.last, self.tokens = self.seen, 0.0
 
     def _worked(self, seconds: float, cost: Cost) -> float:
-        """Return the seconds of an answer that its cost took: of the first, without the warm-up.
+        """Return the seconds that the cost of an answer took: of the first, without the warm-up.
 
         A tiny model's first forward is nearly all warm-up: taken for work, it would make minutes of
-        a sweep of seconds. What speeds are known without it says how much the cost takes at least.
+        a sweep of seconds. The speeds known before it say how long the cost takes at least.
         """
         before = None if self.rows else fitted(self.known, {}, self.guess)
         if before is None or self.now is None:
