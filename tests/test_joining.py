@@ -52,7 +52,7 @@ KEYS = {"passkey": {"metric": "accuracy", "options": {}}}
         ({}, []),
         (OTHER_MODEL, []),
         ({**OTHER_MODEL, "seed": 1}, []),
-        ({"model": {"name": "a", "fingerprint": "g"}}, ["models"]),
+        ({"model": {"name": "a", "fingerprint": "g"}}, ["models (fingerprint)"]),
         ({"seed": 1}, ["seeds"]),
         ({**OTHER_MODEL, "documents": read("y", 900)}, ["documents"]),
         ({**OTHER_MODEL, "documents": {"read": []}}, []),
