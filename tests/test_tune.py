@@ -337,10 +337,12 @@ def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() ->
 
 
 def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:
-    """It says what is searched, by what, and the cost."""
+    """It says what is searched, by what, and the cost; of a search that is done, what is left."""
     done = tune(tmp_path / "out", "--dry-run")
     assert (done.status, (tmp_path / "out").exists()) == (0, False)
     assert "Cost: about" in done.err
+    tune(tmp_path / "out")
+    assert "Left: about 0 tokens" in tune(tmp_path / "out", "--dry-run").err
 
 
 @pytest.mark.slow

@@ -23,6 +23,8 @@ from harness.export._line import serving
 from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.reports.writing.sentences import counted
+from harness.runs.schema import checked_samples
+from harness.runs.store import measured
 from harness.runs.write import grids
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
@@ -126,28 +128,36 @@ def _announce(tuning: Tuning, space: Space, trials: int, machine: str) -> None:
     units = "trials" if tuning.kind == "answers" else "documents"
     count = counted(len(tuning.closed), "closed-form methods")
     closed = f"{count} ({', '.join(tuning.closed)})"
-    tokens, seconds = _cost(tuning, trials, machine)
+    tokens, seconds, begun = _cost(tuning, trials, machine)
     time = "" if seconds is None else f", about {duration(seconds)} here"
     for sentence in (
         f"Searching {space.told}.",
         f"{counted(trials, 'trials')} and {closed} at {tuning.length:,} tokens, by the loss of the "
         f"{tuning.kind} of {plan.tasks[0].label}, on {counted(len(split.search), units)}; "
         f"{len(split.held)} held out.",
-        f"Cost: about {tokens:,} tokens{time}. Run folder: {tuning.folder}.",
+        f"{'Left' if begun else 'Cost'}: about {tokens:,} tokens{time}. "
+        f"Run folder: {tuning.folder}.",
     ):
         err.print(sentence, soft_wrap=True)
 
 
-def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, float | None]:
-    """Return the tokens and the seconds of a whole search, from those of the closed forms."""
+def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, float | None, bool]:
+    """Return the tokens and the seconds left of a search, from those of the closed forms.
+
+    Third comes whether a part of it is measured.
+    """
     cells = tuple(cell for cell in tuning.plan.cells if cell.length == tuning.length)
     plan = replace(tuning.plan, cells=cells)
     work = plan.work(set())
     held = len(tuning.split.held) / (len(tuning.split.search) + len(tuning.split.held))
     times = trials * (1 - held) + held + len(tuning.closed)  # of all documents
+    of_one = sum(len(cell.questions) for cell in cells) / len(cells)
+    samples = checked_samples(tuning.folder)
+    done = sum(samples[key]["length"] == tuning.length for key in measured(samples))
+    times = max(0.0, times - done / of_one)
     tokens = estimate(plan, set()).tokens / len(work) * times
     seconds = before(plan, work, machine).seconds_left()
-    return round(tokens), None if seconds is None else seconds / len(work) * times
+    return round(tokens), None if seconds is None else seconds / len(work) * times, done > 0
 
 
 def _searched(tuning: Tuning, space: Space, trials: int) -> tuple[Trial, str]:
