@@ -140,7 +140,8 @@ def test_a_bad_option_is_refused_at_once(options: str, message: str) -> None:
 def test_a_data_set_that_cannot_be_had_is_refused() -> None:
     """A hub name without a network is one sentence with the split that was looked for."""
     assert refused("nobody/nothing").startswith(
-        "data set nobody/nothing (split test) cannot be read"
+        "there is no file or folder nobody/nothing, and data set nobody/nothing (split test) "
+        "cannot be read"
     )
 
 

@@ -23,10 +23,10 @@ from tests.tiny import tiny_config
 Weights = dict[str, torch.Tensor]
 
 
-def opened(folder: Path | str, *, allow_pickle: bool = False) -> Checkpoint:
+def opened(folder: Path | str, *, allow_pickle: bool = False, trusted: bool = False) -> Checkpoint:
     return open_checkpoint(
         str(folder), revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=allow_pickle,
+        trust_remote_code=trusted, allow_pickle=allow_pickle,
     )  # fmt: skip
 
 
@@ -68,6 +68,15 @@ def test_weights_wherever_an_index_has_them_are_in_the_fingerprint(
     weights["model.norm.weight"][0] += 1
     safe(weights, folder / target)
     assert opened(folder).fingerprint != before.fingerprint
+
+
+def test_a_models_own_code_makes_another_model(folder: Path) -> None:
+    """One folder, read by transformers' class and by its own code: their samples are not shared."""
+    own = "from transformers import LlamaForCausalLM\n\n\nclass M(LlamaForCausalLM):\n    pass\n"
+    (folder / "own.py").write_text(own)
+    assert opened(folder, trusted=True).fingerprint == opened(folder).fingerprint
+    changed(folder, auto_map={"AutoModelForCausalLM": "own.M"})
+    assert opened(folder, trusted=True).fingerprint == opened(folder).fingerprint + "+code"
 
 
 @pytest.mark.parametrize("target", ["weights.pt", "weights.bin"])

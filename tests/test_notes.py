@@ -119,13 +119,13 @@ SHIPPED = {
 }
 NOTHING = "no distance exceeds the trained window, so a method has no use"
 LAYERS = {
-    "gpt-oss-20b": "Of 4 attention layers, 2 see only 128 tokens back; they share the rotary "
+    "gpt-oss-20b": "Of 4 attention layers, 2 see only 128 tokens back, with the rotary "
     "embedding of the others, so that a method scales them too.",
-    "gemma-3-1b": "Of 6 attention layers, 5 see only 512 tokens back; they have their own "
+    "gemma-3-1b": "Of 6 attention layers, 5 see only 512 tokens back, with their own "
     "rotary embedding, which no method changes.",
     "command-r7b": "Of 4 attention layers, 3 see only 4,096 tokens back and no other one "
-    f"rotates: {NOTHING}; 1 have no rotary embedding.",
-    "SmolLM3-3B": "Of 4 attention layers, 1 have no rotary embedding: no method changes them.",
+    f"rotates: {NOTHING}; 1 has no rotary embedding.",
+    "SmolLM3-3B": "Of 4 attention layers, 1 has no rotary embedding: no method changes them.",
     "Mistral-7B-v0.1": "Of 2 attention layers, 2 see only 4,096 tokens back and no other one "
     f"rotates: {NOTHING}.",
 }

@@ -71,8 +71,14 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
         why = refusal(error, rows.name, "data set") or reason(error.__cause__ or error)
         if isinstance(error, DatasetNotFoundError) and "gated" in why:
             why = gated(rows.name, "data set")
-        message = f"data set {rows.name} (split {split}) cannot be read: {why}"
+        message = f"{_not_here(rows)}data set {rows.name} (split {split}) cannot be read: {why}"
         raise UserError(message) from error
+
+
+def _not_here(rows: Rows) -> str:
+    """Return what to say of a name that may be meant as a file's: nothing is there."""
+    there = Path(rows.name).exists()
+    return "" if there else f"there is no file or folder {rows.name}, and "
 
 
 def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, Any]]]:
@@ -150,8 +156,8 @@ def _downloaded(rows: Rows) -> str:
         )
     except (OSError, ValueError) as error:
         message = (
-            f"data set {rows.name} (split {rows.split or DEFAULT}) cannot be read offline: "
-            f"the cache does not have it (hf download --repo-type dataset {rows.name})."
+            f"{_not_here(rows)}data set {rows.name} (split {rows.split or DEFAULT}) "
+            f"cannot be read offline: the cache does not have it (hf download --repo-type dataset {rows.name})."
         )
         raise UserError(message) from error
     found = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}

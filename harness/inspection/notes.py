@@ -91,14 +91,16 @@ def acted_on(layers: Layers, rope: Rope, longest: int) -> str:
     """Say which layers a method scales, where these are not all layers."""
     rotated, plain, window = layers.rotated, layers.plain, layers.window
     total, sliding = rotated.total() + plain.total(), rotated["sliding"]
-    bare = f"{plain.total()} have no rotary embedding" if plain.total() else ""
+    have = "has" if plain.total() == 1 else "have"
+    bare = f"{plain.total()} {have} no rotary embedding" if plain.total() else ""
     if window is None or not sliding or (window >= longest and not layers.apart):
         return f"Of {total} attention layers, {bare}: no method changes them." if bare else ""
-    text = f"Of {total} attention layers, {sliding} see only {window:,} tokens back"
+    see = "sees" if sliding == 1 else "see"
+    text = f"Of {total} attention layers, {sliding} {see} only {window:,} tokens back"
     if layers.apart:
-        text += "; they have their own rotary embedding, which no method changes"
+        text += ", with their own rotary embedding, which no method changes"
     elif rotated["full"]:
-        text += "; they share the rotary embedding of the others, so that a method scales them too"
+        text += ", with the rotary embedding of the others, so that a method scales them too"
     else:
         text += " and no other one rotates"
         if window <= rope.trained_length:

@@ -101,6 +101,8 @@ def open_checkpoint(
         merged=not device_map and getattr(config, "quantization_config", None) is None,
     )  # fmt: skip
     own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
+    if trust_remote_code and getattr(config, "auto_map", None):
+        own += "+code"  # the same files under transformers' own class may compute something else
     return Checkpoint(
         name=where,
         label=called + (f"+{added.name}" if added else ""),
