@@ -536,7 +536,7 @@ class TestRefused:
         tiny_tokenizer().save_pretrained("gpt2")
         assert refused(model=Path("gpt2")) == (
             "gpt2 (gpt2) has no rotary embedding that yarn:factor=4 could change; measure it as it "
-            "is: --scaling none."
+            "is: ropewalk run --scaling none."
         )
 
     def test_a_rotary_embedding_for_sliding_layers_alone_is_refused(

@@ -136,7 +136,7 @@ def _check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
     if changing and not checkpoint.rope.rotary_dim:
         message = (
             f"{checkpoint.label} ({checkpoint.config.model_type}) has no rotary embedding that"
-            f" {changing[0]} could change; measure it as it is: --scaling none."
+            f" {changing[0]} could change; measure it as it is: ropewalk run --scaling none."
         )
         raise UserError(message)
 
