@@ -157,7 +157,8 @@ def _downloaded(rows: Rows) -> str:
     except (OSError, ValueError) as error:
         message = (
             f"{_not_here(rows)}data set {rows.name} (split {rows.split or DEFAULT}) "
-            f"cannot be read offline: the cache does not have it (hf download --repo-type dataset {rows.name})."
+            "cannot be read offline: the cache does not have it "
+            f"(hf download --repo-type dataset {rows.name})."
         )
         raise UserError(message) from error
     found = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}

@@ -1,4 +1,4 @@
-"""Score against context length in the mean of several seeds, with the range of single seeds."""
+"""Score against context length in the mean of several seeds, with a thin line a seed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from harness.reports.stats.checkpoints import labels
 from harness.reports.stats.over_seeds import ENDING, of_seeds
 
 TOGETHER = True  # models are compared: one panel a task has them all
-BANDS = "Lines: means of {} seeds; n is that of each seed. Bands: the range of single seeds."
+MEANS = "Thick lines: means of {} seeds; n is that of each seed."
+THIN, NO_THIN = " Thin lines: single seeds.", " Too many methods for single seeds: table of scores."
 
 
 def make(frame: pd.DataFrame, *, ending: str = ENDING) -> Figure:
@@ -33,4 +34,5 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> Figure:
         frequencies=pd.Series(names) + " " + lengths,
     )
     counts = " or ".join(map(str, sorted(set(table["seeds"]))))
-    return curves(drawn, BANDS.format(counts))
+    means = MEANS.format(counts)
+    return curves(drawn, means + THIN, means + NO_THIN)

@@ -23,7 +23,7 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     seeds. A cell that a seed lacks has no score. A model without an ending is no seed, nor are
     models of different windows. Raises ValueError where no model has two seeds.
     """
-    return of_seeds(frame, ending)
+    return of_seeds(frame, ending).drop(columns="single", errors="ignore")
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:

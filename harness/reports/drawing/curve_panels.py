@@ -11,7 +11,7 @@ from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import MOST_BANDS, draw, lost
 from harness.reports.drawing.paper import paper
 from harness.reports.drawing.style import SIZE, columns_for, readable_part, sheet, tidy
-from harness.reports.stats.cells import cells
+from harness.reports.stats.cells import CELL, cells
 from harness.reports.stats.checkpoints import alike
 from harness.reports.stats.measure import SHARES
 
@@ -21,14 +21,18 @@ ONE_LENGTH = "one length is no curve: paired_differences and scores have what wa
 SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
 
 
-def curves(frame: pd.DataFrame, bands: str) -> Figure:
+def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
     """Draw every scaling once; those with the same frequencies in all cells share a line.
 
-    ``bands`` says in the note what reaches from ``low`` to ``high``. Raises ValueError where there
-    is no score, or one length.
+    A frame that has the scores of seeds in the column ``single`` gets a thin line a seed, any other
+    a band from ``low`` to ``high``. ``bands`` says in the note what these are, ``without`` that the
+    methods are too many for them. Raises ValueError where there is no score, or one length.
     """
     known, kin = methods(frame), alike(frame)
-    table = known.drawn(cells(frame))
+    table = cells(frame)
+    if "single" in frame:
+        table = table.merge(frame[[*CELL, "single"]], on=CELL)
+    table = known.drawn(table)
     if table["score"].isna().all():
         message = f"no scores to draw: the cells are {', '.join(table['status'].unique())}"
         raise ValueError(message)
@@ -56,7 +60,7 @@ def curves(frame: pd.DataFrame, bands: str) -> Figure:
         if named:
             label_ends(axes, look, tall=1.7)
     drawn = pd.concat([rows for _, rows in groups])
-    known.finish(figure, panels, _note(drawn, protocols, bands) + left_out, named=named)
+    known.finish(figure, panels, _note(drawn, protocols, bands, without) + left_out, named=named)
     return figure
 
 
@@ -81,13 +85,13 @@ def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
     return f"Perplexity{f' ({protocol})' if protocol else ''},\nlower is better"
 
 
-def _note(table: pd.DataFrame, protocols: dict[str, str], bands: str) -> str:
+def _note(table: pd.DataFrame, protocols: dict[str, str], bands: str, without: str) -> str:
     """Return what a reader must know of every point."""
     counts = []
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
     marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
     few = table["scaling"].nunique() <= MOST_BANDS
-    told = [bands if few else NO_BANDS] if table["low"].notna().any() else []
+    told = [bands if few else without] if table["low"].notna().any() else []
     tail = [TAIL] if "tail" in protocols.values() else []
     return " ".join([f"n per point: {', '.join(counts)}.", *told, *tail, *marks])

@@ -69,13 +69,17 @@ def _shade(scalings: int) -> float:
 def _curve(
     axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float, alpha: float
 ) -> None:
-    """Draw scores as a line that breaks where there is none, and their intervals."""
+    """Draw scores as a line that breaks where there is none, and intervals or single seeds."""
     lengths, scores = rows["length"], rows["score"]
     axes.plot(
         lengths, scores, label=label, color=look.color, linestyle=look.linestyle,
         linewidth=look.width, marker=look.marker, markersize=size, markerfacecolor=look.face,
         markeredgecolor=edge(look), markeredgewidth=0.6, zorder=1.5 + look.width,
     )  # fmt: skip
+    if "single" in rows:
+        if alpha:
+            _singles(axes, rows, look)
+        return
     drawn = rows["drawn"]
     inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
     low, high = rows["low"].mask(inside), rows["high"].mask(inside)
@@ -84,6 +88,17 @@ def _curve(
     # A band needs two points; a score between gaps gets a bar.
     alone = scores.notna() & scores.shift(1).isna() & scores.shift(-1).isna()
     axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)
+
+
+def _singles(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
+    """Draw the scores of single seeds, whose mean is a thick line, as thin ones."""
+    every = [scores if isinstance(scores, tuple) else () for scores in rows["single"]]
+    for seed in range(max(map(len, every))):
+        one = [scores[seed] if scores else math.nan for scores in every]
+        axes.plot(
+            rows["length"], one, color=look.color, linestyle=look.linestyle, linewidth=0.6,
+            alpha=0.6, zorder=1.2,
+        )  # fmt: skip
 
 
 def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:

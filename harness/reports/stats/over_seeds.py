@@ -34,7 +34,8 @@ def names(frame: pd.DataFrame) -> set[str]:
 def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
 
-    Raises ValueError where no model has two seeds of one window.
+    ``single`` has the scores of the seeds, in the order of the frame. Raises ValueError where no
+    model has two seeds of one window.
     """
     frame = apart(frame)
     whole = frame["model"].str.replace(ending, "", regex=True)
@@ -86,7 +87,8 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     return {
         **row, "lower": how.lower, "score": found.score, "low": found.low, "high": found.high,
         "low_seeds": low, "high_seeds": high, "least": min(single), "most": max(single),
-        "n": len(shared), "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
+        "single": tuple(single), "n": len(shared),
+        "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
     }  # fmt: skip
 
 
