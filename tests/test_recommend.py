@@ -78,6 +78,8 @@ def test_a_race_goes_on_where_it_stopped(
     assert "budget of 14 forwards ended the race" in " ".join(short.out.split())
     few = read_samples(tmp_path / "short")
     assert 10 <= len(few) <= 14
+    first = recommend("--out", tmp_path / "first", "--budget", "1")
+    assert "after the first round, which is always measured" in " ".join(first.out.split())
     more = recommend("--out", tmp_path / "short", "--budget", "all")
     whole = recommend("--out", tmp_path / "whole", "--budget", "all")
     tables = [pd.read_csv(tmp_path / at / "reports" / "recommend.csv") for at in ("short", "whole")]

@@ -219,7 +219,9 @@ def _ended(race: Race, standing: Standing) -> str:
     if standing.ended in (ONE, MARGIN):
         return ""
     if standing.ended == BUDGET or standing.open:
-        return f"The budget of {race.budget} ended the race; --budget all goes on from here."
+        only = standing.documents <= race.rules.rounds[0]
+        first = " after the first round, which is always measured" if only else ""
+        return f"The budget of {race.budget} ended the race{first}; --budget all goes on from here."
     return "All documents are measured: more of them would tell more."
 
 
