@@ -272,6 +272,25 @@ def test_positions_are_moved_in_the_rotary_one() -> None:
 
 def test_scores_of_an_encoding_count_as_memory() -> None:
     """Of a short text all are held at once, of a long one those of some queries."""
+@pytest.mark.parametrize("encoding", ["alibi", "shaw", "rope_linear"])
+@torch.inference_mode()
+def test_positions_that_leave_a_cache_are_refused(encoding: str) -> None:
+    """A cache knows no positions: beside others a token saw later ones, at wrong distances."""
+    model, tokens = model_of(encoding), text(30)
+    whole = model(input_ids=tokens).logits
+    moved = torch.arange(5, 35)[None]
+    with pytest.raises(ValueError, match="go on from it, here from 0"):
+        model(input_ids=tokens, position_ids=moved)
+    found = model(input_ids=tokens, position_ids=moved, use_cache=False).logits
+    assert torch.allclose(found, whole, atol=1e-4)  # they all tell distances alone
+    cache = model(input_ids=tokens[:, :20]).past_key_values
+    with pytest.raises(ValueError, match="here from 20"):
+        model(input_ids=tokens[:, 20:], position_ids=moved[:, :10], past_key_values=cache)
+    given = {"position_ids": torch.arange(20, 30)[None], "past_key_values": cache}
+    after = model(input_ids=tokens[:, 20:], **given).logits
+    assert torch.allclose(after, whole[:, 20:], atol=1e-4)
+
+
     cpu = torch.device("cpu")
     small = {name: config_of(name, **SMALL) for name in ("none", "sinusoidal", "alibi", "fire")}
     needs = {name: config.score_numbers(256, cpu) for name, config in small.items()}

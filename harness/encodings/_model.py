@@ -21,8 +21,8 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from harness.encodings._attention import EncodingAttention
-from harness.encodings._config import EncodingConfig, built, plugin_of
-from harness.encodings._types import check_rows
+from harness.encodings._config import EncodingConfig, built, has_scores, plugin_of
+from harness.encodings._types import check_cached, check_rows
 
 
 class EncodingLayer(GradientCheckpointingLayer):  # type: ignore[misc]  # its type is Any here
@@ -85,10 +85,12 @@ class EncodingModel(EncodingPreTrainedModel):
         hidden = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         if past_key_values is None and (self.config.use_cache if use_cache is None else use_cache):
             past_key_values = DynamicCache(config=self.config)
-        if position_ids is None:
-            first = past_key_values.get_seq_length() if past_key_values is not None else 0
-            position_ids = torch.arange(first, first + hidden.shape[1], device=hidden.device)[None]
+        first = past_key_values.get_seq_length() if past_key_values is not None else 0
+        next_ones = torch.arange(first, first + hidden.shape[1], device=hidden.device)[None]
+        position_ids = next_ones if position_ids is None else position_ids
         check_rows(attention_mask, position_ids)
+        if past_key_values is not None and has_scores(self.encoding):
+            check_cached(position_ids, next_ones)
         mask = create_causal_mask(
             config=self.config, inputs_embeds=hidden, attention_mask=attention_mask,
             past_key_values=past_key_values, position_ids=position_ids,

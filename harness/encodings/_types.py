@@ -69,3 +69,16 @@ def check_rows(mask: torch.Tensor | None, positions: torch.Tensor) -> None:
     if begun_later or bool((positions != positions[:1]).any()):
         message = "the rows of a batch must have the same positions; pad at the end alone"
         raise ValueError(message)
+
+
+def check_cached(positions: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Raise ValueError for positions other than those after a cache, ``(1, tokens)``.
+
+    It holds no positions: its keys are at 0, 1, 2 and on.
+    """
+    if bool((positions != wanted).any()):
+        message = (
+            f"with a cache the positions go on from it, here from {int(wanted[0, 0])}; give none,"
+            " or use_cache=False"
+        )
+        raise ValueError(message)
