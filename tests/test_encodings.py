@@ -340,6 +340,11 @@ def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewa
     assert "no rotary embedding" in refused.err
 
 
+    rotary = saved("xpos", tmp_path / "xpos")
+    words = ("--scaling", "yarn:factor=2", "--length", "2x", "--to", "transformers")
+    refused = ropewalk("export", rotary, *words)  # a config of two windows is another xPos
+    assert refused.status == 2
+    assert "Ropewalk alone reads" in refused.err
 @pytest.mark.slow
 def test_code_beside_weights_runs_only_where_it_is_allowed(
     folder: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk

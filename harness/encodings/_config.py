@@ -119,7 +119,7 @@ def check_code(config: EncodingConfig) -> None:
     if not config.run_code and names_code("encoding", config.encoding):
         message = (
             f"{config.name_or_path or 'the model'} has the encoding {config.encoding}, which is"
-            " code beside its weights; --trust-remote-code runs it."
+            " code beside its weights; --trust-remote-code (in Python run_code=True) runs it."
         )
         raise UserError(message)
 

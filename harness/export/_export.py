@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
 from harness.export._choose import Export, choose
 from harness.export._types import Asked
@@ -24,6 +25,12 @@ def export(spec: Spec, engine: str) -> Export:
     plugin, method = load("engine", engine.replace("-", "_")), load("method", spec.scaling[0])
     trusted = spec.trust_remote_code
     where, commit, config = open_config(spec.model, spec.revision, trusted)
+    if isinstance(config, EncodingConfig):
+        message = (
+            f"{spec.model} is a model of the laboratory, which Ropewalk alone reads: no engine"
+            " does. In Python rw.patched runs it with a scaling."
+        )
+        raise UserError(message)
     if not is_rotary(config):
         message = f"{spec.model} has no rotary embedding: there is nothing to export."
         raise UserError(message)
