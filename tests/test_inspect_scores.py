@@ -113,6 +113,16 @@ def test_an_encoding_without_scores_to_draw_is_refused(tmp_path: Path) -> None:
         of_encoding("xpos", ROPE, 64 * 256, trusted=False)
 
 
+def test_a_score_that_depends_on_other_keys_has_no_curve(tmp_path: Path) -> None:
+    """A curve asks for some keys alone: a position counted by the keys between would be wrong."""
+    file = tmp_path / "counted.py"
+    text = (Path(alibi.__file__)).read_text(encoding="utf-8")
+    counted = "* (places.behind >= 0).flip(-1).cumsum(-1).flip(-1)"
+    file.write_text(text.replace("* places.distance", counted), encoding="utf-8")
+    with pytest.raises(UserError, match="a score depends on other keys"):
+        of_encoding(str(file), ROPE, 512, trusted=True)
+
+
 @pytest.mark.parametrize("twice", [("--base", "100", "100"), ("--encoding", "alibi", "alibi")])
 def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -> None:
     """Those of one name would be drawn as one line."""

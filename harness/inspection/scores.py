@@ -79,7 +79,7 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
 
     Projections are left out: a head's channels are those of the inputs, with what the encoding
     adds to them. Raises UserError for linear attention, which has no scores, for the folder of
-    another model, and where scores are not finite.
+    another model, where scores are not finite, and where a key's depends on the other keys.
     """
     config, encoding, name = _opened(given, rope, trusted=trusted)
     if hasattr(encoding, "attend"):
@@ -90,6 +90,11 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
     scores = call(f"encoding {given}", lambda: _scores(config.shape, encoding, every))
     if not scores.isfinite().all():
         message = f"encoding {given} has no finite scores at {every[-1] + 1:,} tokens."
+        raise UserError(message)
+    some = sorted({*every[::2], every[-1]})
+    kept = [every.index(distance) for distance in some]
+    if not torch.allclose(scores[:, kept], _scores(config.shape, encoding, some), atol=1e-3):
+        message = f"encoding {given} has no curve by distance: a score depends on other keys."
         raise UserError(message)
     return _curve(ENCODINGS, name, every, scores)
 
