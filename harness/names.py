@@ -14,6 +14,11 @@ def printable(text: str) -> str:
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
+def article(kind: str) -> str:
+    """Return a word after "a" or "an"."""
+    return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
 def place(text: str) -> Path:
     """Return a path with its ``~`` expanded; raise UserError where no such user exists."""
     try:

@@ -20,7 +20,7 @@ from harness.calling import RAISED, failure
 from harness.calling import call as call
 from harness.errors import UserError
 from harness.found import found_in
-from harness.names import nearest, printable
+from harness.names import article, nearest, printable
 from harness.options import Options, hints_of, inner, names_method, read_options, split_options
 from tasks._types import CodeFolder
 
@@ -96,7 +96,7 @@ def load(
     if kind == "method" and not any(hasattr(module, part) for part in METHOD):
         missing = ["frequencies"]
     if missing:
-        message = f"{name} is not a {kind}: it does not define {', '.join(missing)}."
+        message = f"{name} is not {article(kind)}: it does not define {', '.join(missing)}."
         raise UserError(message)
     if kind == "task" and not (isinstance(module.VERSION, int) and _is_word(module.METRIC)):
         message = (

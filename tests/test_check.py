@@ -279,7 +279,7 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("given", "message"),
         [
-            ("gone.py", "method file gone.py does not exist."),
+            ("gone.py", "plug-in file gone.py does not exist."),
             ("yarm", "no method is called 'yarm'; did you mean 'yarn'? known: "),
             ("pi:factro=2", "pi has no option 'factro'; did you mean 'factor'? known: factor."),
         ],

@@ -18,6 +18,7 @@ from harness.encodings._types import Places
 from harness.engine import Sizes, answers, shareable
 from harness.errors import UserError
 from harness.methods.resolve import resolve
+from harness.methods.template import begin
 from harness.model.checkpoint import open_checkpoint
 from harness.plugins import load, names
 from harness.rope.config import rope_of
@@ -66,10 +67,11 @@ def text(count: int) -> torch.Tensor:
     return torch.arange(count)[None] ** 2 * 7 % 300
 
 
-@pytest.mark.parametrize("encoding", ["alibi", "kerple", "kerple:kind=power", "fire"])
-def test_a_bias_is_not_rounded_to_bfloat16(encoding: str) -> None:
+@pytest.mark.parametrize("encoding", ["alibi", "kerple", "kerple:kind=power", "fire", "new"])
+def test_a_bias_is_not_rounded_to_bfloat16(encoding: str, tmp_path: Path) -> None:
     """Of a model in bfloat16 it is that of its parameters in float64, also at eight windows."""
-    model = model_of(encoding).bfloat16()
+    new = encoding == "new"
+    model = model_of(str(begin("encoding", "mine", tmp_path)) if new else encoding).bfloat16()
     layer, last = model.model.layers[1].self_attn, 8 * naive.WINDOW
     places = Places(torch.tensor([last - 1]), torch.arange(last))
     states = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)
@@ -270,8 +272,6 @@ def test_positions_are_moved_in_the_rotary_one() -> None:
         pass
 
 
-def test_scores_of_an_encoding_count_as_memory() -> None:
-    """Of a short text all are held at once, of a long one those of some queries."""
 @pytest.mark.parametrize("encoding", ["alibi", "shaw", "rope_linear"])
 @torch.inference_mode()
 def test_positions_that_leave_a_cache_are_refused(encoding: str) -> None:
@@ -291,6 +291,8 @@ def test_positions_that_leave_a_cache_are_refused(encoding: str) -> None:
     assert torch.allclose(after, whole[:, 20:], atol=1e-4)
 
 
+def test_scores_of_an_encoding_count_as_memory() -> None:
+    """Of a short text all are held at once, of a long one those of some queries."""
     cpu = torch.device("cpu")
     small = {name: config_of(name, **SMALL) for name in ("none", "sinusoidal", "alibi", "fire")}
     needs = {name: config.score_numbers(256, cpu) for name, config in small.items()}
@@ -338,13 +340,13 @@ def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewa
     refused = ropewalk("run", "--model", models[0], "--scaling", "yarn", "--out", tmp_path / "no")
     assert refused.status == 2
     assert "no rotary embedding" in refused.err
-
-
     rotary = saved("xpos", tmp_path / "xpos")
     words = ("--scaling", "yarn:factor=2", "--length", "2x", "--to", "transformers")
     refused = ropewalk("export", rotary, *words)  # a config of two windows is another xPos
     assert refused.status == 2
     assert "Ropewalk alone reads" in refused.err
+
+
 @pytest.mark.slow
 def test_code_beside_weights_runs_only_where_it_is_allowed(
     folder: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
@@ -381,9 +383,11 @@ def test_an_encoding_begins_as_a_file_that_passes(
     """``new`` writes it, ``check`` passes it and ``list`` shows its option."""
     monkeypatch.chdir(tmp_path)
     assert ropewalk("new", "encoding", "mine").status == 0
+    assert "an encoding of Ropewalk is called 'fire'" in ropewalk("new", "encoding", "fire").err
     done = ropewalk("check", "./mine.py:rate=2")
     assert done.status == 0
     assert "mine:rate=2: passed" in done.out
+    assert "· parts   it has scores\n" in done.out
     assert "rate" in ropewalk("list", "./mine.py").out
 
 
@@ -406,6 +410,18 @@ def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
     assert "✗ saved" in done.out
     file.write_text(MINE.replace("** 0.5", "** wrong"))
     assert "NameError" in ropewalk("check", file).out
+    unread = {
+        "    def score(": "· parts   it has none of inputs, turn, scores, values, attend",
+        "        self.scale = 0.5\n\n    def scores(": "it has scores; its scale replaces 1/sqrt",
+        "        self.base = 1e4\n\n    def score(": "✗ parts   base gives a rotary embedding",
+        "    def attend(self, layer, query, key, value, places):\n        return value[:, :, -1:]"
+        ".expand_as(query)\n\n    def scores(": "✗ parts   attend replaces softmax attention",
+    }
+    for part, said in unread.items():
+        file.write_text(MINE.replace("    def scores(", part))
+        assert said in ropewalk("check", file).out
+    file.write_text("class Encodings: ...\n")
+    assert "no encoding, which defines Encoding." in ropewalk("check", file).err
     for option in ("shaw:clip=0", "rope:base=0", "xpos:scale_base=-5", "fire:hidden=0"):
         done = ropewalk("check", option)
         assert done.status == 1

@@ -34,12 +34,22 @@ def check(plugin: str, /) -> int:
 def _checked(given: str) -> tuple[str, Sequence[Finding]]:
     """Return the name of a method or an encoding, and what was found."""
     from harness.encodings._check import check as check_encoding
+    from harness.errors import UserError
     from harness.methods.check import check
     from harness.methods.check_positions import check_bands, moves_positions
-    from harness.plugins import entry, load, module_of, names
+    from harness.plugins import CONTRACTS, METHOD, entry, load, module_of, names
 
     name = given.partition(":")[0]
-    own = "." in name and hasattr(module_of("method", name)[0], "Encoding")
+    own = False
+    if "." in name and not name.endswith(".json"):
+        module, contract = module_of("plug-in", name)[0], CONTRACTS["encoding"]
+        own = all(hasattr(module, part) for part in contract)
+        if not own and not any(hasattr(module, part) for part in METHOD):
+            message = (
+                f"{name} is no method, which defines {' or '.join(METHOD)}, and no encoding, which "
+                f"defines {', '.join(contract)}."
+            )
+            raise UserError(message)
     if own or (name in names("encoding") and name not in names("method")):
         return load("encoding", given).label, check_encoding(given)
     plugin = load("method", given)

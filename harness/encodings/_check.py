@@ -21,6 +21,7 @@ FIELDS = {
     "hidden_size": 32, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 2,
     "max_position_embeddings": 64, "vocab_size": 101, "initializer_range": 0.5,
 }  # fmt: skip
+PARTS = ("inputs", "turn", "scores", "values", "attend")
 CUTS = (20, 21, 40)  # where a text is cut, to be read by a cache
 TOLERANCE = 1e-3  # of logits whose spread is about 1
 
@@ -46,6 +47,7 @@ def _findings(encoding: str) -> Iterator[Finding]:
     yield _found("runs", finite, f"finite logits; it adds {added:,} parameters here", "not finite")
     if not finite:
         return
+    yield _parts(model.model.encoding)
     changed = _logits(model, torch.cat((inside[:, :40], inside[:, 40:] + 1), 1) % config.vocab_size)
     yield _near("causal", changed[:, :40], whole[:, :40], "no token sees a later one")
     yield _near("cache", _by_cache(model, inside), whole, "read in parts it gives the same logits")
@@ -55,6 +57,20 @@ def _findings(encoding: str) -> Iterator[Finding]:
     )
     yield _order(model, inside)
     yield _beyond(model, tokens)
+
+
+def _parts(encoding: Any) -> Finding:
+    """Say which methods of the contract the model calls, and which it never does."""
+    has = [part for part in PARTS if hasattr(encoding, part)]
+    if "attend" in has and {"scores", "values"} & set(has):
+        text = "attend replaces softmax attention: scores and values are never called"
+        return Finding("parts", "failed", text)
+    if hasattr(encoding, "base") and "turn" not in has:
+        text = "base gives a rotary embedding that nothing turns by: there is no turn"
+        return Finding("parts", "failed", text)
+    told = ", ".join(has) or "none of " + ", ".join(PARTS)
+    own = "; its scale replaces 1/sqrt(head_dim)" if hasattr(encoding, "scale") else ""
+    return Finding("parts", "note", f"it has {told}{own}")
 
 
 def _model(config: EncodingConfig) -> Any:

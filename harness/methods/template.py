@@ -6,6 +6,7 @@ from keyword import iskeyword
 from pathlib import Path
 
 from harness.errors import UserError
+from harness.names import article
 from harness.plugins import names
 
 FREQUENCIES = '''\
@@ -143,7 +144,7 @@ class Encoding(nn.Module):
         self, layer: Any, query: torch.Tensor, key: torch.Tensor, places: Places
     ) -> torch.Tensor:
         """Return what is added to the scaled scores, (heads, queries, keys)."""
-        return -self.rate * places.distance.to(query.dtype) ** 0.5
+        return -self.rate * places.distance**0.5
 '''
 
 TEXTS = {
@@ -160,11 +161,12 @@ def begin(what: str, name: str, folder: Path) -> Path:
     kind = "method" if what == "bands" else what
     if not name.isidentifier() or iskeyword(name):
         message = (
-            f"{name!r} is not a name for a {kind}; write letters, digits and _, as in my_{kind}."
+            f"{name!r} is not a name for {article(kind)}; write letters, digits and _, "
+            f"as in my_{kind}."
         )
         raise UserError(message)
     if name in names(kind):
-        message = f"a {kind} of Ropewalk is called {name!r}; choose another name."
+        message = f"{article(kind)} of Ropewalk is called {name!r}; choose another name."
         raise UserError(message)
     file = folder / f"{name}.py"
     if file.exists():
