@@ -46,7 +46,7 @@ ROOMS: dict[str, set[str]] = {
     "cluster": {"sweep", "engine"},
     "tune": {"sweep", "methods", "runs", "reports"},
     "recommend": {"export", "sweep", "methods", "runs", "reports"},
-    "export": {"sweep", "methods", "model", "rope"},
+    "export": {"sweep", "encodings", "methods", "model", "rope"},
     "sweep": {"published", "methods", "runs", "model", "rope", "engine", "data"},
     "published": set(),
     "runs": {"reports"},
