@@ -131,12 +131,41 @@ def test_seeds_that_were_asked_other_questions_have_no_mean(
 ) -> None:
     """Trials of two sweeps with other seeds have equal names, and are other trials."""
     asked = frame.assign(question=frame.unit)
-    pd.testing.assert_frame_equal(seeds.make(asked), table)
+    same = table.assign(questions=seeds.make(asked).questions)
+    pd.testing.assert_frame_equal(seeds.make(asked), same)
     other = (asked.model == "rope-seed2") & (asked.length == 1024)
     table = seeds.make(asked.assign(question=asked.question.mask(other, "x")))
     gone = table.score.isna()
     assert set(table.status[gone]) == {"other questions"}
     assert gone.tolist() == ((table.model == "rope") & (table.length == 1024)).tolist()
+
+
+def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataFrame) -> None:
+    """Other tokens have perplexities of another unit: no best, no panel and no rank together."""
+    mine = frame[frame.scaling == "none"]
+    other = mine.model.str.startswith("alibi")
+    asked = mine.assign(question=mine.unit.where(~other, "other " + mine.unit))
+    table = seeds.make(asked)
+    assert table.groupby("model").questions.nunique().to_dict() == {"rope": 2, "alibi": 2}
+    assert seeds.words(table) == []
+    assert "other questions" in seeds.legend(table)[-1]
+    titles = {axes.get_title(loc="left").split(",")[1] for axes in seed_curves.make(asked).axes}
+    assert titles == {" alibi", " rope"}
+
+
+def test_the_best_models_are_those_of_all_numbers_of_seeds(frame: pd.DataFrame) -> None:
+    """A model alone with its number of seeds was in colour as the best of its panel, always."""
+    one = (frame.scaling == "none") & (frame.model == "rope-seed1")
+    rows = [
+        frame[one].assign(model=f"m{worse}-seed{seed}", score=frame[one].score + worse)
+        for worse in range(11)
+        for seed in range(3 if worse == 10 else 2)
+    ]
+    for worse, of in enumerate(rows):
+        of["value"] += 64 * math.log(1 + worse) * (of.task == PERPLEXITY)
+    figure = seed_curves.make(pd.concat(rows).query("task == @PERPLEXITY"))
+    (legend,) = figure.legends
+    assert "m10" not in [text.get_text() for text in legend.get_texts()]
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.reports.drawing.curve_panels import curves
-from harness.reports.stats.checkpoints import labels
+from harness.reports.stats.checkpoints import alike, group_name, labels
 from harness.reports.stats.over_seeds import ENDING, of_seeds
 
 TOGETHER = True  # models are compared: one panel a task has them all
@@ -24,10 +24,17 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> Figure:
     names = [named[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
     lengths = table["length"].astype(str)
     kinds = table["seeds"].map("Mean of {} seeds".format)
+    # Panels are of one number of seeds; the best are those of all panels that can be compared.
+    groups = alike(table[table["score"].notna()].rename(columns={"questions": "question"}))
+    pools = {model: group_name(group) for group in groups for model in group}
+    pool = table["model"].map(lambda model: pools.get(model, model))
+    if pool.nunique() > 1:
+        kinds += ", " + pool
     if table["trained_length"].nunique() > 1:
         kinds += table["trained_length"].map(", window of {:,} tokens".format)
     drawn = table.assign(
         model=kinds,
+        pool=pool + " " + table["trained_length"].astype(str),
         scaling=names,
         low=table["least"],
         high=table["most"],

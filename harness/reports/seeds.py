@@ -11,6 +11,9 @@ from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
 
 TOGETHER = True  # models are compared: one table has them all
+OTHER = (
+    "Models that were asked other questions, as other tokens are, are not compared with each other."
+)
 NOT_COMPARED = "Not compared, for documents or trials that they lack"
 
 
@@ -20,8 +23,9 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     ``score`` is the mean of the seeds (of perplexity the geometric one). ``low`` and ``high`` are
     its interval over documents or trials, these seeds held; ``low_seeds`` and ``high_seeds`` that
     over seeds, these documents held (Student's t); ``least`` and ``most`` the scores of single
-    seeds. A cell that a seed lacks has no score. A model without an ending is no seed, nor are
-    models of different windows. Raises ValueError where no model has two seeds.
+    seeds; ``questions`` is equal where models were asked the same. A cell that a seed lacks has no
+    score. A model without an ending is no seed, nor are models of different windows. Raises
+    ValueError where no model has two seeds.
     """
     return of_seeds(frame, ending).drop(columns="single", errors="ignore")
 
@@ -45,12 +49,13 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 def words(table: pd.DataFrame) -> list[str]:
     """Say which model is best in the mean at each length past the window, and if every seed is.
 
-    Models of one window are compared, for another is at another multiple of its own. A mean of
+    Models of one window are compared, for another is at another multiple of its own, and that were
+    asked the same questions: perplexities of other tokens are of another unit. A mean of
     fewer documents or trials than were asked is not: what is left may be the easy ones.
     """
     told = []
     known = table[table["score"].notna() & (table["length"] > table["trained_length"])]
-    for _, rows in known.groupby(["task", "trained_length", "length"], sort=False):
+    for _, rows in known.groupby(["task", "trained_length", "length", "questions"], sort=False):
         facts = sorted(sentences.records(rows), key=lambda row: row["score"])
         facts = facts if facts[0]["lower"] else facts[::-1]
         start = f"{sentences.at(facts[0])}, {sentences.named(facts[0], table)}: "
@@ -76,9 +81,11 @@ def _best(first: dict[str, Any], others: list[dict[str, Any]], table: pd.DataFra
 def legend(table: pd.DataFrame) -> list[str]:
     """Say what the two intervals hold for."""
     counts = sentences.listed([str(n) for n in sorted(set(table["seeds"]))]).replace("`", "")
+    asked = table[table["score"].notna()].groupby(["task", "trained_length", "length"])["questions"]
     return [
         f"Means of {counts} seeds. Intervals over documents or trials are for these seeds, those "
-        "over seeds (Student's t) for these documents: neither has the other's chance in it."
+        "over seeds (Student's t) for these documents: neither has the other's chance in it.",
+        *([OTHER] if (asked.nunique() > 1).any() else []),
     ]
 
 

@@ -23,6 +23,9 @@ RULE = (
     "length; grey: {others}, in the table of scores."
 )
 LONGEST = 60  # letters of a name
+PARTS = (
+    "model", "task", "scaling", "length", "frequencies", "metric", "score", "of_scaling", "pool",
+)  # fmt: skip
 FIXED = "Long dashes: the same frequencies at every length, as a fixed factor is served."
 
 
@@ -103,8 +106,7 @@ def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
 @once
 def _cells(frame: pd.DataFrame) -> pd.DataFrame:
     """Return what decides names and looks: of many samples, each cell once."""
-    parts = ["model", "task", "scaling", "length", "frequencies", "metric", "score", "of_scaling"]
-    return frame[frame.columns.intersection(parts)].drop_duplicates(ignore_index=True)
+    return frame[frame.columns.intersection(list(PARTS))].drop_duplicates(ignore_index=True)
 
 
 def fixed_factors(frame: pd.DataFrame) -> list[str]:

@@ -59,16 +59,20 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ranked(frame: pd.DataFrame) -> list[str]:
-    """Return the scalings from best to worst by their mean place at each task's longest length."""
+    """Return the scalings from best to worst by their mean place at each task's longest length.
+
+    Places are those of one model, or of all that have the same ``pool``.
+    """
     order = list(frame["scaling"].unique())
     if "score" not in frame:  # channels
         return order
-    grouped = frame.groupby(["model", "task", "length", "scaling", "metric"], sort=False)
+    pool = "pool" if "pool" in frame else "model"
+    grouped = frame.groupby([pool, "task", "length", "scaling", "metric"], sort=False)
     table = grouped["score"].max().reset_index()
-    longest = table.groupby(["model", "task"])["length"].transform("max")
+    longest = table.groupby([pool, "task"])["length"].transform("max")
     far = table[table["length"] == longest]
     cost = far["score"].where(far["metric"].isin(LOWER), -far["score"])
-    place = cost.groupby([far["model"], far["task"]]).rank(na_option="bottom")
+    place = cost.groupby([far[pool], far["task"]]).rank(na_option="bottom")
     mean = place.groupby(far["scaling"]).mean().reindex(order)
     return [str(name) for name in mean.sort_values(kind="stable").index]
 

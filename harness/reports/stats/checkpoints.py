@@ -48,7 +48,7 @@ def labels(frame: pd.DataFrame) -> dict[tuple[str, str], str]:
     }
 
 
-def _named(group: list[str]) -> str:
+def group_name(group: list[str]) -> str:
     """Return "a and b", "a, b and c", "a and 3 more": a name that no other group has."""
     if len(group) > MOST_NAMED:
         return f"{group[0]} and {len(group) - 1} more"
@@ -70,7 +70,7 @@ def together(frame: pd.DataFrame) -> pd.DataFrame:
         rows = rows[count == len(group)]
         names = [named[pair] for pair in zip(rows["model"], rows["scaling"], strict=True)]
         signs = rows["model"] + " " + rows["frequencies"]  # None stays None: it is no measurement
-        parts.append(rows.assign(scaling=names, frequencies=signs, model=_named(group)))
+        parts.append(rows.assign(scaling=names, frequencies=signs, model=group_name(group)))
     return pd.concat(parts)
 
 
@@ -115,7 +115,7 @@ def renamed(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
 def lengths(frame: pd.DataFrame) -> Iterator[tuple[list[str], pd.DataFrame, Measure]]:
     """Yield the models of every group, its samples of one task and length, and their measure."""
     every = together(frame)
-    groups = {_named(group): group for group in alike(frame)}
+    groups = {group_name(group): group for group in alike(frame)}
     for (name, _), samples in every.groupby(["model", "task"], sort=False):
         for _, here in samples.groupby("length"):
             yield groups[str(name)], here, measure(samples)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from statistics import fmean
 from typing import Any
 
@@ -34,8 +35,8 @@ def names(frame: pd.DataFrame) -> set[str]:
 def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
 
-    ``single`` has the scores of the seeds, in the order of the frame. Raises ValueError where no
-    model has two seeds of one window.
+    ``single`` has the scores of the seeds, in the order of the frame; ``questions`` is equal where
+    models were asked the same. Raises ValueError where no model has two seeds of one window.
     """
     frame = apart(frame)
     whole = frame["model"].str.replace(ending, "", regex=True)
@@ -67,6 +68,7 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
         **{name: cell[name].iloc[0] for name in COPIED if name in cell},
         "measure": how.name,
         "seeds": asked,
+        "questions": _questions(cell),
     }
     every = [units(rows) for _, rows in cell.groupby("seed", sort=False)]
     shared = {
@@ -90,6 +92,12 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
         "single": tuple(single), "n": len(shared),
         "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
     }  # fmt: skip
+
+
+def _questions(cell: pd.DataFrame) -> str:
+    """Return a hash of what was asked: scores of other tokens or trials are not compared."""
+    named = sorted(set(map(str, cell["question"]))) if "question" in cell else []
+    return sha256("\n".join(named).encode()).hexdigest()[:16]
 
 
 def _same_questions(cell: pd.DataFrame) -> bool:
