@@ -129,6 +129,28 @@ def test_no_two_names_touch(heights: list[float]) -> None:
     assert placed[-1] <= 1 + 1e-9
 
 
+def test_an_interval_stands_at_the_length_of_its_score() -> None:
+    """The longest length had too few documents for one: that of a shorter was drawn there."""
+    frame = sweep(scalings=("none", "yarn"))
+    few = (frame["metric"] == "perplexity") & (frame["length"] == 2048)
+    frame.loc[few, ["low", "high"]] = float("nan")
+    perplexity, passkey = short_long.make(frame).axes
+    drawn = [
+        sum(map(len, bar.get_segments())) for bar in (*perplexity.collections, *passkey.collections)
+    ]
+    assert drawn == [0, 0, 2, 2]
+
+
+def test_no_name_stands_at_a_length_that_its_line_does_not_reach() -> None:
+    """Of a method lost at 2048 tokens the name stood there, between those of others: a legend."""
+    lost, whole = (
+        curves.make(sweep(scalings=("none", "mine"), gone=("mine", n))) for n in (2048, 0)
+    )
+    names = [{text.get_text() for text in figure.axes[0].texts} for figure in (lost, whole)]
+    assert ["mine" in named for named in names] == [False, True]
+    assert [bool(figure.legends) for figure in (lost, whole)] == [True, False]
+
+
 def test_short_and_long_are_two_points_a_method() -> None:
     """A row a method, open at the window and full at the longest length, the best on top."""
     figure = short_long.make(sweep(scalings=("none", "pi", "yarn")))
@@ -149,6 +171,7 @@ def test_a_method_lost_at_the_longest_length_is_not_shown_at_a_shorter_one() -> 
     drawn = {line.get_label() for line in figure.axes[0].get_lines()}
     assert "yarn" in drawn
     assert "mine" not in drawn
+    assert "Without a score at one of the two lengths: mine." in figure.texts[-1].get_text()
     with pytest.raises(ValueError, match="it needs lengths inside the window and beyond"):
         short_long.make(sweep(lengths=(512,)))
 

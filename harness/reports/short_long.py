@@ -14,9 +14,9 @@ from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import LOG_FROM, plain_log
 from harness.reports.drawing.style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
 from harness.reports.stats.cells import cells
+from harness.reports.stats.ends import ends, without
 from harness.reports.stats.measure import LOWER, SHARES
 
-ENDS = ("score", "low", "high", "length", "relative_length")
 ROW = 0.19  # inches
 NOTE = (
     "Thick bars: 95 % intervals at the longest length. A method whose factor follows the length is "
@@ -27,7 +27,8 @@ NOTE = (
 def make(frame: pd.DataFrame) -> Figure:
     """Draw two points a method, joined, in a panel per model and task."""
     known = methods(frame)
-    table = _ends(known.drawn(cells(frame)))
+    every = known.drawn(cells(frame))
+    table = ends(every)
     groups = list(table.groupby(["model", "task"], sort=False))
     columns = columns_for(len(groups), table["task"].nunique())
     order = _order(groups[0][1], table)
@@ -43,7 +44,7 @@ def make(frame: pd.DataFrame) -> Figure:
     ]
     counts = "; ".join(f"{rows['n'].max()} ({task})" for (_, task), rows in groups)
     names = [_length(table, "longest inside the window"), _length(table, "longest", "_long")]
-    foot(figure, marks, names, f"n: {counts}. {NOTE}")
+    foot(figure, marks, names, f"n: {counts}. {NOTE}{without(every, table)}")
     return figure
 
 
@@ -53,22 +54,6 @@ def _length(table: pd.DataFrame, words: str, end: str = "") -> str:
         return f"at the {words}"
     row = table.iloc[0]
     return f"at {row[f'length{end}']} tokens ({row[f'relative_length{end}']:.3g}×)"
-
-
-def _ends(table: pd.DataFrame) -> pd.DataFrame:
-    """Return every method's score at the longest length inside the window and at the longest."""
-    known = table[table["score"].notna()]
-    kin = ["model", "task", "scaling"]
-    inside = known[known["length"] <= known["trained_length"]].groupby(kin, sort=False).last()
-    beyond = known[known["length"] > known["trained_length"]].groupby(kin, sort=False).last()
-    far = beyond[list(ENDS)].add_suffix("_long")
-    both = inside[[*ENDS, "metric", "n"]].join(far, how="inner").reset_index()
-    if both.empty:
-        message = "nothing to set against each other: it needs lengths inside the window and beyond"
-        raise ValueError(message)
-    # A method lost at the longest length would be shown at a shorter one, beside the others.
-    longest = both.groupby(["model", "task"])["length_long"].transform("max")
-    return both[both["length_long"] == longest]
 
 
 def _order(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:

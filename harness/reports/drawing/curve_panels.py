@@ -45,7 +45,8 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
     room = figure.get_size_inches()[0] / columns - 0.65
     look, protocols = known.look, _protocols(frame)
     above = 9 if lost(table) else 2
-    named = fit(list(look))
+    # A name beside the end of a line would stand at a length that the line does not reach.
+    named = fit(list(look)) and all(_whole(rows) for _, rows in groups)
     first: dict[tuple[str, str], Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
         models = next((some for some in kin if model in some), [model])
@@ -62,6 +63,12 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
     drawn = pd.concat([rows for _, rows in groups])
     known.finish(figure, panels, _note(drawn, protocols, bands, without) + left_out, named=named)
     return figure
+
+
+def _whole(rows: pd.DataFrame) -> bool:
+    """Return whether every line of a panel reaches its longest length."""
+    last = rows[rows["length"] == rows["length"].max()].dropna(subset="score")
+    return set(last["scaling"]) == set(rows["scaling"])
 
 
 def _protocols(frame: pd.DataFrame) -> dict[str, str]:
