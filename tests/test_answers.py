@@ -237,6 +237,35 @@ def test_short_cost_tells_by_construction_from_by_measurement() -> None:
     assert not any("Add one" in sentence for sentence in short_cost.words(served))
 
 
+def test_a_cost_that_differs_by_length_is_told_with_its_lengths() -> None:
+    """A method that is worse at 256 tokens alone was "worse" and "not distinguished" at once."""
+    cells = [documents("none", length, 0) for length in (64, 128, 256)]
+    cells += [documents("far", n, 0.001, noise=0.03) for n in (64, 128)]
+    told = short_cost.words(short_cost.make(frame(*cells, documents("far", 256, 0.05))))[0]
+    assert told == (
+        "tail perplexity inside the window: `far` at 256 tokens significantly worse than `none`; "
+        "`far` at 64 and 128 tokens not distinguished from `none`."
+    )
+
+
+def test_one_trial_and_one_document_are_told_in_the_singular() -> None:
+    """Sentences and legends of one unit read "1 trial does not", "1 document is too few"."""
+    one = frame(trials("none", 1024, 0, 1), trials("far", 1024, 1, 1))
+    assert "but 1 trial does not distinguish it from `none`" in best.words(best.make(one))[0]
+    single = frame(documents("none", 1024, 0)[:1], documents("far", 1024, 0.05)[:1])
+    table = differences.make(single.assign(score=single["value"].div(100).map(math.exp)))
+    assert "1 document is too few for a verdict" in differences.legend(table)[0]
+
+
+def test_differences_have_no_column_beside_those_that_are_documented() -> None:
+    """Where a method is the same as the baseline, an empty column `value` stood in the file."""
+    same = frame(documents("none", 1024, 0), documents("far", 1024, 0))
+    same["frequencies"] = "alike"
+    table = differences.make(same)
+    assert table["same"].all()
+    assert "value" not in table
+
+
 def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained() -> None:
     """One has `none`, another only `native`, what it ships: both have a row."""
     shipped = [{**row, "model": "shipped"} for row in documents("native", 256, 0)]

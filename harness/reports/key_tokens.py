@@ -6,6 +6,7 @@ import pandas as pd
 
 from harness.reports.stats.cells import CELL, cells
 from harness.reports.stats.key_tokens import DROP, MOST, RULE, measured
+from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
 
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
@@ -59,10 +60,12 @@ def words(table: pd.DataFrame) -> list[str]:
         first = max(rows.to_dict("records"), key=lambda row: row["keys"])
         drop, most = first["drop"], first["most"]
         told.append(
-            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens are key: the "
+            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens "
+            f"{'is' if first['keys'] == 1 else 'are'} key: the "
             f"loss of `{first['evaluator']}` falls by more than {drop:g} nats from a context of "
-            f"{first['short']} tokens to {first['long']}, to less than {most:g}. They stand in "
-            f"{first['n']} documents."
+            f"{first['short']} tokens to {first['long']}, to less than {most:g}. "
+            f"{'It stands' if first['keys'] == 1 else 'They stand'} in "
+            f"{sentences.counted(first['n'], 'documents')}."
         )
         if first["evaluator"] in set(rows["scaling"]):
             told[-1] += OWN.format_map({str(name): value for name, value in first.items()})

@@ -24,8 +24,8 @@ ROW = 0.17  # inches
 NOTE = (
     "Each method less {baseline}{models} on the same documents and trials; bars: 95 % intervals of "
     "each difference alone. Full: better or worse by the mean and the sign test, corrected for all "
-    "pairs of methods at a length (Holm, 5 %); hollow: not distinguished; no mark: no "
-    "difference is known."
+    "pairs of methods at a length (Holm, 5 %); hollow: not distinguished; =: the same "
+    "measurement; no mark: no difference is known."
 )
 
 

@@ -69,16 +69,14 @@ def legend(table: pd.DataFrame) -> list[str]:
 
 def _clauses(facts: list[dict[str, Any]]) -> list[str]:
     """Group the methods by what is known of their cost."""
-    groups: dict[str, list[str]] = {}
+    found: dict[str, dict[str, list[str]]] = {}  # by method and verdict the lengths
     last = {row["scaling"]: row for row in facts}  # at the longest length inside the window
     for row in facts:
-        if row["scaling"] not in groups.setdefault(row["verdict"], []):
-            groups[row["verdict"]].append(row["scaling"])
+        lengths = found.setdefault(row["scaling"], {}).setdefault(row["verdict"], [])
+        lengths.append(str(int(row["length"])))
     own = f"`{facts[0]['baseline']}`"
     clauses = []
-    if free := [
-        n for n in groups.get("same", []) if all(n not in groups.get(v, []) for v in GROUPS)
-    ]:
+    if free := [name for name, of in found.items() if of.keys() == {"same"}]:
         clauses.append(
             f"{sentences.listed(free)} cost{'s' if len(free) == 1 else ''} nothing, "
             f"with the frequencies of {own} there"
@@ -86,9 +84,20 @@ def _clauses(facts: list[dict[str, Any]]) -> list[str]:
     if told := [f"`{name}` {signed(row)}" for name, row in last.items() if row["fixed"]]:
         clauses.append(f"with one fixed factor for all lengths, as it is served: {', '.join(told)}")
     for verdict, form in GROUPS.items():
-        if verdict in groups:
-            clauses.append(f"{sentences.listed(groups[verdict])} {form.format(own=own)}")
+        for where, names in _places(found, verdict).items():
+            clauses.append(f"{sentences.listed(names)}{where} {form.format(own=own)}")
     return clauses
+
+
+def _places(found: dict[str, dict[str, list[str]]], verdict: str) -> dict[str, list[str]]:
+    """Return the methods of a verdict, by " at 256 tokens" where other lengths have another."""
+    places: dict[str, list[str]] = {}
+    for name, of in found.items():
+        if verdict in of:
+            several = len(of.keys() - {"same"}) > 1
+            where = f" at {sentences.listed(of[verdict])} tokens".replace("`", "")
+            places.setdefault(where if several else "", []).append(name)
+    return places
 
 
 NO_FIXED = (

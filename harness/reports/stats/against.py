@@ -15,7 +15,7 @@ from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
 
 COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
-FOUND = ("value", "low", "high", "p")
+FOUND = ("low", "high", "p")
 
 
 def chosen(frame: pd.DataFrame, baseline: str | None) -> str:
@@ -70,7 +70,7 @@ def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[
     found = None if same else of.between(one, other)
     wide = found.interval(1 - SURE / max(1, of.count)) if found else (None, None)
     values = {name: getattr(found, name, None) for name in FOUND}
-    value = 0.0 if same else values.pop("value")
+    value = 0.0 if same else getattr(found, "value", None)
     return {
         **{name: cell[name] for name in COPIED}, "score": score.score, "measure": how.name,
         "baseline": baseline, "better": "lower" if how.lower else "higher",
@@ -132,9 +132,10 @@ def key(table: pd.DataFrame) -> str:
         )
     few = real[real["enough"].eq(False)]
     if len(few):
+        least = int(few["n"].min())
         told.append(
-            f"{few['n'].min()} {few['units'].iloc[0]} are too few for a verdict; it needs at least "
-            f"{ENOUGH}."
+            f"{sentences.counted(least, few['units'].iloc[0])} {'is' if least == 1 else 'are'} too "
+            f"few for a verdict; it needs at least {ENOUGH}."
         )
     if (real["n"] < real["asked"]).any():
         told.append(f"(… of …): on the {units} that all methods compared have.")

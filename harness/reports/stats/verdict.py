@@ -45,7 +45,7 @@ def _level(row: Mapping[str, Any], first: str) -> str:
     if row["enough"] is False:
         told += f"{'is' if row['n'] == 1 else 'are'} too few to distinguish it (at least {ENOUGH}) "
     else:
-        told += "do not distinguish it "
+        told += f"{'does' if row['n'] == 1 else 'do'} not distinguish it "
     needed = dict(zip(tied, row["needed"], strict=True))
     told += f"from {sentences.listed(tied)}"
     counts = {name: int(n) for name, n in needed.items() if n.isdigit()}
