@@ -23,6 +23,8 @@ from harness.model.checkpoint import open_checkpoint
 from harness.plugins import load, names
 from harness.rope.config import rope_of
 from harness.rope.patch import answering, scaled
+from harness.runs.provenance import facts
+from harness.runs.store import read_run
 from scaling import Frequencies
 from tasks import Question
 from tests import naive_encodings as naive
@@ -358,6 +360,9 @@ def test_code_beside_weights_runs_only_where_it_is_allowed(
     assert refused.status == 2
     assert "--trust-remote-code" in refused.err
     assert ropewalk(*words, "--trust-remote-code").status == 0
+    record = read_run(tmp_path / "out")  # its name and type alone do not say what was measured
+    assert record["model"]["encoding"] == "mine.py:rate=0.25"
+    assert "encoding=mine.py:rate=0.25" in dict(facts([record]))["model"][0]
     with pytest.raises(UserError, match="trust-remote-code"):
         AutoModelForCausalLM.from_pretrained(folder)
     (folder / "mine.py").write_text(MINE.replace("0.5\n", "0.6\n"), encoding="utf-8")

@@ -14,6 +14,7 @@ from transformers import AutoTokenizer
 from transformers.quantizers.auto import get_hf_quantizer
 
 from harness.attempt import attempt
+from harness.encodings._config import EncodingConfig
 from harness.errors import UserError, reason
 from harness.model.adapter import Adapter, open_adapter
 from harness.model.device_map import check_whole
@@ -62,6 +63,12 @@ class Checkpoint:
         config = self.config.get_text_config()
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
         return getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
+
+    @property
+    def encoding(self) -> str | None:
+        """Return the position encoding of a laboratory's model, with its options."""
+        config = self.config
+        return config.to_dict()["encoding"] if isinstance(config, EncodingConfig) else None
 
     @cached_property
     def parameter_count(self) -> int:

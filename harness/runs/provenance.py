@@ -29,7 +29,9 @@ def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
 
 def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
     model, documents = run["model"], run["documents"]
-    told = {name: model.get(name) for name in ("type", "dtype", "revision", "quantized")}
+    told = {
+        name: model.get(name) for name in ("type", "encoding", "dtype", "revision", "quantized")
+    }
     yield "model", [f"{model['name']}: {_options(told | {'window': model['trained_length']})}"]
     yield "weights", [f"{model['name']}: {model['fingerprint']}"] if "fingerprint" in model else []
     if read := documents["read"]:  # none by tasks that make their own text

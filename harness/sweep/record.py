@@ -110,6 +110,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "shipped": dict(rope.shipped),
         "bos": checkpoint.tokenizer.bos_token_id,
         "sliding_window": checkpoint.sliding_window,
+        **({"encoding": checkpoint.encoding} if checkpoint.encoding else {}),
         **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
         **({"loaded": True} if checkpoint.loaded is not None else {}),
         **({"adapter": checkpoint.adapter.facts} if checkpoint.adapter else {}),
