@@ -171,8 +171,10 @@ def report(tuning: Tuning, table: Sequence[Row], told: Sequence[str]) -> Path:
 
 
 def perplexity(nats: float) -> str:
-    """Return a loss in nats a target as a perplexity."""
-    return f"{math.exp(min(nats, 700.0)):.4g}" if math.isfinite(nats) else "no number"
+    """Return a loss in nats a target as a perplexity of four digits."""
+    if not math.isfinite(nats):
+        return "no number"
+    return f"{math.exp(min(nats, 700.0)):#.4g}".removesuffix(".")
 
 
 def _apart(found: Difference | None, *, ends: bool = True) -> str:
