@@ -24,7 +24,7 @@ from harness.plugins import load, names
 from harness.rope.config import rope_of
 from harness.rope.patch import answering, scaled
 from harness.runs.provenance import facts
-from harness.runs.store import read_run
+from harness.runs.store import read_run, read_samples
 from scaling import Frequencies
 from tasks import Question
 from tests import naive_encodings as naive
@@ -342,11 +342,27 @@ def test_a_run_of_several_encodings(docs: Path, tmp_path: Path, ropewalk: Ropewa
     refused = ropewalk("run", "--model", models[0], "--scaling", "yarn", "--out", tmp_path / "no")
     assert refused.status == 2
     assert "no rotary embedding" in refused.err
-    rotary = saved("xpos", tmp_path / "xpos")
-    words = ("--scaling", "yarn:factor=2", "--length", "2x", "--to", "transformers")
-    refused = ropewalk("export", rotary, *words)  # a config of two windows is another xPos
+
+
+@pytest.mark.slow
+def test_a_model_of_the_laboratory_is_exported_to_its_own_class(
+    docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """The folder has the losses that were measured, with the window that xPos' decay is set by."""
+    rotary, exported = saved("xpos", tmp_path / "xpos"), tmp_path / "exported"
+    words = ("--scaling", "yarn:factor=2", "--length", "2x")
+    refused = ropewalk("export", rotary, *words, "--to", "vllm")
     assert refused.status == 2
-    assert "Ropewalk alone reads" in refused.err
+    assert "which Ropewalk's own class in transformers alone reads" in refused.err
+    done = ropewalk("export", rotary, *words, "--to", "transformers", "--out", exported)
+    assert f'EncodingForCausalLM.from_pretrained("{exported}")' in done.out
+    found = []
+    for model, scaling in ((rotary, "yarn:factor=2"), (exported, "native")):
+        out = tmp_path / f"of-{model.name}"
+        words = ("--scaling", scaling, "--length", "128", "--task", "perplexity:tail=16")
+        assert not ropewalk("run", "--model", model, "--docs", docs, *words, "--out", out).status
+        found.append({line["question"]: line["value"] for line in read_samples(out).values()})
+    assert found[0] == found[1]
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
+from harness.export import transformers
 from harness.export._choose import Export, choose
 from harness.export._types import Asked
 from harness.methods.resolve import resolve
@@ -25,10 +26,10 @@ def export(spec: Spec, engine: str) -> Export:
     plugin, method = load("engine", engine.replace("-", "_")), load("method", spec.scaling[0])
     trusted = spec.trust_remote_code
     where, commit, config = open_config(spec.model, spec.revision, trusted)
-    if isinstance(config, EncodingConfig):
+    if isinstance(config, EncodingConfig) and plugin.module is not transformers:
         message = (
-            f"{spec.model} is a model of the laboratory, which Ropewalk alone reads: no engine"
-            " does. In Python rw.patched runs it with a scaling."
+            f"{spec.model} is a model of the laboratory, which Ropewalk's own class in transformers"
+            f" alone reads, and {engine} does not; --to transformers writes methods of frequencies."
         )
         raise UserError(message)
     if not is_rotary(config):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from harness.encodings._config import EncodingConfig
 from harness.export._config import changed_config, changes
 from harness.export._types import Asked, Words
 from harness.model.layers import built
@@ -16,6 +17,8 @@ NAMED = ("default", "linear", "llama3", "yarn", "dynamic")
 def express(words: Words, asked: Asked) -> dict[str, Any]:
     """Return the changes of config.json."""
     changed = changes(words, asked)
+    if isinstance(asked.config, EncodingConfig):  # whose encodings may act by the trained window
+        del changed["max_position_embeddings"]
     if words["rope_type"] == "dynamic":  # which scales from this window
         changed["max_position_embeddings"] = asked.rope.trained_length
     return changed
@@ -29,8 +32,11 @@ def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
 
 def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
     """Return the line of Python that loads it; the library takes keys of the config there too."""
+    loads, trust = "AutoModelForCausalLM", "trust_remote_code"
+    if isinstance(asked.config, EncodingConfig):
+        loads, trust = "EncodingForCausalLM", "run_code"
     given = {"revision": asked.revision} if asked.revision else {}
     words = {**given, **changed} if place == asked.place else {}
-    words |= {"trust_remote_code": True} if asked.trusted else {}
+    words |= {trust: True} if asked.trusted else {}
     keys = "".join(f", {name}={value!r}" for name, value in words.items())
-    return f"AutoModelForCausalLM.from_pretrained({json.dumps(place, ensure_ascii=False)}{keys})"
+    return f"{loads}.from_pretrained({json.dumps(place, ensure_ascii=False)}{keys})"
