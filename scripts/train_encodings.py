@@ -33,6 +33,7 @@ from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
 from harness.model.opening import REFERENCE
 from harness.plugins import names
+from harness.reports.writing.sentences import counted
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
 PLAIN = Recipe(steps=3000, rows=8, rate=3e-3, width=128, layers=4, mlp=384)
@@ -117,6 +118,8 @@ def recipe_for(
         if steps not in (None, recipe.steps):
             message = f"{out} has models of {recipe.steps} steps; give another folder with --out."
             raise SystemExit(message)
+        if minutes:
+            console.print(f"{out} has a recipe already, which decides the steps; not --minutes.")
         return recipe
     if steps is None:
         steps = steps_in(minutes, encodings, texts, tokenizer) if minutes else PLAIN.steps
@@ -153,7 +156,8 @@ def main(
         raise SystemExit(str(error)) from None
     texts = read_texts(tokenizer, list(training()), PLAIN.window)
     recipe = recipe_for(out, steps, minutes, asked, texts, tokenizer)
-    console.print(f"{len(asked) * seeds} models of {recipe.steps} steps into {out}")
+    count = counted(len(asked) * seeds, "models")
+    console.print(f"{count} of {recipe.steps} steps into {out}")
     for seed in range(1, seeds + 1):
         for encoding in asked:
             name = Path(encoding).name.replace(".py", "").replace(":", "-").replace(",", "-")

@@ -145,7 +145,7 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path:
     file.write_text(source, encoding="utf-8")
     train_encodings.main(encodings=[str(file)], out=out)
     train_encodings.main(encodings=[str(file)], out=out)
-    file.write_text(source.replace("** 0.5", "** 0.6"), encoding="utf-8")
+    file.write_text(source.replace("distance**0.5", "distance**0.6"), encoding="utf-8")
     with pytest.raises(SystemExit, match="another file"):
         train_encodings.main(encodings=[str(file)], out=out)
 

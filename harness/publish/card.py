@@ -34,7 +34,7 @@ def write(source: Source, out: Path) -> list[Path]:
     data = ModelCardData(
         model_name=source.record["model"]["name"],
         eval_results=results(table, source),
-        tags=["long-context", "rope-scaling"],
+        tags=["long-context", *(["rope-scaling"] if source.record["model"]["rotary_dim"] else [])],
     )
     text = f"---\n{data.to_yaml()}\n---\n\n{_section(source, table, figures)}"
     card = out / "README.md"
