@@ -85,6 +85,23 @@ def test_a_bias_is_not_rounded_to_bfloat16(encoding: str, tmp_path: Path) -> Non
     assert model(text(40)).logits.isfinite().all()
 
 
+def test_fire_held_reads_past_its_window_as_at_the_last_position_inside() -> None:
+    """What is nearer than a window has the bias of there, all that is farther that of share 1."""
+    model, window = model_of("fire:held=true"), naive.WINDOW
+
+    def bias(last: int) -> torch.Tensor:
+        places = Places(torch.tensor([last]), torch.arange(last + 1))
+        found: torch.Tensor = model.model.encoding.scores(
+            model.model.layers[1].self_attn, None, None, places
+        )
+        return found[:, 0]
+
+    inside, past = bias(window - 1), bias(8 * window - 1)
+    assert torch.equal(past[:, -window:], inside)
+    assert torch.equal(past[:, :-window], past[:, :1].expand(-1, 7 * window))
+    torch.testing.assert_close(past[:, 0], inside[:, 0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", EVERY)
 def test_attention_is_the_formula_of_the_paper(encoding: str) -> None:

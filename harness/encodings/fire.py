@@ -13,17 +13,20 @@ class Encoding(nn.Module):
     """Equation 4: f(ψ(i-j) / ψ(max(L, i))), ψ(x) = log(c x + 1), f a network; each layer's own.
 
     L is learned from a quarter of the window on, as the paper's 512 of 2048, c from 0.1 on.
+
+    Not the paper's: with ``held`` positions past the window count as its last, so that a distance
+    has there the share that training showed, and longer ones the share 1.
     """
 
     copies = 17  # arrays of a number a head and pair that are held at once
 
-    def __init__(self, shape: Shape, *, hidden: int = 32) -> None:
+    def __init__(self, shape: Shape, *, hidden: int = 32, held: bool = False) -> None:
         """``hidden`` is the width of the network, of one hidden layer."""
         super().__init__()
         if hidden < 1:
             message = f"hidden must be 1 or more, got {hidden}"
             raise ValueError(message)
-        self.window = shape.window
+        self.window, self.held = shape.window, held
         self.networks = nn.ModuleList(
             nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, shape.heads))
             for _ in range(shape.layers)
@@ -35,8 +38,11 @@ class Encoding(nn.Module):
         """Return the bias of every pair, ``(heads, queries, keys)``."""
         index, wide = layer.layer_idx, torch.promote_types(self.c.dtype, torch.float32)
         c, least = self.c[index].to(wide).abs(), self.threshold[index].to(wide).abs() * self.window
-        longest = torch.maximum(places.query[:, None].to(c.dtype), least)
+        query = places.query[:, None]
+        query = query.clamp(max=self.window - 1) if self.held else query
+        longest = torch.maximum(query.to(c.dtype), least)
         share = (c * places.distance + 1).log() / ((c * longest + 1).log() + 1e-6)
+        share = share.clamp(max=1) if self.held else share
         weights = {name: part.to(wide) for name, part in self.networks[index].named_parameters()}
         bias: torch.Tensor = functional_call(self.networks[index], weights, (share[..., None],))
         return bias.permute(2, 0, 1)
