@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from scipy.stats import t
+from scipy.stats import t, ttest_1samp
 
-from harness.reports import seed_curves, seeds
+from harness.reports import seed_curves, seed_differences, seeds
 from harness.reports.drawing.style import drawing
 from harness.runs.figures import Figures, paper
 from harness.runs.write import write_reports
@@ -225,3 +225,58 @@ def test_models_of_other_windows_have_tables_of_their_own(frame: pd.DataFrame) -
     shown = seeds.readable(table)
     assert len(shown) == 8
     assert all(("2048 (8×)" in one) == ("of 256" in title) for title, one in shown.items())
+
+
+def test_differences_over_seeds_are_paired_by_seed(frame: pd.DataFrame) -> None:
+    """Of perplexity the mean log ratio of equal seeds with Student's interval, worked by hand."""
+    short = frame[frame.model != "alibi-seed3"]  # the third seed of one has no partner
+    table = seed_differences.make(short, baseline="rope · none")
+    row = table.set_index(["name", "task", "length"]).loc["alibi · yarn", PERPLEXITY, 1024]
+    scores = frame.drop_duplicates(["model", "task", "scaling", "length"])
+    scores = scores.set_index(["model", "task", "scaling", "length"]).score
+
+    def logs(of: str, scaling: str, seeds: tuple[int, ...]) -> np.ndarray:
+        cells = [(f"{of}-seed{seed}", PERPLEXITY, scaling, 1024) for seed in seeds]
+        return np.log([scores[cell] for cell in cells])
+
+    two = logs("alibi", "yarn", (1, 2)) - logs("rope", "none", (1, 2))
+    half = t.ppf(0.975, 1) * two.std(ddof=1) / math.sqrt(2)
+    assert (row.seeds, row.asked) == (2, 3)
+    assert (row.difference, row.low, row.high) == pytest.approx(
+        (math.expm1(two.mean()), math.expm1(two.mean() - half), math.expm1(two.mean() + half))
+    )
+    three = logs("rope", "yarn", (1, 2, 3)) - logs("rope", "none", (1, 2, 3))
+    row = table.set_index(["name", "task", "length"]).loc["rope · yarn", PERPLEXITY, 1024]
+    assert row.p == pytest.approx(ttest_1samp(three, 0).pvalue)
+    assert row.better_with == 3
+    cell = table[(table.task == PERPLEXITY) & (table.length == 1024)]
+    ordered, highest = sorted(cell.p), 0.0
+    for place, p in enumerate(ordered):
+        highest = max(highest, min(1.0, p * (len(ordered) - place)))
+        assert cell.p_all[cell.p == p].tolist() == pytest.approx([highest])
+    shown = seed_differences.readable(table)
+    title = f"{PERPLEXITY} [95 % interval], less rope · none"
+    assert "(2 of 3 seeds)" in shown[title].to_string()
+
+
+def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None:
+    """One that is lower by nearly as much with every seed is better; other questions are none."""
+    rope = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
+    better = rope.assign(model=rope.model.str.replace("rope", "lower"))
+    by_seed = better.model.str[-1].astype(float) / 1000
+    better["value"] -= 64 * (0.5 + by_seed) * (better.task == PERPLEXITY)
+    better["score"] *= np.exp(-0.5 - by_seed).where(better.task == PERPLEXITY, 1)
+    other = rope.assign(model=rope.model.str.replace("rope", "other"), question="x")
+    every = pd.concat([rope.assign(question=rope.unit), better.assign(question=better.unit), other])
+    table = seed_differences.make(every)
+    assert set(table.baseline) == {"rope"}
+    found = table[(table.length == 2048) & (table.task == PERPLEXITY)].set_index("name")
+    assert found.verdict.to_dict() == {"lower": "better", "other": "not compared"}
+    assert found.difference["lower"] == pytest.approx(math.expm1(-0.502))
+    shares = table[(table.task != PERPLEXITY) & (table.name == "lower")]
+    assert (shares.difference == 0).all()
+    assert shares.p.isna().all()
+    told = [one for one in seed_differences.words(table) if "2048" in one and "perplexity" in one]
+    assert told[0].endswith("against `rope`: `lower` is better, 1 is not compared.")
+    with pytest.raises(ValueError, match="nothing to compare with 'fire'.*rope, lower, other"):
+        seed_differences.make(every, baseline="fire")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from hashlib import sha256
-from statistics import fmean
+from re import finditer
+from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from harness.reports.stats.cells import CELL
 from harness.reports.stats.checkpoints import apart, labels
 from harness.reports.stats.family import asked as units_asked
-from harness.reports.stats.measure import Measure, measure, scored, units
+from harness.reports.stats.measure import Measure, Units, measure, scored, units
 from tasks._intervals import LEVEL
 
 COPIED = ("metric", "trained_length", "length", "protocol")
@@ -38,14 +40,8 @@ def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     ``single`` has the scores of the seeds, in the order of the frame; ``questions`` is equal where
     models were asked the same. Raises ValueError where no model has two seeds of one window.
     """
-    frame = apart(frame)
-    whole = frame["model"].str.replace(ending, "", regex=True)
-    named = frame.assign(seed=frame["model"], model=whole)[whole != frame["model"]]
-    models = named.groupby("model")
-    counts = models["seed"].nunique()[models["trained_length"].nunique() == 1].to_dict()
-    named = named[named["model"].map(counts) > 1]
-    if named.empty:
-        raise ValueError(NONE)
+    named = seeded(frame, ending)
+    counts = named.groupby("model")["seed"].nunique().to_dict()
     how = {
         key: measure(rows[rows["seed"] == rows["seed"].iloc[0]])
         for key, rows in named.groupby(["model", "task"], sort=False)
@@ -58,6 +54,27 @@ def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
 
+def seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
+    """Return the samples of models of several seeds, under the model's name without its seed.
+
+    ``seed`` is what the ``ending`` finds in a name. Raises ValueError where no model has two seeds
+    of one window.
+    """
+    frame = apart(frame)
+    seeds = {
+        name: "".join(found.group() for found in finditer(ending, name))
+        for name in frame["model"].unique()
+    }
+    whole = frame["model"].str.replace(ending, "", regex=True)
+    named = frame.assign(seed=frame["model"].map(seeds), model=whole)[whole != frame["model"]]
+    models = named.groupby("model")
+    several = (models["seed"].nunique() > 1) & (models["trained_length"].nunique() == 1)
+    named = named[named["model"].map(several)]
+    if named.empty:
+        raise ValueError(NONE)
+    return named
+
+
 def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     """Return the mean of the seeds of one cell, with both of its intervals.
 
@@ -68,14 +85,10 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
         **{name: cell[name].iloc[0] for name in COPIED if name in cell},
         "measure": how.name,
         "seeds": asked,
-        "questions": _questions(cell),
+        "questions": questions(cell),
     }
     every = [units(rows) for _, rows in cell.groupby("seed", sort=False)]
-    shared = {
-        name: weight
-        for name, (_, weight) in every[0].items()
-        if all(of.get(name, (0, None))[1] == weight for of in every)
-    }
+    shared = in_all(every)
     if not _same_questions(cell):
         return {**row, "lower": how.lower, "n": 0, "status": "other questions"}
     if how.made == "unknown" or len(every) < asked or not shared:
@@ -84,7 +97,7 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
     single = [scored({name: of[name] for name in shared}, how).score for of in every]
     mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
-    low, high = _over_seeds(single, how)
+    low, high = over_seeds(single, how)
     found = scored(mean, how)
     return {
         **row, "lower": how.lower, "score": found.score, "low": found.low, "high": found.high,
@@ -94,7 +107,17 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _questions(cell: pd.DataFrame) -> str:
+def in_all(every: Sequence[Units]) -> dict[str, float]:
+    """Return the weights of the units that all have with the same weight."""
+    first = every[0] if every else {}
+    return {
+        name: weight
+        for name, (_, weight) in first.items()
+        if all(of.get(name, (0, None))[1] == weight for of in every)
+    }
+
+
+def questions(cell: pd.DataFrame) -> str:
     """Return a hash of what was asked: scores of other tokens or trials are not compared."""
     named = sorted(set(map(str, cell["question"]))) if "question" in cell else []
     return sha256("\n".join(named).encode()).hexdigest()[:16]
@@ -107,19 +130,27 @@ def _same_questions(cell: pd.DataFrame) -> bool:
     return cell.groupby("seed")["question"].agg(frozenset).nunique() == 1
 
 
-def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
+def over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
     """Return Student's interval of the mean of the seeds' scores, of perplexity that of the log.
 
     Scores that are all equal show no spread, and have none.
     """
-    if min(single) == max(single):
+    low, high, _ = student([math.log(one) for one in single] if how.made == "exp" else single)
+    if low is None or high is None:
         return None, None
-    values = np.log(single) if how.made == "exp" else np.array(single)
-    half = float(
-        stdtrit(len(values) - 1, (1 + LEVEL) / 2) * values.std(ddof=1) / len(values) ** 0.5
-    )
-    ends = np.array([values.mean() - half, values.mean() + half])
     if how.made == "exp":
-        ends = np.exp(np.minimum(ends, 700.0))
-    low, high = ends.clip(0, 1) if how.share else ends
-    return float(low), float(high)
+        return math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
+    return (max(low, 0.0), min(high, 1.0)) if how.share else (low, high)
+
+
+def student(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
+    """Return the 95 % interval of a mean by Student's t, and its probability were the mean 0.
+
+    All are None for fewer than two values, and for equal ones, which show no spread.
+    """
+    if len(set(values)) < 2:
+        return None, None, None
+    mean, degrees = fmean(values), len(values) - 1
+    error = stdev(values) / math.sqrt(len(values))
+    half = float(stdtrit(degrees, (1 + LEVEL) / 2)) * error
+    return mean - half, mean + half, 2 * float(stdtr(degrees, -abs(mean) / error))

@@ -1,0 +1,86 @@
+"""Models trained alike from several seeds, less one of them, seed by seed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from harness.reports.stats.measure import SHARES
+from harness.reports.stats.over_seeds import ENDING
+from harness.reports.stats.paired_seeds import paired_seeds
+from harness.reports.writing import sentences
+from harness.reports.writing.tables import across
+
+TOGETHER = True  # models are compared: one table has them all
+LEGEND = (
+    "Of every seed that both have, the difference on the same documents or trials; then the mean "
+    "of these differences and its 95 % interval over seeds (Student's t), these documents held, of "
+    "each comparison alone. ?: not distinguished after correction for all comparisons at a length "
+    "(Holm; 5 %)."
+)
+
+
+def make(frame: pd.DataFrame, *, baseline: str | None = None, ending: str = ENDING) -> pd.DataFrame:
+    """Return a row per model without its ``ending``, scaling, task and length, less the baseline.
+
+    The ``baseline`` is a model, or ``MODEL · SCALING`` of a model under several scalings; by
+    default the first. Differences of perplexity are relative (of its logarithm, by seed), others
+    in the score's unit; ``single`` are those of the seeds, ``better_with`` how many favour the
+    model. Raises ValueError where no model has two seeds, or none is the baseline.
+    """
+    return paired_seeds(frame, baseline, ending)
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return a table a task, lengths side by side."""
+    windows = table["trained_length"].map(", window of {:,} tokens".format)
+    window = windows if windows.nunique() > 1 else ""
+    shown = table.assign(
+        scaling=table["name"],
+        model="less " + table["baseline"] + window,
+        text=[_text(row) for row in sentences.records(table)],
+    )
+    made = across(shown)
+    return {title: of.rename(columns={"scaling": "model"}) for title, of in made.items()}
+
+
+def words(table: pd.DataFrame) -> list[str]:
+    """Say at each length past the window what is better and what is worse than the baseline."""
+    told = []
+    past = table[table["length"] > table["trained_length"]]
+    for _, rows in past.groupby(["task", "trained_length", "length"], sort=False):
+        first = sentences.records(rows)[0]
+        parts = []
+        for verdict in ("better", "worse"):
+            names = list(rows["name"][rows["verdict"] == verdict])
+            if names:
+                parts.append(f"{sentences.listed(names)} {_are(len(names))} {verdict}")
+        for verdict in ("not distinguished", "not compared"):
+            count = int((rows["verdict"] == verdict).sum())
+            parts += [f"{count} {_are(count)} {verdict}"] if count else []
+        start = f"{sentences.at(first)}, {sentences.named(first, table)} over seeds, against"
+        told.append(f"{start} `{first['baseline']}`: {', '.join(parts)}.")
+    return told
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def legend(table: pd.DataFrame) -> list[str]:
+    """Say how models are paired and what the marks mean."""
+    shares = table["metric"].isin(SHARES).any()
+    return [f"{LEGEND} pp: percentage points." if shares else LEGEND]
+
+
+def _text(row: dict[str, Any]) -> str:
+    """Return "−28% [−43, −9] ?", with "(3 of 5 seeds)" where some lack, and so of documents."""
+    if row["difference"] is None:
+        return "not compared"
+    unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
+    lacking = f" ({row['seeds']} of {row['asked']} seeds)" if row["seeds"] < row["asked"] else ""
+    if row["n"] < row["of"]:
+        lacking += f" ({row['n']} of {row['of']} {row['units']})"
+    mark = " ?" if row["verdict"] == "not distinguished" and row["difference"] else ""
+    return sentences.signed(row["difference"], row["low"], row["high"], unit) + lacking + mark

@@ -1,0 +1,105 @@
+"""Models of several seeds less one of them, seed by seed: the mean, and how sure over seeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Any
+
+import pandas as pd
+
+from harness.reports.stats.checkpoints import labels
+from harness.reports.stats.family import asked as units_asked
+from harness.reports.stats.measure import Measure, Units, measure, scored, units
+from harness.reports.stats.over_seeds import COPIED, in_all, questions, seeded, student
+from harness.reports.stats.paired import SURE, holm
+
+CELL = ["task", "length", "trained_length"]
+FACTS = ("model", "scaling", "name", "task", *COPIED)
+
+
+def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.DataFrame:
+    """Return a row per model, scaling, task and length with its difference from the baseline.
+
+    ``p_all`` is corrected for all comparisons with the baseline at a length of a task (Holm).
+    Raises ValueError for a baseline that is not there.
+    """
+    named = seeded(frame, ending)
+    every = labels(named)
+    names = pd.Series([*zip(named["model"], named["scaling"], strict=True)], named.index).map(every)
+    named = named.assign(name=names)
+    baseline = baseline or str(names.iloc[0])
+    if baseline not in every.values():
+        known = ", ".join(dict.fromkeys(every.values()))
+        message = f"nothing to compare with {baseline!r}: of several seeds there are {known}"
+        raise ValueError(message)
+    one = named.groupby("task", sort=False)[["model", "seed"]].transform("first")
+    first = named[(named[["model", "seed"]] == one).all(axis=1)]  # of every task, a model's seed
+    how = {str(task): measure(rows) for task, rows in first.groupby("task", sort=False)}
+    rows: list[dict[str, Any]] = []
+    for (task, *_), samples in named.groupby(CELL, sort=False):
+        cells = dict(tuple(samples.groupby("name", sort=False)))
+        base = cells.pop(baseline, samples.iloc[:0])
+        found = [_less(cell, base, how[str(task)], baseline) for cell in cells.values()]
+        corrected = holm([row["p"] for row in found])
+        for row, p in zip(found, corrected, strict=True):
+            rows.append({**row, "p_all": p, "verdict": _verdict(row, p)})
+    table = pd.DataFrame(rows)
+    return table.assign(relative_length=table["length"] / table["trained_length"])
+
+
+def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -> dict[str, Any]:
+    """Compare the seeds that a cell and the baseline's have both, on the units that all share."""
+    one, other = _by_seed(cell), _by_seed(base)
+    seeds = [seed for seed in one if seed in other]
+    facts = {name: cell[name].iloc[0] for name in FACTS if name in cell}
+    row = {
+        **facts, "measure": how.name, "units": how.units, "relative": how.relative,
+        "better": "lower" if how.lower else "higher", "baseline": baseline,
+        "asked": max(len(one), len(other)),
+    }  # fmt: skip
+    every = [of[seed] for seed in seeds for of in (one, other)]
+    shared = in_all(every)
+    same = how.made != "unknown" and questions(cell) == questions(base)
+    if len(seeds) < 2 or not shared or not same:
+        return {**row, "seeds": 0, "n": 0, "difference": None, "p": None}
+    apart = [_score(one[seed], shared, how) - _score(other[seed], shared, how) for seed in seeds]
+    low, high, p = student(apart)
+    most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
+    return {
+        **row, "seeds": len(seeds), "n": len(shared), "of": most,
+        "difference": _told(fmean(apart), how), "low": _told(low, how), "high": _told(high, how),
+        "better_with": sum(value < 0 if how.lower else value > 0 for value in apart), "p": p,
+        "single": tuple(_told(value, how) for value in apart),
+    }  # fmt: skip
+
+
+def _by_seed(cell: pd.DataFrame) -> dict[str, Units]:
+    """Return the units of every seed that has some."""
+    every = {str(seed): units(rows) for seed, rows in cell.groupby("seed", sort=False)}
+    return {seed: of for seed, of in every.items() if of}
+
+
+def _score(of: Units, shared: Iterable[str], how: Measure) -> float:
+    """Return the score of the shared units, of perplexity its logarithm."""
+    score = scored({name: of[name] for name in shared}, how).score
+    return math.log(score) if how.made == "exp" else score
+
+
+def _told(value: float | None, how: Measure) -> float | None:
+    """Return a difference as reports have it: of perplexity relative, of shares 1 at most."""
+    if value is None:
+        return None
+    if how.made == "exp":
+        return math.expm1(min(value, 700.0))
+    return max(-1.0, min(1.0, value)) if how.share else value
+
+
+def _verdict(row: dict[str, Any], p: float | None) -> str:
+    """Return better, worse, not distinguished or not compared."""
+    if row["difference"] is None:
+        return "not compared"
+    if p is None or p >= SURE:
+        return "not distinguished"
+    return "better" if (row["difference"] < 0) == (row["better"] == "lower") else "worse"
