@@ -280,3 +280,5 @@ def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None
     assert told[0].endswith("against `rope`: `lower` is better, 1 is not compared.")
     with pytest.raises(ValueError, match="nothing to compare with 'fire'.*rope, lower, other"):
         seed_differences.make(every, baseline="fire")
+    with pytest.raises(ValueError, match="nothing to compare with 'rope'"):
+        seed_differences.make(rope)

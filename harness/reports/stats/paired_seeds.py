@@ -23,20 +23,18 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
     """Return a row per model, scaling, task and length with its difference from the baseline.
 
     ``p_all`` is corrected for all comparisons with the baseline at a length of a task (Holm).
-    Raises ValueError for a baseline that is not there.
+    Raises ValueError for a baseline that is not there, or alone.
     """
     named = seeded(frame, ending)
     every = labels(named)
     names = pd.Series([*zip(named["model"], named["scaling"], strict=True)], named.index).map(every)
     named = named.assign(name=names)
     baseline = baseline or str(names.iloc[0])
-    if baseline not in every.values():
+    if baseline not in every.values() or len(every) < 2:
         known = ", ".join(dict.fromkeys(every.values()))
         message = f"nothing to compare with {baseline!r}: of several seeds there are {known}"
         raise ValueError(message)
-    one = named.groupby("task", sort=False)[["model", "seed"]].transform("first")
-    first = named[(named[["model", "seed"]] == one).all(axis=1)]  # of every task, a model's seed
-    how = {str(task): measure(rows) for task, rows in first.groupby("task", sort=False)}
+    how = {str(task): _measure(rows) for task, rows in named.groupby("task", sort=False)}
     rows: list[dict[str, Any]] = []
     for (task, *_), samples in named.groupby(CELL, sort=False):
         cells = dict(tuple(samples.groupby("name", sort=False)))
@@ -47,6 +45,15 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
             rows.append({**row, "p_all": p, "verdict": _verdict(row, p)})
     table = pd.DataFrame(rows)
     return table.assign(relative_length=table["length"] / table["trained_length"])
+
+
+def _measure(samples: pd.DataFrame) -> Measure:
+    """Return how a task measures, read off the first model and seed that shows it."""
+    for _, rows in samples.groupby(["name", "seed"], sort=False):
+        found = measure(rows)
+        if found.made != "unknown":
+            break
+    return found
 
 
 def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -> dict[str, Any]:
