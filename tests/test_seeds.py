@@ -14,7 +14,7 @@ from harness.reports import seed_curves, seed_differences, seeds
 from harness.reports.drawing.style import drawing
 from harness.runs.figures import Figures, paper
 from harness.runs.write import write_reports
-from tests.frames import PERPLEXITY, sweep
+from tests.frames import PERPLEXITY, asked, sweep
 
 MODELS = ("rope-seed1", "rope-seed2", "rope-seed3", "alibi-seed1", "alibi-seed2", "alibi-seed3")
 
@@ -282,3 +282,20 @@ def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None
         seed_differences.make(every, baseline="fire")
     with pytest.raises(ValueError, match="nothing to compare with 'rope'"):
         seed_differences.make(rope)
+
+
+def test_differences_equal_with_every_seed_have_no_interval() -> None:
+    """24 - 23 and 1 - 0 hits of 25 differ in the last bit: that is no spread, and nothing sure."""
+    hits = {"a-seed1": 23, "b-seed1": 24, "a-seed2": 0, "b-seed2": 1}
+    rows = [
+        row | {"model": model}
+        for model, count in hits.items()
+        for row in asked("passkey:trials=5", "none", 2048, [1.0] * count + [0.0] * (25 - count))
+    ]
+    table = seed_differences.make(pd.DataFrame(rows))
+    assert table.difference.tolist() == pytest.approx([0.04])
+    assert table[["low", "p"]].isna().all(axis=None)
+    assert table.verdict.tolist() == ["not distinguished"]
+    (shown,) = seed_differences.readable(table).values()
+    assert shown.iloc[0, 1] == "+4.0 pp ?"
+    assert "equal with every seed" in seed_differences.legend(table)[0]

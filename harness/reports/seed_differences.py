@@ -19,6 +19,7 @@ LEGEND = (
     "each comparison alone. ?: not distinguished after correction for all comparisons at a length "
     "(Holm; 5 %)."
 )
+EQUAL = "Without an interval: equal with every seed, from which none follows."
 
 
 def make(frame: pd.DataFrame, *, baseline: str | None = None, ending: str = ENDING) -> pd.DataFrame:
@@ -70,8 +71,12 @@ def _are(count: int) -> str:
 
 def legend(table: pd.DataFrame) -> list[str]:
     """Say how models are paired and what the marks mean."""
-    shares = table["metric"].isin(SHARES).any()
-    return [f"{LEGEND} pp: percentage points." if shares else LEGEND]
+    told = [LEGEND]
+    if (table["difference"].fillna(0).ne(0) & table["p"].isna()).any():
+        told.append(EQUAL)
+    if table["metric"].isin(SHARES).any():
+        told.append("pp: percentage points.")
+    return [" ".join(told)]
 
 
 def _text(row: dict[str, Any]) -> str:

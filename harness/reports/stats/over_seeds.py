@@ -20,6 +20,7 @@ from tasks._intervals import LEVEL
 
 COPIED = ("metric", "trained_length", "length", "protocol")
 ENDING = r"-seed\d+$"  # of the name of a model that is one seed
+ROUNDING = 1e-12  # numbers that are nearer than this are equal
 NONE = (
     "no model comes from several seeds: it needs models of one window named alike but for -seed1, "
     "-seed2, … at the end"
@@ -146,9 +147,11 @@ def over_seeds(single: list[float], how: Measure) -> tuple[float | None, float |
 def student(values: Sequence[float]) -> tuple[float | None, float | None, float | None]:
     """Return the 95 % interval of a mean by Student's t, and its probability were the mean 0.
 
-    All are None for fewer than two values, and for equal ones, which show no spread.
+    All are None for fewer than two values, and for those equal up to rounding, as 0.96 - 0.92 and
+    0.04 are, which show no spread.
     """
-    if len(set(values)) < 2:
+    least, most = min(values, default=0.0), max(values, default=0.0)
+    if len(values) < 2 or math.isclose(least, most, rel_tol=ROUNDING, abs_tol=ROUNDING):
         return None, None, None
     mean, degrees = fmean(values), len(values) - 1
     error = stdev(values) / math.sqrt(len(values))
