@@ -299,3 +299,28 @@ def test_differences_equal_with_every_seed_have_no_interval() -> None:
     (shown,) = seed_differences.readable(table).values()
     assert shown.iloc[0, 1] == "+4.0 pp ?"
     assert "equal with every seed" in seed_differences.legend(table)[0]
+
+
+def test_seeds_that_a_comparison_lacks_are_counted(frame: pd.DataFrame) -> None:
+    """A seed that is in one model, or that both lost at a length, is one of those that lack."""
+    mine = frame[(frame.scaling == "none") & (frame.task == PERPLEXITY)]
+    both = mine.model.str.endswith("seed3") & (mine.length == 2048)
+    each = mine.model.isin(["rope-seed2", "alibi-seed1"]) & (mine.length == 256)
+    lost = mine.assign(status=mine.status.mask(both | each, "out_of_memory"))
+    kept = lost[~((lost.length == 1024) & (lost.model == "rope-seed1"))]
+    table = seed_differences.make(kept).set_index("length")
+    assert table.asked.tolist() == [3, 3, 3]
+    assert table.seeds.to_dict() == {256: 0, 1024: 2, 2048: 2}
+    four = mine.assign(model=mine.model.replace("alibi-seed3", "alibi-seed4"))
+    (shown,) = seed_differences.readable(seed_differences.make(four)).values()
+    assert all("(2 of 4 seeds)" in text for text in shown.iloc[0, 1:])
+
+
+def test_seeds_of_one_model_alone_do_not_decide_what_was_asked(frame: pd.DataFrame) -> None:
+    """A third seed that was asked other questions is not compared; its partner would be."""
+    mine = frame[(frame.scaling == "none") & (frame.task == PERPLEXITY)]
+    other = mine.unit.mask(mine.model == "alibi-seed3", "other " + mine.unit)
+    mine = mine.assign(question=other)
+    table = seed_differences.make(mine[mine.model != "rope-seed3"])
+    assert table.seeds.tolist() == [2, 2, 2]
+    assert set(seed_differences.make(mine).verdict) == {"not compared"}

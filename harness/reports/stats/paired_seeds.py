@@ -35,6 +35,7 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
         message = f"nothing to compare with {baseline!r}: of several seeds there are {known}"
         raise ValueError(message)
     how = {str(task): _measure(rows) for task, rows in named.groupby("task", sort=False)}
+    seeds = {name: set(of) for name, of in named.groupby("name")["seed"]}
     rows: list[dict[str, Any]] = []
     for (task, *_), samples in named.groupby(CELL, sort=False):
         cells = dict(tuple(samples.groupby("name", sort=False)))
@@ -42,7 +43,8 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
         found = [_less(cell, base, how[str(task)], baseline) for cell in cells.values()]
         corrected = holm([row["p"] for row in found])
         for row, p in zip(found, corrected, strict=True):
-            rows.append({**row, "p_all": p, "verdict": _verdict(row, p)})
+            asked = len(seeds[row["name"]] | seeds[baseline])
+            rows.append({**row, "asked": asked, "p_all": p, "verdict": _verdict(row, p)})
     table = pd.DataFrame(rows)
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
@@ -64,12 +66,11 @@ def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -
     row = {
         **facts, "measure": how.name, "units": how.units, "relative": how.relative,
         "better": "lower" if how.lower else "higher", "baseline": baseline,
-        "asked": max(len(one), len(other)),
     }  # fmt: skip
     every = [of[seed] for seed in seeds for of in (one, other)]
     shared = in_all(every)
-    same = how.made != "unknown" and questions(cell) == questions(base)
-    if len(seeds) < 2 or not shared or not same:
+    same = {questions(of[of["seed"] == seed]) for of in (cell, base) for seed in seeds}
+    if len(seeds) < 2 or not shared or len(same) > 1 or how.made == "unknown":
         return {**row, "seeds": 0, "n": 0, "difference": None, "p": None}
     apart = [_score(one[seed], shared, how) - _score(other[seed], shared, how) for seed in seeds]
     low, high, p = student(apart)
