@@ -324,3 +324,37 @@ def test_seeds_of_one_model_alone_do_not_decide_what_was_asked(frame: pd.DataFra
     table = seed_differences.make(mine[mine.model != "rope-seed3"])
     assert table.seeds.tolist() == [2, 2, 2]
     assert set(seed_differences.make(mine).verdict) == {"not compared"}
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_one_that_failed_on_what_is_left_out_is_not_called_better(
+    frame: pd.DataFrame, *, whole: bool
+) -> None:
+    """Without the seed or the document that it cannot do it looks better; the other is no worse."""
+    rope = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
+    rope = rope[(rope.task == PERPLEXITY) & (rope.length == 2048)]
+    by_seed = rope.model.str[-1].astype(float) / 1000
+    better = rope.assign(
+        model=rope.model.str.replace("rope", "lower"),
+        value=rope.value - 64 * (0.5 + by_seed),
+        score=rope.score * np.exp(-0.5 - by_seed),
+    )
+    lost = (better.model == "lower-seed1") & (whole | (better.unit == "document 3"))
+    for status, verdicts in (("not_finite", ("not distinguished",) * 2),
+                             ("out_of_memory", ("better", "worse"))):  # fmt: skip
+        failed = better.assign(status=better.status.mask(lost, status))
+        for baseline, verdict in zip(("rope", "lower"), verdicts, strict=True):
+            table = seed_differences.make(pd.concat([rope, failed]), baseline=baseline)
+            assert table.verdict.tolist() == [verdict]
+            (shown,) = seed_differences.readable(table).values()
+            marked = status == "not_finite"
+            assert shown.iloc[0, 1].endswith("†") == marked
+            assert ("†" in seed_differences.legend(table)[0]) == marked
+
+
+def test_what_is_not_compared_says_why_it_may_be(frame: pd.DataFrame) -> None:
+    """Scores that samples do not show, of every model, are no difference and no traceback."""
+    table = seed_differences.make(frame.assign(score=frame.score * 1.01))
+    assert set(table.verdict) == {"not compared"}
+    assert "scores that are made of these" in seed_differences.legend(table)[0]
+    assert all(told.endswith(": 3 are not compared.") for told in seed_differences.words(table))

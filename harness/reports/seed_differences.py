@@ -19,6 +19,14 @@ LEGEND = (
     "each comparison alone. ?: not distinguished after correction for all comparisons at a length "
     "(Holm; 5 %)."
 )
+FAILED = (
+    "†: the better one failed on documents, trials or seeds that the other has; what is left "
+    "favours it, so it is not called better."
+)
+NONE = (
+    "Not compared: without two seeds that both have, asked the same questions, with a document or "
+    "trial that all have and scores that are made of these."
+)
 EQUAL = "Without an interval: equal with every seed, from which none follows."
 
 
@@ -74,13 +82,20 @@ def legend(table: pd.DataFrame) -> list[str]:
     told = [LEGEND]
     if (table["difference"].fillna(0).ne(0) & table["p"].isna()).any():
         told.append(EQUAL)
+    if table.get("failed", pd.Series(dtype=float)).gt(0).any():
+        told.append(FAILED)
+    if table["verdict"].eq("not compared").any():
+        told.append(NONE)
     if table["metric"].isin(SHARES).any():
         told.append("pp: percentage points.")
     return [" ".join(told)]
 
 
 def _text(row: dict[str, Any]) -> str:
-    """Return "−28% [−43, −9] ?", with "(3 of 5 seeds)" where some lack, and so of documents."""
+    """Return "−28% [−43, −9] ?", with "(3 of 5 seeds)" where some lack, and so of documents.
+
+    "†" marks one whose better side failed on units that are left out.
+    """
     if row["difference"] is None:
         return "not compared"
     unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
@@ -88,4 +103,5 @@ def _text(row: dict[str, Any]) -> str:
     if row["n"] < row["of"]:
         lacking += f" ({row['n']} of {row['of']} {row['units']})"
     mark = " ?" if row["verdict"] == "not distinguished" and row["difference"] else ""
+    mark += " †" if row["failed"] else ""
     return sentences.signed(row["difference"], row["low"], row["high"], unit) + lacking + mark

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.checkpoints import labels
+from harness.reports.stats.family import FAILED
 from harness.reports.stats.family import asked as units_asked
 from harness.reports.stats.measure import Measure, Units, measure, scored, units
 from harness.reports.stats.over_seeds import COPIED, in_all, questions, seeded, student
@@ -23,6 +24,8 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
     """Return a row per model, scaling, task and length with its difference from the baseline.
 
     ``p_all`` is corrected for all comparisons with the baseline at a length of a task (Holm).
+    ``failed`` is on how many units the better one failed that the other has, in the seeds of both:
+    what is left favours it, so it is not called better, nor the other worse.
     Raises ValueError for a baseline that is not there, or alone.
     """
     named = seeded(frame, ending)
@@ -74,12 +77,14 @@ def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -
         return {**row, "seeds": 0, "n": 0, "difference": None, "p": None}
     apart = [_score(one[seed], shared, how) - _score(other[seed], shared, how) for seed in seeds]
     low, high, p = student(apart)
+    better = (fmean(apart) < 0) == how.lower
     most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
     return {
         **row, "seeds": len(seeds), "n": len(shared), "of": most,
         "difference": _told(fmean(apart), how), "low": _told(low, how), "high": _told(high, how),
         "better_with": sum(value < 0 if how.lower else value > 0 for value in apart), "p": p,
         "single": tuple(_told(value, how) for value in apart),
+        "failed": _failed(cell, base) if better else _failed(base, cell),
     }  # fmt: skip
 
 
@@ -87,6 +92,15 @@ def _by_seed(cell: pd.DataFrame) -> dict[str, Units]:
     """Return the units of every seed that has some."""
     every = {str(seed): units(rows) for seed, rows in cell.groupby("seed", sort=False)}
     return {seed: of for seed, of in every.items() if of}
+
+
+def _failed(one: pd.DataFrame, other: pd.DataFrame) -> int:
+    """Return on how many units the one failed and the other did not, in the seeds of both."""
+    mine, theirs = (
+        set(zip(rows["seed"], rows["unit"].astype(str), strict=True))
+        for rows in (of[of["status"].isin(FAILED)] for of in (one, other))
+    )
+    return sum(seed in set(other["seed"]) for seed, _ in mine - theirs)
 
 
 def _score(of: Units, shared: Iterable[str], how: Measure) -> float:
@@ -108,6 +122,6 @@ def _verdict(row: dict[str, Any], p: float | None) -> str:
     """Return better, worse, not distinguished or not compared."""
     if row["difference"] is None:
         return "not compared"
-    if p is None or p >= SURE:
+    if p is None or p >= SURE or row["failed"]:
         return "not distinguished"
     return "better" if (row["difference"] < 0) == (row["better"] == "lower") else "worse"
