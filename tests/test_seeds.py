@@ -358,3 +358,18 @@ def test_what_is_not_compared_says_why_it_may_be(frame: pd.DataFrame) -> None:
     assert set(table.verdict) == {"not compared"}
     assert "scores that are made of these" in seed_differences.legend(table)[0]
     assert all(told.endswith(": 3 are not compared.") for told in seed_differences.words(table))
+
+
+def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(
+    frame: pd.DataFrame,
+) -> None:
+    """A scaling with the frequencies of another, as all have inside the window, adds no test."""
+    mine = frame[(frame.task == PERPLEXITY) & (frame.length == 1024)]
+    again = mine[mine.scaling == "yarn"].assign(scaling="yarn_too")
+    table = seed_differences.make(mine).set_index("name")
+    more = seed_differences.make(pd.concat([mine, again])).set_index("name")
+    assert more.p_all[table.index].to_dict() == table.p_all.to_dict()
+    assert more.p_all["rope · yarn_too"] == more.p_all["rope · yarn"]
+    other = seed_differences.make(pd.concat([mine, again.assign(frequencies="other")]))
+    other = other.set_index("name")
+    assert other.p_all["rope · yarn"] > table.p_all["rope · yarn"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -23,7 +23,8 @@ FACTS = ("model", "scaling", "name", "task", *COPIED)
 def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.DataFrame:
     """Return a row per model, scaling, task and length with its difference from the baseline.
 
-    ``p_all`` is corrected for all comparisons with the baseline at a length of a task (Holm).
+    ``p_all`` is corrected for all comparisons with the baseline at a length of a task (Holm), of
+    which those of methods that are the same measurement are one.
     ``failed`` is on how many units the better one failed that the other has, in the seeds of both:
     what is left favours it, so it is not called better, nor the other worse.
     Raises ValueError for a baseline that is not there, or alone.
@@ -44,12 +45,27 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
         cells = dict(tuple(samples.groupby("name", sort=False)))
         base = cells.pop(baseline, samples.iloc[:0])
         found = [_less(cell, base, how[str(task)], baseline) for cell in cells.values()]
-        corrected = holm([row["p"] for row in found])
+        corrected = _corrected(cells.values(), [row["p"] for row in found])
         for row, p in zip(found, corrected, strict=True):
             asked = len(seeds[row["name"]] | seeds[baseline])
             rows.append({**row, "asked": asked, "p_all": p, "verdict": _verdict(row, p)})
     table = pd.DataFrame(rows)
     return table.assign(relative_length=table["length"] / table["trained_length"])
+
+
+def _corrected(
+    cells: Iterable[pd.DataFrame], probabilities: Sequence[float | None]
+) -> list[float | None]:
+    """Correct probabilities for their number (Holm); equal frequencies of a model count once."""
+    firsts = [cell.iloc[0] for cell in cells]
+    signs = [
+        (row["name"],) if pd.isna(row["frequencies"]) else (row["model"], row["frequencies"])
+        for row in firsts
+    ]
+    tests = list(zip(signs, probabilities, strict=True))
+    once = list(dict.fromkeys(tests))
+    found = dict(zip(once, holm([p for _, p in once]), strict=True))
+    return [found[test] for test in tests]
 
 
 def _measure(samples: pd.DataFrame) -> Measure:
