@@ -85,9 +85,14 @@ def test_a_bias_is_not_rounded_to_bfloat16(encoding: str, tmp_path: Path) -> Non
     assert model(text(40)).logits.isfinite().all()
 
 
-def test_fire_held_reads_past_its_window_as_at_the_last_position_inside() -> None:
-    """What is nearer than a window has the bias of there, all that is farther that of share 1."""
+@pytest.mark.parametrize("threshold", [0.25, 1.5])
+def test_fire_held_reads_past_its_window_as_at_the_last_position_inside(threshold: float) -> None:
+    """What is nearer than a window has the bias of there, all that is farther that of the longest.
+
+    A threshold longer than the window leaves shares near 1 that training never showed.
+    """
     model, window = model_of("fire:held=true"), naive.WINDOW
+    torch.nn.init.constant_(model.model.encoding.threshold, threshold)
 
     def bias(last: int) -> torch.Tensor:
         places = Places(torch.tensor([last]), torch.arange(last + 1))
@@ -98,8 +103,7 @@ def test_fire_held_reads_past_its_window_as_at_the_last_position_inside() -> Non
 
     inside, past = bias(window - 1), bias(8 * window - 1)
     assert torch.equal(past[:, -window:], inside)
-    assert torch.equal(past[:, :-window], past[:, :1].expand(-1, 7 * window))
-    torch.testing.assert_close(past[:, 0], inside[:, 0], rtol=1e-4, atol=1e-4)
+    assert torch.equal(past[:, :-window], inside[:, :1].expand(-1, 7 * window))
 
 
 @pytest.mark.slow

@@ -14,8 +14,8 @@ class Encoding(nn.Module):
 
     L is learned from a quarter of the window on, as the paper's 512 of 2048, c from 0.1 on.
 
-    Not the paper's: with ``held`` positions past the window count as its last, so that a distance
-    has there the share that training showed, and longer ones the share 1.
+    Not the paper's: with ``held`` positions past the window count as its last, and distances
+    longer than the window as its longest, so that training has shown every share.
     """
 
     copies = 17  # arrays of a number a head and pair that are held at once
@@ -38,11 +38,11 @@ class Encoding(nn.Module):
         """Return the bias of every pair, ``(heads, queries, keys)``."""
         index, wide = layer.layer_idx, torch.promote_types(self.c.dtype, torch.float32)
         c, least = self.c[index].to(wide).abs(), self.threshold[index].to(wide).abs() * self.window
-        query = places.query[:, None]
-        query = query.clamp(max=self.window - 1) if self.held else query
+        query, distance = places.query[:, None], places.distance
+        if self.held:
+            query, distance = (of.clamp(max=self.window - 1) for of in (query, distance))
         longest = torch.maximum(query.to(c.dtype), least)
-        share = (c * places.distance + 1).log() / ((c * longest + 1).log() + 1e-6)
-        share = share.clamp(max=1) if self.held else share
+        share = (c * distance + 1).log() / ((c * longest + 1).log() + 1e-6)
         weights = {name: part.to(wide) for name, part in self.networks[index].named_parameters()}
         bias: torch.Tensor = functional_call(self.networks[index], weights, (share[..., None],))
         return bias.permute(2, 0, 1)
