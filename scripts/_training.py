@@ -152,6 +152,9 @@ class Training:
         began, steps = time.time(), range(self.state["step"], self.recipe.steps)
         for number in track(steps, title, console=console):
             loss = self.step(number)
+            if not math.isfinite(loss):
+                message = f"{title}: the loss of step {number + 1} is {loss}; training ends here."
+                raise SystemExit(message)
             if (number + 1) % every == 0 or number + 1 == self.recipe.steps:
                 self.state["seconds"] += time.time() - began
                 began = time.time()

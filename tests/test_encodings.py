@@ -106,6 +106,22 @@ def test_fire_held_reads_past_its_window_as_at_the_last_position_inside(threshol
     assert torch.equal(past[:, :-window], inside[:, :1].expand(-1, 7 * window))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_linear_attention_of_far_negative_states_is_no_0_by_0(dtype: torch.dtype) -> None:
+    """elu + 1 is positive: its part below 0 is exp, which elu rounds to -1 long before it is 0."""
+    encoding = model_of("rope_linear:rotated=false").model.encoding
+    states = torch.full((1, 2, 3, 16), -40.0, dtype=dtype)
+    query, key = encoding.turn(states, states, None, torch.arange(3))
+    places = Places(torch.arange(3), torch.arange(3))
+    value = torch.arange(96, dtype=dtype).view(1, 2, 3, 16)
+    found = encoding.attend(None, query, key, value, places)
+    wanted = value.cumsum(2) / torch.arange(1, 4)[:, None]  # equal weights: a running mean
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=2e-2, atol=0.1)
+    ends = torch.linspace(-5, 5, 101, dtype=torch.float64)
+    turned, _ = encoding.turn(ends, ends, None, ends)
+    torch.testing.assert_close(turned[:101], torch.nn.functional.elu(ends) + 1)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", EVERY)
 def test_attention_is_the_formula_of_the_paper(encoding: str) -> None:

@@ -68,6 +68,22 @@ def test_a_killed_training_goes_on_to_the_same_weights(
     check_equal(tmp_path / "whole", tmp_path / "killed")
 
 
+def test_a_training_whose_loss_is_no_number_ends_there(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not go on for hours with weights that are not numbers, nor write a model of them."""
+    import _training
+
+    step = _training.Training.step
+    monkeypatch.setattr(
+        _training.Training, "step",
+        lambda self, number: step(self, number) if number < 2 else float("nan"),
+    )  # fmt: skip
+    with pytest.raises(SystemExit, match="the loss of step 3 is nan; training ends here"):
+        scripts.train(recipe(scripts), documents(), tmp_path, every=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
 @contextmanager
 def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Interrupt a training before a step."""

@@ -4,7 +4,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.functional import elu
 
 from harness.encodings._types import Places, Shape, swapped
 
@@ -31,8 +30,9 @@ class Encoding(nn.Module):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return φ of queries and keys, rotated and unrotated, one beside the other."""
         both = []
-        for states in (elu(query) + 1, elu(key) + 1):
-            turned = states
+        for given in (query, key):
+            # elu + 1; written so it would round to 0 below -6 in bfloat16, and be 0 / 0 in the end.
+            turned = states = given.clamp(max=0).exp() + given.clamp(min=0)
             if angles is not None:
                 cos, sin = (part[:, None] for part in angles)
                 turned = states * cos + swapped(states) * sin
