@@ -31,7 +31,7 @@ class Encoding(nn.Module):
         """Return φ of queries and keys, rotated and unrotated, one beside the other."""
         both = []
         for given in (query, key):
-            # elu + 1; written so it would round to 0 below -6 in bfloat16, and be 0 / 0 in the end.
+            # elu + 1, without the sum that rounds to 0 below -6 in bfloat16 and so leads to 0 / 0.
             turned = states = given.clamp(max=0).exp() + given.clamp(min=0)
             if angles is not None:
                 cos, sin = (part[:, None] for part in angles)

@@ -61,7 +61,7 @@ def words(table: pd.DataFrame) -> list[str]:
         drop, most = first["drop"], first["most"]
         told.append(
             f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens "
-            f"{'is' if first['keys'] == 1 else 'are'} key: the "
+            f"{sentences.are(first['keys'])} key: the "
             f"loss of `{first['evaluator']}` falls by more than {drop:g} nats from a context of "
             f"{first['short']} tokens to {first['long']}, to less than {most:g}. "
             f"{'It stands' if first['keys'] == 1 else 'They stand'} in "

@@ -64,17 +64,13 @@ def words(table: pd.DataFrame) -> list[str]:
         for verdict in ("better", "worse"):
             names = list(rows["name"][rows["verdict"] == verdict])
             if names:
-                parts.append(f"{sentences.listed(names)} {_are(len(names))} {verdict}")
+                parts.append(f"{sentences.listed(names)} {sentences.are(len(names))} {verdict}")
         for verdict in ("not distinguished", "not compared"):
             count = int((rows["verdict"] == verdict).sum())
-            parts += [f"{count} {_are(count)} {verdict}"] if count else []
+            parts += [f"{count} {sentences.are(count)} {verdict}"] if count else []
         start = f"{sentences.at(first)}, {sentences.named(first, table)} over seeds, against"
         told.append(f"{start} `{first['baseline']}`: {', '.join(parts)}.")
     return told
-
-
-def _are(count: int) -> str:
-    return "is" if count == 1 else "are"
 
 
 def legend(table: pd.DataFrame) -> list[str]:

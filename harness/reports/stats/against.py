@@ -134,7 +134,7 @@ def key(table: pd.DataFrame) -> str:
     if len(few):
         least = int(few["n"].min())
         told.append(
-            f"{sentences.counted(least, few['units'].iloc[0])} {'is' if least == 1 else 'are'} too "
+            f"{sentences.counted(least, few['units'].iloc[0])} {sentences.are(least)} too "
             f"few for a verdict; it needs at least {ENOUGH}."
         )
     if (real["n"] < real["asked"]).any():

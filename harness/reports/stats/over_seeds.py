@@ -98,7 +98,7 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
     most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
     single = [scored({name: of[name] for name in shared}, how).score for of in every]
     mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
-    low, high = over_seeds(single, how)
+    low, high = _over_seeds(single, how)
     found = scored(mean, how)
     return {
         **row, "lower": how.lower, "score": found.score, "low": found.low, "high": found.high,
@@ -131,7 +131,7 @@ def _same_questions(cell: pd.DataFrame) -> bool:
     return cell.groupby("seed")["question"].agg(frozenset).nunique() == 1
 
 
-def over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
+def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
     """Return Student's interval of the mean of the seeds' scores, of perplexity that of the log.
 
     Scores that are all equal show no spread, and have none.

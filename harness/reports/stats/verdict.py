@@ -43,7 +43,7 @@ def _level(row: Mapping[str, Any], first: str) -> str:
         first = first.replace(" has the ", " has, as others, the ", 1)
     told = f"{first}, but {_counted(row)} "
     if row["enough"] is False:
-        told += f"{'is' if row['n'] == 1 else 'are'} too few to distinguish it (at least {ENOUGH}) "
+        told += f"{sentences.are(row['n'])} too few to distinguish it (at least {ENOUGH}) "
     else:
         told += f"{'does' if row['n'] == 1 else 'do'} not distinguish it "
     needed = dict(zip(tied, row["needed"], strict=True))

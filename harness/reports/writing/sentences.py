@@ -113,6 +113,11 @@ def counted(count: int, nouns: str) -> str:
     return f"{count:,} {nouns.removesuffix('s') if count == 1 else nouns}"
 
 
+def are(count: int) -> str:
+    """Return the verb of so many: "is" or "are"."""
+    return "is" if count == 1 else "are"
+
+
 def records(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows with None for what is missing."""
     columns = [
