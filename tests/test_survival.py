@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import gc
 import os
@@ -284,14 +285,31 @@ class TestScreen:
         assert "perplexity" in done.out
 
 
+def mapped() -> int:
+    """Return the bytes of address space that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+def take_free_heap(size: int = 16 * 2**20) -> None:
+    """Take every free block of ``size`` bytes that earlier tests left, which a limit cannot see."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
+    while True:
+        before, block = mapped(), libc.malloc(size)
+        if mapped() > before:
+            libc.free(block)
+            return
+
+
 def run_limited(mib: int, words: list[str]) -> None:
     """Run a sweep that may take so much memory beyond the weights."""
     ready, failures = backend.ready, measure._failures
 
     def limited(checkpoint: Any) -> Any:
         model = ready(checkpoint)
-        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        limit = used + mib * 2**20
+        take_free_heap()
+        limit = mapped() + mib * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
         return model
 
