@@ -172,15 +172,17 @@ class Training:
     def _watch(self, done: int, loss: float) -> None:
         """Append to the curve, and write a checkpoint beside the last, then in its place."""
         window, (_, watched, least) = self.recipe.window, vars(self.texts).values()
+        held_out = held_out_loss(self.model, watched, window)
+        found = passkey_share(self.model, watched, window, least)
         entry = {
-            "step": done,
-            "train_loss": round(loss, 4),
-            "held_out": held_out_loss(self.model, watched, window),
-            "passkey": passkey_share(self.model, watched, window, least),
-        }
+            "step": done, "train_loss": round(loss, 4), "held_out": held_out, "passkey": found
+        }  # fmt: skip
         self.state["curve"].append(entry)
         self.state["step"] = done
-        console.print(f"{self.state['seconds']:.0f} s", entry)
+        console.print(
+            f"{self.state['seconds']:.0f} s, step {done}: loss {loss:.2f}, held-out"
+            f" {held_out['all']:.2f} nats, pass keys {found:.0%}"
+        )
         whole = {
             "recipe": self.settings, "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(), "state": self.state,

@@ -51,6 +51,35 @@ def test_the_two_intervals_are_those_of_documents_and_of_seeds(
     assert spread == pytest.approx(2 * t.ppf(0.975, 23) * 0.2 / math.sqrt(24), rel=0.35)
 
 
+def test_a_change_from_the_window_is_paired_by_seed(frame: pd.DataFrame) -> None:
+    """Of perplexity the mean log ratio with Student's interval, of keys percentage points.
+
+    A length without a document of the window, or that scores other tokens, has none.
+    """
+    mine = frame[(frame.scaling == "none") & frame.model.str.startswith("rope")]
+    table = seeds.make(mine).set_index(["task", "length"])
+    cells = mine.drop_duplicates(["model", "task", "length"])
+    scores = {key: of.score.to_numpy() for key, of in cells.groupby(["task", "length"])}
+    logs = np.log(scores[PERPLEXITY, 2048] / scores[PERPLEXITY, 256])
+    half = t.ppf(0.975, 2) * logs.std(ddof=1) / math.sqrt(3)
+    assert table.loc[(PERPLEXITY, 2048), ["change", "low_change", "high_change"]].tolist() == (
+        pytest.approx(np.expm1([logs.mean(), logs.mean() - half, logs.mean() + half]))
+    )
+    (passkey,) = set(mine.task) - {PERPLEXITY}
+    keys = (scores[passkey, 2048] - scores[passkey, 256]).mean()
+    assert table.loc[(passkey, 2048), "change"] == pytest.approx(keys)
+    assert table.loc[(PERPLEXITY, 256), ["change", "low_change"]].isna().all()
+    shown = seeds.readable(table.reset_index())
+    (texts,) = (of for title, of in shown.items() if "change" in title and PERPLEXITY in title)
+    assert texts.iloc[0, -1].startswith(f"{100 * math.expm1(logs.mean()):+,.0f}% [")
+    lost = (mine.unit == "document 3") & (mine.length == 2048) & (mine.model == "rope-seed2")
+    less = seeds.make(mine.assign(status=mine.status.mask(lost, "out_of_memory")))
+    less = less.set_index(["task", "length"])
+    assert less.change.isna()[PERPLEXITY].to_dict() == {256: True, 1024: False, 2048: True}
+    prefix = mine.assign(protocol="prefix")[mine.task == PERPLEXITY]
+    assert "change" not in seeds.make(prefix)
+
+
 def test_the_figure_has_the_means_and_the_range_of_single_seeds(
     frame: pd.DataFrame, table: pd.DataFrame
 ) -> None:
@@ -101,8 +130,9 @@ def test_tables_name_both_intervals_and_words_say_if_every_seed_agrees(
 ) -> None:
     """A reader sees two tables a task, and a sentence for each length past the window."""
     titles = list(seeds.readable(table))
-    assert len(titles) == 4
-    assert sum("over seeds" in title for title in titles) == 2
+    assert len(titles) == 6
+    assert sum("over documents or trials" in title for title in titles) == 2
+    assert sum("change from the trained window" in title for title in titles) == 2
     told = seeds.words(table)
     assert len(told) == 2 * 2
     assert all("is best" in sentence or "are equal" in sentence for sentence in told)
@@ -208,7 +238,7 @@ def test_files_compare_the_models_and_a_tie_has_no_best(
     """One table a task has all models, with the sentences of the terminal; 0 % is not best."""
     write_reports(frame, tmp_path, ["seeds"])
     text = (tmp_path / "seeds.md").read_text()
-    assert text.count("###") == 4
+    assert text.count("###") == 6
     assert "is best in the mean" in text
     even = frame.assign(score=frame.score.where(frame.task == PERPLEXITY, 0.0))
     even["value"] = even.value.where(even.task == PERPLEXITY, 0.0)
@@ -223,7 +253,7 @@ def test_models_of_other_windows_have_tables_of_their_own(frame: pd.DataFrame) -
     window = frame.model.str.startswith("rope").map({True: 256, False: 512})
     table = seeds.make(frame.assign(trained_length=window))
     shown = seeds.readable(table)
-    assert len(shown) == 8
+    assert len(shown) == 12
     assert all(("2048 (8×)" in one) == ("of 256" in title) for title, one in shown.items())
 
 

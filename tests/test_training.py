@@ -214,3 +214,13 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
     other, _ = batch(source, settings, least, 4)
     assert torch.equal(tokens, again)
     assert not torch.equal(tokens, other)
+
+
+def test_the_study_has_the_record_of_every_model() -> None:
+    """Each model of the study's table has its training's record, and was measured by both tasks."""
+    study = SCRIPTS.parent / "results" / "encodings"
+    models = set(pd.read_csv(study / "training.csv")["model"])
+    assert {file.stem for file in study.glob("training/*.json")} == models
+    for task in ("perplexity", "passkey"):
+        measured = {folder.name for folder in (study / task).iterdir()}
+        assert {name for name in measured if "held" not in name} == models, task

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.measure import SHARES
 from harness.reports.stats.over_seeds import ENDING, of_seeds
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across, text
@@ -14,6 +15,7 @@ TOGETHER = True  # models are compared: one table has them all
 OTHER = (
     "Models that were asked other questions, as other tokens are, are not compared with each other."
 )
+CHANGE = "change from the trained window, over seeds"
 NOT_COMPARED = "Not compared, for documents or trials that they lack"
 
 
@@ -22,16 +24,18 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
 
     ``score`` is the mean of the seeds (of perplexity the geometric one). ``low`` and ``high`` are
     its interval over documents or trials, these seeds held; ``low_seeds`` and ``high_seeds`` that
-    over seeds, these documents held (Student's t); ``least`` and ``most`` the scores of single
-    seeds; ``questions`` is equal where models were asked the same. A cell that a seed lacks has no
-    score. A model without an ending is no seed, nor are models of different windows. Raises
-    ValueError where no model has two seeds.
+    over seeds, these documents held (Student's t); ``single`` are the scores of the seeds,
+    ``least`` and ``most`` of them; ``questions`` is equal where models were asked the same.
+    ``change`` is the mean of the seeds' changes from their own scores at the trained window, of
+    perplexity relative, with its interval over seeds: of a protocol that scores the same tokens at
+    every length. A cell that a seed lacks has no score. A model without an ending is no seed, nor
+    are models of different windows. Raises ValueError where no model has two seeds.
     """
-    return of_seeds(frame, ending).drop(columns="single", errors="ignore")
+    return of_seeds(frame, ending)
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return two tables a task, lengths side by side: intervals over documents, and over seeds."""
+    """Return tables a task, lengths side by side: intervals over documents, over seeds, changes."""
     label = [_name(row, table) for row in sentences.records(table)]
     windows = table["trained_length"].map(", window of {:,} tokens".format)
     window = windows if windows.nunique() > 1 else ""
@@ -43,6 +47,10 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         low=table.get("low_seeds"), high=table.get("high_seeds"), model="over seeds" + window
     )
     made |= across(apart.assign(text=[text(row) for row in sentences.records(apart)]))
+    past = shown[shown["length"] > shown["trained_length"]].assign(model=CHANGE + window)
+    if "change" in past:
+        past = past[past["task"].isin(past["task"][past["change"].notna()])]
+        made |= across(past.assign(text=[_change(row) for row in sentences.records(past)]))
     return {title: made[title].rename(columns={"scaling": "model"}) for title in sorted(made)}
 
 
@@ -92,6 +100,12 @@ def legend(table: pd.DataFrame) -> list[str]:
 def _meet(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Return whether the scores of single seeds overlap."""
     return bool(one["least"] <= other["most"] and other["least"] <= one["most"])
+
+
+def _change(row: dict[str, Any]) -> str:
+    """Return "+12% [+8.1, +17]", in percentage points "−23 pp"; "" where it is not known."""
+    unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
+    return sentences.signed(row["change"], row["low_change"], row["high_change"], unit)
 
 
 def _name(row: dict[str, Any], table: pd.DataFrame) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from re import finditer
 from statistics import fmean, stdev
@@ -38,8 +38,8 @@ def names(frame: pd.DataFrame) -> set[str]:
 def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
 
-    ``single`` has the scores of the seeds, in the order of the frame; ``questions`` is equal where
-    models were asked the same. Raises ValueError where no model has two seeds of one window.
+    ``single`` has the scores of the seeds, in the order of their names; ``questions`` is equal
+    where models were asked the same. Raises ValueError where no model has two seeds of one window.
     """
     named = seeded(frame, ending)
     counts = named.groupby("model")["seed"].nunique().to_dict()
@@ -47,10 +47,14 @@ def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
         key: measure(rows[rows["seed"] == rows["seed"].iloc[0]])
         for key, rows in named.groupby(["model", "task"], sort=False)
     }
-    rows = [
-        dict(zip(CELL, key, strict=True)) | averaged(cell, how[key[:2]], counts[str(key[0])])
-        for key, cell in named.groupby(CELL, sort=False)
-    ]
+    cells = dict(iter(named.groupby(CELL, sort=False)))
+    rows = []
+    for (*of, length), cell in cells.items():
+        measured, trained = how[*of[:2]], cell["trained_length"].iloc[0]
+        row = averaged(cell, measured, counts[of[0]])
+        if "score" in row and measured.across and length != trained:
+            row |= from_window(cell, cells.get((*of, trained), cell.iloc[:0]), measured)
+        rows.append(dict(zip(CELL, (*of, length), strict=True)) | row)
     table = pd.DataFrame(rows)
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
@@ -88,7 +92,7 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
         "seeds": asked,
         "questions": questions(cell),
     }
-    every = [units(rows) for _, rows in cell.groupby("seed", sort=False)]
+    every = [*by_seed(cell).values()]
     shared = in_all(every)
     if not _same_questions(cell):
         return {**row, "lower": how.lower, "n": 0, "status": "other questions"}
@@ -106,6 +110,51 @@ def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
         "single": tuple(single), "n": len(shared),
         "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
     }  # fmt: skip
+
+
+def from_window(cell: pd.DataFrame, window: pd.DataFrame, how: Measure) -> dict[str, Any]:
+    """Return the mean change of the seeds from their scores at the trained window, with interval.
+
+    Perplexity changes relatively. Empty where a seed or unit lacks at either length.
+    """
+    one, other = by_seed(cell), by_seed(window)
+    every = [*one.values(), *other.values()]
+    shared = in_all(every)
+    if one.keys() != other.keys() or any(of.keys() != shared.keys() for of in every):
+        return {}
+    changes = less(one, other, shared, how)
+    low, high, _ = student(changes)
+    return {
+        "relative": how.relative, "change": difference(fmean(changes), how),
+        "low_change": difference(low, how), "high_change": difference(high, how),
+    }  # fmt: skip
+
+
+def by_seed(cell: pd.DataFrame) -> dict[str, Units]:
+    """Return the units of every seed that has some, in the order of their names."""
+    every = {str(seed): units(rows) for seed, rows in cell.groupby("seed")}
+    return {seed: of for seed, of in every.items() if of}
+
+
+def less(
+    one: Mapping[str, Units], other: Mapping[str, Units], shared: Iterable[str], how: Measure
+) -> list[float]:
+    """Return each seed's score of the shared units less the other's, of perplexity the log."""
+
+    def score(of: Units) -> float:
+        found = scored({name: of[name] for name in shared}, how).score
+        return math.log(found) if how.made == "exp" else found
+
+    return [score(of) - score(other[seed]) for seed, of in one.items() if seed in other]
+
+
+def difference(value: float | None, how: Measure) -> float | None:
+    """Return a difference as reports have it: of perplexity relative, of shares 1 at most."""
+    if value is None:
+        return None
+    if how.made == "exp":
+        return math.expm1(min(value, 700.0))
+    return max(-1.0, min(1.0, value)) if how.share else value
 
 
 def in_all(every: Sequence[Units]) -> dict[str, float]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from statistics import fmean
 from typing import Any
@@ -12,8 +11,17 @@ import pandas as pd
 from harness.reports.stats.checkpoints import labels
 from harness.reports.stats.family import FAILED
 from harness.reports.stats.family import asked as units_asked
-from harness.reports.stats.measure import Measure, Units, measure, scored, units
-from harness.reports.stats.over_seeds import COPIED, in_all, questions, seeded, student
+from harness.reports.stats.measure import Measure, measure
+from harness.reports.stats.over_seeds import (
+    COPIED,
+    by_seed,
+    difference,
+    in_all,
+    less,
+    questions,
+    seeded,
+    student,
+)
 from harness.reports.stats.paired import SURE, holm
 
 CELL = ["task", "length", "trained_length"]
@@ -79,7 +87,7 @@ def _measure(samples: pd.DataFrame) -> Measure:
 
 def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -> dict[str, Any]:
     """Compare the seeds that a cell and the baseline's have both, on the units that all share."""
-    one, other = _by_seed(cell), _by_seed(base)
+    one, other = by_seed(cell), by_seed(base)
     seeds = [seed for seed in one if seed in other]
     facts = {name: cell[name].iloc[0] for name in FACTS if name in cell}
     row = {
@@ -91,23 +99,18 @@ def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -
     same = {questions(of[of["seed"] == seed]) for of in (cell, base) for seed in seeds}
     if len(seeds) < 2 or not shared or len(same) > 1 or how.made == "unknown":
         return {**row, "seeds": 0, "n": 0, "difference": None, "p": None}
-    apart = [_score(one[seed], shared, how) - _score(other[seed], shared, how) for seed in seeds]
+    apart = less(one, other, shared, how)
     low, high, p = student(apart)
     better = (fmean(apart) < 0) == how.lower
     most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
     return {
         **row, "seeds": len(seeds), "n": len(shared), "of": most,
-        "difference": _told(fmean(apart), how), "low": _told(low, how), "high": _told(high, how),
+        "difference": difference(fmean(apart), how),
+        "low": difference(low, how), "high": difference(high, how),
         "better_with": sum(value < 0 if how.lower else value > 0 for value in apart), "p": p,
-        "single": tuple(_told(value, how) for value in apart),
+        "single": tuple(difference(value, how) for value in apart),
         "failed": _failed(cell, base) if better else _failed(base, cell),
     }  # fmt: skip
-
-
-def _by_seed(cell: pd.DataFrame) -> dict[str, Units]:
-    """Return the units of every seed that has some."""
-    every = {str(seed): units(rows) for seed, rows in cell.groupby("seed", sort=False)}
-    return {seed: of for seed, of in every.items() if of}
 
 
 def _failed(one: pd.DataFrame, other: pd.DataFrame) -> int:
@@ -117,21 +120,6 @@ def _failed(one: pd.DataFrame, other: pd.DataFrame) -> int:
         for rows in (of[of["status"].isin(FAILED)] for of in (one, other))
     )
     return sum(seed in set(other["seed"]) for seed, _ in mine - theirs)
-
-
-def _score(of: Units, shared: Iterable[str], how: Measure) -> float:
-    """Return the score of the shared units, of perplexity its logarithm."""
-    score = scored({name: of[name] for name in shared}, how).score
-    return math.log(score) if how.made == "exp" else score
-
-
-def _told(value: float | None, how: Measure) -> float | None:
-    """Return a difference as reports have it: of perplexity relative, of shares 1 at most."""
-    if value is None:
-        return None
-    if how.made == "exp":
-        return math.expm1(min(value, 700.0))
-    return max(-1.0, min(1.0, value)) if how.share else value
 
 
 def _verdict(row: dict[str, Any], p: float | None) -> str:
