@@ -10,10 +10,13 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from harness.cli import outcome
 from harness.cli import report as command
+from harness.cli.tables import grids, print_words, show
+from harness.reports.stats.cells import cells
 from harness.reports.writing.latex import COLUMN, PAGE, latex
-from harness.reports.writing.tables import heading, page, text
-from harness.runs.write import grids, print_words, save_csv, show, write_reports
+from harness.reports.writing.tables import heading, page, text, wide
+from harness.runs.write import save_csv, write_reports
 from tests.frames import sweep
 
 FRAME = sweep()
@@ -35,7 +38,7 @@ def test_no_number_is_broken_in_a_narrow_terminal(terminal: Console) -> None:
     """At 80 columns every interval stands whole in one line, and no line is longer."""
     frame = sweep(scalings=("none", "yarn:factor=8,beta_fast=16,beta_slow=2,ramp=paper"),
                   lengths=(256, 512, 1024, 2048, 4096, 8192))  # fmt: skip
-    show(frame, terminal)
+    show(wide(cells(frame)), terminal)
     lines = printed(terminal)
     assert max(map(len, lines)) <= NARROW
     text = "\n".join(lines)
@@ -64,20 +67,30 @@ def test_a_table_that_fits_is_one() -> None:
     assert all(part.columns[0].header == "scaling" for part in parts)
 
 
-@pytest.mark.slow
-def test_the_verdict_stands_before_the_tables(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: Console
-) -> None:
+def test_the_verdict_stands_before_the_tables(terminal: Console) -> None:
     """What is best is read first, other sentences after the scores."""
-    monkeypatch.setattr(command, "screen", terminal)
-    monkeypatch.setattr("harness.runs.frame.make_frame", lambda *_, **__: FRAME.assign(reason=None))
-    monkeypatch.setattr("harness.runs.store.read_run", lambda _: {"tasks": {}})
-    monkeypatch.setattr("harness.runs.comparable.reasons", lambda _: [])
-    command.write([tmp_path], tmp_path, ("best", "scores", "differences"))
+    outcome.whole(FRAME, write_reports(FRAME, None, ["differences", "best"]), terminal)
     lines = printed(terminal)
     places = [lines.index(name) for name in ("best", "differences")]
     [table] = (i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail ["))
     assert places[0] < table < places[1]
+
+
+@pytest.mark.slow
+def test_reports_that_are_asked_for_are_what_is_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: Console
+) -> None:
+    """Each has its sentences, its tables and what their marks mean, and no other is shown."""
+    monkeypatch.setattr(command, "screen", terminal)
+    monkeypatch.setattr("harness.runs.frame.make_frame", lambda *_, **__: FRAME.assign(reason=None))
+    monkeypatch.setattr("harness.runs.store.read_run", lambda _: {"tasks": {}})
+    monkeypatch.setattr("harness.runs.comparable.reasons", lambda _: [])
+    command.write([tmp_path], tmp_path, ("short_cost", "differences"))
+    lines = printed(terminal)
+    begin = [i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail")]
+    assert len(begin) == 2
+    assert lines.index("short_cost") < begin[0] < lines.index("differences") < begin[1]
+    assert "?: not distinguished" in " ".join(" ".join(lines[begin[1] :]).split())
 
 
 def test_a_small_score_keeps_its_digits() -> None:

@@ -36,13 +36,14 @@ def compare(
     if tolerance < 0:
         message = f"--tolerance must be 0 or more percent, got {tolerance:g}."
         raise UserError(message)
+    from harness.cli.tables import grids
     from harness.published.compare import beside, readable, rows_of, tasks_of, unlike, words
     from harness.published.tables import read_table
     from harness.replacing import make_folder
     from harness.reports.stats.cells import cells
     from harness.runs.frame import make_frame
     from harness.runs.schema import checked_run
-    from harness.runs.write import grids, save_table
+    from harness.runs.write import save_table
 
     record = checked_run(run)
     name = published or _asked(run, record)

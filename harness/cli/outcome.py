@@ -12,13 +12,14 @@ import pandas as pd
 from rich.console import Console
 from rich.padding import Padding
 
+from harness.cli.tables import grids, print_sentences, print_skipped, print_words, show
 from harness.names import printable
 from harness.reports.drawing.methods import methods
 from harness.reports.stats.cells import cells
 from harness.reports.stats.paired import ENOUGH
 from harness.reports.writing.answer import answer
-from harness.reports.writing.tables import text
-from harness.runs.write import Written, grids, print_skipped, print_words, show
+from harness.reports.writing.tables import text, wide
+from harness.runs.write import Written
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
 TIED = f"Tied: the samples do not distinguish them; fewer than {ENOUGH} documents never do."
@@ -29,8 +30,18 @@ def whole(frame: pd.DataFrame, written: Written, console: Console) -> None:
     """Print the verdict, the scores and the sentences of all tables."""
     words = {name: told.words for name, told in written.tables.items()}
     print_words({name: told for name, told in words.items() if name == VERDICT}, console)
-    show(frame, console)
+    show(wide(cells(frame)), console)
     print_words({name: told for name, told in words.items() if name != VERDICT}, console)
+    print_skipped(written, console)
+
+
+def chosen(written: Written, console: Console) -> None:
+    """Print the sentences and tables of reports that were asked for by name, and the legends."""
+    for name, told in written.tables.items():
+        print_words({name: told.words}, console)
+        show(told.shown, console)
+        if told.shown:
+            print_sentences(told.legend, console)
     print_skipped(written, console)
 
 

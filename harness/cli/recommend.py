@@ -172,7 +172,7 @@ def _round(race: Race, standing: Standing, forwards: int) -> None:
 
 def _print(found: Recommendation) -> int:
     """Print the paragraph, the table, the files and the next line to type."""
-    from harness.runs.write import grids, print_words
+    from harness.cli.tables import grids, print_words
 
     print_words({"recommend": [found.text]}, screen)
     screen.print()

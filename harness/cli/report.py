@@ -160,6 +160,8 @@ def write(
         screen.print(note, style="bold", highlight=False)
     if brief:
         outcome.brief(frame, written, screen)
+    elif chosen:
+        outcome.chosen(written, screen)
     else:
         outcome.whole(frame, written, screen)
     unscored = outcome.unscored(frame, screen)

@@ -16,6 +16,7 @@ from harness.cli.console import COMPLETE, Many, err, keeping, say, screen
 from harness.cli.models import machine_of, measurer
 from harness.cli.one_model import read_spec
 from harness.cli.settings import MODEL, with_settings
+from harness.cli.tables import grids
 from harness.cluster.connect import connected
 from harness.cluster.workers import Cluster
 from harness.errors import UserError
@@ -25,7 +26,6 @@ from harness.plugins import load
 from harness.reports.writing.sentences import counted
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
-from harness.runs.write import grids
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before, duration

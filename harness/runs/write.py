@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from textwrap import wrap
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from rich import box
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
 
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names
 from harness.replacing import make_folder, replacing
 from harness.reports.drawing.paper import Paper
-from harness.reports.drawing.style import drawing, wrapped
-from harness.reports.stats.cells import cells
+from harness.reports.drawing.style import drawing
 from harness.reports.stats.once import shared
 from harness.reports.writing.escape import without_backticks
 from harness.reports.writing.latex import latex
-from harness.reports.writing.tables import Part, Told, csv, joined, page, parted, wide
+from harness.reports.writing.tables import Part, Told, csv, joined, page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,8 +26,6 @@ if TYPE_CHECKING:
 DOTS_PER_INCH = 200
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = (".csv", ".parquet", ".md", ".tex")
-UNBROKEN = re.compile(r"(?<=\d)(,?) (?=[\d%])")  # "5 %", "[8.2, 15.5]"
-MOST_NAME = 24  # letters in a line of a name in a narrow terminal
 
 
 @dataclass
@@ -84,8 +75,9 @@ def _add(
         written.skipped[report.label] = made
     elif isinstance(made, pd.DataFrame):
         about = (report.module.__doc__ or "").partition("\n")[0]
-        words = _sentences(report, made, "words")
-        written.tables[report.label] = Told(about, words, _whole(made))
+        words, legend = (_sentences(report, made, part) for part in ("words", "legend"))
+        shown = {title: of for tables in _shown(report, made) for title, of in tables.items()}
+        written.tables[report.label] = Told(about, words, _whole(made), shown, legend)
     return made
 
 
@@ -118,12 +110,24 @@ def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
     if not hasattr(report.module, "readable"):
         name = report.label.partition(":")[0]
         return [({name: table}, [*_sentences(report, table, *said), *note])]
-    apart = "model" in table and not getattr(report.module, "TOGETHER", False)
-    models = [rows for _, rows in table.groupby("model", sort=False)] if apart else []
     return [
         (report.module.readable(rows), [*_sentences(report, rows, *said), *note])
-        for rows in (models if len(models) > 1 else [table])
+        for rows in _models(report, table)
     ]
+
+
+def _shown(report: Plugin, table: pd.DataFrame) -> list[Mapping[str, pd.DataFrame]]:
+    """Return each model's tables for people; none of a report whose rows are for programs."""
+    if not hasattr(report.module, "readable"):
+        return []
+    return [report.module.readable(rows) for rows in _models(report, table)]
+
+
+def _models(report: Plugin, table: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of each model, or all where a report compares models."""
+    apart = "model" in table and not getattr(report.module, "TOGETHER", False)
+    models = [rows for _, rows in table.groupby("model", sort=False)] if apart else []
+    return models if len(models) > 1 else [table]
 
 
 def _made(report: Plugin, frame: pd.DataFrame, paper: Paper | None) -> pd.DataFrame | Figure | str:
@@ -191,59 +195,3 @@ def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = N
             with replacing(file) as new:
                 figure.savefig(new, dpi=DOTS_PER_INCH, metadata=meta, format=file.suffix[1:])
     return files
-
-
-def show(frame: pd.DataFrame, console: Console) -> None:
-    """Print a table per model and task: scalings down, lengths across, 95 % intervals."""
-    for title, table in wide(cells(frame)).items():
-        console.print(f"\n{title}", markup=False, highlight=False)
-        for part in grids(table, console.width):
-            console.print(part)
-
-
-def grids(table: pd.DataFrame, width: int) -> list[Table]:
-    """Return a table of texts for a terminal of this width, in parts where it is too wide.
-
-    No number is broken: an interval is below its score where both do not fit in one line.
-    """
-    texts = [[*map(str, row)] for row in (list(table.columns), *table.to_numpy().tolist())]
-    for row in texts:
-        row[0] = "\n".join(wrapped(row[0], max(MOST_NAME, width // 3)))
-    if sum(_widths(texts)) > width:
-        texts = [
-            [row[0], *(re.sub(r" (?=[\[(])", "\n", cell) for cell in row[1:])] for row in texts
-        ]
-    return [_grid(texts, columns) for columns in parted(_widths(texts), width)]
-
-
-def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
-    return [max(cell_len(line) for cell in column for line in cell.split("\n")) + 3
-            for column in zip(*texts, strict=True)]  # fmt: skip
-
-
-def _grid(texts: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
-    drawn = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
-    for index in columns:
-        drawn.add_column(texts[0][index], justify="right" if index else "left", no_wrap=True)
-    for row in texts[1:]:
-        drawn.add_row(*(row[index] for index in columns))
-    return drawn
-
-
-def print_words(words: Mapping[str, Sequence[str]], console: Console) -> None:
-    """Print the sentences of tables."""
-    for name, sentences in words.items():
-        if sentences:
-            console.print(f"\n{name}", style="bold", highlight=False)
-        for sentence in sentences:
-            line = Table.grid(padding=(0, 1))
-            line.add_row(
-                "•", "\n".join(wrap(UNBROKEN.sub("\\1\u00a0", sentence), console.width - 2))
-            )
-            console.print(line, highlight=False)
-
-
-def print_skipped(written: Written, console: Console) -> None:
-    """Print why reports do not apply."""
-    for name, reason in written.skipped.items():
-        console.print(f"No {name}: {reason}", highlight=False, markup=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -15,11 +15,16 @@ from harness.reports.writing.escape import csv_text, markdown_sentence, markdown
 
 @dataclass(frozen=True)
 class Told:
-    """A table report as it was made: what it is, its sentences, and its rows."""
+    """A table report as it was made: what it is, its sentences and its rows.
+
+    ``shown`` are its tables for people, and ``legend`` says what their marks mean.
+    """
 
     about: str
     words: Sequence[str]
     table: pd.DataFrame
+    shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    legend: Sequence[str] = ()
 
 
 SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
