@@ -14,6 +14,7 @@ from harness.cli import outcome
 from harness.cli import report as command
 from harness.cli.tables import grids, print_words, show
 from harness.reports.stats.cells import cells
+from harness.reports.stats.checkpoints import as_methods
 from harness.reports.writing.latex import COLUMN, PAGE, latex
 from harness.reports.writing.tables import heading, page, text, wide
 from harness.runs.write import save_csv, write_reports
@@ -91,6 +92,21 @@ def test_reports_that_are_asked_for_are_what_is_shown(
     assert len(begin) == 2
     assert lines.index("short_cost") < begin[0] < lines.index("differences") < begin[1]
     assert "?: not distinguished" in " ".join(" ".join(lines[begin[1] :]).split())
+
+
+def test_models_that_are_compared_as_methods_are_headed_models(
+    tmp_path: Path, terminal: Console
+) -> None:
+    """A table of models has no column "scaling": on the screen, in Markdown and in LaTeX."""
+    models = sweep(models=("rope", "alibi"), scalings=("none",))
+    frame = as_methods(models.assign(question=models["unit"]))
+    written = write_reports(frame, tmp_path, ["scores"])
+    for made in (outcome.brief, outcome.whole):
+        made(frame, written, terminal)
+    heads = [line.split()[0] for line in printed(terminal) if re.match("(scaling|model) ", line)]
+    assert set(heads) == {"model"}
+    assert "| model " in (tmp_path / "scores.md").read_text()
+    assert "scaling" not in (tmp_path / "scores.tex").read_text()
 
 
 def test_a_small_score_keeps_its_digits() -> None:

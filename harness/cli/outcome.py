@@ -12,13 +12,13 @@ import pandas as pd
 from rich.console import Console
 from rich.padding import Padding
 
-from harness.cli.tables import grids, print_sentences, print_skipped, print_words, show
+from harness.cli.tables import print_sentences, print_skipped, print_words, show
 from harness.names import printable
 from harness.reports.drawing.methods import methods
 from harness.reports.stats.cells import cells
 from harness.reports.stats.paired import ENOUGH
 from harness.reports.writing.answer import answer
-from harness.reports.writing.tables import text, wide
+from harness.reports.writing.tables import headed, text, wide
 from harness.runs.write import Written
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
@@ -30,7 +30,7 @@ def whole(frame: pd.DataFrame, written: Written, console: Console) -> None:
     """Print the verdict, the scores and the sentences of all tables."""
     words = {name: told.words for name, told in written.tables.items()}
     print_words({name: told for name, told in words.items() if name == VERDICT}, console)
-    show(wide(cells(frame)), console)
+    show(headed(wide(cells(frame)), frame), console)
     print_words({name: told for name, told in words.items() if name != VERDICT}, console)
     print_skipped(written, console)
 
@@ -59,9 +59,8 @@ def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
     for model, rows in known.drawn(cells(frame)).groupby("model", sort=False):
         scores = _longest(rows, known.best)
         most = MOST_METHODS if len(scores.columns) < 4 else MOST_METHODS // 2
-        console.print(f"\n{model}, {rows['length'].max():,} tokens, score [95 % interval]")
-        for part in grids(scores.head(most), console.width):
-            console.print(part)
+        title = f"{model}, {rows['length'].max():,} tokens, score [95 % interval]"
+        show(headed({title: scores.head(most)}, frame), console)
         if len(scores) > most:
             console.print(f"… and {len(scores) - most} more methods.")
     if written.failed:

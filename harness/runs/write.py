@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,7 @@ from harness.reports.drawing.style import drawing
 from harness.reports.stats.once import shared
 from harness.reports.writing.escape import without_backticks
 from harness.reports.writing.latex import latex
-from harness.reports.writing.tables import Part, Told, csv, joined, page
+from harness.reports.writing.tables import Part, Told, csv, headed, joined, page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,34 +56,41 @@ def write_reports(
     with shared():
         for given in chosen or names("report"):
             report = load("report", given)
-            made = _add(written, report, frame, paper)
+            made = _make(written, report, frame, paper)
+            parts = _parts(report, made, frame) if isinstance(made, pd.DataFrame) else []
+            if isinstance(made, pd.DataFrame):
+                written.tables[report.label] = _told(report, made, parts)
             if folder is not None:
                 name = report.label.partition(":")[0]
-                written.files += _save(report, made, folder / name, note, paper)
+                written.files += _save(made, parts, folder / name, note, paper)
     return written
 
 
-def _add(
+def _make(
     written: Written, report: Plugin, frame: pd.DataFrame, paper: Paper | None
 ) -> pd.DataFrame | Figure | str:
-    """Make a report and note what became of it."""
+    """Make a report, or note why it is not made."""
     try:
         made = call(f"report {report.label}", partial(_made, report, frame, paper))
     except UserError as error:  # the other reports are made all the same
         made, written.failed = str(error), True
     if isinstance(made, str):
         written.skipped[report.label] = made
-    elif isinstance(made, pd.DataFrame):
-        about = (report.module.__doc__ or "").partition("\n")[0]
-        words, legend = (_sentences(report, made, part) for part in ("words", "legend"))
-        shown = {title: of for tables in _shown(report, made) for title, of in tables.items()}
-        written.tables[report.label] = Told(about, words, _whole(made), shown, legend)
     return made
 
 
+def _told(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> Told:
+    """Return what the screen and the page have of a table."""
+    about = (report.module.__doc__ or "").partition("\n")[0]
+    words, legend = (_sentences(report, table, part) for part in ("words", "legend"))
+    people = hasattr(report.module, "readable")
+    shown = {title: of for tables, _ in parts for title, of in tables.items() if people}
+    return Told(about, words, _whole(table), shown, legend)
+
+
 def _save(
-    report: Plugin,
     made: pd.DataFrame | Figure | str,
+    parts: Sequence[Part],
     stem: Path,
     note: str,
     paper: Paper | None,
@@ -94,7 +101,8 @@ def _save(
             stem.with_name(stem.name + suffix).unlink(missing_ok=True)
         return []
     if isinstance(made, pd.DataFrame):
-        return save_table(made, _parts(report, made, [note] if note else []), stem)
+        notes = [note] if note else []
+        return save_table(made, [(shown, [*said, *notes]) for shown, said in parts], stem)
     return save_figure(_noted(made, note), stem.parent, stem.name, paper)
 
 
@@ -104,30 +112,18 @@ def _sentences(report: Plugin, table: pd.DataFrame, *parts: str) -> list[str]:
     return [told for made in makers for told in made(table.map(without_backticks))]
 
 
-def _parts(report: Plugin, table: pd.DataFrame, note: list[str]) -> list[Part]:
+def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Part]:
     """Return each model's tables for people, with their sentences."""
     said = ("words", "legend")
     if not hasattr(report.module, "readable"):
         name = report.label.partition(":")[0]
-        return [({name: table}, [*_sentences(report, table, *said), *note])]
-    return [
-        (report.module.readable(rows), [*_sentences(report, rows, *said), *note])
-        for rows in _models(report, table)
-    ]
-
-
-def _shown(report: Plugin, table: pd.DataFrame) -> list[Mapping[str, pd.DataFrame]]:
-    """Return each model's tables for people; none of a report whose rows are for programs."""
-    if not hasattr(report.module, "readable"):
-        return []
-    return [report.module.readable(rows) for rows in _models(report, table)]
-
-
-def _models(report: Plugin, table: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows of each model, or all where a report compares models."""
+        return [({name: table}, _sentences(report, table, *said))]
     apart = "model" in table and not getattr(report.module, "TOGETHER", False)
     models = [rows for _, rows in table.groupby("model", sort=False)] if apart else []
-    return models if len(models) > 1 else [table]
+    return [
+        (headed(report.module.readable(rows), frame), _sentences(report, rows, *said))
+        for rows in (models if len(models) > 1 else [table])
+    ]
 
 
 def _made(report: Plugin, frame: pd.DataFrame, paper: Paper | None) -> pd.DataFrame | Figure | str:

@@ -53,6 +53,12 @@ def across(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return tables
 
 
+def headed(tables: Mapping[str, pd.DataFrame], frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Head a frame's methods "model" where they are models that are compared as methods."""
+    names = {"scaling": "model"} if "of_model" in frame else {}
+    return {title: table.rename(columns=names) for title, table in tables.items()}
+
+
 def heading(task: str, metric: str, model: str) -> str:
     """Return the title of one model's and task's table; a task named for its metric needs one."""
     named = task if task.partition(":")[0] == metric else f"{task}, {metric}"
