@@ -94,7 +94,8 @@ def untied(a: Layer, h: int, i: int, j: int) -> Any:
     rows = [a.e.table.weight[position] for position in (i, j)]
     one, other = ((r - r.mean()) / torch.sqrt(r.var(correction=0) + 1e-5) for r in rows)
     places = a.project(a.e.queries, one, h) @ a.project(a.e.keys, other, h)
-    return (a.content(h, i, j) + places) / math.sqrt(2 * D) + a.e.bias[h, t5_bucket(i - j)]
+    bias = ROOT * a.e.bias[h, t5_bucket(i - j)]
+    return (a.content(h, i, j) + places) / math.sqrt(2 * D) + bias
 
 
 def deberta(a: Layer, h: int, i: int, j: int) -> Any:

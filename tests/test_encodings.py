@@ -230,8 +230,8 @@ def test_scores_in_parts_are_those_of_a_whole_forward(
         assert parts[2:10] == [slice(first, first + 7) for first in range(0, 50, 7)]
         cache = model(input_ids=tokens[:, :20]).past_key_values
         after = model(input_ids=tokens[:, 20:45], past_key_values=cache).logits
-    assert torch.allclose(here, whole, atol=1e-5)
-    assert torch.allclose(after, whole[:, 20:], atol=1e-5)
+    assert torch.allclose(here, whole, atol=3e-5)
+    assert torch.allclose(after, whole[:, 20:], atol=3e-5)
 
 
 @torch.inference_mode()

@@ -14,7 +14,7 @@ class Encoding(nn.Module):
     """Equation 10: q·k / sqrt(2d) + (p_m U_Q)·(p_n U_K) / sqrt(2d) + b(m-n), TUPE-R.
 
     U_Q, U_K and p are those of all layers; p is normalized, as in the authors' code; b has T5's
-    buckets. Differs from TUPE: [CLS] is not untied, for there is none.
+    buckets, and is held as there. Differs from TUPE: [CLS] is not untied, for there is none.
     """
 
     def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:
@@ -23,6 +23,7 @@ class Encoding(nn.Module):
         check(buckets, farthest)
         self.heads, self.farthest = shape.heads, farthest
         self.scale = (2 * shape.head_dim) ** -0.5
+        self.root: float = shape.head_dim**0.5  # of the bias, as in ``t5``
         self.table = nn.Embedding(shape.window, shape.width)
         nn.init.normal_(self.table.weight)
         wide = shape.heads * shape.head_dim
@@ -35,7 +36,7 @@ class Encoding(nn.Module):
         one = self._projected(places.query, self.queries)
         other = self._projected(places.key, self.keys)
         near = bucket(places.distance, self.bias.shape[1], self.farthest)
-        scores: torch.Tensor = one @ other.mT * self.scale + self.bias[:, near]
+        scores: torch.Tensor = one @ other.mT * self.scale + self.root * self.bias[:, near]
         return scores
 
     def _projected(self, positions: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
