@@ -7,8 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, overload
 
-BLOCK = 1024  # tokens that are compared at once
-
 
 class Tokens(Sequence[int]):
     """Tokens that never change: those of ``head``, then a run of an array that others may share.
@@ -70,12 +68,25 @@ class Tokens(Sequence[int]):
 
         return np.concatenate([np.asarray(part, np.int64) for part in (self.head, self.body)])
 
+    def common(self, other: Tokens) -> int:
+        """Return how many tokens both begin with."""
+        import numpy as np
+
+        before = len(self.head)
+        if self.head == other.head:
+            one, two = np.asarray(self.body), np.asarray(other.body)
+        else:
+            before, one, two = 0, self.numbers(), other.numbers()
+        size = min(len(one), len(two))
+        unlike = one[:size] != two[:size]
+        place = int(unlike.argmax()) if size else 0
+        return before + (place if size and unlike[place] else size)
+
     def __lt__(self, other: Tokens) -> bool:
-        for first in range(0, len(self), BLOCK):
-            one, two = self[first : first + BLOCK], other[first : first + BLOCK]
-            if one != two:
-                return tuple(one) < tuple(two)
-        return len(self) < len(other)
+        place = self.common(other)
+        if place == min(len(self), len(other)):
+            return len(self) < len(other)
+        return self[place] < other[place]
 
     def __add__(self, other: Sequence[int]) -> Tokens:
         return Tokens(chain(self, other))

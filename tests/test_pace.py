@@ -13,9 +13,11 @@ import pytest
 from rich.console import Console
 
 from harness.cli.progress import Measuring
+from harness.sweep import costs
 from harness.sweep import pace as module
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import measure
+from harness.sweep.memory import estimate
 from harness.sweep.pace import Pace
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
@@ -44,6 +46,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 TRUE = np.array([2e-3, 2e-11, 6e-11, 9e-10])  # seconds of the parts of a cost on some machine
+
+
+def test_what_many_methods_are_asked_is_laid_out_once(
+    tiny: Path, docs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time and memory of a sweep are planned from one tree a length, for all methods."""
+    methods = ["none", "yarn", "ntk", "rerope"]
+    given = {**GIVEN, "scaling": methods, "model": str(tiny), "docs": str(docs)}
+    plan, built = make_plan(parse(None, given)), []
+    build = costs.build_tree
+    costs._tree.cache_clear()
+    monkeypatch.setattr(costs, "build_tree", lambda asked: built.append(asked) or build(asked))
+    work = plan.work(set())
+    assert len(work) == 1 + 2 + 2 + 1  # by the length only where the factor follows it
+    Pace.of(plan, work, {})
+    estimate(plan, set())
+    assert len(built) == 3
 
 
 def test_a_machine_that_is_held_up_still_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:

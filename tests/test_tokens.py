@@ -56,6 +56,12 @@ def test_tokens_are_ordered_as_their_tuples(one: list[int], other: list[int], sa
     """However far two run together, the first difference decides, then the length."""
     first, second = (1,) * same + tuple(one), (1,) * same + tuple(other)
     assert (Tokens(first) < Tokens(second[1:], second[:1])) == (first < second)
+    differ = (n for n, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    alike = next(differ, min(len(first), len(second)))
+    for head in (0, 1):
+        assert Tokens(first).common(Tokens(second[head:], second[:head])) == alike
+        assert Tokens(first[head:], first[:head]).common(Tokens(second)) == alike
+        assert Tokens(first[1:], first[:1]).common(Tokens(second[1:], second[:1])) == alike
     assert (in_order(first) < in_order(second)) == (first < second)
 
 

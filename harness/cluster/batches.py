@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.engine.prefix_tree import common, in_order
+from harness.engine.prefix_tree import in_order
 from harness.sweep.cells import Batch, Item
+from tasks._tokens import kept
 
 ROUNDS = 4  # batches a worker gets, so that the last to end is not far behind
 
@@ -36,8 +37,8 @@ def _families(items: Sequence[Item]) -> list[list[Item]]:
     families: list[list[Item]] = []
     for item in sorted(items, key=lambda item: in_order(item.question.tokens)):
         if families:
-            before, tokens = families[-1][-1].question.tokens, item.question.tokens
-            if 2 * common(before, tokens) >= min(len(before), len(tokens)):
+            before, tokens = (kept(one.question.tokens) for one in (families[-1][-1], item))
+            if 2 * before.common(tokens) >= min(len(before), len(tokens)):
                 families[-1].append(item)
                 continue
         families.append([item])

@@ -6,8 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-import numpy as np
-
 from tasks._tokens import Tokens, kept
 
 NodePath = tuple[int, ...]
@@ -55,7 +53,8 @@ def build_tree(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> Pre
     turn = {tokens: index for index, tokens in reversed([*enumerate(sequences)])}
     order = sorted(turn, key=in_order)
     # In sorted order a sequence is directly before those whose beginning it is.
-    ends = [a != b[: len(a)] for a, b in pairwise(order)] + [True]
+    shared = [a.common(b) for a, b in pairwise(order)]
+    ends = [*(count < len(tokens) for count, tokens in zip(shared, order, strict=False)), True]
     whole = [tokens for tokens, end in zip(order, ends, strict=True) if end]
     nodes, paths = _grow(whole, [turn[tokens] for tokens in whole], least)
     found = {}
@@ -74,7 +73,7 @@ def _grow(
     def later_first(groups: list[tuple[int, int]]) -> list[tuple[int, int]]:
         return sorted(groups, key=lambda group: -min(turns[slice(*group)]))
 
-    shared = [0, *(common(a, b) for a, b in pairwise(whole))]
+    shared = [0, *(a.common(b) for a, b in pairwise(whole))]
     nodes: list[Node] = []
     paths: list[NodePath] = [()] * len(whole)
     waiting: list[tuple[int, int, int, NodePath]] = [(0, len(whole), 0, ())]
@@ -105,13 +104,6 @@ def _groups(shared: Sequence[int], low: int, high: int, least: int) -> Iterator[
 def in_order(tokens: Sequence[int]) -> tuple[tuple[int, ...], Tokens]:
     """Return a quick key in the order of the tokens: most differ in their first few."""
     return tuple(tokens[:LEAST_SHARED]), kept(tokens)
-
-
-def common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Return the length of the common beginning of two sequences."""
-    size = min(len(one), len(other))
-    unlike = np.flatnonzero(kept(one[:size]).numbers() != kept(other[:size]).numbers())
-    return int(unlike[0]) if len(unlike) else size
 
 
 def packs(tree: PrefixTree, most: int) -> list[NodePath]:

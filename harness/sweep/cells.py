@@ -35,6 +35,11 @@ class Cell:
         """The fingerprint of the rotation, which names it in the records."""
         return None if self.rotation is None else self.rotation.fingerprint
 
+    @cached_property
+    def batch(self) -> str | None:
+        """The fingerprint of the rotation that its questions are asked under."""
+        return self.frequencies if self.wider is None else self.wider.fingerprint
+
 
 class Item(NamedTuple):
     """One question of a cell: what a sample is measured of."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -12,7 +13,10 @@ from harness.model.checkpoint import Checkpoint
 from harness.sweep.cells import Batch
 from harness.sweep.speeds import Cost
 from scaling._served import Served
+from tasks._tokens import Tokens, kept
 from tasks._types import Question
+
+MOST_LENGTHS = 32  # whose trees are kept
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,13 @@ def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
     if isinstance(batch.rotation, Served) or checkpoint.sliding_window or capped:
         return None
-    return build_tree([question.tokens for _, question in batch.items])
+    return _tree(tuple(kept(question.tokens) for _, question in batch.items))
+
+
+@lru_cache(maxsize=MOST_LENGTHS)
+def _tree(asked: tuple[Tokens, ...]) -> PrefixTree:
+    """Build the tree of questions that every method is asked, once for all methods."""
+    return build_tree(asked)
 
 
 def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:

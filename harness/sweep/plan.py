@@ -52,11 +52,10 @@ class Plan:
         rotations: dict[str, Rotation] = {}
         found: dict[str, list[Item]] = {}
         for cell, question in self.left(done):
-            rotation = cell.wider or cell.rotation
-            if rotation is not None and not question.too_long:
-                rotations.setdefault(rotation.fingerprint, rotation)
-                asked = [Item(cell, part) for part in question.asked]
-                found.setdefault(rotation.fingerprint, []).extend(asked)
+            rotation, name = cell.wider or cell.rotation, cell.batch
+            if rotation is not None and name is not None and not question.too_long:
+                rotations.setdefault(name, rotation)
+                found.setdefault(name, []).extend(Item(cell, part) for part in question.asked)
         return tuple(Batch(rotations[name], tuple(items)) for name, items in found.items())
 
 
