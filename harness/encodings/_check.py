@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,26 +37,29 @@ def check(encoding: str) -> tuple[Finding, ...]:
 
 
 def _findings(encoding: str) -> Iterator[Finding]:
-    config = config_of(encoding, **FIELDS)
-    model, window = _model(config), config.max_position_embeddings
+    what, config = f"encoding {encoding}", config_of(encoding, **FIELDS)
+    model, window = call(what, lambda: _model(config)), config.max_position_embeddings
     tokens = torch.arange(2 * window)[None] ** 2 % config.vocab_size
     inside = tokens[:, :window]
-    whole = call(f"encoding {encoding}", lambda: _logits(model, inside))
+    whole = call(what, lambda: _logits(model, inside))
     added = sum(parameter.numel() for parameter in model.model.encoding.parameters())
     finite = bool(torch.isfinite(whole).all())
     yield _found("runs", finite, f"finite logits; it adds {added:,} parameters here", "not finite")
     if not finite:
         return
     yield _parts(model.model.encoding)
-    changed = _logits(model, torch.cat((inside[:, :40], inside[:, 40:] + 1), 1) % config.vocab_size)
-    yield _near("causal", changed[:, :40], whole[:, :40], "no token sees a later one")
-    yield _near("cache", _by_cache(model, inside), whole, "read in parts it gives the same logits")
-    kept = _kept(model, inside, whole)
-    yield _found(
-        "saved", kept, "read from its file it gives the same bits", "a tensor is not saved"
-    )
-    yield _order(model, inside)
-    yield _beyond(model, tokens)
+    tests: dict[str, Callable[[], Finding]] = {
+        "causal": lambda: _causal(model, inside, whole),
+        "cache": lambda: _cache(model, inside, whole),
+        "saved": lambda: _saved(model, inside, whole),
+        "order": lambda: _order(model, inside),
+        "beyond": lambda: _beyond(model, tokens),
+    }
+    for about, test in tests.items():
+        try:
+            yield call(what, test)
+        except UserError as error:
+            yield Finding(about, "failed", str(error))
 
 
 def _parts(encoding: Any) -> Finding:
@@ -88,24 +91,34 @@ def _logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def _by_cache(model: Any, tokens: torch.Tensor) -> torch.Tensor:
-    """Return the logits of a text that is read in parts, one of them a single token."""
+def _causal(model: Any, tokens: torch.Tensor, whole: torch.Tensor) -> Finding:
+    """Say whether other tokens from 40 on change the logits before them."""
+    changed = torch.cat((tokens[:, :40], tokens[:, 40:] + 1), 1) % model.config.vocab_size
+    found = _logits(model, changed)[:, :40]
+    return _near("causal", found, whole[:, :40], "no token sees a later one")
+
+
+def _cache(model: Any, tokens: torch.Tensor, whole: torch.Tensor) -> Finding:
+    """Say whether a text that is read in parts, one a single token, has the same logits."""
     cache, parts = None, []
     for part in tokens.tensor_split(CUTS, 1):
         out = model(input_ids=part, past_key_values=cache, use_cache=True)
         cache = out.past_key_values
         parts.append(out.logits)
-    return torch.cat(parts, 1)
+    found = torch.cat(parts, 1)
+    return _near("cache", found, whole, "read in parts it gives the same logits")
 
 
-def _kept(model: Any, tokens: torch.Tensor, whole: torch.Tensor) -> bool:
-    """Return whether a model that is saved and read gives the same bits."""
+def _saved(model: Any, tokens: torch.Tensor, whole: torch.Tensor) -> Finding:
+    """Say whether a model that is saved and read gives the same bits."""
+    kept = False
     with TemporaryDirectory() as folder, suppress(RuntimeError):  # of a tensor without values
         model.save_pretrained(folder)
         config = copy.deepcopy(model.config)
         again = EncodingForCausalLM.from_pretrained(folder, config=config).eval()
-        return bool(torch.equal(_logits(again, tokens), whole))
-    return False
+        kept = bool(torch.equal(_logits(again, tokens), whole))
+    right = "read from its file it gives the same bits"
+    return _found("saved", kept, right, "a tensor is not saved")
 
 
 def _order(model: Any, tokens: torch.Tensor) -> Finding:
@@ -121,11 +134,14 @@ def _order(model: Any, tokens: torch.Tensor) -> Finding:
 
 
 def _beyond(model: Any, tokens: torch.Tensor) -> Finding:
-    """Say whether the model reads past its window."""
+    """Say whether the model reads past its window; an encoding may refuse by any error."""
     try:
-        _logits(model, tokens)
-    except IndexError:  # of a table
-        return Finding("beyond", "note", "no text longer than the trained window is read")
+        call("it", lambda: _logits(model, tokens))
+    except UserError as error:
+        table = isinstance(error.__cause__, IndexError)
+        why = "" if table else f": {str(error).removeprefix('it: ').removeprefix('it failed: ')}"
+        text = f"no text longer than the trained window is read{why}"
+        return Finding("beyond", "note", text)
     return Finding("beyond", "note", "a text of two windows is read")
 
 

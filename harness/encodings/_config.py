@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +132,17 @@ def built(plugin: Plugin, shape: Shape) -> Any:
     if not isinstance(module, torch.nn.Module):
         message = f"{what}: it is {type(module).__name__}, not a torch.nn.Module."
         raise UserError(message)
+    _check_base(what, getattr(module, "base", 1.0))
     return module
+
+
+def _check_base(what: str, base: Any) -> None:
+    """Raise UserError for the base of a rotary embedding that is no number or out of range."""
+    number = isinstance(base, Real) and not isinstance(base, bool)
+    if not (number and 1 <= base <= torch.finfo(torch.float32).max):
+        given = f"got {base:g}" if number else f"not of type {type(base).__name__}"
+        message = f"{what}: base must be a number from 1 to 3.4e38, {given}."
+        raise UserError(message)
 
 
 def config_of(encoding: str, **fields: Any) -> EncodingConfig:
@@ -151,8 +162,5 @@ def config_of(encoding: str, **fields: Any) -> EncodingConfig:
         message = f"encoding {plugin.label} adds {added:,} parameters, more than the model has."
         raise UserError(message)
     if hasattr(module, "base"):
-        if not 1 <= module.base <= torch.finfo(torch.float32).max:
-            message = f"encoding {plugin.label}: base must be a number from 1 to 3.4e38."
-            raise UserError(message)
         config.rope_parameters = {"rope_type": "default", "rope_theta": float(module.base)}
     return config

@@ -1,0 +1,92 @@
+"""Files of a user's own encoding that are wrong: each fault is a sentence, never a traceback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.command_line import Ropewalk
+
+BEGUN = '''
+"""Mine."""
+import torch
+from torch import nn
+
+
+class Encoding(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.window = shape.window
+'''
+TURNED = "    def turn(self, query, key, angles, positions):\n        return query, key\n"
+SQUARE = """
+    def scores(self, layer, query, key, places):
+        count = len(places.query)
+        return torch.zeros(2, count, count)
+"""
+SHORT = """
+    def inputs(self, embedded, positions):
+        if len(positions[0]) > self.window:
+            raise ValueError("only short texts are read")
+        return embedded
+"""
+SLICED = """
+        self.table = nn.Parameter(torch.randn(shape.window, shape.width))
+
+    def inputs(self, embedded, positions):
+        return embedded + self.table[int(positions.min()) : int(positions.max()) + 1]
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "mine.py"
+
+
+@pytest.mark.parametrize(
+    ("base", "told"),
+    [
+        ("None", "not of type NoneType"),
+        ("'ten'", "not of type str"),
+        ("nn.Parameter(torch.tensor(1e4))", "not of type Parameter"),
+        ("float('nan')", "got nan"),
+    ],
+)
+def test_a_base_that_is_no_number_is_refused(
+    base: str, told: str, file: Path, ropewalk: Ropewalk
+) -> None:
+    """By the check as a finding, by a figure as an error: what was given and what is allowed."""
+    file.write_text(f"{BEGUN}        self.base = {base}\n\n{TURNED}", encoding="utf-8")
+    sentence = f"encoding mine: base must be a number from 1 to 3.4e38, {told}."
+    done = ropewalk("check", file)
+    assert done.status == 1
+    assert f"✗ runs  {sentence}" in done.out
+    drawn = ropewalk("inspect", "--scaling", "none", "--length", "1x", "--encoding", file)
+    assert drawn.status == 2
+    assert sentence in drawn.err
+
+
+def test_scores_of_as_many_queries_as_keys_fail_where_a_cache_is_read(
+    file: Path, ropewalk: Ropewalk
+) -> None:
+    """What fails is named, and what is tested after it is told too."""
+    file.write_text(BEGUN + SQUARE, encoding="utf-8")
+    done = ropewalk("check", file)
+    assert done.status == 1
+    assert "✗ cache   encoding" in done.out
+    assert "must match the size" in done.out
+    assert "· beyond  a text of two windows is read" in done.out
+
+
+@pytest.mark.parametrize(
+    ("part", "told"), [(SHORT, "only short texts are read."), (SLICED, "RuntimeError: ")]
+)
+def test_any_error_past_the_window_says_that_no_longer_text_is_read(
+    part: str, told: str, file: Path, ropewalk: Ropewalk
+) -> None:
+    """As of a table's IndexError it is a note, not a failure; it has the encoding's own words."""
+    file.write_text(BEGUN + part, encoding="utf-8")
+    done = ropewalk("check", file)
+    assert done.status == 0
+    assert f"· beyond  no text longer than the trained window is read: {told}" in done.out
