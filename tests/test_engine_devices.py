@@ -58,6 +58,62 @@ def test_without_blocks_answers_are_the_same_to_rounding(family: str, elsewhere:
             assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
 
 
+@pytest.mark.parametrize(("rows", "position"), [(40, 0), (24, 16), (1, 39)])
+@pytest.mark.parametrize("groups", [1, 2, 8])
+def test_keys_that_heads_share_are_copied_or_not_to_the_same_values(
+    rows: int, position: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the flash kernel the shared keys go to it as they are; without, a copy for each head."""
+    torch.manual_seed(0)
+    query = torch.randn(1, 8, rows, 16)
+    key, value = (torch.randn(1, groups, 40, 16) for _ in range(2))
+    scores = query @ key.repeat_interleave(8 // groups, 1).mT * 0.3
+    unseen = torch.ones(rows, 40, dtype=torch.bool).triu(position + 1)
+    weights = scores.masked_fill(unseen, -torch.inf).softmax(-1)
+    wanted = weights @ value.repeat_interleave(8 // groups, 1)
+    given: list[int] = []
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def noted(*parts: torch.Tensor, **named: Any) -> torch.Tensor:
+        given.append(parts[1].shape[1])
+        assert named.get("enable_gqa", False) or parts[1].shape[1] == 8
+        return fused(*parts, **named)
+
+    monkeypatch.setattr(sdpa, "blocked", lambda _: False)
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", noted)
+    for copied in (True, False):
+        monkeypatch.setattr(sdpa, "copied", lambda *_, copied=copied: copied)
+        found = sdpa.causal(query, key, value, position, 0.3, None)
+        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-6)
+    assert given == [groups if rows == 1 else 8, groups]
+
+
+def test_the_flash_kernel_is_asked_whether_it_takes_shared_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A GPU copies what its flash kernel refuses; nothing is asked where no head shares keys."""
+    asked_for: list[tuple[int, ...]] = []
+
+    def refuses(params: Any) -> bool:
+        asked_for.append((params.query.shape[1], params.key.shape[1], params.enable_gqa))
+        return bool(params.query.dtype == torch.bfloat16)
+
+    class Elsewhere(torch.Tensor):
+        device = torch.device("cuda")  # type: ignore[assignment]
+
+    def on_gpu(heads: int, dtype: torch.dtype) -> torch.Tensor:
+        return torch.zeros(1, heads, 2, 8, dtype=dtype).as_subclass(Elsewhere)
+
+    monkeypatch.setattr(sdpa, "can_use_flash_attention", refuses)
+    for dtype, wanted in ((torch.bfloat16, False), (torch.float32, True)):
+        query, key, own = (on_gpu(heads, dtype) for heads in (8, 2, 8))
+        assert sdpa.copied(query, key, key) is wanted
+        assert not sdpa.copied(query, own, own)
+    assert asked_for == [(8, 2, True)] * 2
+    one, other = torch.zeros(1, 8, 2, 8), torch.zeros(1, 2, 2, 8)
+    assert not sdpa.copied(one, other, other)  # on a CPU
+
+
 @pytest.mark.usefixtures("elsewhere")
 @pytest.mark.parametrize("method", ["rerope", "dual_chunk"])
 def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:

@@ -137,17 +137,47 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
     assert compared > told[8192]  # the model as it is has a mask
 
 
-def test_copies_of_keys_on_a_gpu_are_in_the_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There every head has keys and values of its own for a while, of the whole context."""
+@pytest.mark.parametrize("copied", [True, False])
+def test_copies_of_keys_on_a_gpu_are_in_the_estimate(
+    copied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every head has keys of its own, of the whole context, unless the kernel reads shared ones."""
     shaped, length = config(512, 1, 1024), 4096
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
     question, tree = Question("q", length, tokens, length - 9), build_tree([tokens])
     monkeypatch.setattr(sdpa, "blocked", lambda _: False)
+    monkeypatch.setattr(sdpa, "copied", lambda *_: copied)
     list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
-    told = memory.shared(memory.Shape.of(shaped, 4, copied=True), tree, 10, Sizes(chunk=256))
+    # A CPU has a mask beside them, and all scores of keys that are shared.
+    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda query, *_, **__: query.clone())
+    shape = replace(memory.Shape.of(shaped, 4), tiled=False, copied=copied)
+    told = memory.shared(shape, tree, 10, Sizes(chunk=256))
     measured, _ = peaks(lambda: list(answers(model, [question], Sizes(chunk=256))))
-    assert 0.75 * told < measured < told  # a CPU has a mask beside them
+    assert 0.75 * told < measured < told
+    other = replace(shape, copied=not copied)
+    apart = 2 * length * 512 * 4
+    assert abs(memory.shared(other, tree, 10, Sizes(chunk=256)) - told) > 0.5 * apart
+
+
+def test_a_plan_counts_what_the_kernel_of_its_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mask on a CPU; on a GPU copies of keys, unless its flash kernel reads them in place."""
+    shape, cuda = memory.Shape.of(config(512, 1, 1024), 2), torch.device("cuda")
+    told = shape.on(torch.device("cpu"), torch.bfloat16)
+    assert (told.tiled, told.copied) == (True, False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    told = shape.on(cuda, torch.bfloat16)
+    assert (told.tiled, told.copied) == (False, True)
+    alone = replace(shape, groups=shape.heads).on(cuda, torch.bfloat16)
+    assert (alone.tiled, alone.copied) == (False, False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    for capability, dtype, copied in (
+        ((9, 0), torch.bfloat16, False), ((9, 0), torch.float32, True),
+        ((7, 5), torch.float16, True),
+    ):  # fmt: skip
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, one=capability: one)
+        assert shape.on(cuda, dtype).copied is copied
 
 
 @pytest.mark.slow

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from harness.engine.prefix_tree import NodePath, PrefixTree, packs
-from harness.engine.sdpa import KEY_BLOCK, TILE
+from harness.engine.sdpa import KEY_BLOCK, TILE, blocked, copied_on
 from harness.engine.sizes import Sizes
 
 FLOAT32 = 4
@@ -18,8 +20,9 @@ Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new
 class Shape:
     """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels.
 
-    ``copied`` says that attention has a copy of keys and values for every head, as on a GPU;
-    ``experts`` are those of one token in a mixture, each ``expert`` channels wide.
+    ``tiled`` says that attention has a mask for a tile of rows, as on a CPU, and ``copied`` that
+    it copies keys and values for every head, as on a GPU without the flash kernel; ``experts`` are
+    those of one token in a mixture, each ``expert`` channels wide.
     """
 
     width: int
@@ -30,12 +33,13 @@ class Shape:
     layers: int
     vocabulary: int
     itemsize: int
+    tiled: bool = True
     copied: bool = False
     experts: int = 0
     expert: int = 0
 
     @classmethod
-    def of(cls, config: Any, itemsize: int, *, copied: bool = False) -> Shape:
+    def of(cls, config: Any, itemsize: int) -> Shape:
         """Read a text config."""
         heads = getattr(config, "num_attention_heads", None) or 0  # none in a recurrent model
         mlp = getattr(config, "intermediate_size", None) or 4 * config.hidden_size
@@ -49,10 +53,14 @@ class Shape:
             layers=config.num_hidden_layers,
             vocabulary=config.vocab_size,
             itemsize=itemsize,
-            copied=copied,
             experts=getattr(config, "num_experts_per_tok", None) or 0,
             expert=getattr(config, "moe_intermediate_size", None) or mlp,
         )
+
+    def on(self, device: torch.device, dtype: torch.dtype) -> Shape:
+        """Return the shape with what attention has in memory on a device."""
+        copies = copied_on(device, dtype, self.heads, self.groups, self.head_dim)
+        return replace(self, tiled=blocked(device), copied=copies)
 
     @property
     def keys(self) -> int:
@@ -83,7 +91,7 @@ def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int
     size, item = sum(len(tree.nodes[node].tokens) for node in pack), shape.itemsize
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
-    masked = not shape.copied and (forks or size > chunk)
+    masked = shape.tiled and (forks or size > chunk)
     tiles = item * TILE * (longest + TILE + KEY_BLOCK) if masked else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 KEY_BLOCK = 512  # keys the CPU kernel processes at a time
 TILE = 256  # query rows under one mask
+FLASH_FROM, FLASH_CHANNELS = (8, 0), 256  # compute capability, and the most channels of a head
 LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bits
 
 
@@ -55,6 +57,36 @@ def blocked(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+def copied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Return whether heads that share keys get copies of them; a CPU needs none.
+
+    Of PyTorch's fused kernels for CUDA the flash kernel (16 bits, up to 256 channels, compute
+    capability 8.0) reads shared keys in place with ``enable_gqa``, which says of itself that it
+    "currently works only for Flash_attention and math kernel on CUDA tensor"
+    (torch.nn.functional.scaled_dot_product_attention). The memory-efficient kernel refuses it, and
+    without a word all scores would be in memory: there, as in float32, keys are copied.
+    """
+    if query.shape[1] == key.shape[1] or blocked(query.device):
+        return False
+    if query.device.type != "cuda":
+        return True
+    return not can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True))
+
+
+def copied_on(device: torch.device, dtype: torch.dtype, heads: int, groups: int, dim: int) -> bool:
+    """Return ``copied`` of a shape by what the flash kernel is for; True where no GPU is here.
+
+    It makes no tensor: that would take a plan hundreds of MiB of the GPU.
+    """
+    if heads == groups or blocked(device):
+        return False
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return True
+    flash = torch.backends.cuda.is_flash_attention_available() and dim <= FLASH_CHANNELS
+    recent = torch.cuda.get_device_capability(device) >= FLASH_FROM
+    return not (flash and recent and dtype.itemsize == 2)
+
+
 def room(length: int, device: torch.device) -> int:
     """Return how many rows keys of a length must have."""
     return -(-length // KEY_BLOCK) * KEY_BLOCK if blocked(device) else length
@@ -88,12 +120,17 @@ def causal(
     if not blocked(query.device):
         if rows == 1:  # it sees all keys, and a text has no memory for copies of them each time
             return scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=True)
-        copies = query.shape[1] // key.shape[1]
-        key, value = (t.repeat_interleave(copies, 1) for t in (key, value))
+        shared = query.shape[1] != key.shape[1]
+        if shared and copied(query, key, value):
+            copies = query.shape[1] // key.shape[1]
+            key, value = (t.repeat_interleave(copies, 1) for t in (key, value))
+            shared = False
+        # Of the flash kernel this is no mask: it is causal from the last row and key on.
         seen = causal_lower_right(rows, key.shape[2]) if position else None
         return scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, is_causal=not position, scale=scale
-        )
+            query, key, value, attn_mask=seen, is_causal=not position, scale=scale,
+            enable_gqa=shared,
+        )  # fmt: skip
     if mask is None or position == 0:
         return _fused(query, key, value, scale, None)
     longest = mask.shape[1] - TILE - KEY_BLOCK

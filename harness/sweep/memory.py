@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from harness.engine import DEFAULT, Sizes, blocked, memory
+from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.model.checkpoint import DTYPES, Checkpoint
@@ -116,9 +116,9 @@ class _Demand:
 
 def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
     checkpoint = plan.checkpoint
-    config, size = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype].itemsize
-    copied = not blocked(torch.device(checkpoint.device))
-    shape = memory.Shape.of(config, size, copied=copied)
+    config, dtype = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype]
+    size = dtype.itemsize
+    shape = memory.Shape.of(config, size).on(torch.device(checkpoint.device), dtype)
     loads = []
     for batch in work:
         questions = [question for _, question in batch.items]
