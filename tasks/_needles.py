@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain, repeat
 from random import Random
 from typing import Literal, NamedTuple
 
 from tasks._prompt import FILLER, Frame, around, continued, inserted
-from tasks._retrieval import BETWEEN
+from tasks._retrieval import BETWEEN, question, room
 from tasks._sentences import sentences
-from tasks._types import Source
+from tasks._types import Question, Source
 from tasks._words import Kind, drawn
 
 Haystack = Literal["repeat", "documents", "needles"]
@@ -61,6 +62,33 @@ PRESETS: dict[Preset, Setting] = {
 }
 
 
+def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
+    """Return what a preset means, or the options that are given.
+
+    A haystack of needles hides as many keys as are asked for: all its sentences are alike. Raises
+    ValueError for options beside a preset, and for keys in turn that are not hidden.
+    """
+    if preset != "single_1" and given != Setting():
+        message = (
+            f"preset={preset} sets haystack, key, value, keys, values and queries: leave them out"
+        )
+        raise ValueError(message)
+    message, setting = "", given if preset == "single_1" else PRESETS[preset]
+    if setting.haystack == "needles":
+        setting = setting._replace(keys=max(setting.keys, in_turn))
+    if min(given.keys, given.values, given.queries, in_turn) < 1:
+        message = "keys, values, queries and in_turn are 1 or more"
+    elif in_turn > 1 < setting.queries:
+        message = (
+            f"in_turn asks for one key at a time, and here {setting.queries} are asked at once"
+        )
+    elif in_turn > setting.keys:
+        message = f"in_turn={in_turn} is more than the keys that are hidden, {setting.keys}"
+    if message:
+        raise ValueError(message)
+    return setting
+
+
 class Hidden(NamedTuple):
     """The keys of a prompt with their values; those asked for come first."""
 
@@ -71,6 +99,10 @@ class Hidden(NamedTuple):
     def answer(self) -> str:
         """The values asked for, as a record has them."""
         return BETWEEN.join(chain.from_iterable(v for _, v in self.pairs[: self.queries]))
+
+    def turned(self, turn: int) -> Hidden:
+        """Return the same, of which the key at ``turn`` comes first."""
+        return self._replace(pairs=self.pairs[turn:] + self.pairs[:turn])
 
 
 def hide(setting: Setting, draw: Random) -> Hidden:
@@ -121,14 +153,49 @@ def context(
     pieces: Iterable[Sequence[int]],
     space: Callable[[int], int],
     depths: Sequence[float],
+    more: int = 0,
 ) -> tuple[list[int], list[int]]:
     """Return a haystack, and where its needles begin, those asked for first.
 
     ``space`` gives its tokens by those that needles take; ``depths`` are those of the needles, in
-    the order of the hidden values.
+    the order of the hidden values. It is ``more`` tokens longer at its end.
     """
     needles = [_needle(source, setting, key, value) for key, vs in hidden.pairs for value in vs]
     end = [] if setting.haystack == "documents" else continued(source, "\n")
-    room = space(sum(map(len, needles)))
-    made, starts = inserted(pieces, list(zip(depths, needles, strict=True)), room, end)
+    room = space(sum(map(len, needles))) + more
+    made, starts = inserted(pieces, list(zip(depths, needles, strict=True)), room, end, more)
     return made, starts[: setting.answers]
+
+
+def prompts(
+    source: Source,
+    setting: Setting,
+    hidden: Hidden,
+    pieces: Iterable[Sequence[int]],
+    depths: Sequence[float],
+    *,
+    unit: str,
+    length: int,
+    in_turn: int,
+    new: int,
+    chat: bool,
+) -> Iterator[tuple[Question, list[int]]]:
+    """Yield a prompt of exactly ``length`` for each of the first keys in turn, and its needles.
+
+    All are of one haystack: in a prompt whose query is shorter, only the last sentence is cut as
+    many tokens later.
+    """
+    turns = [hidden.turned(turn) for turn in range(in_turn)]
+    frames = [framed(source, setting, turn, chat=chat) for turn in turns]
+    longest = max(frames, key=lambda frame: frame.taken(new))
+    space = partial(room, length, longest, new)
+    for turn, (asked, frame) in enumerate(zip(turns, frames, strict=True)):
+        first = turn * setting.values
+        more = longest.taken(new) - frame.taken(new)
+        turned = [*depths[first:], *depths[:first]]
+        made, starts = context(source, setting, asked, pieces, space, turned, more)
+        facts = {"answer": asked.answer}
+        yield (
+            question(unit, length, frame, made, facts, new),
+            [len(frame.head) + start for start in starts],
+        )

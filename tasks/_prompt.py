@@ -78,6 +78,10 @@ class Frame:
     tail: list[int]
     answer: list[int]
 
+    def taken(self, new: int) -> int:
+        """Return its tokens with ``new`` ones after it; where these are 0, with the answer."""
+        return len(self.head) + len(self.tail) + (new or len(self.answer))
+
 
 def around(
     source: Source, before: str, after: str, reply: str, answer: str = "", *, chat: bool = False
@@ -110,12 +114,14 @@ def inserted(
     needles: Sequence[tuple[float, Sequence[int]]],
     room: int,
     end: Sequence[int] = (),
+    more: int = 0,
 ) -> tuple[list[int], list[int]]:
     """Return ``room`` tokens of needles between pieces, and where each needle begins.
 
     A needle stands between two pieces, the nearest to its depth (0 before all, 1 after all); only
-    the last piece is cut, and then ends with ``end``. Raises ValueError where needles or pieces do
-    not fill the room.
+    the last piece is cut, and then ends with ``end``. The needles stand where they would in a room
+    of ``more`` tokens less: with it, only the end differs. Raises ValueError where needles or
+    pieces do not fill the room.
     """
     free = room - sum(len(needle) for _, needle in needles)
     tokens: list[int] = []
@@ -130,8 +136,9 @@ def inserted(
         raise ValueError(message)
     if bounds[-1] > free and len(end) <= free - bounds[-2]:
         tokens[free - len(end) : free] = end
-    bounds = [bound for bound in bounds if bound <= free]
-    cuts = [min(bounds, key=lambda b: abs(b - depth * free)) for depth, _ in needles]
+    least = free - more
+    bounds = [bound for bound in bounds if bound <= least]
+    cuts = [min(bounds, key=lambda b: abs(b - depth * least)) for depth, _ in needles]
     made: list[int] = []
     starts = [0] * len(needles)
     done = 0

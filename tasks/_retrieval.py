@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from tasks._intervals import proportion
@@ -12,7 +14,7 @@ from tasks._types import Answer, Fact, Question, Sample, Score, Source
 Form = Literal["text", "argmax"]
 FACTS = {
     "depth": float, "trial": int, "answer": str, "needle": int, "found": str, "said": str,
-    "logprob": float, "needles": list,
+    "logprob": float, "needles": list, "shares": list,
 }  # fmt: skip
 MOST = 10_000  # trials of one length: a 95 % interval is then 2 points wide at the widest
 SHOWN = 400  # characters of a text that a record keeps
@@ -58,7 +60,7 @@ def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
 
     Raises ValueError, with the least length, where the ``hidden`` tokens do not fit.
     """
-    around = len(frame.head) + len(frame.tail) + (new or len(frame.answer))
+    around = frame.taken(new)
     if length <= around + hidden:
         least = around + hidden + 1
         message = (
@@ -82,6 +84,11 @@ def question(
     return Question(unit, length, whole, len(prompt), facts, new=new)
 
 
+def together(asked: Sequence[Question], facts: Mapping[str, Fact]) -> Question:
+    """Return one question, or several prompts of one length as the parts of one."""
+    return replace(asked[0], facts=facts, parts=tuple(asked) if len(asked) > 1 else ())
+
+
 def answers(question: Question, source: Source) -> list[str]:
     """Return the answers that count."""
     del source
@@ -97,8 +104,11 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
     ``found`` of one answer is exact, where the text begins with it; format, where it comes later;
-    or wrong. Case does not count, as in RULER.
+    or wrong. Case does not count, as in RULER. Prompts that are asked together are one sample, with
+    the mean of their shares.
     """
+    if question.parts:
+        return _mean(question, answer, source)
     wanted = answers(question, source)
     if not question.new:
         return _targets(question, answer, source, wanted[0])
@@ -110,6 +120,18 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
         begins = first.startswith(wanted[0].lower()) and not first[len(wanted[0]) :][:1].isalnum()
         facts["found"] = "exact" if begins else "format" if hits else "wrong"
     return Sample(question.unit, hits / len(wanted), 1, facts)
+
+
+def _mean(question: Question, answer: Answer, source: Source) -> Sample:
+    """Grade every prompt by itself; ``shares`` has the share of each, ``said`` a JSON list."""
+    pairs = zip(question.parts, answer.parts, strict=True)
+    graded = [grade(part, its, source) for part, its in pairs]
+    shares = [sample.value for sample in graded]
+    said = json.dumps([sample.facts["said"] for sample in graded], ensure_ascii=False)
+    facts: dict[str, Fact] = {**question.facts, "said": said, "shares": shares}
+    if not question.new:
+        facts["logprob"] = -sum(loss for its in answer.parts for loss in its.nll)
+    return Sample(question.unit, sum(shares) / len(shares), 1, facts)
 
 
 def _targets(question: Question, answer: Answer, source: Source, wanted: str) -> Sample:

@@ -2,26 +2,27 @@
 
 ``preset`` names RULER's eight, or every option is given by itself. A text of ``new`` tokens is
 scored by the share of the values in it. Of one value, ``form=argmax`` scores without generation
-whether greedy decoding gives exactly the value.
+whether greedy decoding gives exactly the value. ``in_turn`` keys of a haystack are asked for, each
+in a prompt of its own; these share all that stands before the query, which is computed once. Their
+answers depend on one another, so the haystack is one trial, with the mean of their scores.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from random import Random
 
-from tasks._needles import PRESETS, Haystack, Preset, Setting, context, filler, framed, hide
+from tasks._needles import Haystack, Preset, Setting, chosen, filler, hide, prompts
 from tasks._retrieval import (
+    BETWEEN,
     FACTS,
     Form,
     check_trials,
     grade,
     grid,
     new_tokens,
-    question,
-    room,
     score,
+    together,
 )
 from tasks._types import Fact, Question, Source
 from tasks._words import Kind
@@ -43,22 +44,24 @@ def ask(
     keys: int = 1,
     values: int = 1,
     queries: int = 1,
+    in_turn: int = 1,
     form: Form = "text",
     new: int = 128,
     depths: int = 5,
     trials: int = 5,
     chat: bool = False,
 ) -> Iterator[Question]:
-    """Yield ``depths`` x ``trials`` prompts of every length, each of the exact length.
+    """Yield ``depths`` x ``trials`` haystacks of every length, each prompt of the exact length.
 
     Keys and values depend on seed, depth and trial alone. One value stands at its depth; of
     several asked for, and of other keys, the depths are drawn, and with ``depths`` 0 all of them,
     as in RULER. Raises ValueError for a preset with options beside it that are not their defaults,
-    which it replaces, and where a prompt cannot fit, naming the least length.
+    which it replaces, for more keys in turn than a haystack hides, and where a prompt cannot fit,
+    naming the least length.
     """
     check_trials(trials, depths or None)
     new = new_tokens(form, new)
-    setting = _setting(preset, Setting(haystack, key, value, keys, values, queries))
+    setting = chosen(preset, Setting(haystack, key, value, keys, values, queries), in_turn)
     if form == "argmax" and setting.answers > 1:
         message = f"form=argmax scores one value, {setting.answers} are asked for: leave it out"
         raise ValueError(message)
@@ -71,30 +74,18 @@ def ask(
             draw = Random(f"{seed}/{depth}/{trial}")
             hidden = hide(setting, draw)
             drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
-            one = setting.answers == 1
+            one = setting.answers == in_turn == 1
             placed = one and depths > 0
-            frame = framed(source, setting, hidden, chat=chat)
-            space = partial(room, length, frame, new)
-            made, starts = context(
-                source, setting, hidden, sentences[trial % len(sentences)], space,
+            name = unit if placed else unit.replace("depth", "set")
+            made = prompts(
+                source, setting, hidden, sentences[trial % len(sentences)],
                 [depth, *drawn[1:]] if placed else drawn,
+                unit=name, length=length, in_turn=in_turn, new=new, chat=chat,
             )  # fmt: skip
-            places = [len(frame.head) + start for start in starts]
-            facts: dict[str, Fact] = {"trial": trial, "answer": hidden.answer}
+            asked, found = zip(*made, strict=True)
+            places = [place for some in found for place in some]
+            answer = BETWEEN.join(str(each.facts["answer"]) for each in asked)
+            facts: dict[str, Fact] = {"trial": trial, "answer": answer}
             facts |= {"depth": depth} if placed else {}
             facts |= {"needle": places[0]} if one else {"needles": [*map(float, places)]}
-            name = unit if placed else unit.replace("depth", "set")
-            yield question(name, length, frame, made, facts, new)
-
-
-def _setting(preset: Preset, given: Setting) -> Setting:
-    """Return what a preset means, or the options that are given."""
-    if preset != "single_1" and given != Setting():
-        message = (
-            f"preset={preset} sets haystack, key, value, keys, values and queries: leave them out"
-        )
-        raise ValueError(message)
-    if min(given.keys, given.values, given.queries) < 1:
-        message = "keys, values and queries are 1 or more"
-        raise ValueError(message)
-    return PRESETS[preset] if preset != "single_1" else given
+            yield together(asked, facts)

@@ -64,7 +64,7 @@ def kind_of(plan: Plan, *, key_tokens: bool) -> Kind:
     if losses:
         return "key tokens" if key_tokens else "targets"
     told = "logprob" in getattr(task.module, "FACTS", {})
-    if told and not any(q.new or q.parts for q in questions):
+    if told and not any(q.new for q in questions):
         return "answers"
     form = "; write form=argmax" if told else ", as perplexity and passkey do"
     message = f"{task.label} gives no log-probability to search by{form}."
@@ -94,7 +94,9 @@ def losses(
             each = np.array(record["facts"]["losses"])
             nats, count = float(each[mask].sum()), int(mask.sum())
         elif kind == "answers":
-            nats, count = -record["facts"]["logprob"], question.length - question.start
+            parts = question.parts or (question,)
+            nats = -record["facts"]["logprob"]
+            count = sum(part.length - part.start for part in parts)
         else:
             nats, count = record["value"], record["weight"]
         before = found.get(question.unit, (0.0, 0))

@@ -1,0 +1,181 @@
+"""Several keys of one haystack, each asked for by a prompt of its own, are one trial."""
+
+from __future__ import annotations
+
+import json
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from transformers import AutoModelForCausalLM
+
+from harness.data.source import make_source
+from harness.engine import answers
+from harness.engine.prefix_tree import common
+from harness.engine.sizes import ROWS
+from harness.runs.store import read_samples
+from harness.sweep.cells import Cell, Item
+from harness.tune.losses import losses
+from tasks import niah
+from tasks._intervals import proportion
+from tasks._types import Answer, Question, Source
+from tests.asking import forwarded
+from tests.command_line import Ropewalk
+from tests.tiny import BOS, tiny_tokenizer
+
+TEXT = "".join(f"This is sentence {n} of a tale. Was there  one\nbefore it? " for n in range(300))
+# RULER's template of one needle (scripts/data/synthetic/constants.py, niah.py), typed by hand.
+HEAD = (
+    "A special magic {v} is hidden within the following text. Make sure to memorize it."
+    " I will quiz you about the {v} afterwards.\n"
+)
+TAIL = (
+    "What is the special magic {v} for {k} mentioned in the provided text?"
+    " The special magic {v} for {k} mentioned in the provided text is"
+)
+NEEDLE = re.compile(r"One of the special magic \w+ for (\S+) is: ([\w-]+)\.")
+VALUES = {"multikey_1": "number", "multikey_2": "number", "multikey_3": "uuid"}
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+
+
+@pytest.fixture(scope="module")
+def model(tiny: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(tiny).eval()
+
+
+@pytest.mark.parametrize("form", ["text", "argmax"])
+@pytest.mark.parametrize("preset", VALUES)
+def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
+    source: Source, preset: str, form: str
+) -> None:
+    """To the letter and of the exact length; only the last sentence is cut at other places."""
+    given: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
+    for asked in niah.ask(source, [1800, 2503], depths=2, trials=2, **given):
+        wanted = str(asked.facts["answer"]).split(", ")
+        assert [part.facts["answer"] for part in asked.parts] == wanted
+        assert len(set(wanted)) == 4
+        haystacks = []
+        for number, part in enumerate(asked.parts):
+            assert part.length == asked.length == len(part.tokens) + (50 if form == "text" else 0)
+            text = source.decode(part.tokens[: part.start]).removeprefix(BOS)
+            keys = {value: key for key, value in NEEDLE.findall(text)}
+            newline = "\n" if preset == "multikey_1" else ""  # before the question, of documents
+            told = {"v": VALUES[preset], "k": keys[wanted[number]]}
+            head, tail = HEAD.format(**told), newline + TAIL.format(**told)
+            assert text.startswith(head)
+            assert text.endswith(tail)
+            haystacks.append(text[len(head) : len(text) - len(tail)])
+            if form == "argmax":
+                assert source.decode(part.tokens[part.start :]) == f" {wanted[number]}"
+            place = int(cast(list[float], asked.facts["needles"])[number])
+            needle = source.decode(part.tokens[place:]).lstrip()
+            assert needle.startswith("One of") == needle.partition(": ")[2].startswith(
+                wanted[number]
+            )
+        shortest = min(map(len, haystacks))
+        for one, other in pairwise(haystacks):  # a cut sentence of needles still ends its line
+            assert one[: shortest - 1] == other[: shortest - 1]
+        for filler in (NEEDLE.sub("#", haystack) for haystack in haystacks):
+            if preset == "multikey_1":
+                assert f" {' '.join(TEXT.split())}".startswith(filler.replace(" #", ""))
+            else:
+                assert set(filler.split("\n")[:-2]) == {"#"}
+
+
+def test_one_key_in_turn_is_the_question_without_the_option(source: Source) -> None:
+    """The prompt of the first key is that of the preset alone with the same depths drawn."""
+    plain = list(niah.ask(source, [2000], preset="multikey_1", depths=0, trials=3))
+    assert (
+        list(niah.ask(source, [2000], preset="multikey_1", in_turn=1, depths=0, trials=3)) == plain
+    )
+    assert not any(one.parts for one in plain)
+    turns = niah.ask(source, [2000], preset="multikey_1", in_turn=4, depths=0, trials=3)
+    for one, asked in zip(plain, turns, strict=True):
+        assert asked.unit == one.unit
+        assert str(asked.facts["answer"]).split(", ")[0] == one.facts["answer"]
+
+
+@pytest.mark.parametrize("preset", ["multikey_1", "multikey_2"])
+def test_one_prefill_answers_all_keys_of_a_haystack(
+    source: Source, model: Any, preset: str
+) -> None:
+    """What is forwarded is one haystack and the queries; answers are those of prompts alone."""
+    given: dict[str, Any] = {"preset": preset, "in_turn": 4, "depths": 1, "trials": 1}
+    (asked,) = niah.ask(source, [1500], form="argmax", **given)
+    parts = list(asked.parts)
+    haystack = min(common(parts[0].tokens, part.tokens) for part in parts[1:])
+    assert haystack > 1200
+    least = haystack + sum(part.length - haystack for part in parts)
+    assert least <= forwarded(model, parts) < least + ROWS  # rows of a pack are whole blocks
+    (text,) = niah.ask(source, [1500], new=6, **given)
+    for question in (asked, text):
+        every = dict(answers(model, question.parts, decode=source.decode))
+        alone = [next(answers(model, [p], decode=source.decode))[1] for p in question.parts]
+        assert [every[index] for index in range(4)] == alone
+        whole = niah.grade(question, Answer((), (), parts=tuple(alone)), source)  # type: ignore[arg-type]
+        each = [niah.grade(p, a, source) for p, a in zip(question.parts, alone, strict=True)]  # type: ignore[arg-type]
+        assert whole.value == sum(sample.value for sample in each) / 4
+        assert json.loads(str(whole.facts["said"])) == [sample.facts["said"] for sample in each]
+
+
+def test_a_haystack_has_the_mean_of_its_answers(source: Source) -> None:
+    """Two texts of three have the value: a trial of two thirds, and one of the interval's n."""
+    prompts = tuple(Question("q", 13, [1] * 3, 3, {"answer": a}, new=10) for a in "abc")
+    asked = Question("q", 13, [1] * 3, 3, {"answer": "a, b, c"}, new=10, parts=prompts)
+    said = tuple(Answer((0.1,), (5,), text) for text in (" a.", " x", " c, b"))
+    sample = niah.grade(asked, Answer((), (), parts=said), source)
+    assert (sample.value, sample.weight) == (2 / 3, 1)
+    assert sample.facts["shares"] == [1, 0, 1]
+    found = niah.score([sample, sample])
+    assert (found.n, found.low, found.high) == (2, *proportion(4 / 3, 2))
+
+
+def test_more_keys_than_are_hidden_are_refused(source: Source) -> None:
+    """And several at a time: a prompt asks for one, of those that the haystack has."""
+    for given, told in (
+        ({"in_turn": 2}, "in_turn=2 is more than the keys that are hidden, 1"),
+        ({"preset": "multikey_1", "in_turn": 5}, "are hidden, 4"),
+        ({"preset": "multiquery", "in_turn": 2}, "one key at a time, and here 4 are"),
+        ({"in_turn": 0}, "in_turn are 1 or more"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            list(niah.ask(source, [2000], **given))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 400") as refused:
+        list(niah.ask(source, [400], preset="multikey_1", in_turn=4, depths=1, trials=1))
+    least = int(str(refused.value).partition("at least ")[2].split()[0])
+    given = {"preset": "multikey_1", "in_turn": 4, "depths": 1, "trials": 1}
+    assert len(list(niah.ask(source, [least], **given))) == 1  # type: ignore[arg-type]
+
+
+def test_a_search_weighs_all_answers_of_a_haystack(source: Source) -> None:
+    """By the tokens of all: the loss a token is that of the prompts one by one."""
+    given: dict[str, Any] = {"preset": "multikey_2", "in_turn": 3, "depths": 1, "trials": 1}
+    (asked,) = niah.ask(source, [1500], form="argmax", **given)
+    counts = [part.length - part.start for part in asked.parts]
+    told = [Answer((0.5,) * n, (1,) * (n + 1)) for n in counts]
+    sample = niah.grade(asked, Answer((), (), parts=tuple(told)), source)
+    cell = Cell("none", "niah", 1500, None, "key", (asked,))
+    record: Any = {Item(cell, asked).key: {"status": "ok", "facts": sample.facts}}
+    found = losses(cell, record, {asked.unit}, "answers", {})
+    assert found == {asked.unit: (pytest.approx(sum(counts) / 2), sum(counts))}
+
+
+def test_a_run_has_a_sample_a_haystack(ropewalk: Ropewalk, tiny: Path, tmp_path: Path) -> None:
+    """Three haystacks asked twice are three trials of the record, with both texts of each."""
+    task = "niah:preset=multikey_2,in_turn=2,depths=1,trials=3,new=4"
+    done = ropewalk(
+        "run", "--model", tiny, "--task", task,
+        "--length", "1200", "--scaling", "none", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    samples = list(read_samples(tmp_path / "run").values())
+    assert [sample["status"] for sample in samples] == ["ok"] * 3
+    for sample in samples:
+        assert len(json.loads(sample["facts"]["said"])) == len(sample["facts"]["shares"]) == 2
+        assert sample["value"] == sum(sample["facts"]["shares"]) / 2
