@@ -1,12 +1,16 @@
-"""Files of a user's own encoding that are wrong: each fault is a sentence, never a traceback."""
+"""Encodings and configs that are wrong: each fault is a sentence, never a traceback."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from harness.encodings._config import config_of
+from harness.encodings._model import EncodingForCausalLM
 from tests.command_line import Ropewalk
+from tests.tiny import tiny_tokenizer
 
 BEGUN = '''
 """Mine."""
@@ -90,3 +94,50 @@ def test_any_error_past_the_window_says_that_no_longer_text_is_read(
     done = ropewalk("check", file)
     assert done.status == 0
     assert f"· beyond  no text longer than the trained window is read: {told}" in done.out
+
+
+def trained(trained_with: str, to: Path, **changed: object) -> Path:
+    """Save a small model of an encoding, with other fields in its config."""
+    model = EncodingForCausalLM(config_of(trained_with, vocab_size=300, num_hidden_layers=1))
+    model.save_pretrained(to)
+    tiny_tokenizer().save_pretrained(to)
+    config = json.loads((to / "config.json").read_text(encoding="utf-8")) | changed
+    (to / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return to
+
+
+@pytest.mark.parametrize("typed", ["nonsense", "", "ropes:base=100"])
+def test_an_unknown_encoding_of_a_config_is_named_beside_those_there_are(
+    typed: str, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """A typo is no code beside the weights: to trust the model would not help."""
+    folder = trained("alibi", tmp_path / "model", encoding=typed)
+    done = ropewalk("run", "--model", folder, "--scaling", "none", "--out", tmp_path / "out")
+    assert done.status == 2
+    name = typed.partition(":")[0]
+    assert f"the config of {folder}: no encoding is called {name!r};" in done.err
+    assert "known: alibi, deberta," in done.err
+    assert "trust" not in done.err
+
+
+def test_a_rotary_encoding_without_rope_parameters_is_refused(
+    tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """When the model is opened, not sample by sample; the sentence says what to write."""
+    folder = trained("rope:base=500", tmp_path / "model", rope_parameters=None)
+    done = ropewalk("run", "--model", folder, "--scaling", "none", "--out", tmp_path / "out")
+    assert done.status == 2
+    assert f"the config of {folder} lacks rope_parameters" in done.err
+    assert '"rope_parameters": {"rope_theta": 500.0}.' in done.err
+
+
+def test_inspect_says_which_encoding_a_model_has_that_does_not_rotate(
+    tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Of the laboratory's models some rotate: the sentence is on this one, and on --encoding."""
+    folder = trained("alibi", tmp_path / "model")
+    done = ropewalk("inspect", "--model", folder)
+    assert done.status == 2
+    assert f"{folder} has the encoding alibi and no rotary embedding" in done.err
+    assert f"ropewalk inspect --encoding {folder} --out FOLDER." in done.err
+    assert ropewalk("inspect", "--model", trained("rope", tmp_path / "rotary")).status == 0

@@ -11,7 +11,8 @@ from transformers import PreTrainedConfig
 
 from harness.encodings._types import Shape
 from harness.errors import UserError
-from harness.plugins import Plugin, call, load, names_code
+from harness.names import nearest
+from harness.plugins import Plugin, call, load, names, names_code
 
 COPIES = 4  # most encodings: the scores, the same masked, their softmax and one on the way
 # Scores that are computed at once: as many as a processor's cache holds; of a GPU 64 MiB. Fewer
@@ -116,7 +117,12 @@ def plugin_of(config: EncodingConfig) -> Plugin:
 
 
 def check_code(config: EncodingConfig) -> None:
-    """Raise UserError where a config names code, and that it may run was not said."""
+    """Raise UserError for an encoding that is not known, or is code that may not run."""
+    name, known = config.encoding.partition(":")[0], names("encoding")
+    if "." not in name and name not in known:
+        where = config.name_or_path or "the model"
+        message = f"the config of {where}: no encoding is called {name!r}; {nearest(name, known)}."
+        raise UserError(message)
     if not config.run_code and names_code("encoding", config.encoding):
         message = (
             f"{config.name_or_path or 'the model'} has the encoding {config.encoding}, which is"
@@ -142,6 +148,17 @@ def _check_base(what: str, base: Any) -> None:
     if not (number and 1 <= base <= torch.finfo(torch.float32).max):
         given = f"got {base:g}" if number else f"not of type {type(base).__name__}"
         message = f"{what}: base must be a number from 1 to 3.4e38, {given}."
+        raise UserError(message)
+
+
+def check_rotary(config: EncodingConfig, encoding: Any) -> None:
+    """Raise UserError for a config without the rotary embedding that its encoding turns by."""
+    if hasattr(encoding, "base") and not config.rope_parameters:
+        message = (
+            f"the config of {config.name_or_path or 'the model'} lacks rope_parameters, by which"
+            f" its encoding {config.encoding} rotates; write in config.json the base it was trained"
+            f' with, as "rope_parameters": {{"rope_theta": {float(encoding.base)}}}.'
+        )
         raise UserError(message)
 
 

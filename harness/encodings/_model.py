@@ -21,7 +21,7 @@ from transformers.models.llama.modeling_llama import (
 )
 
 from harness.encodings._attention import EncodingAttention
-from harness.encodings._config import EncodingConfig, built, has_scores, plugin_of
+from harness.encodings._config import EncodingConfig, built, check_rotary, has_scores, plugin_of
 from harness.encodings._types import check_cached, check_rows
 
 
@@ -62,6 +62,7 @@ class EncodingModel(EncodingPreTrainedModel):
         """Build the layers around one encoding, which keeps its own initial weights."""
         super().__init__(config)
         self.encoding = built(plugin_of(config), config.shape)
+        check_rotary(config, self.encoding)
         for module in self.encoding.modules():
             module._is_hf_initialized = True
         self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.inspection import channel_figure, decay_figure, score_figure, scores, wave_figure
-from harness.inspection.notes import notes
+from harness.inspection.notes import check_rotary, notes
 from harness.methods.channels import Change, Channel, channels, decay, shown
 from harness.methods.resolve import resolve
 from harness.model.opening import read_config
@@ -68,6 +68,7 @@ def inspect(spec: Spec) -> Inspection:
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
     trusted = spec.trust_remote_code
     model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
+    check_rotary(spec.model, config)
     rope = rope_of(config)
     lengths = spec.lengths(rope.trained_length)
     readings = []

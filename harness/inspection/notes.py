@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
 from harness.model.layers import Layers, layers_of
 from harness.plugins import Plugin, call, parameters
 from harness.rope.config import is_rotary, rope_of
 from scaling import native
 from scaling._types import Rope
+
+
+def check_rotary(model: str, config: Any) -> None:
+    """Raise UserError for a model of the laboratory whose encoding does not rotate."""
+    if isinstance(config, EncodingConfig) and not config.rope_parameters:
+        message = (
+            f"{model} has the encoding {config.encoding} and no rotary embedding (no "
+            "rope_parameters in its config), so no channels; to draw its scores by distance: "
+            f"ropewalk inspect --encoding {model} --out FOLDER."
+        )
+        raise UserError(message)
 
 
 def notes(
