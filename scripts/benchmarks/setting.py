@@ -130,7 +130,7 @@ def operations(shaped: Any, length: int) -> float:
 
 
 def counted(run: Callable[[], Any]) -> int:
-    """Count the operations of what is run; of causal attention on a CPU, of what it may see."""
+    """Count the operations of what is run on a CPU; of causal attention, of what it may see."""
 
     def fused(
         query: Any, key: Any, value: Any, _: float = 0.0, causal: bool = False, **__: Any

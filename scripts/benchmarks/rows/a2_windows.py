@@ -22,6 +22,7 @@ from benchmarks.setting import (
 from harness.engine import answers
 from tasks._types import Answer, Question
 
+DEVICE = "cpu"
 LENGTH, STRIDE, TEXT = 1024, 256, 4096
 
 

@@ -8,6 +8,8 @@ from benchmarks.setting import Row, Setting, build, config, counted, row, tokens
 from harness.engine import answers
 from tasks._types import Question
 
+DEVICE = "cpu"
+
 
 def measure(setting: Setting) -> list[Row]:
     """Tokens and operations of a curve of 8 lengths, over those of its longest forward."""

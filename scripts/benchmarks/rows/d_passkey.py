@@ -17,6 +17,7 @@ from scaling import yarn
 from tasks import passkey
 from tasks._types import Answer, Question, Source
 
+DEVICE = "cpu"
 DEPTHS = 5
 
 

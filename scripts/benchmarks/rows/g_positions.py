@@ -18,6 +18,7 @@ from harness.plugins import load
 from harness.rope.patch import scaled
 from tasks import passkey
 
+DEVICE = "cpu"
 METHODS = (
     "rerope", "leaky_rerope", "self_extend", "dual_chunk", "string", "lm_infinite", "log_n",
     "dynamic_ntk:mode=per_query",

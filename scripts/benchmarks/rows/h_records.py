@@ -11,6 +11,7 @@ from benchmarks.setting import Row, Setting, ratios, row
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN, SAMPLES
 
+DEVICE = "cpu"
 REFERENCE = Path(__file__).resolve().parent.parent.parent.parent / "results" / "reference"
 TASK, TIMES = "passkey", (25, 100)  # of a sweep of 13 methods at 4 lengths, 25 trials
 

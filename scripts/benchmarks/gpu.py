@@ -1,0 +1,82 @@
+"""Models of 1 and 8 billion parameters for the rows of a GPU, and answers that fit into it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any
+
+import torch
+
+from benchmarks.setting import Row, Setting, build, config, tokens
+from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
+from tasks._types import Answer, Question
+
+SHAPES = {  # of Llama 3.2 1B and Llama 3 8B
+    "1B": {
+        "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 64, "vocab_size": 128_256,
+    },
+    "8B": {
+        "hidden_size": 4096, "intermediate_size": 14_336, "num_hidden_layers": 32,
+        "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128_256,
+    },
+}  # fmt: skip
+LENGTHS = (8192, 32_768, 131_072)
+TRAINED = 8192  # window of the models
+CURVE = 8  # lengths of a prefix curve
+
+
+def measured(
+    setting: Setting, name: str, dtype: torch.dtype, rows: Callable[[Any], list[Row]]
+) -> list[Row]:
+    """Build a model of random weights and return its rows; none where it does not fit."""
+
+    def built() -> list[Row]:
+        shaped = config("S", **SHAPES[name], max_position_embeddings=TRAINED)
+        return rows(build(setting, shaped, dtype))
+
+    return fitting(f"{name} in {str(dtype).removeprefix('torch.')}", built)
+
+
+def fitting(what: str, rows: Callable[[], list[Row]]) -> list[Row]:
+    """Return rows, or say that there are none because memory was too little."""
+    try:
+        return rows()
+    except torch.OutOfMemoryError:
+        print(f"gpu: {what} is not measured: it does not fit into this GPU's memory.")
+        return []
+
+
+def answered(
+    setting: Setting, model: Any, asked: Sequence[Question], sizes: Sizes = DEFAULT
+) -> list[Answer]:
+    """Return the answers in the order of the questions.
+
+    Raises OutOfMemoryError where memory ran out, also where the engine then went on with less at a
+    time: its time and memory are of something else.
+    """
+    before = _failed(setting)
+    found = [answer for _, answer in sorted(answers(model, asked, sizes), key=itemgetter(0))]
+    whole = [answer for answer in found if not isinstance(answer, OutOfMemory)]
+    if len(whole) < len(found) or _failed(setting) > before:
+        message = "a question ran out of memory"
+        raise torch.OutOfMemoryError(message)
+    return whole
+
+
+def _failed(setting: Setting) -> int:
+    """Return how often the GPU's memory was too little so far."""
+    return int(torch.cuda.memory_stats(setting.device)["num_ooms"])
+
+
+def one_pass(model: Any, length: int) -> list[Question]:
+    """Return a question on every token of a text."""
+    return [Question("pass", length, tokens(model, length), 1)]
+
+
+def curve(model: Any, length: int) -> list[Question]:
+    """Return questions on the beginnings of one text, at eight lengths."""
+    text = tokens(model, length)
+    steps = [length * step // CURVE for step in range(1, CURVE + 1)]
+    return [Question("curve", n, text[:n], 1) for n in steps]
