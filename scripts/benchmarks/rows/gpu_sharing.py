@@ -76,7 +76,7 @@ def law(shaped: Any, asked: Sequence[Question]) -> float:
     The head reads a row for each target and one more, of a tree each row once.
     """
     tree = build_tree([one.tokens for one in asked])
-    head = 2 * shaped.hidden_size * shaped.vocab_size
+    head = float(2 * shaped.hidden_size * shaped.vocab_size)
 
     def layers(length: int) -> float:
         return operations(shaped, length) - length * head
