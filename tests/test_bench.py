@@ -57,7 +57,7 @@ def test_a_smoke_test_needs_a_folder_of_its_own(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--only", "zz"], "a1, a2, a3, b, c, d, e, f, g, gpu, h, p, r), not zz."),
+        (["--only", "zz"], "a1, a2, a3, b, c, d, e, f, g, gpu, h, n, p, r), not zz."),
         (["--only", "a3", "A1"], "not A1."),
         (["--only", "a1,a2"], "with spaces between them"),
         (["--only", "gpu"], "--only gpu needs --device cuda"),
