@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from harness.errors import UserError
@@ -17,6 +17,12 @@ def printable(text: str) -> str:
 def article(kind: str) -> str:
     """Return a word after "a" or "an"."""
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
+
+
+def tensors(found: Sequence[str]) -> str:
+    """Return "the tensor a.weight", or "2 tensors, a.weight among them"."""
+    several = f"{len(found)} tensors, {found[0]} among them"
+    return several if len(found) > 1 else f"the tensor {found[0]}"
 
 
 def place(text: str) -> Path:

@@ -754,7 +754,7 @@ def test_a_checkpoint_with_missing_tensors_is_refused(
         main([*words, "--length", "1x", "--out", str(tmp_path / "run")])
     assert ended.value.code == 2
     message = capsys.readouterr().err
-    assert "lack 1 tensors, model.layers.1.mlp.up_proj.weight among them." in message
+    assert "lack the tensor model.layers.1.mlp.up_proj.weight." in message
     assert not (tmp_path / "run" / "run.json").exists()
 
 

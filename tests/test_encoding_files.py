@@ -141,3 +141,12 @@ def test_inspect_says_which_encoding_a_model_has_that_does_not_rotate(
     assert f"{folder} has the encoding alibi and no rotary embedding" in done.err
     assert f"ropewalk inspect --encoding {folder} --out FOLDER." in done.err
     assert ropewalk("inspect", "--model", trained("rope", tmp_path / "rotary")).status == 0
+
+
+def test_check_tests_all_of_a_name(ropewalk: Ropewalk) -> None:
+    """The method none and the encoding none, as ``list none`` tells of both; each says its kind."""
+    done = ropewalk("check", "none")
+    assert done.status == 0
+    assert "method none: passed" in done.out
+    assert "encoding none: passed" in done.out
+    assert "· order   one layer does not tell the order of tokens" in done.out

@@ -23,7 +23,7 @@ from harness.model.download import ONLY_SAFE, exists, fetch
 from harness.model.files import LARGEST, check_file, file_hash
 from harness.model.gguf import is_gguf
 from harness.model.meta import without_weights
-from harness.names import place, printable
+from harness.names import place, printable, tensors
 from harness.reading import read_regular
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"
@@ -225,7 +225,7 @@ def _check_fit(given: str, where: str, found: Shapes, wanted: Shapes, own: Shape
         return
     start = f"the adapter {printable(given)} does not fit {where}: "
     if name is None:
-        message = f"{start}it lacks {len(lacking)} tensors, {lacking[0]} among them."
+        message = f"{start}it lacks {tensors(lacking)}."
     elif name not in places:
         message = f"{start}its tensor {printable(name)} has no place there."
     elif name in own:

@@ -18,6 +18,7 @@ from harness.model.download import ONLY_SAFE, fetch_weights
 from harness.model.files import named_weights
 from harness.model.gguf import is_gguf, pretrained
 from harness.model.meta import bounded
+from harness.names import tensors
 from harness.rope.frequencies import check_geometry
 
 
@@ -81,7 +82,7 @@ def _check_fit(where: str, info: dict[str, Any]) -> None:
         raise UserError(message)
     missing = sorted(info["missing_keys"])
     if missing:
-        message = f"the weights of {where} lack {len(missing)} tensors, {missing[0]} among them."
+        message = f"the weights of {where} lack {tensors(missing)}."
         raise UserError(message)
     extra = sorted(info["unexpected_keys"]) if is_gguf(where) else ()
     if extra:
