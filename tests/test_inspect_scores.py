@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.encodings import alibi
+from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
 from harness.inspection.identities import identities
 from harness.inspection.score_figure import draw as draw_scores
-from harness.inspection.scores import frame, of_base, of_encoding, of_rotation, renamed
+from harness.inspection.scores import Curve, frame, of_base, of_encoding, of_rotation, renamed
 from harness.inspection.wave_figure import draw
 from harness.methods.channels import angles, channels, decay
 from harness.plugins import names
+from harness.reports.drawing.methods import methods
+from harness.reports.drawing.style import REST
 from scaling import Bands, Frequencies, Rope, jet_long, pi
 from tests.command_line import Ropewalk
 
@@ -158,8 +163,6 @@ def test_an_encoding_and_a_scaling_of_one_name_are_two_lines() -> None:
 @pytest.mark.slow
 def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -> None:
     """Names, and the folder of a trained model with its own parameters and window."""
-    from harness.encodings._config import config_of
-
     model = EncodingForCausalLM(config_of("t5", vocab_size=32, max_position_embeddings=64))
     with torch.no_grad():
         model.model.encoding.bias -= torch.arange(32.0) / model.model.encoding.root
@@ -176,3 +179,82 @@ def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -
     channels = pd.read_csv(tmp_path / "figures" / "channels.csv")
     (line,) = [one for one in draw(channels).axes[0].lines if one.get_label() == "none"]
     assert list(line.get_ydata()) == pytest.approx(channels["wavelength"].tolist())
+
+
+@pytest.mark.parametrize("encoding", ["deberta", "rope:base=500", "learned"])
+def test_a_trained_model_has_the_scores_of_its_own_first_layer(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its attention has them in a forward of one token repeated; left out, all would be flat."""
+    fields = {"vocab_size": 40, "hidden_size": 64, "num_attention_heads": 2, "num_hidden_layers": 1}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = EncodingForCausalLM(
+            config_of(encoding, max_position_embeddings=64, initializer_range=0.3, **fields)
+        )
+    with torch.no_grad():
+        model.model.layers[0].input_layernorm.weight.mul_(1.5)
+    model.save_pretrained(tmp_path)
+    seen = []
+
+    def attention(_: Any, query: Any, key: Any, value: Any, mask: Any, **more: Any) -> Any:
+        scores = query @ key.mT * more["scaling"]
+        seen.append((scores if mask is None else scores + mask)[:, :, -1])
+        return (value.transpose(1, 2),)
+
+    monkeypatch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "seen", attention)
+    model.config._attn_implementation = "seen"
+    tokens = torch.randint(40, (64, 1), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        model(input_ids=tokens.expand(-1, 64), use_cache=False)
+    wanted = seen[0].flatten(0, 1).flip(-1)  # by distance
+    found = of_encoding(str(tmp_path), replace(ROPE, trained_length=64), 64, trusted=False)
+    assert found.distance == list(range(64))
+    assert found.mean == pytest.approx(wanted.mean(0).tolist(), abs=1e-3)
+    assert found.high == pytest.approx(wanted.quantile(0.95, 0).tolist(), abs=1e-3)
+    assert max(found.mean) - min(found.mean) > 0.1
+
+
+def curves(panel: str, count: int, low: float = -1.0) -> list[Curve]:
+    """Return straight curves of other names, from 1 down to ``low``."""
+    at = list(range(256))
+    fall = [1 + (low - 1) * distance / 255 for distance in at]
+    return [Curve(panel, f"{panel} {n}", at, fall, fall, fall) for n in range(count)]
+
+
+def test_the_axis_ends_where_the_scores_do() -> None:
+    """A curve that falls far below the cut leaves no room above the highest one."""
+    figure = draw_scores(frame(curves("encodings", 1, low=-250.0)), trained_length=256)
+    for axes in figure.axes:
+        low, high = axes.get_ylim()
+        assert low == -15
+        assert 0 < high < 2
+
+
+def test_curves_of_one_figure_are_told_apart() -> None:
+    """Of more than there are looks the first of each kind have one, the others are thin grey."""
+    every = [*curves("scaling, 256 tokens", 28), *curves("encodings", 2)]
+    figure = draw_scores(frame(every), trained_length=256)
+    lines = {
+        str(line.get_label()): (line.get_color(), line.get_marker(), line.get_linestyle())
+        for axes in figure.axes
+        for line in axes.get_lines()
+        if " " in str(line.get_label())
+    }
+    assert len(lines) == 30
+    own = {name: look for name, look in lines.items() if look[0] != REST.color}
+    assert len(own) == len(set(own.values())) == 6 + 2
+    assert {"encodings 0", "encodings 1"} <= own.keys()
+    shown = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert shown == [*own, "22 others"]
+    assert "22 others, in scores.csv" in " ".join(figure.texts[0].get_text().split())
+    twelve = draw_scores(frame(curves("encodings", 12)), trained_length=256)
+    assert len(twelve.legends[0].get_texts()) == 12
+
+
+def test_a_figure_without_scores_does_not_say_which_methods_are_the_best() -> None:
+    """The channels of nine methods: the first have colours, for nothing was measured."""
+    names = [f"m{n}" for n in range(9)]
+    table = {"model": "one", "scaling": names, "length": 512, "frequencies": names}
+    known = methods(pd.DataFrame(table))
+    assert known.rule.startswith("In colour: {plain}the first {count} methods;")

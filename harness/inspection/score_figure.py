@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from harness.inspection.scores import MORE
 from harness.reports.drawing.style import (
     GREY,
+    LOOKS,
+    REST,
     SIZE,
     Look,
     foot,
@@ -22,13 +26,15 @@ from harness.reports.drawing.style import (
     tidy,
     trace,
 )
+from harness.reports.writing.sentences import counted
 
 NOTE = (
-    "Score of a query with a key of the same content at a distance: mean over 64 random contents, "
+    "Score of a query with a key of the same content at a distance: mean over 64 random contents "
     "and heads; the bands hold 90 % of them. Left: linear axis, the trained window. Right: "
     "logarithmic, the whole length, averaged over a sixth of an octave, cut at -15. Grey: the "
     "trained window. Encodings by name have their initial parameters, which for learned ones say "
-    "little; the folder of a trained model has its own."
+    "little, and no projections; of a trained model's folder the contents are 64 tokens of its "
+    "vocabulary, through the norm and projections of its first layer."
 )
 VALUES = ("mean", "low", "high")
 LEAST = -15.0  # of the scores that are drawn
@@ -41,16 +47,33 @@ def draw(frame: pd.DataFrame, trained_length: int) -> Figure:
     names = list(frame["name"].unique())
     scaling = frame.loc[~frame["panel"].isin(MORE), "name"]  # the encoding none has no rotation
     plain = ["none"] if "none" in set(scaling) else ["rope"]
-    look = looks(names, distinct=names, plain=plain)
+    look = looks(names, distinct=_distinct(frame, plain), plain=plain)
     for index, (title, rows) in enumerate(groups):
         for axes, log in zip(panels[2 * index : 2 * index + 2], (False, True), strict=True):
             near = rows if log else rows[rows["distance"] < trained_length]
             _panel(axes, _binned(near) if log else near, look, trained_length, log=log)
             tidy(axes, str(title), room=3.0)
     lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
-    shown = [name for name in names if name in lines]
-    foot(figure, [lines[name] for name in shown], shown, NOTE)
+    drawn: dict[str, Artist] = {n: lines[n] for n in names if n in lines and look[n] != REST}
+    others, note = len([name for name in names if look[name] == REST]), NOTE
+    if others:
+        grey = counted(others, "others")
+        drawn[grey] = Line2D([], [], color=REST.color, linewidth=REST.width)
+        note += f" The first have a look of their own; thin grey: {grey}, in scores.csv."
+    foot(figure, list(drawn.values()), list(drawn), note)
     return figure
+
+
+def _distinct(frame: pd.DataFrame, plain: Collection[str]) -> list[str]:
+    """Return the names that get a look of their own: all, or as many first ones as there are looks.
+
+    Scalings, bases and encodings have as many each.
+    """
+    rows = frame[~frame["name"].isin(list(plain))].drop_duplicates("name")
+    if len(rows) <= LOOKS:
+        return list(rows["name"])
+    kinds = rows["panel"].where(rows["panel"].isin(MORE), "scaling")
+    return list(rows.groupby(kinds, sort=False)["name"].head(LOOKS // kinds.nunique()))
 
 
 def _binned(rows: pd.DataFrame) -> pd.DataFrame:
@@ -71,11 +94,14 @@ def _panel(
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: length_label(int(value))))
         axes.xaxis.set_minor_locator(NullLocator())
     for index, (name, curve) in enumerate(rows.groupby("name", sort=False)):
-        axes.fill_between(
+        if look[str(name)] != REST:
+            axes.fill_between(
             curve["distance"], curve["low"], curve["high"], color=look[str(name)].color,
             alpha=0.08, linewidth=0,
         )  # fmt: skip
         trace(axes, curve[["distance", "mean"]], str(name), look, index, 8)
-    axes.set_ylim(bottom=max(LEAST, axes.get_ylim()[0]))
+    low, high = max(LEAST, rows["low"].min()), max(LEAST + 1, rows["high"].max())
+    room = 0.05 * max(high - low, 1e-3)
+    axes.set_ylim(max(LEAST, low - room), high + room)
     axes.set_xlabel("Distance (tokens)", fontsize=SIZE)
     axes.set_ylabel("Attention score", fontsize=SIZE)

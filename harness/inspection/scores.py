@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from harness.encodings._config import EncodingConfig, built, config_of, plugin_of
 from harness.encodings._model import EncodingForCausalLM
@@ -21,10 +22,8 @@ from harness.plugins import call
 from scaling._rotation import Rotation
 from scaling._types import Frequencies, Rope
 
-DRAWS, POINTS = (
-    64,
-    200,
-)  # contents of a curve; distances, on a linear and on a logarithmic axis each
+DRAWS = 64  # contents of a curve
+POINTS = 200  # distances, on a linear and on a logarithmic axis each
 MORE = BASES, ENCODINGS = "rotary at other bases", "encodings"  # panels beside the scalings
 WIDTH, HEADS = 128, 2  # channels and heads of the model around an encoding that is not trained
 SPREAD = (0.05, 0.95)  # the share of contents below a curve's lower and upper bound
@@ -34,8 +33,9 @@ SPREAD = (0.05, 0.95)  # the share of contents below a curve's lower and upper b
 class Curve:
     """The score of a query with a key of the same content, by distance in tokens.
 
-    Queries and keys have standard normal channels; scores are divided by sqrt(head_dim), and what
-    an encoding adds is added. ``mean``, ``low`` and ``high`` are over contents and heads.
+    Of a rotation, queries and keys have standard normal channels. Scores are divided by
+    sqrt(head_dim), and what an encoding adds is added. ``mean``, ``low`` and ``high`` are over
+    contents and heads.
     """
 
     panel: str
@@ -77,46 +77,65 @@ def of_base(base: float, rope: Rope, length: int) -> Curve:
 def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
     """Return the curve of an encoding, NAME or a trained model's folder, in its first layer.
 
-    Projections are left out: a head's channels are those of the inputs, with what the encoding
-    adds to them. Raises UserError for linear attention, which has no scores, for the folder of
-    another model, where scores are not finite, and where a key's depends on the other keys.
+    Of a folder the contents are tokens of its vocabulary through its norm and projections. By name
+    there are no projections: a head's channels are those of random inputs, after a norm. Raises
+    UserError for linear attention, which has no scores, for the folder of another model, where
+    scores are not finite, and where a key's depends on the other keys.
     """
-    config, encoding, name = _opened(given, rope, trusted=trusted)
+    first = _opened(given, rope, trusted=trusted)
+    encoding = first.encoding
     if hasattr(encoding, "attend"):
         message = f"encoding {given} has no scores: it replaces softmax attention."
         raise UserError(message)
     tables = [m.num_embeddings for m in encoding.modules() if isinstance(m, torch.nn.Embedding)]
     every = distances(min(length, *tables, length))
-    scores = call(f"encoding {given}", lambda: _scores(config.shape, encoding, every))
+    scores = call(f"encoding {given}", lambda: _scores(first, every))
     if not scores.isfinite().all():
         message = f"encoding {given} has no finite scores at {every[-1] + 1:,} tokens."
         raise UserError(message)
     some = sorted({*every[::2], every[-1]})
     kept = [every.index(distance) for distance in some]
-    if not torch.allclose(scores[:, kept], _scores(config.shape, encoding, some), atol=1e-3):
+    if not torch.allclose(scores[:, kept], _scores(first, some), atol=1e-3):
         message = f"encoding {given} has no curve by distance: a score depends on other keys."
         raise UserError(message)
-    return _curve(ENCODINGS, name, every, scores)
+    return _curve(ENCODINGS, first.name, every, scores)
 
 
-def _scores(shape: Shape, encoding: Any, every: Sequence[int]) -> torch.Tensor:
+@dataclass(frozen=True)
+class _First:
+    """A model's first layer: ``contents`` are embeddings of tokens, ``(contents, 1, width)``."""
+
+    name: str
+    encoding: Any
+    contents: torch.Tensor
+    norm: Any
+    layer: Any
+    rotary: Any
+
+
+class _Layer:
+    """A layer as an encoding sees it, with projections that change nothing."""
+
+    def __init__(self, shape: Shape, encoding: Any) -> None:
+        self.layer_idx, self.head_dim = 0, shape.head_dim
+        self.scaling = getattr(encoding, "scale", shape.head_dim**-0.5)
+        self.q_proj = self.k_proj = torch.nn.Identity()
+
+
+def _scores(first: _First, every: Sequence[int]) -> torch.Tensor:
     """Return the last query's scores, ``(contents and heads, distances)``."""
-    draw = torch.Generator().manual_seed(0)
-    content = torch.randn(DRAWS, 1, shape.width, generator=draw)
+    encoding, layer = first.encoding, first.layer
     positions = every[-1] - torch.tensor(every)  # the query is at the first
-    states = content.expand(-1, len(every), -1)
+    states = first.contents.expand(-1, len(every), -1)
     if hasattr(encoding, "inputs"):
-        states = encoding.inputs(content / shape.width**0.5, positions[None]) * shape.width**0.5
-        states = states * (shape.width**0.5 / states.norm(dim=-1, keepdim=True))
-    heads = states.reshape(DRAWS, len(every), shape.heads, -1).transpose(1, 2)
-    layer = _Layer(shape, encoding)
-    query, key = heads, heads
+        states = encoding.inputs(states, positions[None])
+    states = first.norm(states)
+    query, key = (
+        project(states).unflatten(-1, (-1, layer.head_dim)).transpose(1, 2)
+        for project in (layer.q_proj, layer.k_proj)
+    )
     if hasattr(encoding, "turn"):
-        angles = None
-        if hasattr(encoding, "base"):
-            inv_freq = Rope(shape.head_dim, float(encoding.base), shape.window).inv_freq()
-            turned = torch.outer(positions.float(), inv_freq).repeat(1, 2)[None]
-            angles = turned.cos(), turned.sin()
+        angles = first.rotary(states, positions[None]) if first.rotary else None
         query, key = encoding.turn(query, key, angles, positions)
     query, places = query[:, :, :1], Places(positions[:1], positions)
     scores: torch.Tensor = query @ key.mT * layer.scaling
@@ -125,18 +144,10 @@ def _scores(shape: Shape, encoding: Any, every: Sequence[int]) -> torch.Tensor:
     return scores[:, :, 0].flatten(0, 1)
 
 
-class _Layer:
-    """The first layer as an encoding sees it: projections that change nothing."""
-
-    def __init__(self, shape: Shape, encoding: Any) -> None:
-        self.layer_idx = 0
-        self.scaling = getattr(encoding, "scale", shape.head_dim**-0.5)
-        self.q_proj = self.k_proj = torch.nn.Identity()
-
-
-def _opened(given: str, rope: Rope, *, trusted: bool) -> tuple[Any, Any, str]:
-    """Return config, module and name of an encoding: trained where a folder is named."""
+def _opened(given: str, rope: Rope, *, trusted: bool) -> _First:
+    """Return the first layer around an encoding: that of the model where a folder is named."""
     folder = place(given)
+    draw = torch.Generator().manual_seed(0)
     if (folder / "config.json").exists():
         kind = read_config(str(folder.resolve()), revision=None, trust_remote_code=trusted)[1]
         if not isinstance(kind, EncodingConfig):
@@ -145,10 +156,15 @@ def _opened(given: str, rope: Rope, *, trusted: bool) -> tuple[Any, Any, str]:
                 "model that scripts/train_encodings.py wrote."
             )
             raise UserError(message)
-        model = EncodingForCausalLM.from_pretrained(folder, run_code=trusted)
-        own = model.config.shape.window  # the figure marks that of the model inspected
+        trunk = EncodingForCausalLM.from_pretrained(folder, run_code=trusted).model
+        own = trunk.config.shape.window  # the figure marks that of the model inspected
         name = folder.name if own == rope.trained_length else f"{folder.name}, window of {own:,}"
-        return model.config, model.model.encoding, name
+        tokens = torch.randint(trunk.config.vocab_size, (DRAWS, 1), generator=draw)
+        layer = trunk.layers[0]
+        return _First(
+            name, trunk.encoding, trunk.embed_tokens(tokens), layer.input_layernorm,
+            layer.self_attn, trunk.rotary_emb,
+        )  # fmt: skip
     config = config_of(
         given, hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=1,
         max_position_embeddings=rope.trained_length, intermediate_size=2**16,
@@ -156,7 +172,12 @@ def _opened(given: str, rope: Rope, *, trusted: bool) -> tuple[Any, Any, str]:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         plugin = plugin_of(config)
-        return config, built(plugin, config.shape), plugin.label
+        encoding = built(plugin, config.shape)
+    return _First(
+        plugin.label, encoding, torch.randn(DRAWS, 1, WIDTH, generator=draw) / WIDTH**0.5,
+        torch.nn.RMSNorm(WIDTH, elementwise_affine=False), _Layer(config.shape, encoding),
+        LlamaRotaryEmbedding(config) if config.rope_parameters else None,
+    )  # fmt: skip
 
 
 def _curve(panel: str, name: str, every: Sequence[int], scores: torch.Tensor) -> Curve:

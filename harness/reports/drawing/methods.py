@@ -22,6 +22,7 @@ RULE = (
     "In colour: {plain}the {count} methods of the best mean rank over the tasks at their longest "
     "length; grey: {others}, in the table of scores."
 )
+FIRST = "In colour: {plain}the first {count} methods; grey: {others}, in the tables."  # no scores
 LONGEST = 60  # letters of a name
 PARTS = (
     "model", "task", "scaling", "length", "frequencies", "metric", "score", "of_scaling", "pool",
@@ -35,13 +36,15 @@ class Methods:
 
     ``names`` has the name in figures of every scaling that is drawn, one for those that coincide
     in all cells; ``look`` is by that name, and ``best`` has the names from the best to the
-    worst. ``fixed`` are those of one setting for all lengths.
+    worst. ``fixed`` are those of one setting for all lengths; ``rule`` says which have colours
+    where not all do.
     """
 
     names: Mapping[str, str]
     look: Mapping[str, Look]
     best: Sequence[str]
     fixed: Collection[str]
+    rule: str
 
     def drawn(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of the methods that are drawn, under their names in figures."""
@@ -73,7 +76,7 @@ class Methods:
             drawn[grey] = Line2D([], [], color=REST.color, linewidth=REST.width)
             best = [name for name in own if self.look[name].color != "black"]
             plain = "" if len(best) == len(own) else "the unscaled model and "
-            note += f" {RULE.format(plain=plain, count=len(best), others=grey)}"
+            note += f" {self.rule.format(plain=plain, count=len(best), others=grey)}"
         if any(name in self.fixed and self.look[name].color != "black" for name in own):
             note += f" {FIXED}"
         drawn = {} if named else drawn
@@ -100,7 +103,7 @@ def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
     fixed = {names[scaling] for scaling in fixed_factors(known) if scaling in names}
     look = looks(list(names.values()), distinct={*own, *plain}, plain=plain, fixed=fixed)
     look |= {name: look[name].of(color) for name, color in colours.items() if color}
-    return Methods(names, look, best, fixed)
+    return Methods(names, look, best, fixed, RULE if "score" in known else FIRST)
 
 
 @once

@@ -29,6 +29,7 @@ T = TypeVar("T")
 MOST_LINES = 12  # of a text that is folded: names come from files and have no end
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LOOKS = 2 * len(COLOURS)  # that are told apart: each colour full, and hollow with other dashes
 MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*", "h", "d")
 # By whether the factor is fixed, and whether the colour comes again.
 DASHES: dict[tuple[bool, bool], str | tuple[float, tuple[float, ...]]] = {
