@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,16 +14,40 @@ from typing import Any
 
 import torch
 from _mixture import Recipe, batch
+from cyclopts import App, CycloptsError
 from rich.console import Console
 from rich.progress import track
+from transformers.utils import logging
 
 from harness.data.embedded import held_out
 from harness.data.source import make_source
+from harness.errors import UserError
+from harness.names import printable
+from harness.replacing import make_folder
+from harness.reports.writing.sentences import counted
+from harness.sweep.record import named
 from tasks._prompt import frame, prompt
 from tasks._types import Source
 
+logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
 console = Console()
 WATCHED = 60  # pass keys that a progress line tells of
+
+
+def start(app: App) -> None:
+    """Run a script's command; a user's error is one sentence on stderr and exit status 2."""
+    try:
+        app(sys.argv[1:], result_action="return_value", exit_on_error=False, print_error=False)
+    except (CycloptsError, UserError) as error:
+        told = f"{Path(sys.argv[0]).stem}: {printable(' '.join(str(error).split()))}"
+        Console(stderr=True).print(told, highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+
+
+def machine(device: Any) -> str:
+    """Name what a model was trained on: processor or GPU, and the threads."""
+    threads = counted(torch.get_num_threads(), "threads")
+    return f"{named(str(device))}, {platform.machine()}, {threads}, {device}"
 
 
 @dataclass(frozen=True)
@@ -128,7 +153,7 @@ class Training:
         saved = torch.load(checkpoint, weights_only=True, map_location=self.model.device)
         if saved["recipe"] != self.settings:
             message = f"{self.out} holds a run of another recipe: {saved['recipe']}"
-            raise SystemExit(message)
+            raise UserError(message)
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.state = saved["state"]
@@ -154,7 +179,7 @@ class Training:
             loss = self.step(number)
             if not math.isfinite(loss):
                 message = f"{title}: the loss of step {number + 1} is {loss}; training ends here."
-                raise SystemExit(message)
+                raise UserError(message)
             if (number + 1) % every == 0 or number + 1 == self.recipe.steps:
                 self.state["seconds"] += time.time() - began
                 began = time.time()
@@ -162,8 +187,7 @@ class Training:
         return {
             "recipe": self.settings,
             "seconds": round(self.state["seconds"]),
-            "machine": f"{platform.machine()}, {torch.get_num_threads()} threads,"
-            f" {self.model.device}",
+            "machine": machine(self.model.device),
             "python": platform.python_version(),
             "torch": torch.__version__,
             "curve": self.state["curve"],
@@ -187,5 +211,6 @@ class Training:
             "recipe": self.settings, "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(), "state": self.state,
         }  # fmt: skip
+        make_folder(self.out)
         torch.save(whole, self.out / "checkpoint.new")
         (self.out / "checkpoint.new").replace(self.out / "checkpoint.pt")

@@ -22,7 +22,7 @@ from typing import Annotated, Any
 
 import torch
 from _mixture import Recipe
-from _training import Texts, Training, console, read_texts
+from _training import Texts, Training, console, read_texts, start
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoTokenizer
@@ -32,7 +32,8 @@ from harness.encodings._config import EncodingConfig, config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
 from harness.model.opening import REFERENCE
-from harness.plugins import names
+from harness.plugins import call, names
+from harness.replacing import make_folder, replacing
 from harness.reports.writing.sentences import counted
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.
@@ -75,12 +76,11 @@ def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path
         known = json.loads((out / "training.json").read_text())["recipe"]
         if known != settings(config(encoding, recipe, tokenizer), recipe):
             message = f"{out} is a model of another file or recipe; move it, or give --out."
-            raise SystemExit(message)
+            raise UserError(message)
         console.print(f"{out} is there already")
         return
-    out.mkdir(parents=True, exist_ok=True)
     task = begin(encoding, recipe, texts, tokenizer, out)
-    record = task.run(EVERY, out.name)
+    record = call(f"encoding {encoding}", lambda: task.run(EVERY, out.name))
     task.model.save_pretrained(out)
     tokenizer.save_pretrained(out)
     parts = (task.model, task.model.model.encoding)
@@ -93,17 +93,23 @@ def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path
     console.print(f"written to {out}: {whole:,} parameters, {added:,} of the encoding's")
 
 
+def tried(encoding: str, texts: Texts, tokenizer: Any) -> Training:
+    """Take a first step with an encoding, which leaves no file; raise UserError where it fails."""
+    with TemporaryDirectory() as folder:
+        trial = begin(encoding, PLAIN, texts, tokenizer, Path(folder))
+        call(f"encoding {encoding}", lambda: trial.step(0))
+    return trial
+
+
 def steps_in(minutes: float, encodings: Sequence[str], texts: Texts, tokenizer: Any) -> int:
     """Return how many steps the slowest of these encodings takes in so many minutes."""
     slowest = 0.0
-    with TemporaryDirectory() as folder:
-        for encoding in encodings:
-            trial = begin(encoding, PLAIN, texts, tokenizer, Path(folder))
-            trial.step(0)
-            began = time.time()
-            for number in range(TIMED):
-                trial.step(number)
-            slowest = max(slowest, (time.time() - began) / TIMED)
+    for encoding in encodings:
+        trial = tried(encoding, texts, tokenizer)
+        began = time.time()
+        for number in range(TIMED):
+            trial.step(number)
+        slowest = max(slowest, (time.time() - began) / TIMED)
     return max(1, round(60 * minutes / WATCHING / slowest))
 
 
@@ -112,20 +118,21 @@ def recipe_for(
     tokenizer: Any,
 ) -> Recipe:  # fmt: skip
     """Return the recipe of all models in a folder: the one it has, so that they are comparable."""
+    make_folder(out, "--out")
     kept = out / "recipe.json"
     if kept.exists():
         recipe = Recipe(**json.loads(kept.read_text()))
         if steps not in (None, recipe.steps):
             message = f"{out} has models of {recipe.steps} steps; give another folder with --out."
-            raise SystemExit(message)
+            raise UserError(message)
         if minutes:
             console.print(f"{out} has a recipe already, which decides the steps; not --minutes.")
         return recipe
     if steps is None:
         steps = steps_in(minutes, encodings, texts, tokenizer) if minutes else PLAIN.steps
     recipe = replace(PLAIN, steps=steps, warmup=min(PLAIN.warmup, steps // 4))
-    out.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(asdict(recipe)) + "\n")
+    with replacing(kept) as file:
+        file.write(json.dumps(asdict(recipe)).encode() + b"\n")
     return recipe
 
 
@@ -147,14 +154,15 @@ def main(
         minutes: Minutes a model, in place of steps: as many as the slowest encoding takes in them.
         out: The folder of all models.
     """
+    if steps and minutes:
+        message = "--steps and --minutes both say how long to train; give one of them."
+        raise UserError(message)
     asked = list(encodings or names("encoding"))
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
-    try:
-        for encoding in asked:
-            config(encoding, PLAIN, tokenizer)
-    except UserError as error:
-        raise SystemExit(str(error)) from None
+    own = [encoding for encoding in asked if config(encoding, PLAIN, tokenizer).code]
     texts = read_texts(tokenizer, list(training()), PLAIN.window)
+    for encoding in own:  # before hours of others
+        tried(encoding, texts, tokenizer)
     recipe = recipe_for(out, steps, minutes, asked, texts, tokenizer)
     count = counted(len(asked) * seeds, "models")
     console.print(f"{count} of {recipe.steps} steps into {out}")
@@ -166,4 +174,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    start(app)

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 from _mixture import Recipe
-from _training import Training, console, read_texts
+from _training import Training, console, read_texts, start
 from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
@@ -110,4 +110,4 @@ def main(
 
 
 if __name__ == "__main__":
-    app()
+    start(app)

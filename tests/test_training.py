@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from cyclopts import ValidationError
 from safetensors.torch import load_file
 
 from harness.data.source import make_source
+from harness.errors import UserError
 from harness.methods import template
 from tasks._prompt import frame
 from tests.tiny import tiny_tokenizer
@@ -79,7 +81,7 @@ def test_a_training_whose_loss_is_no_number_ends_there(
         _training.Training, "step",
         lambda self, number: step(self, number) if number < 2 else float("nan"),
     )  # fmt: skip
-    with pytest.raises(SystemExit, match="the loss of step 3 is nan; training ends here"):
+    with pytest.raises(UserError, match="the loss of step 3 is nan; training ends here"):
         scripts.train(recipe(scripts), documents(), tmp_path, every=2)
     assert (tmp_path / "checkpoint.pt").exists()
     assert not (tmp_path / "model.safetensors").exists()
@@ -146,9 +148,9 @@ def test_the_models_of_the_laboratory_are_trained_alike(
     assert (tmp_path / "study" / "training" / "kerple-seed1.json").exists()
     with stopping_at(0, monkeypatch):  # a second seed is new, the first is there
         train_encodings.main(**asked, seeds=2, out=tmp_path / "whole")
-    with pytest.raises(SystemExit, match="models of 4 steps"):
+    with pytest.raises(UserError, match="models of 4 steps"):
         train_encodings.main(**asked, steps=5, out=tmp_path / "whole")
-    with pytest.raises(SystemExit, match="no encoding is called 'rop'"):
+    with pytest.raises(UserError, match="no encoding is called 'rop'"):
         train_encodings.main(encodings=["rop"], out=tmp_path / "new")
 
 
@@ -163,8 +165,60 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path:
     train_encodings.main(encodings=[str(file)], out=out)
     train_encodings.main(encodings=[str(file)], out=out)
     file.write_text(source.replace("distance**0.5", "distance**0.6"), encoding="utf-8")
-    with pytest.raises(SystemExit, match="another file"):
+    with pytest.raises(UserError, match="another file"):
         train_encodings.main(encodings=[str(file)], out=out)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--encodings rop", "no encoding is called 'rop'"),
+        ("--encodings none --steps 2 --minutes 1", "--steps and --minutes both say how long"),
+        ("--encodings none --out /proc/foo", "--out /proc/foo cannot be made"),
+        ("--encodings rope {crashing}", "encoding {crashing} failed: NameError"),
+        ("--encodings none --seeds 0", "--seeds"),
+        ("--encodings none --step 3", "--step"),
+    ],
+)
+def test_a_mistake_is_a_sentence_and_leaves_no_folder(
+    scripts: Any, words: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """Exit status 2, no traceback; an encoding that crashes does so before others are trained."""
+    import train_encodings
+    from _training import start
+
+    del scripts
+    file = tmp_path / "crashing.py"
+    source = template.TEXTS["encoding"].format(name="crashing")
+    file.write_text(source.replace("distance**0.5", "distance**wrong"), encoding="utf-8")
+    given = words.format(crashing=file).split()
+    where = [] if "--out" in given else ["--out", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", ["train_encodings.py", *given, *where])
+    with pytest.raises(SystemExit) as ended:
+        start(train_encodings.app)
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("train_encodings: ")
+    assert told.format(crashing=file) in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_training_is_recorded_with_its_processor_and_a_quiet_log(
+    scripts: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The record names processor, threads and device; saving writes no progress to the log."""
+    import train_encodings
+
+    del scripts
+    monkeypatch.setattr("harness.sweep.record._processor", lambda: "Some Processor 9000")
+    train_encodings.main(encodings=["none"], steps=2, out=tmp_path)
+    record = json.loads((tmp_path / "none-seed1/training.json").read_text())
+    threads = f"{torch.get_num_threads()} thread"
+    assert record["machine"].startswith(f"Some Processor 9000, {platform.machine()}, {threads}")
+    assert record["machine"].endswith(", cpu")
+    assert "shards" not in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("words", ["--steps 0", "--seeds 0", "--minutes -1"])
@@ -196,7 +250,7 @@ def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_pa
     """Other settings in the same folder are refused."""
     short = scripts.Recipe(**{**vars(recipe(scripts)), "steps": 1})
     scripts.train(short, documents(), tmp_path, every=1)
-    with pytest.raises(SystemExit, match="holds a run of another recipe"):
+    with pytest.raises(UserError, match="holds a run of another recipe"):
         scripts.train(recipe(scripts), documents(), tmp_path)
 
 
