@@ -154,6 +154,22 @@ class TestRun:
         assert {path: path.stat().st_mtime_ns for path in whole.rglob("*")} == before
 
     @pytest.mark.usefixtures("weightless")
+    def test_a_dry_run_says_whether_to_take_threads_or_workers(
+        self, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """Of several cores; of one there is nothing to choose."""
+
+        def said(threads: int, *more: str) -> str:
+            monkeypatch.setattr("torch.get_num_threads", lambda: threads)
+            done = ropewalk(*sweep(tiny, docs, tmp_path / "new"), *more, "--dry-run")
+            return " ".join(done.out.split())
+
+        assert "2 threads: the better choice for all but sweeps of hours. --workers 2" in said(2)
+        assert "2 workers take 2 times the memory for weights" in said(2, "--workers", "2")
+        assert all(word not in said(1) for word in ("threads", "workers"))
+
+    @pytest.mark.usefixtures("weightless")
     @pytest.mark.parametrize(
         ("changes", "told"),
         [

@@ -56,7 +56,7 @@ def test_what_many_methods_are_asked_is_laid_out_once(
     given = {**GIVEN, "scaling": methods, "model": str(tiny), "docs": str(docs)}
     plan, built = make_plan(parse(None, given)), []
     build = costs.build_tree
-    costs._tree.cache_clear()
+    costs.tree_of.cache_clear()
     monkeypatch.setattr(costs, "build_tree", lambda asked: built.append(asked) or build(asked))
     work = plan.work(set())
     assert len(work) == 1 + 2 + 2 + 1  # by the length only where the factor follows it

@@ -44,11 +44,11 @@ def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
     if isinstance(batch.rotation, Served) or checkpoint.sliding_window or capped:
         return None
-    return _tree(tuple(kept(question.tokens) for _, question in batch.items))
+    return tree_of(tuple(kept(question.tokens) for _, question in batch.items))
 
 
 @lru_cache(maxsize=MOST_LENGTHS)
-def _tree(asked: tuple[Tokens, ...]) -> PrefixTree:
+def tree_of(asked: tuple[Tokens, ...]) -> PrefixTree:
     """Build the tree of questions that every method is asked, once for all methods."""
     return build_tree(asked)
 
