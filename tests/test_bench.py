@@ -57,7 +57,7 @@ def test_a_smoke_test_needs_a_folder_of_its_own(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--only", "zz"], "a1, a2, a3, b, c, d, e, f, g, gpu, h, n, p, r), not zz."),
+        (["--only", "zz"], "a1, a2, a3, b, c, d, e, f, g, gpu, h, n, p, r, u), not zz."),
         (["--only", "a3", "A1"], "not A1."),
         (["--only", "a1,a2"], "with spaces between them"),
         (["--only", "gpu"], "--only gpu needs --device cuda"),
@@ -140,3 +140,32 @@ def test_every_row_is_a_file_that_measures() -> None:
     files = list((ROOT / "scripts" / "benchmarks" / "rows").glob("[!_]*.py"))
     assert len(files) >= 9
     assert all("def measure(setting: Setting) -> list[Row]:" in f.read_text() for f in files)
+
+
+@pytest.mark.parametrize("length", [64, 512, 700])
+def test_tiled_attention_is_causal_attention(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is softmax in float64, within rounding, where lengths end inside a tile too."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    tiled = importlib.import_module("benchmarks.rows.u_tiled")
+    torch.manual_seed(length)
+    query, key, value = (torch.randn(h, length, 64, dtype=torch.bfloat16) for h in (9, 3, 3))
+    scores = query.double() @ key.double().repeat_interleave(3, 0).mT / 8
+    unseen = torch.ones(length, length, dtype=torch.bool).triu(1)
+    shares = scores.masked_fill(unseen, float("-inf")).softmax(-1)
+    exact = shares @ value.double().repeat_interleave(3, 0)
+    for way in (tiled.tiled, tiled.fused):
+        apart = (way(query, key, value) - exact).norm(dim=-1) / exact.norm(dim=-1)
+        assert apart.max() <= tiled.ALLOWED
+
+
+@pytest.mark.slow
+def test_tiled_attention_is_measured_at_each_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A smoke test gives the ratio and both speeds, and the ratio is that of the speeds."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    setting = importlib.import_module("benchmarks.setting").Setting(quick=True)
+    tiled = importlib.import_module("benchmarks.rows.u_tiled")
+    rows = tiled.measure(setting)
+    assert len(rows) == 3 * len(tiled.LENGTHS)
+    for ratio, one, other in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
+        assert ratio.value == pytest.approx(one.value / other.value)
+        assert "rows within" in ratio.equal
