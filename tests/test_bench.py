@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import csv
 import importlib
+import os
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,7 +60,7 @@ def test_a_smoke_test_needs_a_folder_of_its_own(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--only", "zz"], "a1, a2, a3, b, c, d, e, f, g, gpu, h, n, p, r, u), not zz."),
+        (["--only", "zz"], "a1, a2, a3, b, c, d, e, f, g, gpu, h, n, p, r, s, t, u), not zz."),
         (["--only", "a3", "A1"], "not A1."),
         (["--only", "a1,a2"], "with spaces between them"),
         (["--only", "gpu"], "--only gpu needs --device cuda"),
@@ -142,6 +145,51 @@ def test_every_row_is_a_file_that_measures() -> None:
     assert all("def measure(setting: Setting) -> list[Row]:" in f.read_text() for f in files)
 
 
+@pytest.mark.slow
+def test_threads_are_measured_by_stage_and_given_back(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each stage of both passes has a ratio, the threads are set back, and a busy machine is told.
+
+    Where two threads have half of two cores, other programs run, and no ratio is given.
+    """
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    row = importlib.import_module("benchmarks.rows.t_threads")
+    setting = importlib.import_module("benchmarks.setting").Setting(quick=True, repeats=1)
+    monkeypatch.setattr(row.os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    used: list[int] = []
+    timed = row.by_operator
+    monkeypatch.setattr(
+        row, "by_operator", lambda *given: used.append(torch.get_num_threads()) or timed(*given)
+    )
+    before = torch.get_num_threads()
+    rows = row.measure(setting)
+    assert torch.get_num_threads() == before
+    assert used == [1, 2] * 4
+    stages = [found.what.rpartition(": ")[2] for found in rows]
+    assert stages == 2 * [row.PRODUCTS, row.ATTENTION, row.REST, row.HEAD, row.WHOLE]
+    assert all(found.value > 0 for found in rows)
+    busy = importlib.import_module("benchmarks.setting").Setting(repeats=1)
+    monkeypatch.setattr(row, "_pass", lambda *_: (rows, 0.5))
+    assert row.measure(busy) == []
+    assert "2 threads had 50% of as many cores" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_threads_work_in_a_process_that_began_with_one() -> None:
+    """After OMP_NUM_THREADS=1 a second thread still takes its part of a product."""
+    code = (
+        "import time, torch; torch.set_num_threads(2); a = torch.randn(2000, 2000); a @ a\n"
+        "all, own = time.process_time(), time.thread_time(); a @ a; a @ a\n"
+        "print((time.process_time() - all) / (time.thread_time() - own))"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert float(told.stdout) > 1.3
+
+
 @pytest.mark.parametrize("length", [64, 512, 700])
 def test_tiled_attention_is_causal_attention(length: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is softmax in float64, within rounding, where lengths end inside a tile too."""
@@ -169,3 +217,20 @@ def test_tiled_attention_is_measured_at_each_length(monkeypatch: pytest.MonkeyPa
     for ratio, one, other in zip(rows[::3], rows[1::3], rows[2::3], strict=True):
         assert ratio.value == pytest.approx(one.value / other.value)
         assert "rows within" in ratio.equal
+
+
+@pytest.mark.slow
+def test_a_profile_accounts_for_the_whole_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shares of a column sum to all, and every layer, attention and head has called its product."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    profiled = importlib.import_module("benchmarks.profiled")
+    setting = importlib.import_module("benchmarks.setting").Setting(quick=True)
+    monkeypatch.setattr(profiled, "PASSES", 1)
+    lines = [line.split(" | ") for line in profiled.page(setting).splitlines() if "% |" in line]
+    assert {"| products of the layers", "| products of the head", "| attention"} <= {
+        line[0] for line in lines
+    }
+    for column in (1, 2):
+        shares = [float(line[column].rstrip(" |").rstrip("%")) for line in lines]
+        assert all(share >= 0 for share in shares)
+        assert sum(shares) == pytest.approx(100, abs=0.05 * len(shares))

@@ -83,4 +83,5 @@ def _calibrated(setting: Setting) -> str:
     return ", ".join(parts)
 
 
-main()
+if __name__ == "__main__":
+    main()
