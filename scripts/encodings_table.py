@@ -38,6 +38,7 @@ def fact_row(record: dict[str, Any]) -> dict[str, Any]:
         "parameters": record["parameters"],
         "of the encoding": record["of_the_encoding"],
         "steps": record["recipe"]["steps"],
+        "minutes of training": round(record["seconds"] / 60, 1),
         "held-out loss (nats)": curve[-1]["held_out"]["all"],
         "pass keys inside the window": curve[-1]["passkey"],
         "pass keys from step": keys[0] if keys else None,
