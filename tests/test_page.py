@@ -20,6 +20,7 @@ import pytest
 from harness import plugins
 from harness.reports import best, scores, summary
 from harness.reports.page.write import page
+from harness.reports.stats.checkpoints import as_methods
 from harness.reports.writing.tables import Told, csv
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
@@ -79,6 +80,16 @@ def test_a_page_is_small_and_names_no_other_place(made: Path) -> None:
     assert not re.search(r"<(?:link|img|iframe|object|form|base)\b", own)
     assert not re.search(r"<[^>]+\b(?:src|href)=(?!\"#)", own)
     assert "default-src 'none'" in unescape(own)
+
+
+def test_a_page_of_models_asks_which_model() -> None:
+    """Models that are compared as methods have no scaling to choose; many are a number."""
+    for count, title in ((2, "m0 and m1"), (5, "5 models compared")):
+        every = sweep(models=[f"m{n}" for n in range(count)], scalings=("none",))
+        text = html(as_methods(every.assign(question=every["unit"])), best)
+        assert f"<h1>{title}</h1>" in text
+        assert "Which model, at which length?" in text
+        assert "which scaling" not in text
 
 
 def test_names_are_text_and_never_markup(made: Path) -> None:

@@ -20,6 +20,7 @@ from harness.reports.page.charts import curves, losses
 from harness.reports.page.data import Source, depths, embedded, failures, positions
 from harness.reports.page.looks import looks
 from harness.reports.stats.cells import cells
+from harness.reports.stats.checkpoints import MOST_NAMED
 from harness.reports.writing.answer import answer
 from harness.reports.writing.tables import Told
 
@@ -58,7 +59,8 @@ def page(
     scripts += [(HERE / name).read_text(encoding="utf-8") for name in OWN]
     best = reports.get("best")
     made: str = _template().render(
-        title=", ".join([*frame["model"].unique()][:3]),
+        title=_title(frame),
+        compared="of_model" in frame,
         answer=answer(best.table) if best else [],
         reports=reports,
         sources=sources,
@@ -74,6 +76,13 @@ def page(
 
 
 CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
+
+
+def _title(frame: pd.DataFrame) -> str:
+    """Return the names of the models, of many that are compared as methods their number."""
+    if "of_model" in frame and (count := frame["of_model"].nunique()) > MOST_NAMED:
+        return f"{count} models compared"
+    return ", ".join([*frame["model"].unique()][:MOST_NAMED])
 
 
 def _template() -> Any:
