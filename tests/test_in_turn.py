@@ -13,13 +13,13 @@ from transformers import AutoModelForCausalLM
 
 from harness.data.source import make_source
 from harness.engine import answers
-from harness.engine.prefix_tree import common
 from harness.engine.sizes import ROWS
 from harness.runs.store import read_samples
 from harness.sweep.cells import Cell, Item
 from harness.tune.losses import losses
 from tasks import niah
 from tasks._intervals import proportion
+from tasks._tokens import kept
 from tasks._types import Answer, Question, Source
 from tests.asking import forwarded
 from tests.command_line import Ropewalk
@@ -109,7 +109,7 @@ def test_one_prefill_answers_all_keys_of_a_haystack(
     given: dict[str, Any] = {"preset": preset, "in_turn": 4, "depths": 1, "trials": 1}
     (asked,) = niah.ask(source, [1500], form="argmax", **given)
     parts = list(asked.parts)
-    haystack = min(common(parts[0].tokens, part.tokens) for part in parts[1:])
+    haystack = min(kept(parts[0].tokens).common(kept(part.tokens)) for part in parts[1:])
     assert haystack > 1200
     least = haystack + sum(part.length - haystack for part in parts)
     assert least <= forwarded(model, parts) < least + ROWS  # rows of a pack are whole blocks
