@@ -25,6 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.data.embedded import training
+from harness.replacing import make_folder
 from tasks._prompt import FILLER, INTRODUCTION, NEEDLE, QUESTION
 
 app = App(help=__doc__)
@@ -65,7 +66,7 @@ def train(
     every: int = 100,
 ) -> None:
     """Train on the documents, save and watch ``every`` so many steps, write the model folder."""
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     if not (out / "tokenizer.json").exists():
         train_tokenizer([text for _, text in documents], recipe.vocabulary).save_pretrained(out)
     tokenizer = PreTrainedTokenizerFast.from_pretrained(out)

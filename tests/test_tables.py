@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 from pathlib import Path
 
@@ -107,6 +108,14 @@ def test_models_that_are_compared_as_methods_are_headed_models(
     assert set(heads) == {"model"}
     assert "| model " in (tmp_path / "scores.md").read_text()
     assert "scaling" not in (tmp_path / "scores.tex").read_text()
+
+
+def test_what_is_missing_is_empty_on_the_screen(terminal: Console) -> None:
+    """None is not taken for the method of that name, nor is a number that is none printed."""
+    show({"title": pd.DataFrame({"best at": [None, "8192"], "gap": [math.nan, 0.5]})}, terminal)
+    text = "\n".join(printed(terminal))
+    assert "8192" in text
+    assert not any(word in text for word in ("None", "nan"))
 
 
 def test_a_small_score_keeps_its_digits() -> None:

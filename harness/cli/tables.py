@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.reports.drawing.style import wrapped
-from harness.reports.writing.tables import parted
+from harness.reports.writing.tables import parted, without_missing
 from harness.runs.write import Written
 
 UNBROKEN = re.compile(r"(?<=\d)(,?) (?=[\d%])")  # "5 %", "[8.2, 15.5]"
@@ -31,9 +31,11 @@ def show(tables: Mapping[str, pd.DataFrame], console: Console) -> None:
 def grids(table: pd.DataFrame, width: int) -> list[Table]:
     """Return a table of texts for a terminal of this width, in parts where it is too wide.
 
-    No number is broken: an interval is below its score where both do not fit in one line.
+    No number is broken: an interval is below its score where both do not fit in one line. What is
+    missing is empty.
     """
-    texts = [[*map(str, row)] for row in (list(table.columns), *table.to_numpy().tolist())]
+    rows = without_missing(table).to_numpy().tolist()
+    texts = [[*map(str, row)] for row in (list(table.columns), *rows)]
     for row in texts:
         row[0] = "\n".join(wrapped(row[0], max(MOST_NAME, width // 3)))
     if sum(_widths(texts)) > width:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 QUESTION = ["task", "length", "question"]
 SAID = ("argmax", "said")  # the facts that hold what the model said
 LOGPROBS = "the log-probability of every choice, nats"
+SEVERAL = "a line of this format holds one: publish without --samples."
 LIKELIEST = (
     "the most likely token at every place of the answer, given those of the answer before it"
 )
@@ -94,6 +95,9 @@ def _lines(source: Source) -> Iterator[dict[str, Any]]:
         method = f"{task.partition(':')[0]}.grade, version {version}"
         for scaling, value in values:
             sample = samples[keys[task, scaling, length]["key"], digest]
+            if "shares" in sample["facts"]:
+                message = f"{task} asks several prompts a trial, and {SEVERAL}"
+                raise UserError(message)
             yield {
                 "evaluation_name": task,
                 "evaluation_result_id": result_id(task, scaling, length),

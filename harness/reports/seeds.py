@@ -16,6 +16,10 @@ OTHER = (
     "Models that were asked other questions, as other tokens are, are not compared with each other."
 )
 CHANGE = "change from the trained window, over seeds"
+CHANGES = (
+    "Changes are from each model's own score at the trained window under the same scaling, of "
+    "perplexity relative; pp: percentage points."
+)
 NOT_COMPARED = "Not compared, for documents or trials that they lack"
 
 
@@ -26,10 +30,11 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     its interval over documents or trials, these seeds held; ``low_seeds`` and ``high_seeds`` that
     over seeds, these documents held (Student's t); ``single`` are the scores of the seeds,
     ``least`` and ``most`` of them; ``questions`` is equal where models were asked the same.
-    ``change`` is the mean of the seeds' changes from their own scores at the trained window, of
-    perplexity relative, with its interval over seeds: of a protocol that scores the same tokens at
-    every length. A cell that a seed lacks has no score. A model without an ending is no seed, nor
-    are models of different windows. Raises ValueError where no model has two seeds.
+    ``change`` is the mean of the seeds' changes from their own scores at the trained window, under
+    the same scaling, of perplexity relative, with its interval over seeds: of tasks whose scores of
+    different lengths may be compared, as of the same tokens at every length. A cell that a seed
+    lacks has no score. A model without an ending is no seed, nor are models of different windows.
+    Raises ValueError where no model has two seeds.
     """
     return of_seeds(frame, ending)
 
@@ -93,6 +98,7 @@ def legend(table: pd.DataFrame) -> list[str]:
     return [
         f"Means of {counts} seeds. Intervals over documents or trials are for these seeds, those "
         "over seeds (Student's t) for these documents: neither has the other's chance in it.",
+        *([CHANGES] if "change" in table else []),
         *([OTHER] if (asked.nunique() > 1).any() else []),
     ]
 
