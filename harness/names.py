@@ -25,6 +25,11 @@ def tensors(found: Sequence[str]) -> str:
     return several if len(found) > 1 else f"the tensor {found[0]}"
 
 
+def is_dotted(name: str) -> bool:
+    """Return whether a name is that of a Python module, as ``package.module``, and not a path."""
+    return "." in name and all(part.isidentifier() for part in name.split("."))
+
+
 def place(text: str) -> Path:
     """Return a path with its ``~`` expanded; raise UserError where no such user exists."""
     try:

@@ -20,7 +20,7 @@ from harness.calling import RAISED, failure
 from harness.calling import call as call
 from harness.errors import UserError
 from harness.found import found_in
-from harness.names import article, nearest, printable
+from harness.names import article, is_dotted, nearest, printable
 from harness.options import Options, hints_of, inner, names_method, read_options, split_options
 from tasks._types import CodeFolder
 
@@ -178,7 +178,7 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
     if kind in FOLDERS and name in names(kind):
         package = FOLDERS[kind].replace("/", ".")
         return importlib.import_module(f"{package}.{name}"), None
-    if "." in name:
+    if is_dotted(name):
         try:
             module = importlib.import_module(name)
         except ImportError as error:

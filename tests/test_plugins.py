@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
@@ -275,3 +276,10 @@ def test_nearest_names_all_and_the_likeliest() -> None:
 def test_options_are_split_at_commas_and_first_equals_signs() -> None:
     """Blanks around a name or a value do not count, and a value may hold an equals sign."""
     assert split_options("x", "a = 1, b=c=d,") == {"a": "1", "b": "c=d"}
+
+
+@pytest.mark.parametrize("name", ["./yarn", "../yarn", "folder/yarn.old", "yarn."])
+def test_a_path_that_is_no_file_is_no_module(name: str) -> None:
+    """A mistyped path is told the known names, not what Python's import says of it."""
+    with pytest.raises(UserError, match=re.escape(f"no method is called {name!r}")):
+        load("method", name)

@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 
 from harness.encodings._types import Shape
 from harness.errors import UserError
-from harness.names import nearest
+from harness.names import is_dotted, nearest
 from harness.plugins import Plugin, call, load, names, names_code
 
 COPIES = 4  # most encodings: the scores, the same masked, their softmax and one on the way
@@ -119,7 +119,7 @@ def plugin_of(config: EncodingConfig) -> Plugin:
 def check_code(config: EncodingConfig) -> None:
     """Raise UserError for an encoding that is not known, or is code that may not run."""
     name, known = config.encoding.partition(":")[0], names("encoding")
-    if "." not in name and name not in known:
+    if not (name.endswith(".py") or is_dotted(name) or name in known):
         where = config.name_or_path or "the model"
         message = f"the config of {where}: no encoding is called {name!r}; {nearest(name, known)}."
         raise UserError(message)
