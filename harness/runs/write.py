@@ -57,8 +57,9 @@ def write_reports(
         for given in chosen or names("report"):
             report = load("report", given)
             made = _make(written, report, frame, paper)
-            parts = _parts(report, made, frame) if isinstance(made, pd.DataFrame) else []
+            parts: list[Part] = []
             if isinstance(made, pd.DataFrame):
+                parts = _parts(report, made, frame)
                 written.tables[report.label] = _told(report, made, parts)
             if folder is not None:
                 name = report.label.partition(":")[0]

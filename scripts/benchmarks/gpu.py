@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import itemgetter
 from typing import Any
 
@@ -28,15 +29,24 @@ CURVE = 8  # lengths of a prefix curve
 
 
 def measured(
-    setting: Setting, name: str, dtype: torch.dtype, rows: Callable[[Any], list[Row]]
+    setting: Setting,
+    rows: Callable[[Setting, str, Any], list[Row]],
+    cases: Sequence[tuple[str, torch.dtype]] = (),
 ) -> list[Row]:
-    """Build a model of random weights and return its rows; none where it does not fit."""
+    """Build a model of random weights for every case, and return the rows of those that fit.
 
-    def built() -> list[Row]:
+    Without cases it is each shape in bfloat16.
+    """
+
+    def built(name: str, dtype: torch.dtype) -> list[Row]:
         shaped = config("S", **SHAPES[name], max_position_embeddings=TRAINED)
-        return rows(build(setting, shaped, dtype))
+        return rows(setting, name, build(setting, shaped, dtype))
 
-    return fitting(f"{name} in {str(dtype).removeprefix('torch.')}", built)
+    found = []
+    for name, dtype in cases or [(name, torch.bfloat16) for name in SHAPES]:
+        of = f"{name} in {str(dtype).removeprefix('torch.')}"
+        found += fitting(of, partial(built, name, dtype))
+    return found
 
 
 def fitting(what: str, rows: Callable[[], list[Row]]) -> list[Row]:

@@ -21,10 +21,7 @@ OTHER = Sizes(pack=2048, chunk=1024, layer=64 * MIB, logits=4 * MIB)
 
 def measure(setting: Setting) -> list[Row]:
     """A prefix curve and a grid of pass keys at the shortest length; random weights."""
-    found = []
-    for name, dtype in CASES:
-        found += gpu.measured(setting, name, dtype, partial(_model, setting, name))
-    return found
+    return gpu.measured(setting, _model, CASES)
 
 
 def _model(setting: Setting, name: str, model: Any) -> list[Row]:

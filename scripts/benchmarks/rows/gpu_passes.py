@@ -25,19 +25,13 @@ PEAKS = {
     "H100 PCIe": 756e12, "H100 NVL": 835e12, "H200 NVL": 835e12, "H100": 989e12, "H200": 989e12,
     "A100": 312e12,
 }  # fmt: skip
-LONGEST, PATIENCE = (
-    2**20,
-    60.0,
-)  # tokens; seconds of a pass, of which the next takes up to four times
+LONGEST = 2**20  # tokens
+PATIENCE = 60.0  # seconds of a pass, of which the next takes up to four times
 
 
 def measure(setting: Setting) -> list[Row]:
     """Random weights, one document, bfloat16."""
-    found = []
-    for name in gpu.SHAPES:
-        rows = partial(_model, setting, name)
-        found += gpu.measured(setting, name, torch.bfloat16, rows)
-    return found
+    return gpu.measured(setting, _model)
 
 
 def _model(setting: Setting, name: str, model: Any) -> list[Row]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import torch
 from transformers import AutoTokenizer
 
 from benchmarks import gpu
@@ -24,11 +23,7 @@ DEPTHS, TRIALS = 5, 4
 
 def measure(setting: Setting) -> list[Row]:
     """Each question alone over all together, bfloat16; random weights."""
-    found = []
-    for name in gpu.SHAPES:
-        rows = partial(_model, setting, name)
-        found += gpu.measured(setting, name, torch.bfloat16, rows)
-    return found
+    return gpu.measured(setting, _model)
 
 
 def _model(setting: Setting, name: str, model: Any) -> list[Row]:
