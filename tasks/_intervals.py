@@ -165,20 +165,47 @@ def _widths(sums: Array, counts: Array) -> tuple[Array, Array]:
         return np.ones_like(value), np.ones_like(value)
     shares = counts / counts.sum(axis=0)
     deviations = (sums - value * counts) / counts.sum(axis=0)
-    drawn = _resamples(len(sums))
+    order = np.lexsort((deviations, np.abs(deviations)), axis=0)
+    deviations = np.take_along_axis(deviations, order, axis=0)
+    if np.ptp(shares) > 0:
+        shares = np.take_along_axis(np.broadcast_to(shares, order.shape), order, axis=0)
+    drawn = studentised(deviations, shares)
+    place = int(TAIL * (len(drawn) + 1))
+    cut = np.partition(drawn, (place, -place - 1), axis=0)
+    half = stdtrit(degrees, (1 + LEVEL) / 2)
+    below, above = cut[-place - 1] / half, -cut[place] / half
+    return below.clip(1, WIDEST), above.clip(1, WIDEST)
+
+
+def ordered(rows: Array, weights: Array) -> Array:
+    """Return an order of the documents that depends on their numbers alone.
+
+    What is resampled in it is the same whatever order the documents were given in.
+    """
+    import numpy as np
+
+    return np.lexsort(((rows**3).sum(axis=1), (rows**2).sum(axis=1), weights))
+
+
+def studentised(deviations: Array, shares: Array) -> Array:
+    """Return the studentised means of every resample, shape (resamples, columns).
+
+    Args:
+        deviations: of each document from the mean, per total weight, shape (documents, columns).
+        shares: of each document in the total weight, shape (documents, 1 or columns).
+    """
+    import numpy as np
+
+    drawn = _resamples(len(deviations))
     weight = drawn @ shares
     shift = drawn @ deviations / weight
     spread = drawn @ deviations**2 - 2 * shift * (drawn @ (deviations * shares))
     spread += shift**2 * (drawn @ shares**2)
     tiny = 1e-9 * (deviations**2).sum(axis=0)
-    scale = np.sqrt(np.maximum(spread, tiny) * len(sums) / (len(sums) - 1)) / weight
+    documents = len(deviations)
+    scale = np.sqrt(np.maximum(spread, tiny) * documents / (documents - 1)) / weight
     with np.errstate(invalid="ignore"):  # documents that are all alike: 0 / 0
-        studentised = np.nan_to_num(shift / scale)
-    place = int(TAIL * (len(drawn) + 1))
-    ordered = np.partition(studentised, (place, -place - 1), axis=0)
-    half = stdtrit(degrees, (1 + LEVEL) / 2)
-    below, above = ordered[-place - 1] / half, -ordered[place] / half
-    return below.clip(1, WIDEST), above.clip(1, WIDEST)
+        return np.nan_to_num(shift / scale)
 
 
 @lru_cache(maxsize=4)

@@ -1,0 +1,100 @@
+"""The difference of two methods on the same documents or trials, with its interval."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtr, ndtri
+
+from tasks._intervals import LEVEL, ratios
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One method less another over ``n`` documents or trials.
+
+    Attributes:
+        value: the difference; relative where it was asked for (0.1 is 10 % higher).
+        low, high: its own 95 % interval; None for fewer than 3 documents.
+        p: two-sided probability of a difference this far from 0 if there were none.
+        lower, higher: on how many documents or trials the one is lower or higher than the other.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    p: float | None
+    n: int
+    lower: int = 0
+    higher: int = 0
+
+    def significant(self) -> bool:
+        """Return whether the interval excludes 0."""
+        return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
+
+    def swapped(self, *, relative: bool) -> Difference:
+        """Return the other method less the one."""
+        value, low, high = (
+            None if end is None else 1 / (1 + end) - 1 if relative else -end
+            for end in (self.value, self.high, self.low)
+        )
+        assert value is not None
+        signs = {"lower": self.higher, "higher": self.lower}
+        return replace(self, value=value, low=low, high=high, **signs)
+
+
+def of_means(differences: Array, weights: Array, *, relative: bool = False) -> list[Difference]:
+    """Return the mean of each column of summed differences, per weight.
+
+    Args:
+        differences: of the sums of each document, shape (documents, columns).
+        weights: tokens of each document, shape (documents, 1).
+        relative: whether the sums are of logarithms; differences are then shares.
+    """
+    made = []
+    for column, found in zip(differences.T, ratios(differences, weights), strict=True):
+        value, (low, high) = found.value, found.interval()
+        if relative:
+            value = share(value)
+            low, high = (None if end is None else share(end) for end in (low, high))
+        signs = int((column < 0).sum()), int((column > 0).sum())
+        made.append(Difference(value, low, high, found.p(), len(column), *signs))
+    return made
+
+
+def share(nats: float) -> float:
+    """Return a difference of logarithms as a share, held below overflow."""
+    return math.expm1(min(nats, 700.0))
+
+
+def of_shares(differences: Array) -> list[Difference]:
+    """Return the mean difference of hits of each column, shape (trials, columns).
+
+    The interval is that of Bonett and Price (2012), recommended by Fagerland, Lydersen and Laake
+    (Statistics in Medicine 33, 2014): one trial is added to each side, so that it never has width
+    zero. Hits may be parts of trials: their spread is at most that of whole ones.
+    """
+    center, error = shares_of(differences)
+    half = float(ndtri((1 + LEVEL) / 2)) * error
+    low, high = np.maximum(center - half, -1.0), np.minimum(center + half, 1.0)
+    p = 2 * ndtr(-np.abs(center) / error)
+    value = differences.mean(axis=0)
+    signs = (differences < 0).sum(axis=0), (differences > 0).sum(axis=0)
+    columns = [one.tolist() for one in (value, low, high, p, *signs)]
+    return [
+        Difference(value, low, high, p, len(differences), lower, higher)
+        for value, low, high, p, lower, higher in zip(*columns, strict=True)
+    ]
+
+
+def shares_of(differences: Array) -> tuple[Array, Array]:
+    """Return the centers and standard errors of Bonett and Price's intervals, shape (columns,)."""
+    n = len(differences)
+    up = (differences.clip(min=0).sum(axis=0) + 1) / (n + 2)
+    down = (-differences.clip(max=0).sum(axis=0) + 1) / (n + 2)
+    return up - down, np.sqrt((up + down - (up - down) ** 2) / (n + 2))
