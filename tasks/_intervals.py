@@ -204,8 +204,7 @@ def studentised(deviations: Array, shares: Array) -> Array:
     tiny = 1e-9 * (deviations**2).sum(axis=0)
     documents = len(deviations)
     scale = np.sqrt(np.maximum(spread, tiny) * documents / (documents - 1)) / weight
-    with np.errstate(invalid="ignore"):  # documents that are all alike: 0 / 0
-        return np.nan_to_num(shift / scale)
+    return np.divide(shift, scale, out=np.zeros_like(shift), where=scale > 0)
 
 
 @lru_cache(maxsize=4)

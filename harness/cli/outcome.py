@@ -16,13 +16,11 @@ from harness.cli.tables import print_sentences, print_skipped, print_words, show
 from harness.names import printable
 from harness.reports.drawing.methods import methods
 from harness.reports.stats.cells import cells
-from harness.reports.stats.paired import ENOUGH
 from harness.reports.writing.answer import answer
 from harness.reports.writing.tables import headed, text, wide
 from harness.runs.write import Written
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
-TIED = f"Tied: the samples do not distinguish them; fewer than {ENOUGH} documents never do."
 MOST_LENGTHS, MOST_METHODS = 3, 16  # of a screen of 80 x 40
 
 
@@ -46,15 +44,11 @@ def chosen(written: Written, console: Console) -> None:
 
 
 def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
-    """Print the best methods of the longest lengths, and all scores at the longest."""
+    """Print what to use at the longest lengths, and all scores at the longest."""
     several = frame["model"].nunique() > 1
     if VERDICT in written.tables:
-        answers = answer(written.tables[VERDICT].table)
-        for told in answers:
+        for told in answer(written.tables[VERDICT].table):
             _answer(told, f", {told['model']}" if several else "", console)
-        every = (cell for told in answers for row in told["lengths"] for cell in row["tasks"])
-        if any(cell and cell["tied"] for cell in every):
-            console.print(TIED, highlight=False, soft_wrap=True)
     known = methods(frame)
     for model, rows in known.drawn(cells(frame)).groupby("model", sort=False):
         scores = _longest(rows, known.best)
@@ -68,32 +62,23 @@ def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
 
 
 def _answer(model: dict[str, Any], named: str, console: Console) -> None:
-    """Print, for the longest lengths, the best on every task and on each."""
+    """Print, for the longest lengths, the method to use on every task and on each."""
     beyond = [row for row in model["lengths"] if row["beyond"]] or model["lengths"]
     for row in beyond[-MOST_LENGTHS:]:
         tokens, times = f"{row['length']:,} tokens", row["relative"].replace("×", "x")
         where = f"At {f'{times} ({tokens})' if times else tokens}{named}"
-        every = f", best or tied on every task: {row['names'] or 'no single method'}"
-        console.print(f"{where}{every if len(model['tasks']) > 1 else ':'}", style="bold")
+        several = len(model["tasks"]) > 1 and row["use"]
+        every = f", on all tasks: use {row['use']}, {row['bound']}" if several else ":"
+        console.print(f"{where}{every}", style="bold", highlight=False, soft_wrap=True)
         measures = [head["measure"] for head in model["tasks"]]
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):
             if cell is not None:
-                told = f"; {_tied(cell) or cell['told']}".removesuffix("; ")
                 label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
-                line = f"{head['measure']}{label}: {cell['best']} {cell['score']}{told}"
-                console.print(Padding(line, (0, 0, 0, 2)))
+                told = "; ".join(part for part in (cell["told"], cell["more"]) if part)
+                line = f"{head['measure']}{label}: use {cell['use']} {cell['score']}; {told}"
+                console.print(Padding(line.removesuffix("; "), (0, 0, 0, 2)), highlight=False)
     if len(beyond) > MOST_LENGTHS:
         console.print(f"  … and {len(beyond) - MOST_LENGTHS} shorter lengths.")
-
-
-def _tied(cell: dict[str, Any]) -> str:
-    """Say from how many methods the best is not distinguished, if from any."""
-    if not cell["tied"]:
-        return ""
-    if cell["enough"]:
-        return f"tied with {cell['tied']} more"
-    few = "is" if str(cell["n"]).startswith("1 ") else "are"
-    return f"{cell['n']} {few} too few to distinguish it from {cell['tied']} more"
 
 
 def _longest(rows: pd.DataFrame, best: Sequence[str]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Which method to use at which length, by how much it leads, or that the data do not decide."""
+"""Which method to use at each length, whether it wins, and how much worse it can be at most."""
 
 from __future__ import annotations
 
@@ -8,41 +8,109 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.checkpoints import together
-from harness.reports.stats.family import MOST_PAIRED
-from harness.reports.stats.needed import OF_EXP, OF_SHARE
-from harness.reports.stats.paired import ENOUGH
-from harness.reports.stats.ranking import choice, ranking
-from harness.reports.stats.verdict import clause, failed
+from harness.reports.stats.decision import MARGIN, Decision, decide, decisions, overall
+from harness.reports.stats.measure import SHARES
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
 
-RULE = (
-    "Two methods are distinguished where the mean of the paired differences and the exact sign "
-    "test agree, corrected for all pairs of methods at a length of a task (Holm, of more than "
-    f"{MOST_PAIRED} methods Bonferroni; 5 %), not for the rows of this table together. It needs at "
-    f"least {ENOUGH} documents, and a method that failed on one that another has is not called "
-    "better. Failures rarer than one document in n / 3 may be on none of the n. In brackets: the "
-    "number that would distinguish the two in four of five sweeps, if they differ as seen; none: "
-    f"the difference is negligible, less than {100 * OF_EXP:.2g} % (accuracy: "
-    f"{100 * OF_SHARE:.0f} percentage point); ?: it is unknown, as where the mean and most "
-    "documents disagree."
+LEGEND = (
+    "A winner is better than every other method by its paired 95 % interval. The regret of a "
+    "method is how much worse it is at most than the best of all; these bounds hold for all "
+    "methods together (95 %). As good as the best: a regret of at most {margin:g} % (percentage "
+    "points of a share). Brackets: 95 % intervals."
 )
-FAILED = "†: it failed on documents or trials that are left out, which favours what is left."
+SERVABLE = (
+    "The method to use is the best that a server's config can express; methods marked * need "
+    "their own modelling code."
+)
+RETRIEVAL = (
+    "Where a method is not better than truncation, the text before the window does not lower the "
+    "loss; what a longer context is good for shows in retrieval tasks (niah, ruler, passkey)."
+)
+MOST_NEEDED = 20  # times the documents measured: more are not suggested
+FAILED = "†: it failed on documents or trials, which are left out for all methods."
+RARE = (
+    "{n} {units} without a failure leave failures on up to {share:.2g} % of all {units} possible "
+    "(95 %)."
+)
 
 
-def make(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per model, task and length with the best score and what it leads by.
+def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
+    """Return one row per model, task and length: the method to use, and what is known of it.
 
-    Models that were asked the same questions have rows together too, for all their methods.
-
-    ``tied`` are the methods that the samples do not distinguish from the best, by probabilities
-    corrected for all pairs at a length together (Holm), and so for the choice of the best.
-    ``difference`` is the best less the runner-up, relative for perplexity; ``p`` is corrected;
-    ``needed`` are the units that would distinguish each of ``tied``. All is of the ``n`` units
-    that the methods share; those with too few of them are ``apart``.
+    ``use`` is the method to use, ``regret`` how much worse than the best it is at most, relative
+    for perplexity. ``best`` has the best mean; if ``winner``, significantly so, by ``lead`` over
+    the ``next``. ``as_good`` are methods as good as the best, within the ``margin`` (percent);
+    ``possible`` those that are not significantly worse. ``cost`` is what ``use`` costs inside the
+    trained window in the form it has at this length, ``gain`` its score less that of
+    ``truncation``, the plain model that reads the trained window alone. ``needed`` is how many
+    documents would bound the regret of ``best`` by the margin. Models that were asked the same
+    questions have rows together too.
     """
+    rows = _rows(frame, margin)
     more = together(frame)
-    return ranking(frame if more.empty else pd.concat([frame, more]))
+    if len(more):
+        rows += _rows(more, margin)
+    return pd.DataFrame(rows).astype({"trained_length": "Int64", "relative_length": float})
+
+
+def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
+    made = decisions(frame) if margin == MARGIN else decide(frame, margin)
+    together_at: dict[tuple[str, int], list[Decision]] = {}
+    for (model, _, length), found in made.items():
+        together_at.setdefault((model, length), []).append(found)
+    every = {at: overall(some) for at, some in together_at.items() if len(some) > 1}
+    return [
+        _row(found) | {"overall": chosen and chosen[0], "overall_regret": chosen and chosen[1]}
+        for (model, _, length), found in made.items()
+        for chosen in [every.get((model, length))]
+    ]
+
+
+def _row(found: Decision) -> dict[str, Any]:
+    of, best, use = found.of, found.best, found.recommended
+    order = sorted(of.names, key=lambda name: of.score(name).score, reverse=not of.how.lower)
+    rivals = order[1:]
+    lead = found.less(rivals[0]) if rivals else None
+    lost = {name: len(units) for name, units in of.lost.items() if units}
+    return {
+        **found.facts, "measure": of.how.name, "better": "lower" if of.how.lower else "higher",
+        "relative": of.how.relative, "units": of.how.units, "n": of.n, "asked": of.asked,
+        "status": of.status(use), "methods": len(of.names), "margin": found.margin,
+        "use": use, "same": of.groups[use] or None, **_ends("", of.score(use)),
+        "regret": found.regret(use), "servable": use not in of.code,
+        "best": best, "best_same": of.groups[best] or None, **_ends("best_", of.score(best)),
+        "winner": found.winner, "next": rivals[0] if rivals else None,
+        **_difference("lead", lead),
+        "better_on": lead and (lead.lower if of.how.lower else lead.higher),
+        **_difference("use_less_best", _swapped(found, use)),
+        "as_good": _named(found, [name for name in order if found.as_good(name)]),
+        "possible": _named(found, [name for name in order if found.possible(name)]),
+        "needed": found.needed, **_difference("cost", found.cost),
+        **_ends("truncation_", found.truncation), **_difference("gain", found.gain),
+        "lacking": [f"{name} {of.own[name]}" for name in of.of if of.own[name] < of.asked] or None,
+        "apart": [f"{name} {of.own[name]}" for name in of.apart] or None,
+        "failed": [f"{name} {n}" for name, n in lost.items()] or None,
+        "code": sorted(of.code) or None,
+    }  # fmt: skip
+
+
+def _ends(prefix: str, score: Any) -> dict[str, float | None]:
+    return {f"{prefix}{end}": getattr(score, end, None) for end in ("score", "low", "high")}
+
+
+def _difference(name: str, found: Any) -> dict[str, float | None]:
+    ends = {"": "value", "_low": "low", "_high": "high"}
+    return {f"{name}{end}": getattr(found, part, None) for end, part in ends.items()}
+
+
+def _swapped(found: Decision, name: str) -> Any:
+    less = found.less(name)
+    return less and less.swapped(relative=found.of.how.relative)
+
+
+def _named(found: Decision, names: list[str]) -> list[str] | None:
+    return [one for name in names for one in found.of.everyone(name)] or None
 
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -52,14 +120,12 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         texts = [
             {
                 "length": f"{row['length']} ({sentences.times(row)})".removesuffix(" ()"),
-                "best": _marked(row, row["best"]),
-                "the same measurement": ", ".join(row["same"] or []),
+                "use": sentences.method(row, row["use"]),
                 "score [95 %]": sentences.score(row),
-                "runner-up": _marked(row, row["runner_up"]),
-                "its score [95 %]": ""
-                if row["runner_up"] is None
-                else sentences.score(row, "runner_up_"),
-                "not distinguished from (units that would)": _tied(row),
+                "regret, at most": sentences.bound(row),
+                "best": sentences.method(row, row["best"]) + " (winner)" * bool(row["winner"]),
+                "as good as the best": ", ".join(row["as_good"] or []),
+                "not significantly worse": _others(row),
             }
             for row in sentences.records(rows)
         ]
@@ -67,42 +133,135 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return made
 
 
-def _marked(row: Mapping[str, Any], name: str | None) -> str | None:
-    """Return a method's name, with a mark where it failed on units that its score leaves out."""
-    return f"{name} †" if name in failed(row) else name
-
-
-def _tied(row: Mapping[str, Any]) -> str:
-    """Return every method not distinguished from the best with the number that would do so."""
-    if row["tied"] is None:
-        return ""
-    counts = {"?": " (?)", "negligible": " (none)"}
-    pairs = zip(row["tied"], row["needed"], strict=True)
-    return ", ".join(f"{_marked(row, name)}{counts.get(n, f' ({n})')}" for name, n in pairs)
+def _others(row: Mapping[str, Any]) -> str:
+    """Return the methods that may be the best beside those that are as good."""
+    names = [name for name in row["possible"] or [] if name not in (row["as_good"] or [])]
+    return ", ".join(sentences.method(row, name) for name in names)
 
 
 def words(table: pd.DataFrame) -> list[str]:
-    """Say the same in sentences, and for every length what is best on all tasks together."""
+    """Say what to use at every length, and at the end which method to use at the longest."""
     told = []
     many = table["model"].nunique() > 1
     for (model, _), rows in table.groupby(["model", "length"], sort=False):
         facts = sentences.records(rows)
-        start = sentences.at(facts[0]) + (f", {model}:" if many else "")
-        clauses = [clause(row, sentences.named(row, table)) for row in facts]
-        told.append(" ".join([start, "; ".join(clauses) + "." + _choice(facts)]))
+        start = sentences.at(facts[0]) + (f", {model}" if many else "")
+        told += [f"{start}: {sentence(row, sentences.named(row, table))}" for row in facts]
+        first = facts[0]
+        if first["overall"] is not None:
+            told.append(
+                f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, at most "
+                f"{100 * first['overall_regret']:.3g} % or percentage points worse than the best "
+                "on any of them (95 % on each)."
+            )
     return told
+
+
+def sentence(row: Mapping[str, Any], measured: str) -> str:
+    """Return the decision of one task at one length in sentences."""
+    if row["metric"] in SHARES and row["best_score"] == 0:
+        return f"no method has a {measured} above 0 on {_counted(row)}. {_units(row)}".strip()
+    parts = [_use(row, measured), _best(row), _cost(row), _gain(row), _needed(row), _units(row)]
+    return " ".join(part for part in parts if part)
+
+
+def _use(row: Mapping[str, Any], measured: str) -> str:
+    """Name the method to use, with its score, and that it wins or its regret."""
+    same = f" ({sentences.listed(row['same'])}: the same measurement)" if row["same"] else ""
+    use, score = f"`{row['use']}`{same}", sentences.score(row)
+    if row["next"] is None:
+        only = "all methods are the same here" if row["same"] else "the only method"
+        return f"{use} has a {measured} of {score} ({only})."
+    told = f"use {use}. Its {measured}, {score}, is"
+    if row["winner"] and row["use"] == row["best"]:
+        side = "below" if row["better"] == "lower" else "above"
+        return (
+            f"{told} the best of {row['methods']} methods: {sentences.gap(row, 'lead')} {side} "
+            f"`{row['next']}`, the next ({_counted(row)}, better on {row['better_on']})."
+        )
+    if row["regret"] is None:
+        return (
+            f"{told} the best of {row['methods']} methods that a server can run, but "
+            f"{_counted(row)} give no bound on how much worse it may be (3 do)."
+            if row["units"] == "documents" and row["n"] < 3
+            else f"{told} the best; its samples cannot be compared one by one, so it has no bound."
+        )
+    side = "above" if row["better"] == "lower" else "below"
+    return (
+        f"{told} at most {sentences.bound(row)} {side} that of the best of {row['methods']} "
+        f"methods (95 %, {_counted(row)})."
+    )
+
+
+def _best(row: Mapping[str, Any]) -> str:
+    """Say which method is the best, where another one is recommended."""
+    if row["use"] == row["best"] or row["score"] == row["best_score"]:
+        return ""
+    code = row["best"] in (row["code"] or [])
+    why = ", which needs its own modelling code," if code else ""
+    extreme = "lowest" if row["better"] == "lower" else "highest"
+    sure = ", significantly" if row["winner"] else ""
+    return f"`{row['best']}`{why} has the {extreme} score{sure}: {sentences.score(row, 'best_')}."
+
+
+def _cost(row: Mapping[str, Any]) -> str:
+    """Say what the method costs inside the window."""
+    if sentences.inside(row) or row["next"] is None or not row["trained_length"]:
+        return ""
+    if row["cost"] is None:
+        return ""
+    if row["cost"] == 0 and row["cost_low"] == 0:
+        return "Inside the window it changes nothing."
+    unit = "%" if row["relative"] else " percentage points" if row["metric"] in SHARES else ""
+    told = sentences.signed(row["cost"], row["cost_low"], row["cost_high"], unit)
+    return f"In this form it changes the score inside the window by {told}."
+
+
+def _gain(row: Mapping[str, Any]) -> str:
+    """Compare with truncation."""
+    if row["gain"] is None:
+        return ""
+    window = f"truncating the text to {row['trained_length']:,} tokens"
+    told = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
+    if row["gain_high"] is not None and row["gain_high"] < 0:
+        return f"It is better than {window}: {told}."
+    worse = row["gain_low"] is not None and row["gain_low"] > 0
+    return f"It is {'worse' if worse else 'not significantly better'} than {window}: {told}."
+
+
+def _needed(row: Mapping[str, Any]) -> str:
+    """Say how many documents would bound the regret by the margin."""
+    needed = row["needed"]
+    if row["winner"] or needed is None or row["use"] != row["best"] or needed <= row["n"]:
+        return ""
+    if needed > MOST_NEEDED * row["n"]:
+        return ""
+    unit = "percentage points" if row["metric"] in SHARES else "%"
+    return f"About {needed:,} {row['units']} would bound that by {row['margin']:g} {unit}."
+
+
+def _units(row: Mapping[str, Any]) -> str:
+    """Say on which units the methods were compared, where some lack."""
+    told = []
+    if row["n"] < row["asked"]:
+        told.append(f"on the {row['n']} of {row['asked']} {row['units']} that all methods have")
+    for name, text in (("failed", "failed"), ("apart", "left out, with too few")):
+        if row[name]:
+            pairs = [pair.rpartition(" ") for pair in row[name]]
+            told.append(f"{text}: " + ", ".join(f"`{one}` on {n}" for one, _, n in pairs))
+    return f"({'; '.join(told)} of {row['asked']}.)" if told else ""
+
+
+def _counted(row: Mapping[str, Any]) -> str:
+    return sentences.counted(row["n"], row["units"])
 
 
 def legend(table: pd.DataFrame) -> list[str]:
     """Say what the table's words and marks mean."""
-    return [RULE, FAILED] if table["failed"].notna().any() else [RULE]
-
-
-def _choice(facts: list[dict[str, Any]]) -> str:
-    """Return which methods are best, or not distinguished from it, on every task."""
-    if len(facts) < 2 or all(row["runner_up"] is None for row in facts):
-        return ""
-    kept = choice(facts)
-    if not kept:
-        return " No method is best on every task."
-    return f" Best or not distinguished from it on every task: {sentences.listed(kept, last='or')}."
+    told = [LEGEND.format(margin=table["margin"].iloc[0])]
+    told += [SERVABLE] if table["code"].notna().any() else []
+    told += [FAILED] if table["failed"].notna().any() else []
+    told += [RETRIEVAL] if table["gain_high"].ge(0).any() else []
+    least = min(sentences.records(table), key=lambda row: row["n"])
+    share = min(100.0, 300 / max(1, least["n"]))
+    return [*told, RARE.format(n=least["n"], units=least["units"], share=share)]

@@ -9,7 +9,7 @@ from harness.reports.drawing.curve_panels import curves
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
-    "they may be distinguished where bands overlap (differences)."
+    "differences may be significant where bands overlap (differences)."
 )
 
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.stats.against import against, beside, checkpoints, chosen, key
+from harness.reports.stats.against import (
+    NO_DIFFERENCE,
+    against,
+    beside,
+    checkpoints,
+    chosen,
+    key,
+)
 from harness.reports.writing import sentences
 
 
@@ -46,11 +53,11 @@ def words(table: pd.DataFrame) -> list[str]:
         first = sentences.records(rows)[0]
         measured = sentences.named(first, table)
         start = f"{model}, {measured}" if table["model"].nunique() > 1 else measured
-        real = rows[~rows["same"]]
+        real = rows[~rows["same"]].drop_duplicates(["measured_as", "length"])
         verdicts = real["verdict"].value_counts()
         counted = ", ".join(
             f"{verdicts.get(name, 0)} {name}"
-            for name in ("better", "worse", "not distinguished", "not compared")
+            for name in ("better", "worse", NO_DIFFERENCE, "not compared")
             if name in verdicts or name != "not compared"
         )
         of = f"{len(real)} comparison{'' if len(real) == 1 else 's'}"

@@ -23,9 +23,9 @@ MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
 ROW = 0.17  # inches
 NOTE = (
     "Each method less {baseline}{models} on the same documents and trials; bars: 95 % intervals of "
-    "each difference alone. Full: better or worse by the mean and the sign test, corrected for all "
-    "pairs of methods at a length (Holm, 5 %); hollow: not distinguished; =: the same "
-    "measurement; no mark: no difference is known."
+    "each difference alone. Full: significantly better or worse (5 %, corrected for all "
+    "comparisons at a length); hollow: no significant difference; =: the same measurement; no "
+    "mark: not compared."
 )
 
 

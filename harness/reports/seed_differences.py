@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.against import NO_DIFFERENCE
 from harness.reports.stats.measure import SHARES
 from harness.reports.stats.over_seeds import ENDING
 from harness.reports.stats.paired_seeds import paired_seeds
@@ -14,10 +15,9 @@ from harness.reports.writing.tables import across
 
 TOGETHER = True  # models are compared: one table has them all
 LEGEND = (
-    "Of every seed that both have, the difference on the same documents or trials; then the mean "
-    "of these differences and its 95 % interval over seeds (Student's t), these documents held, of "
-    "each comparison alone. ?: not distinguished after correction for all comparisons at a length "
-    "(Holm; 5 %)."
+    "The mean over seeds of the difference on the same documents or trials, with its own 95 % "
+    "interval over seeds (Student's t; the documents are held fixed). ?: no significant difference "
+    "(5 %, corrected for all comparisons at a length by Holm's method)."
 )
 FAILED = (
     "†: the better one failed on documents, trials or seeds that the other has; what is left "
@@ -65,9 +65,9 @@ def words(table: pd.DataFrame) -> list[str]:
             names = list(rows["name"][rows["verdict"] == verdict])
             if names:
                 parts.append(f"{sentences.listed(names)} {sentences.are(len(names))} {verdict}")
-        for verdict in ("not distinguished", "not compared"):
+        for verdict in (NO_DIFFERENCE, "not compared"):
             count = int((rows["verdict"] == verdict).sum())
-            parts += [f"{count} {sentences.are(count)} {verdict}"] if count else []
+            parts += [f"{verdict} for {count}"] if count else []
         start = f"{sentences.at(first)}, {sentences.named(first, table)} over seeds, against"
         told.append(f"{start} `{first['baseline']}`: {', '.join(parts)}.")
     return told
@@ -98,6 +98,6 @@ def _text(row: dict[str, Any]) -> str:
     lacking = f" ({row['seeds']} of {row['asked']} seeds)" if row["seeds"] < row["asked"] else ""
     if row["n"] < row["of"]:
         lacking += f" ({row['n']} of {row['of']} {row['units']})"
-    mark = " ?" if row["verdict"] == "not distinguished" and row["difference"] else ""
+    mark = " ?" if row["verdict"] == NO_DIFFERENCE and row["difference"] else ""
     mark += " †" if row["failed"] else ""
     return sentences.signed(row["difference"], row["low"], row["high"], unit) + lacking + mark

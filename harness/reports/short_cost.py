@@ -8,7 +8,7 @@ import pandas as pd
 
 from harness.reports.drawing.methods import fixed_factors
 from harness.reports.stats import divergence
-from harness.reports.stats.against import against, beside, key, signed
+from harness.reports.stats.against import NO_DIFFERENCE, against, beside, key, signed
 from harness.reports.stats.divergence import KL, with_divergence
 from harness.reports.writing import sentences
 
@@ -107,6 +107,6 @@ NO_FIXED = (
 GROUPS = {
     "worse": "significantly worse than {own}",
     "better": "significantly better than {own}",
-    "not distinguished": "not distinguished from {own}",
+    NO_DIFFERENCE: "not significantly different from {own}",
     "not compared": "not compared with {own}, because too few samples are shared",
 }

@@ -7,7 +7,8 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.cells import cells, coinciding, ranked
-from harness.reports.stats.places import places
+from harness.reports.stats.decision import decisions
+from harness.reports.stats.measure import SHARES
 from harness.reports.stats.reach import REACH, reach, reached, uneven
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import text
@@ -21,9 +22,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
     ``TASK in window`` is the score at the task's longest length inside the window, ``TASK at
     longest`` that at its longest of all, each as text with its interval, and empty for a method
-    without that length; ``TASK best at`` has the lengths beyond the window at which the method is
-    the best or not distinguished from it, of several that did not all score 0, and of which enough
-    documents or trials were measured for a verdict;
+    without that length; ``TASK best at`` has the lengths beyond the window at which the method may
+    be the best: it is not significantly worse than the best, and not all scored 0;
     ``TASK reach`` is the effective length, of a task that can have one. Methods that coincide
     everywhere share a row; the most often best come first, of those that are as often, the one of
     the best mean place at the longest lengths.
@@ -40,7 +40,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
         judged = reach(frame)
     except ValueError:  # nothing inside the window, or no task whose lengths compare
         judged = pd.DataFrame(columns=["model", "task", "scaling", "effective_length"])
-    led = places(frame)
+    led = _leading(frame)
     known = judged[["model", "task", "scaling", "effective_length"]]
     far = {(model, task, name): length for model, task, name, length in known.to_numpy()}
     kin: dict[Key, list[dict[str, Any]]] = {}
@@ -52,6 +52,19 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     made = made.astype({name: "Int64" for name in made if str(name).endswith(REACH)})
     made = made.sort_values(["model", "places"], ascending=[True, False], kind="stable")
     return made.reset_index(drop=True)
+
+
+def _leading(frame: pd.DataFrame) -> dict[Key, list[tuple[int, list[str]]]]:
+    """Return by model and task the lengths beyond the window, with the methods that may be best."""
+    led: dict[Key, list[tuple[int, list[str]]]] = {}
+    for (model, task, length), found in decisions(frame).items():
+        nothing = found.of.how.metric in SHARES and found.of.score(found.best).score == 0
+        beyond = length > (found.facts["trained_length"] or length)
+        if beyond and not nothing and found.of.selection is not None and len(found.of.names) > 1:
+            names = [one for name in found.of.names if found.possible(name)
+                     for one in found.of.everyone(name)]  # fmt: skip
+            led.setdefault((model, task), []).append((length, names))
+    return led
 
 
 def _row(
@@ -97,10 +110,10 @@ def words(table: pd.DataFrame) -> list[str]:
         top = int(rows["places"].max())
         first = rows[rows["places"] == top]["scaling"].tolist()
         if top and top == rows["out_of"].max() and len(first) == len(rows) > 1:
-            told.append(f"{start}Beyond the window no method is distinguished from the best.")
+            told.append(f"{start}Beyond the window every method may be the best.")
         elif top and len(rows) > 1:
             told.append(
-                f"{start}Most often the best, or not distinguished from it, beyond the window: "
+                f"{start}Most often not significantly worse than the best beyond the window: "
                 f"{sentences.listed(first)}, in {top} of {rows['out_of'].max()} (task, length)."
             )
         if apart := [text for row in sentences.records(rows) if (text := uneven(row))]:

@@ -20,6 +20,7 @@ from tasks._types import Sample, Score
 
 FAILED, NOT_MEASURED = "failed", "not_measured"
 NUMBERS = ("score", "low", "high", "value", "weight", "seconds", "peak_mib")
+NEEDS_CODE = {"bands", "layers"}  # what a record has of a rotation that no server's config says
 Key = tuple[str, str, str, int]  # model, task, scaling, length
 
 
@@ -133,6 +134,9 @@ def _cells(
         facts = {
             "trained_length": run["model"]["trained_length"],
             "frequencies": cell["frequencies"],
+            "needs_code": not NEEDS_CODE.isdisjoint(
+                run["frequencies"].get(cell["frequencies"], ())
+            ),
             "metric": task["metric"],
             "asked": len(wanted),
         }

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.stats.paired import Array, Difference
-from tasks._intervals import LEAST, MOST_RESAMPLED, jackknife, ordered, studentised
+from tasks._intervals import LEAST, LEVEL, MOST_RESAMPLED, jackknife, ordered, studentised
+
+ALPHA = 1 - LEVEL  # a corrected probability below it is significant
 
 
 def adjusted(

@@ -29,7 +29,7 @@ from scipy.special import ndtri, stdtrit
 from harness.stats.paired import Array, Difference, of_means, of_shares, shares_of
 from tasks._intervals import LEAST, LEVEL, MOST_RESAMPLED, ordered, ratios, studentised
 
-WIDEST = 3.0  # times the critical value by Student's t and Bonferroni, at most
+WIDEST = 2.0  # times the critical value by Student's t and Bonferroni, at most
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Selection:
         if not (room > 0).all():
             return None
         wider: list[float] = [1.0, *((width / room) ** 2).tolist()]
-        return int(math.ceil(self.n * max(wider)))
+        return math.ceil(self.n * max(wider))
 
 
 def select_means(

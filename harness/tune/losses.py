@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from random import Random
 from typing import Any, Literal
@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.reports.stats.key_tokens import DROP, MOST, Rule
-from harness.reports.stats.paired import Difference, of_means
+from harness.stats.paired import Difference, of_means, share
+from harness.stats.selection import select_means
 from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.plan import Plan
 
@@ -140,9 +141,21 @@ def score(found: Losses | None) -> float:
     return math.fsum(nats for nats, _ in found.values()) / counts if counts else math.inf
 
 
+def regrets(every: Sequence[Losses]) -> list[float] | None:
+    """Return how much worse each method is at most than the best of all, as a share (95 %).
+
+    None for fewer than 3 documents with targets.
+    """
+    names = [name for name, (_, count) in every[0].items() if count]
+    costs = np.array([[one[name][0] for one in every] for name in names])
+    weights = np.array([float(every[0][name][1]) for name in names])
+    found = select_means(costs, weights) if names else None
+    return None if found is None else [share(nats) for nats in found.regret.tolist()]
+
+
 def difference(one: Losses, other: Losses) -> Difference:
     """Return one less the other, document by document, as a share of the other's perplexity."""
     names = [name for name in one if one[name][1]]
     apart = np.array([[one[name][0] - other[name][0]] for name in names])
     weights = np.array([[float(one[name][1])] for name in names])
-    return of_means(apart, weights, names, relative=True)[0]
+    return of_means(apart, weights, relative=True)[0]

@@ -15,10 +15,10 @@ from harness.errors import UserError
 from harness.methods.resolve import follows, resolve
 from harness.plugins import load
 from harness.replacing import replacing
-from harness.reports.stats.paired import Difference
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.reports.writing.tables import page
-from harness.tune.losses import difference, score
+from harness.stats.paired import Difference
+from harness.tune.losses import difference, regrets, score
 from harness.tune.search import Trial
 from harness.tune.tuning import Tuning
 
@@ -28,13 +28,17 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Row:
-    """One method: its losses in nats a target on both halves, and its difference there."""
+    """One method: its losses in nats per target on both halves, and its difference there.
+
+    ``regret`` is how much worse than the best of all it is at most on what was held out.
+    """
 
     scaling: str
     search: float
     held: float
     on_search: Difference | None = None
     on_held: Difference | None = None
+    regret: float | None = None
 
 
 def rows(tuning: Tuning, label: str) -> list[Row]:
@@ -50,12 +54,14 @@ def rows(tuning: Tuning, label: str) -> list[Row]:
     others = (name for name in tuning.closed if name != label)
     order = sorted(others, key=lambda name: score(every[name][0]))
     made = []
+    held_out = {name: found for name in (label, *order) if (found := every[name][1])}
+    bounds = dict(zip(held_out, regrets(list(held_out.values())) or [], strict=False))
     for name in (label, *order):
         pairs = zip(every[name], every[order[0]], strict=True)
         apart = [difference(one, best) if one and best else None for one, best in pairs]
         search, held = (score(one) for one in every[name])
         told = apart if name != order[0] else [None, None]
-        made.append(Row(name, search, held, *told))
+        made.append(Row(name, search, held, told[0], told[1], bounds.get(name)))
     return made
 
 
@@ -112,21 +118,21 @@ def words(tuning: Tuning, found: Trial, table: Sequence[Row], trials: int) -> li
     if first.on_held is None or first.on_search is None:
         return [*told, f"It or {best} has no number on all of them: nothing is compared."]
     gains = [apart.value for apart in (first.on_search, first.on_held)]
-    low, high = first.on_held.interval()
+    low, high = first.on_held.low, first.on_held.high
     told.append(
         f"There its perplexity differs by {signed(gains[0])} from that of {best}, the best {other}"
         f"closed-form method; on the {held} held out by {_apart(first.on_held)}. The gap "
         f"between the two is {100 * abs(gains[1] - gains[0]):.1f} percentage points."
     )
     if low is None or high is None:
-        told.append(f"Held out: {held}, too few for an interval.")
-    elif high < 0:
-        told.append(f"On what it has not seen, the search beats {best}.")
-    elif low > 0:
-        told.append(f"On what it has not seen, {best} is better: the search does not pay.")
-    else:
-        told.append(f"On what it has not seen, the two are not distinguished: {best} will do.")
-    return told
+        return [*told, f"Use {best}: {held} held out are too few for an interval."]
+    use = first if high < 0 else table[1]
+    verdict = "lower" if high < 0 else "higher" if low > 0 else "not significantly different"
+    bound = "" if use.regret is None else (
+        f" On what was held out its perplexity is at most {100 * use.regret:.1f} % above that of "
+        f"the best of {len(table)} methods (95 %)."
+    )  # fmt: skip
+    return [*told, f"Held out, the found method is {verdict}: use {use.scaling}.{bound}"]
 
 
 def served(given: str, tuning: Tuning) -> str:
@@ -180,4 +186,4 @@ def perplexity(nats: float) -> str:
 def _apart(found: Difference | None, *, ends: bool = True) -> str:
     if found is None:
         return ""
-    return signed(found.value, *(found.interval() if ends else ()))
+    return signed(found.value, *((found.low, found.high) if ends else ()))

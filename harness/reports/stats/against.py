@@ -8,14 +8,17 @@ import pandas as pd
 
 from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import labels, lengths
-from harness.reports.stats.family import MOST_PAIRED, Family, families, family
-from harness.reports.stats.measure import SHARES, Measure
-from harness.reports.stats.paired import ENOUGH, SURE
+from harness.reports.stats.family import Family, families, family
+from harness.reports.stats.measure import SHARES, differences, values_of, weights_of
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
+from harness.stats.baseline import ALPHA, adjusted
+from harness.stats.paired import Difference
 
 COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
 FOUND = ("low", "high", "p")
+NO_DIFFERENCE = "no significant difference"
+Compared = dict[str, tuple[Difference, float | None]]  # by method, with the corrected probability
 
 
 def chosen(frame: pd.DataFrame, baseline: str | None) -> str:
@@ -25,13 +28,12 @@ def chosen(frame: pd.DataFrame, baseline: str | None) -> str:
 
 
 def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
-    """Return a row per cell beside the baseline's: their difference, and what is known of it.
+    """Return one row per cell with its difference from the baseline's cell.
 
-    ``low`` and ``high`` hold for one row, ``low_all`` and ``high_all`` for all pairs of methods
-    at a length together (Bonferroni), as ``p_all`` does (Holm), by which ``verdict`` says better,
-    worse or not distinguished: the comparisons and the verdicts are those of ``best``. Methods with
-    the baseline's frequencies are "same"; those with too few units in common with the others are
-    "not compared"; a relative difference of -0.1 is 10 % lower.
+    ``low``, ``high`` and ``p`` are of one comparison; ``p_all``, by which the ``verdict`` says
+    better or worse, is corrected for all comparisons with the baseline at a length of a task.
+    Methods with the baseline's frequencies are "same"; those with too few units in common with the
+    others are "not compared"; a relative difference of -0.1 is 10 % lower.
     """
     table = cells(frame)
     rows = []
@@ -39,16 +41,16 @@ def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
         here = (table["model"] == model) & (table["task"] == task) & (table["length"] == length)
         known = table[here].dropna(subset="score")
         if baseline in set(known["scaling"]):
-            others = known[known["scaling"] != baseline]
-            rows += [_row(cell, of, of.how, baseline) for cell in sentences.records(others)]
+            others, found = known[known["scaling"] != baseline], _compared(of, baseline)
+            rows += [_row(cell, of, baseline, found) for cell in sentences.records(others)]
     return pd.DataFrame(rows)
 
 
 def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per cell of a model beside that of the same method of the first model like it.
 
-    Models are alike that were asked the same questions. The pairs that are corrected together are
-    those of all methods of all these models, as in ``best``; ``baseline`` is the first model.
+    Models are alike that were asked the same questions; ``baseline`` is the first of them. The
+    comparisons with one method of the first model are corrected together.
     """
     rows, named = [], labels(frame)
     for models, samples, how in lengths(frame):
@@ -58,30 +60,55 @@ def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
             for scaling in frame.loc[frame["model"] == model, "scaling"].unique():
                 one, other = named[model, scaling], named.get((models[0], scaling), "")
                 if one in known and other in known:
-                    row = _row(known[one], of, how, other)
+                    row = _row(known[one], of, other, _compared(of, other))
                     rows.append({**row, "model": model, "scaling": scaling, "baseline": models[0]})
     return pd.DataFrame(rows)
 
 
-def _row(cell: dict[str, Any], of: Family, how: Measure, baseline: str) -> dict[str, Any]:
+def _row(cell: dict[str, Any], of: Family, baseline: str, found: Compared) -> dict[str, Any]:
     """Compare one cell with the baseline's."""
     one, other = of.first(cell["scaling"]), of.first(baseline)
-    same, score = one == other, of.score(one)
-    found = None if same else of.between(one, other)
-    wide = found.interval(1 - SURE / max(1, of.count)) if found else (None, None)
-    values = {name: getattr(found, name, None) for name in FOUND}
-    value = 0.0 if same else getattr(found, "value", None)
+    same, score, how = one == other, of.score(one), of.how
+    apart, p = found.get(one, (None, None))
+    value = 0.0 if same else getattr(apart, "value", None)
     return {
         **{name: cell[name] for name in COPIED}, "score": score.score, "measure": how.name,
         "baseline": baseline, "better": "lower" if how.lower else "higher",
-        "relative": how.relative, "units": how.units, "n": found.n if found else of.own[one],
-        "asked": of.asked, "status": of.status(one), "difference": value, **values,
-        "needed": of.needed(one, other), "low_all": wide[0], "high_all": wide[1],
-        "same": same, "p_all": of.p(one, other),
-        "better_on": (found.lower if how.lower else found.higher) if found else None,
-        "enough": getattr(found, "enough", None), "carrier": getattr(found, "carrier", None),
-        "failed": len(of.lost[one] - of.lost[other]), "verdict": of.verdict(one, other),
+        "relative": how.relative, "units": how.units, "n": apart.n if apart else of.own[one],
+        "asked": of.asked, "status": of.status(one), "difference": value, "measured_as": one,
+        **{name: getattr(apart, name, None) for name in FOUND}, "p_all": p, "same": same,
+        "better_on": (apart.lower if how.lower else apart.higher) if apart else None,
+        "failed": len(of.lost[one] - of.lost[other]),
+        "verdict": "same" if same else _verdict(of, one, other, apart, p),
     }  # fmt: skip
+
+
+def _compared(of: Family, baseline: str) -> Compared:
+    """Compare all methods with the baseline, each with its corrected probability."""
+    other = of.first(baseline)
+    names = [name for name in of.names if name != other]
+    if other not in of.of:
+        return {}
+    found = differences([of.of[name] for name in names], of.of[other], of.how)
+    if not found:
+        return {}
+    less = values_of([of.of[name] for name in names]) - values_of([of.of[other]])
+    corrected = adjusted(less, weights_of(of.of[other]), found, shares=of.how.share)
+    return dict(zip(names, zip(found, corrected, strict=True), strict=True))
+
+
+def _verdict(of: Family, one: str, other: str, apart: Difference | None, p: float | None) -> str:
+    """Return better, worse, no significant difference, or not compared.
+
+    A method that failed on a unit that the other has is not called better.
+    """
+    if apart is None:
+        return "not compared"
+    better = (apart.value < 0) == of.how.lower
+    first, second = (one, other) if better else (other, one)
+    if p is None or p >= ALPHA or of.lost[first] - of.lost[second]:
+        return NO_DIFFERENCE
+    return "better" if better else "worse"
 
 
 def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -95,10 +122,9 @@ def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def signed(row: dict[str, Any]) -> str:
-    """Return "−26.8% [−33, −20]", with "?" where it is not distinguished, "=" for the same.
+    """Return "−26.8% [−33, −20]", with "?" where it is not significant, "=" for the same.
 
-    "*" marks a difference that depends on one unit, "†" a method that failed on units left out;
-    "(20 of 23)" counts the units where some lack.
+    "†" marks a method that failed on units left out; "(20 of 23)" counts the units where some lack.
     """
     if row["same"]:
         return "="
@@ -107,36 +133,22 @@ def signed(row: dict[str, Any]) -> str:
         return f"not compared{lacking}{' †' if row['failed'] else ''}"
     unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
     found = sentences.signed(row["difference"], row["low"], row["high"], unit)
-    marks = (
-        f"{' ?' if row['verdict'] == 'not distinguished' else ''}{' *' if row['carrier'] else ''}"
-    )
+    marks = " ?" if row["verdict"] == NO_DIFFERENCE else ""
     marks += " †" if row["failed"] else ""
     return f"{found}{lacking}{marks}"
 
 
 def key(table: pd.DataFrame) -> str:
-    """Say what the verdicts and the signs of such a table mean, and what must be known of them."""
+    """Return what the signs of such a table mean."""
     real = table[~table["same"]]
     units = " and ".join(dict.fromkeys(table["units"]))
     told = [
-        f"Paired by {units}; better or worse: the mean and the sign test agree, corrected for all "
-        f"pairs of methods at a length (Holm, of more than {MOST_PAIRED} methods Bonferroni; 5 %), "
-        "not for the lengths and tasks together.",
-        "Brackets: 95 % intervals of each comparison alone; pp: percentage points; ?: not "
-        "distinguished; =: the same measurement.",
+        f"Paired by {units}. Brackets: 95 % intervals of each comparison alone; pp: percentage "
+        "points; ?: no significant difference (5 %, corrected for all comparisons with the same "
+        "baseline at one length of a task); =: the same measurement.",
     ]
     if table["baseline"].nunique() > 1:
-        told.append(
-            "Less another model: the same method on the same documents and trials; its pairs are "
-            "those of all methods of these models."
-        )
-    few = real[real["enough"].eq(False)]
-    if len(few):
-        least = int(few["n"].min())
-        told.append(
-            f"{sentences.counted(least, few['units'].iloc[0])} {sentences.are(least)} too "
-            f"few for a verdict; it needs at least {ENOUGH}."
-        )
+        told.append("Less another model: the same method on the same documents and trials.")
     if (real["n"] < real["asked"]).any():
         told.append(f"(… of …): on the {units} that all methods compared have.")
     if real["failed"].any():
@@ -144,8 +156,4 @@ def key(table: pd.DataFrame) -> str:
             f"†: it failed on {units} that are left out; what is left favours it, so it is not "
             "called better."
         )
-    single = real[real["carrier"].notna()]
-    if len(single):
-        names = sentences.listed(list(dict.fromkeys(single["carrier"])))
-        told.append(f"*: without one document it changes by more than half: {names}.")
     return " ".join(told)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -13,34 +13,34 @@ from harness.reports.stats.measure import (
     Measure,
     Score,
     Units,
-    differences,
     distinct,
     measure,
     scored,
     units,
+    values_of,
+    weights_of,
 )
-from harness.reports.stats.needed import needed
 from harness.reports.stats.once import once
-from harness.reports.stats.paired import SURE, Difference, holm
 from harness.reports.writing import sentences
+from harness.stats.selection import Selection, select_means, select_shares
 
-MOST_PAIRED = 40  # of more methods every one is compared with the best and the baseline alone
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
 NEEDED = (
     "model", "task", "scaling", "length", "frequencies", "metric", "protocol", "status", "unit",
-    "value", "weight", "score", "low", "high",
+    "value", "weight", "score", "low", "high", "trained_length", "needs_code",
 )  # fmt: skip
 KEPT = 0.75  # of the units that the fullest method has; a method that leaves fewer is left out
 
 
 @dataclass(frozen=True)
 class Family:
-    """The comparisons of one task at one length: all pairs, corrected together.
+    """The methods of one task at one length, which are compared with each other.
 
     ``groups`` are the methods that are compared, with those that are the same measurement;
     ``of`` their units, the same for all; ``own`` how many each method has by itself; ``asked``
     how many there are; ``apart`` the methods that have too few in common with the others;
-    ``lost`` the units on which a method itself failed, which the others may have.
+    ``lost`` the units on which a method itself failed, which the others may have; ``code`` the
+    methods that only a modelling file can serve; ``signs`` their frequencies, by fingerprint.
     """
 
     how: Measure
@@ -50,8 +50,9 @@ class Family:
     asked: int
     apart: list[str]
     lost: dict[str, set[str]]
+    code: set[str]
+    signs: dict[str, str | None]
     score: Callable[[str], Score] = field(repr=False)
-    made: dict[str, dict[str, Difference]] = field(default_factory=dict, repr=False)
 
     @property
     def n(self) -> int:
@@ -59,78 +60,38 @@ class Family:
         return len(next(iter(self.of.values()), {}))
 
     @property
-    def count(self) -> int:
-        """Return how many pairs there are."""
-        return math.comb(len(self.of), 2)
-
-    def between(self, one: str, other: str) -> Difference | None:
-        """Return one method less another, None where they are not compared.
-
-        All that are compared with the other are, at once.
-        """
-        if one not in self.of or other not in self.of:
-            return None
-        if other not in self.made:
-            self.made[other] = self._less(other, [name for name in self.of if name != other])
-        return self.made[other].get(one)
-
-    def _less(self, other: str, names: Sequence[str]) -> dict[str, Difference]:
-        found = differences([self.of[name] for name in names], self.of[other], self.how)
-        return dict(zip(names, found, strict=False))
+    def names(self) -> list[str]:
+        """Return the methods that are compared, in the order of ``selection``."""
+        return list(self.of)
 
     @cached_property
-    def pairs(self) -> dict[frozenset[str], float | None]:
-        """Return the corrected probability of every pair (Holm over all of them)."""
-        names = list(self.of)
-        found = {
-            frozenset((one, other)): apart.p
-            for place, other in enumerate(names)
-            for one, apart in self._less(other, names[:place]).items()
-        }
-        return dict(zip(found, holm(list(found.values())), strict=True))
+    def selection(self) -> Selection | None:
+        """Return what the units say of the methods; None where they cannot be compared."""
+        if self.how.made == "unknown" or not self.n:
+            return None
+        values = values_of(list(self.of.values()))
+        if self.how.share:
+            return select_shares(1 - values if self.how.lower else values)
+        weights = weights_of(next(iter(self.of.values())))
+        return select_means(values if self.how.lower else -values, weights)
 
     def first(self, name: str) -> str:
-        """Return the method under whose name this one is compared."""
+        """Return the method under whose name this one is measured."""
         return next(one for one, same in self.groups.items() if name in (one, *same))
+
+    def compared(self, name: str) -> str | None:
+        """Return the method under whose name this one is compared; None where it is not."""
+        found = self.first(name) if name in self.own else None
+        return found if found in self.of else None
+
+    def everyone(self, name: str) -> list[str]:
+        """Return a method and those that are the same measurement."""
+        return [name, *self.groups[name]]
 
     def status(self, name: str) -> str:
         """Return "ok", or how many units a method's score is of: "20 of 23 ok"."""
         n = self.n if name in self.of else self.own[name]
         return "ok" if n == self.asked else f"{n} of {self.asked} ok"
-
-    def p(self, one: str, other: str) -> float | None:
-        """Return the probability of a pair, corrected for all pairs (Holm, of many Bonferroni)."""
-        if len(self.of) <= MOST_PAIRED:
-            return self.pairs.get(frozenset((one, other)))
-        found = self.between(one, other)
-        return None if found is None or found.p is None else min(1.0, found.p * self.count)
-
-    def verdict(self, one: str, other: str) -> str:
-        """Return same, better, worse, not distinguished or not compared, for all reports.
-
-        Better or worse is said where the mean and the exact sign test agree, corrected, and there
-        are enough units. A method that failed on a unit that the other has is not called better.
-        """
-        if one == other:
-            return "same"
-        found, p = self.between(one, other), self.p(one, other)
-        if found is None:
-            return "not compared"
-        if p is None or p >= SURE or not found.enough:
-            return "not distinguished"
-        first = (found.value < 0) == self.how.lower
-        if self.lost[one if first else other] - self.lost[other if first else one]:
-            return "not distinguished"
-        return "better" if first else "worse"
-
-    def needed(self, one: str, other: str) -> int | None:
-        """Return how many units would distinguish a pair under this family's correction."""
-        found, p = self.between(one, other), self.p(one, other)
-        if found is None or p is None or (p < SURE and found.enough):
-            return None
-        if len(self.of) > MOST_PAIRED:
-            return needed(found, self.count)
-        return needed(found, sum(p is not None and p >= SURE for p in self.pairs.values()))
 
 
 @once
@@ -168,7 +129,10 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
     apart = [name for name in every if name not in of]
     own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
     every_unit = max(asked(samples), *own.values())
-    return Family(how, groups, of, own, every_unit, apart, failures(samples), score)
+    first = sentences.records(samples.drop_duplicates("scaling"))
+    code = {row["scaling"] for row in first if row.get("needs_code")}
+    signs = {row["scaling"]: row["frequencies"] for row in first}
+    return Family(how, groups, of, own, every_unit, apart, failures(samples), code, signs, score)
 
 
 def failures(samples: pd.DataFrame) -> dict[str, set[str]]:

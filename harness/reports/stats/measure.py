@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from harness.reports.stats.paired import Difference, of_means, of_parts, of_shares
+from harness.stats.paired import Array, Difference, of_means, of_shares, share
 from tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
@@ -52,6 +52,16 @@ class Measure:
     def share(self) -> bool:
         """Whether the score is a share, which lies between 0 and 1."""
         return self.made in OF_SHARES
+
+    def shown(self, cost: float) -> float:
+        """Return a difference of mean costs as reports have it: relative for perplexity."""
+        return share(cost) if self.relative else cost
+
+    def margin(self, percent: float, score: float) -> float:
+        """Return a margin as a cost: percent of the score, of shares percentage points."""
+        if self.relative:
+            return math.log1p(percent / 100)
+        return percent / 100 * (1 if self.share else abs(score))
 
 
 def measure(samples: pd.DataFrame) -> Measure:
@@ -141,13 +151,20 @@ def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Diffe
     """
     if how.made == "unknown" or not other or not ones:
         return []
-    values, weights = np.array(list(other.values())).T
-    every = np.array([[value for value, _ in one.values()] for one in ones])
-    if how.made == "share":
-        return [of_shares(row, values) for row in every]
-    if how.made == "parts":
-        return of_parts((every - values).T, list(other))
-    return of_means((every - values).T, weights[:, None], list(other), relative=how.relative)
+    less = values_of(ones) - values_of([other])
+    if how.share:
+        return of_shares(less)
+    return of_means(less, weights_of(other)[:, None], relative=how.relative)
+
+
+def values_of(ones: Sequence[Units]) -> Array:
+    """Return the values of units in one order, shape (units, cells)."""
+    return np.array([[value for value, _ in one.values()] for one in ones]).T
+
+
+def weights_of(one: Units) -> Array:
+    """Return the weights of units, shape (units,)."""
+    return np.array([weight for _, weight in one.values()], float)
 
 
 def distinct(samples: pd.DataFrame) -> dict[str, list[str]]:

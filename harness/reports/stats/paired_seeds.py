@@ -8,6 +8,7 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.stats.against import NO_DIFFERENCE
 from harness.reports.stats.checkpoints import labels
 from harness.reports.stats.family import FAILED
 from harness.reports.stats.family import asked as units_asked
@@ -22,7 +23,7 @@ from harness.reports.stats.over_seeds import (
     seeded,
     student,
 )
-from harness.reports.stats.paired import SURE, holm
+from harness.stats.baseline import ALPHA, holm
 
 CELL = ["task", "length", "trained_length"]
 FACTS = ("model", "scaling", "name", "task", *COPIED)
@@ -31,8 +32,9 @@ FACTS = ("model", "scaling", "name", "task", *COPIED)
 def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.DataFrame:
     """Return a row per model, scaling, task and length with its difference from the baseline.
 
-    ``p_all`` is corrected for all comparisons with the baseline at a length of a task (Holm), of
-    which those of methods that are the same measurement are one.
+    ``p_all`` is corrected for all comparisons with the baseline at a length of a task, by Holm's
+    method, because so few seeds cannot be resampled; methods that are the same measurement count
+    once.
     ``failed`` is on how many units the better one failed that the other has, in the seeds of both:
     what is left favours it, so it is not called better, nor the other worse.
     Raises ValueError for a baseline that is not there, or alone.
@@ -123,9 +125,9 @@ def _failed(one: pd.DataFrame, other: pd.DataFrame) -> int:
 
 
 def _verdict(row: dict[str, Any], p: float | None) -> str:
-    """Return better, worse, not distinguished or not compared."""
+    """Return better, worse, no significant difference or not compared."""
     if row["difference"] is None:
         return "not compared"
-    if p is None or p >= SURE or row["failed"]:
-        return "not distinguished"
+    if p is None or p >= ALPHA or row["failed"]:
+        return NO_DIFFERENCE
     return "better" if (row["difference"] < 0) == (row["better"] == "lower") else "worse"

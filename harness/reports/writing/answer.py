@@ -1,4 +1,4 @@
-"""Which method is best at which length, and how sure that is: the first thing that is read."""
+"""Which method to use at which length, and by how much that can be wrong: what is read first."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.ranking import choice
+from harness.reports.stats.measure import SHARES
 from harness.reports.writing import sentences
-
-MOST = 4  # methods that a cell names
 
 
 def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return, for every model, its tasks and a row a length, of the table of ``best``.
+    """Return, for every model, its tasks and one row per length, of the table of ``best``.
 
-    A row has the length, the methods that are best or not distinguished from it on every task, and
-    a task the best, its score, and what is known of its lead.
+    A row has the length, the one method for all tasks, and per task the method to use, its score,
+    and its bound or its lead.
     """
     shown = []
     for model, rows in best.groupby("model", sort=False):
@@ -29,7 +27,8 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
                 "length": int(first["length"]),
                 "relative": sentences.times(first),
                 "beyond": not sentences.inside(first),
-                "names": _names(choice(list(known.values()))),
+                "use": first["overall"] if len(tasks) > 1 else first["use"],
+                "bound": _overall(first) if len(tasks) > 1 else _verdict(first),
                 "tasks": [_task(known[task]) if task in known else None for task in tasks],
             })  # fmt: skip
         heads = [_head(rows[rows["task"] == task].iloc[0]) for task in tasks]
@@ -41,34 +40,50 @@ def _head(row: pd.Series[Any]) -> dict[str, str]:
     return {"task": row["task"], "measure": row["measure"], "better": f"{row['better']} is better"}
 
 
+def _overall(row: dict[str, Any]) -> str:
+    """Return the bound of the method for all tasks."""
+    if row["overall_regret"] is None:
+        return ""
+    return f"at most {100 * row['overall_regret']:.3g} % or points worse than the best on any task"
+
+
 def _task(row: dict[str, Any]) -> dict[str, Any]:
     """Return what one task says at one length."""
+    use = f"{row['use']} = {' = '.join(row['same'])}" if row["same"] else row["use"]
     return {
-        "best": _names([row["best"], *(row["same"] or [])]),
+        "use": use if len(row["same"] or []) < 3 else f"{row['use']} and {len(row['same'])} equal",
         "score": sentences.score(row),
         "n": sentences.counted(row["n"], row["units"]),
-        "tied": len(row["tied"] or []),
-        "enough": row["enough"] is not False,
-        "told": _lead(row),
+        "told": _verdict(row),
+        "more": "; ".join(part for part in (_best(row), _gain(row)) if part),
     }
 
 
-def _lead(row: dict[str, Any]) -> str:
-    """Say by how much the best leads, or from which methods it is not distinguished."""
-    if row["runner_up"] is None:
+def _verdict(row: dict[str, Any]) -> str:
+    """Return the lead of a winner, or the bound on the regret of the method to use."""
+    if row["metric"] in SHARES and row["best_score"] == 0:
+        return "no method scores above 0"
+    if row["next"] is None:
         return "" if row["same"] else "the only method"
-    if row["difference"] is None:
-        return f"before {row['runner_up']}; the two cannot be compared sample by sample"
-    if row["tied"] is not None and row["enough"] is False:
-        return f"too few samples to distinguish it from {_names(row['tied'])}"
-    if row["tied"] is not None:
-        return f"not distinguished from {_names(row['tied'])}"
-    side = "below" if row["difference"] < 0 else "above"
-    chance = sentences.chance(row["p"])
-    return f"{sentences.gap(row)} {side} {row['runner_up']}, {chance}"
+    if row["winner"] and row["use"] == row["best"]:
+        side = "below" if row["better"] == "lower" else "above"
+        return f"winner: {sentences.gap(row, 'lead')} {side} {row['next']}, the next"
+    if row["regret"] is None:
+        return "too few samples for a bound"
+    return f"at most {sentences.bound(row)} worse than the best of {row['methods']}"
 
 
-def _names(names: list[str]) -> str:
-    """Return "a, b, c", of many the first and how many more."""
-    more = f" and {len(names) - MOST} more" if len(names) > MOST + 1 else ""
-    return ", ".join(names[:MOST] if more else names) + more
+def _best(row: dict[str, Any]) -> str:
+    """Return the method of the best score, where it is not the one to use."""
+    if row["use"] == row["best"] or row["best_score"] == row["score"]:
+        return ""
+    why = " needs modelling code and" if row["best"] in (row["code"] or []) else ""
+    return f"{row['best']}{why} has {sentences.score(row, 'best_')}"
+
+
+def _gain(row: dict[str, Any]) -> str:
+    """Return the difference from truncation."""
+    if row["gain"] is None:
+        return ""
+    told = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
+    return f"{told} against truncation to {row['trained_length']:,} tokens"

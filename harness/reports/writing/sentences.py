@@ -33,12 +33,12 @@ def size(value: float, *, relative: bool, metric: str) -> str:
     return f"{abs(100 * value):.0f} percentage points" if metric in SHARES else f"{abs(value):.3g}"
 
 
-def gap(row: Mapping[Any, Any]) -> str:
+def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
     """Return the size of a row's difference with its interval: "26.8 % [19.6, 33.4]".
 
     An end on the other side of 0 is below it: "11 percentage points [−3, 24]".
     """
-    ends = [row["difference"], row["difference_low"], row["difference_high"]]
+    ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
     told = [
         size(end, relative=row["relative"], metric=row["metric"]) for end in ends if end is not None
     ]
@@ -51,6 +51,19 @@ def gap(row: Mapping[Any, Any]) -> str:
     ]
     low, high = sorted(numbers, key=float)
     return f"{value} [{low}, {high}]".replace("[-", "[−")
+
+
+def bound(row: Mapping[Any, Any]) -> str:
+    """Return the size of a row's regret: "2.1 %"; "" where it has none."""
+    if row["regret"] is None:
+        return ""
+    return size(row["regret"], relative=row["relative"], metric=row["metric"])
+
+
+def method(row: Mapping[Any, Any], name: str) -> str:
+    """Return a method's name, with * where it needs code and † where it failed on units."""
+    failed = [pair.rpartition(" ")[0] for pair in row["failed"] or []]
+    return f"{name}{' *' if name in (row['code'] or []) else ''}{' †' if name in failed else ''}"
 
 
 def signed(

@@ -1,0 +1,62 @@
+"""How much worse each method is at most than the best of all, at every length."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from harness.reports.stats.decision import MARGIN, decide, decisions
+from harness.reports.writing import sentences
+from harness.reports.writing.tables import across
+
+
+def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
+    """Return one row per model, task, length and method.
+
+    ``regret`` is the simultaneous 95 % bound on how much worse the method is than the best,
+    relative for perplexity; ``difference`` is its score less the best mean, with its own interval.
+    Raises ValueError where no two methods can be compared.
+    """
+    made = decisions(frame) if margin == MARGIN else decide(frame, margin)
+    rows = []
+    for found in made.values():
+        of = found.of
+        if of.selection is None or len(of.names) < 2:
+            continue
+        for name in of.names:
+            less = found.less(name)
+            ends = less and less.swapped(relative=of.how.relative)
+            rows += [
+                {
+                    **found.facts, "scaling": one, "measure": of.how.name, "n": of.n,
+                    "regret": found.regret(name), "difference": ends and ends.value,
+                    "low": ends and ends.low, "high": ends and ends.high, "best": found.best,
+                    "use": name == found.recommended, "verdict": found.verdict(name),
+                    "relative": of.how.relative, "status": of.status(name),
+                    "needs_code": one in of.code,
+                }
+                for one in of.everyone(name)
+            ]  # fmt: skip
+    if not rows:
+        message = "no two methods can be compared: it needs two, on the same 3 documents or a trial"
+        raise ValueError(message)
+    return pd.DataFrame(rows)
+
+
+def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the bounds for people: lengths side by side, per model and task."""
+    marks = {"best": " (best)", "as good as the best": " (as good)", "worse than the best": " ×"}
+    texts = [
+        f"≤ {sentences.bound(row)}{marks.get(row['verdict'], '')}"
+        for row in sentences.records(table)
+    ]
+    return across(table.assign(text=texts))
+
+
+def legend(table: pd.DataFrame) -> list[str]:
+    """Say what the numbers and marks mean."""
+    del table
+    return [
+        "How much worse than the best of all methods each is at most; the bounds of a length hold "
+        "together (95 %). Best: significantly better than every other method; as good: within the "
+        "margin; ×: significantly worse than the best."
+    ]
