@@ -13,6 +13,7 @@ from unittest.mock import patch
 
 import pandas as pd
 import pytest
+from harness.reports.stats.needed import _quantile
 from matplotlib.figure import Figure
 from scipy.stats import binom
 
@@ -20,7 +21,6 @@ from harness.data import source as sources
 from harness.data.source import make_source
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
 from harness.reports.stats import family, reach
-from harness.reports.stats.needed import _quantile
 from harness.reports.stats.once import once, shared
 from harness.runs import schema, write
 from harness.runs.columns import SAMPLE, kept_samples

@@ -39,7 +39,7 @@ def compared_once() -> Iterator[None]:
 
 
 def test_a_checkpoint_is_compared_method_by_method() -> None:
-    """On the same documents, corrected for the pairs of all methods of both; less the first."""
+    """On the same documents, less the same method of the first model."""
     table = differences.make(FRAME)
     rows = table[table["baseline"] == "base"]
     assert set(rows["model"]) == {"tuned"}
@@ -56,11 +56,11 @@ def test_a_checkpoint_is_compared_method_by_method() -> None:
     assert len(table) == 2 * len(own) + len(rows)
     titles = list(differences.readable(table))
     assert any(title.endswith("tuned, less base") for title in titles)
-    assert any("against `base`, 8 comparisons" in told for told in differences.words(table))
+    assert any("against `base`, 4 comparisons" in told for told in differences.words(table))
 
 
 def test_the_best_is_chosen_among_the_methods_of_all() -> None:
-    """A row of both together, with verdicts that are those of the differences."""
+    """A row of both together, whose best score is the lowest of all."""
     table = best.make(FRAME)
     assert list(table["model"].unique()) == ["base", "tuned", "base and tuned"]
     both = table[(table["model"] == "base and tuned") & (table["task"] == PERPLEXITY)]
@@ -68,7 +68,7 @@ def test_the_best_is_chosen_among_the_methods_of_all() -> None:
     for row in both.to_dict("records"):
         model, scaling = row["best"].split(" · ")
         assert scores.first()[row["length"], model, scaling] == scores.first()[row["length"]].min()
-    assert any("base and tuned: `tuned · " in told for told in best.words(table))
+    assert any("base and tuned: use `tuned · " in told for told in best.words(table))
 
 
 @pytest.mark.parametrize("first", ["base", "tuned"])

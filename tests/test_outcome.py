@@ -37,7 +37,7 @@ def test_the_last_screen_is_one() -> None:
     assert len(lines) < 40
     assert max(map(len, lines)) <= 80
     [four] = [line for line in lines if line.startswith("At 4x (1,024 tokens)")]
-    assert "best or tied on every task: yarn" in four
+    assert "on all tasks: use" in four
     assert lines[-2].endswith("run/reports/index.html")
     assert lines[-1] == "Everything in words: ropewalk report run"
 
@@ -52,21 +52,18 @@ def test_the_last_screen_stays_one_of_many_methods_and_lengths() -> None:
     assert any("more methods" in line for line in lines)
 
 
-def test_the_last_screen_says_that_trials_are_too_few() -> None:
-    """Eight trials distinguish no method: none is called tied, and the number is given."""
-    hits = {"none": 0.0, "yarn": 1.0, "pi": 0.5}
-    rows = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, [hit] * 8)]
+def test_the_last_screen_names_a_winner_or_a_bound() -> None:
+    """Eight of eight keys have a bound, 32 of 32 win, and of two that found all one is named."""
+    hits = {"none": [0.0] * 8, "yarn": [1.0] * 8, "pi": [1.0, 0.0] * 4}
+    rows = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, hit)]
     text = " ".join(" ".join(lines_of(pd.DataFrame(rows))).split())
-    assert "yarn 100% [68, 100]; 8 trials are too few to distinguish it from 2 more" in text
-    assert "tied with" not in text
-
-
-def test_nothing_is_said_of_ties_where_there_is_none() -> None:
-    """One method is not tied with itself; of several that are, the word is explained."""
-    one = asked("passkey", "yarn", 2048, [1.0] * 20)
-    assert "Tied" not in " ".join(lines_of(pd.DataFrame(one)))
-    two = [*one, *asked("passkey", "pi", 2048, [1.0] * 20)]
-    assert "Tied: the samples do not distinguish them" in " ".join(lines_of(pd.DataFrame(two)))
+    assert "use yarn 100% [68, 100]; at most" in text
+    two = [row for name in ("yarn", "pi") for row in asked("passkey", name, 2048, [1.0] * 20)]
+    text = " ".join(" ".join(lines_of(pd.DataFrame(two))).split())
+    assert "use pi 100% [84, 100]; at most 13 percentage points worse than the best of 2" in text
+    few = [row for name, hit in hits.items() for row in asked("passkey", name, 2048, hit * 4)]
+    text = " ".join(" ".join(lines_of(pd.DataFrame(few))).split())
+    assert "use yarn 100% [89, 100]; winner: 50 percentage points [" in text
 
 
 def test_the_last_screen_tells_two_tasks_of_one_measure_apart() -> None:
@@ -78,11 +75,5 @@ def test_the_last_screen_tells_two_tasks_of_one_measure_apart() -> None:
         for row in asked(task, name, 2048, [hit] * count)
     ]
     text = " ".join(" ".join(lines_of(pd.DataFrame(rows))).split())
-    assert "passkey accuracy (passkey:trials=8): yarn 100%" in text
-    assert "passkey accuracy (passkey:trials=1): yarn 100%" in text
-
-
-def test_the_last_screen_counts_one_document_as_one() -> None:
-    """Eight trials are too few, one document is."""
-    told = [outcome._tied({"tied": 2, "enough": False, "n": n}) for n in ("8 trials", "1 document")]
-    assert [text.partition(" too")[0] for text in told] == ["8 trials are", "1 document is"]
+    assert "passkey accuracy (passkey:trials=8): use yarn 100%" in text
+    assert "passkey accuracy (passkey:trials=1): use yarn 100%" in text

@@ -307,7 +307,7 @@ def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None
     assert (shares.difference == 0).all()
     assert shares.p.isna().all()
     told = [one for one in seed_differences.words(table) if "2048" in one and "perplexity" in one]
-    assert told[0].endswith("against `rope`: `lower` is better, 1 is not compared.")
+    assert told[0].endswith("against `rope`: `lower` is better, not compared for 1.")
     with pytest.raises(ValueError, match="nothing to compare with 'fire'.*rope, lower, other"):
         seed_differences.make(every, baseline="fire")
     with pytest.raises(ValueError, match="nothing to compare with 'rope'"):
@@ -325,7 +325,7 @@ def test_differences_equal_with_every_seed_have_no_interval() -> None:
     table = seed_differences.make(pd.DataFrame(rows))
     assert table.difference.tolist() == pytest.approx([0.04])
     assert table[["low", "p"]].isna().all(axis=None)
-    assert table.verdict.tolist() == ["not distinguished"]
+    assert table.verdict.tolist() == ["no significant difference"]
     (shown,) = seed_differences.readable(table).values()
     assert shown.iloc[0, 1] == "+4.0 pp ?"
     assert "equal with every seed" in seed_differences.legend(table)[0]
@@ -370,7 +370,7 @@ def test_one_that_failed_on_what_is_left_out_is_not_called_better(
         score=rope.score * np.exp(-0.5 - by_seed),
     )
     lost = (better.model == "lower-seed1") & (whole | (better.unit == "document 3"))
-    for status, verdicts in (("not_finite", ("not distinguished",) * 2),
+    for status, verdicts in (("not_finite", ("no significant difference",) * 2),
                              ("out_of_memory", ("better", "worse"))):  # fmt: skip
         failed = better.assign(status=better.status.mask(lost, status))
         for baseline, verdict in zip(("rope", "lower"), verdicts, strict=True):
@@ -387,7 +387,7 @@ def test_what_is_not_compared_says_why_it_may_be(frame: pd.DataFrame) -> None:
     table = seed_differences.make(frame.assign(score=frame.score * 1.01))
     assert set(table.verdict) == {"not compared"}
     assert "scores that are made of these" in seed_differences.legend(table)[0]
-    assert all(told.endswith(": 3 are not compared.") for told in seed_differences.words(table))
+    assert all(told.endswith(": not compared for 3.") for told in seed_differences.words(table))
 
 
 def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(

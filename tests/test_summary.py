@@ -58,16 +58,6 @@ def test_no_one_is_best_where_all_found_nothing_or_one_was_measured() -> None:
     assert summary.words(table)[0].endswith("beyond the window: `yarn`, in 1 of 1 (task, length).")
 
 
-def test_no_one_is_best_of_too_few_trials() -> None:
-    """Shares of three trials distinguish no method, so that none has a place, not even all."""
-    rows = [row for name, far in (("none", 0.2), ("yarn", 0.9))
-            for row in shares("passkey", name, l1024=20)
-            + asked("passkey", name, 2048, [far] * 3)]  # fmt: skip
-    table = summary.make(pd.DataFrame(rows))
-    assert table["passkey best at"].isna().all()
-    assert not summary.words(table)
-
-
 def test_the_best_at_the_longest_length_comes_first() -> None:
     """Where no method has a place, the order is that of the scores, whatever was asked first."""
     rows = [row for name, far in (("none", 0.2), ("pi", 0.4), ("yarn", 0.9))

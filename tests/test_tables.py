@@ -92,7 +92,7 @@ def test_reports_that_are_asked_for_are_what_is_shown(
     begin = [i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail")]
     assert len(begin) == 2
     assert lines.index("short_cost") < begin[0] < lines.index("differences") < begin[1]
-    assert "?: not distinguished" in " ".join(" ".join(lines[begin[1] :]).split())
+    assert "?: no significant difference" in " ".join(" ".join(lines[begin[1] :]).split())
 
 
 def test_models_that_are_compared_as_methods_are_headed_models(
@@ -144,7 +144,7 @@ def test_every_model_has_its_sentences_with_its_tables(tmp_path: Path) -> None:
         text = (tmp_path / f"best{suffix}").read_text()
         assert mark in text
         halves = text.index("m-two"), text.rindex("m-one")
-        assert text.count("Inside the window") == 2
+        assert text.count("Inside the window") >= 2
         if suffix == ".tex":
             assert halves[1] < halves[0]
 

@@ -12,6 +12,7 @@ from harness.reports.stats.decision import MARGIN, Decision, decide, decisions, 
 from harness.reports.stats.measure import SHARES
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
+from tasks._intervals import LEAST
 
 LEGEND = (
     "A winner is better than every other method by its paired 95 % interval. The regret of a "
@@ -180,12 +181,12 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
             f"`{row['next']}`, the next ({_counted(row)}, better on {row['better_on']})."
         )
     if row["regret"] is None:
-        return (
-            f"{told} the best of {row['methods']} methods that a server can run, but "
-            f"{_counted(row)} give no bound on how much worse it may be (3 do)."
-            if row["units"] == "documents" and row["n"] < 3
-            else f"{told} the best; its samples cannot be compared one by one, so it has no bound."
-        )
+        extreme = "lowest" if row["better"] == "lower" else "highest"
+        few = row["n"] < LEAST
+        why = f"a bound on its regret needs at least {LEAST} {row['units']}" if few else (
+            "scores that are no mean of samples give no bound on its regret"
+        )  # fmt: skip
+        return f"{told} the {extreme} of {row['methods']} methods; {why}."
     side = "above" if row["better"] == "lower" else "below"
     return (
         f"{told} at most {sentences.bound(row)} {side} that of the best of {row['methods']} "

@@ -36,7 +36,8 @@ def adjusted(
     value, error, _ = jackknife(differences, weights)
     total = weights.sum()
     drawn = np.abs(studentised((differences - value * weights) / total, weights / total))
-    seen = np.divide(np.abs(value), error, out=np.full_like(value, np.inf), where=error > 0)
+    certain = np.where(value == 0, 0.0, np.inf)  # a difference that is equal on all documents
+    seen = np.divide(np.abs(value), error, out=certain, where=error > 1e-12 * np.abs(value))
     corrected: list[float | None] = [None] * len(found)
     highest, left = 0.0, np.argsort(-seen, kind="stable").tolist()
     while left:

@@ -41,10 +41,10 @@ def _head(row: pd.Series[Any]) -> dict[str, str]:
 
 
 def _overall(row: dict[str, Any]) -> str:
-    """Return the bound of the method for all tasks."""
+    """Return the bound of the method for all tasks: on any of them, than the best there."""
     if row["overall_regret"] is None:
         return ""
-    return f"at most {100 * row['overall_regret']:.3g} % or points worse than the best on any task"
+    return f"at most {100 * row['overall_regret']:.3g} % or points worse"
 
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:

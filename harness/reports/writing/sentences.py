@@ -30,7 +30,10 @@ def size(value: float, *, relative: bool, metric: str) -> str:
     if relative:
         times = 1 + value
         return f"{times:.3g} times" if times >= 3 else f"{abs(100 * value):.3g} %"
-    return f"{abs(100 * value):.0f} percentage points" if metric in SHARES else f"{abs(value):.3g}"
+    if metric in SHARES:
+        points = f"{abs(100 * value):.0f}"
+        return f"{points} percentage point{'' if points == '1' else 's'}"
+    return f"{abs(value):.3g}"
 
 
 def gap(row: Mapping[Any, Any], name: str = "difference") -> str:

@@ -1,0 +1,240 @@
+"""The choice of a method: winners, bounds on regret, and comparisons with a baseline."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from harness.stats.baseline import adjusted
+from harness.stats.paired import Array, Difference, of_means, of_shares
+from harness.stats.selection import Selection, select_means, select_shares
+from scripts.simulate import EXTREME, LEAD, METHODS, MODERATE, RARE, many
+from tests.simulations import committed
+
+WINNER = committed("False winner between two methods of equal mean")
+FALSE = committed("False winner among methods of equal mean")
+POWER = committed("Power")
+COVERED = committed("Coverage of the regret bounds, unequal means")
+BOUND = committed("Tightness of the regret bound")
+
+
+def selected(costs: Array, weights: Array | None = None) -> Selection:
+    found = select_means(costs, np.ones(len(costs)) if weights is None else weights)
+    assert found is not None
+    return found
+
+
+def error(rounds: int) -> float:
+    """Return two standard errors of a rate near 5 %, in percent."""
+    return 200 * math.sqrt(0.05 * 0.95 / rounds)
+
+
+@pytest.mark.parametrize("shape", MODERATE)
+def test_two_equal_methods_seldom_have_a_winner(shape: str) -> None:
+    """In at most 5 % of samples from 8 documents on, in the committed simulation."""
+    assert max(WINNER[shape].values()) <= 5 + error(2000)
+
+
+@pytest.mark.parametrize("shape", [*EXTREME, "lognormal, sigma 0.75; longer is harder"])
+def test_extreme_shapes_are_told_with_their_rates(shape: str) -> None:
+    """At most 8 % from 12 documents on."""
+    assert max(rate for n, rate in WINNER[shape].items() if n >= 12) <= 8 + error(2000)
+
+
+def test_many_equal_methods_have_a_winner_no_more_often_than_two() -> None:
+    """The reason why the winner needs no correction for the number of rivals."""
+    for row, rates in FALSE.items():
+        shape, _, rest = row.partition("; ")
+        if shape not in RARE and not rest.startswith("2 "):
+            assert max(rates.values()) <= 5 + error(200)
+
+
+def test_the_bounds_cover_as_often_as_they_say() -> None:
+    """94 % from 8 documents on for every shape that is not extreme, with few and many methods."""
+    for row, rates in COVERED.items():
+        if row.partition("; ")[0] in MODERATE:
+            rounds = {2: 1500, 5: 600, 12: 300, 25: 200}[int(row.partition("; ")[2].split()[0])]
+            assert min(rates.values()) >= 95 - error(rounds)
+    assert {row.partition("; ")[2].split()[0] for row in COVERED} == set(map(str, METHODS))
+
+
+def test_a_lead_is_found() -> None:
+    """A lead of one standard deviation on 20 documents, and how tight the bound is there."""
+    assert POWER["normal; lead 1, 5 methods"][20] >= 85
+    assert POWER["normal; lead 1, 25 methods"][20] >= 65
+    assert BOUND["normal; 5 methods"][20] <= 0.47
+    assert BOUND["normal; 25 methods"][20] <= 0.75
+
+
+@pytest.mark.slow
+def test_the_committed_rates_are_those_of_this_code() -> None:
+    """One cell of the table of coverage, simulated again."""
+    rate = COVERED["exponential; 5 methods, unequal spreads"][8]
+    again = many("exponential", 5, 8, lead=LEAD, unequal=True)
+    assert 100 * again.covered == pytest.approx(rate, abs=0.3)
+
+
+def test_a_clear_winner_and_hopeless_methods() -> None:
+    """A lead of ten standard deviations wins, has no regret, and leaves no other possible."""
+    rng = np.random.default_rng(0)
+    costs = 0.1 * rng.standard_normal((10, 4)) + [0.0, 1.0, 2.0, 3.0]
+    found = selected(costs)
+    assert (found.best, found.winner) == (0, True)
+    assert found.possible.tolist() == [True, False, False, False]
+    assert found.regret[0] == 0
+    assert (found.regret[1:] > [1, 2, 3]).all()
+    assert found.needed(0.01) == 10
+
+
+def test_two_methods_have_their_paired_interval() -> None:
+    """With one rival the bound is the end of the interval of the difference, from either side."""
+    rng = np.random.default_rng(1)
+    costs = rng.exponential(1, (12, 2))
+    (less,) = of_means(costs[:, [0]] - costs[:, [1]], np.ones((12, 1)))
+    found = selected(costs)
+    assert less.high is not None
+    assert less.low is not None
+    assert found.upper[0, 1] == pytest.approx(less.high)
+    assert found.upper[1, 0] == pytest.approx(-less.low)
+    assert found.winner == less.significant()
+
+
+def test_normal_differences_give_nearly_dunnett() -> None:
+    """The bound on one of three rivals is near Dunnett's one-sided comparison by SciPy."""
+    ratios = []
+    for seed in range(20):
+        costs = np.random.default_rng(seed).standard_normal((40, 4))
+        found = selected(costs)
+        limits = stats.dunnett(*costs[:, 1:].T, control=costs[:, 0], alternative="less")
+        wide = limits.confidence_interval(0.95).high - (costs[:, 1:].mean(0) - costs[:, 0].mean())
+        ratios.append((found.upper[1:, 0] - found.value[1:, 0]).mean() / wide.mean())
+    assert 0.95 <= np.mean(ratios) <= 1.12
+
+
+@settings(max_examples=20)
+@given(st.permutations(range(9)), st.permutations(range(4)), st.integers(0, 99))
+def test_the_order_of_documents_and_methods_changes_nothing(
+    rows: list[int], columns: list[int], seed: int
+) -> None:
+    """The same documents in another order give the same bounds, to rounding."""
+    rng = np.random.default_rng(seed)
+    costs, weights = rng.standard_normal((9, 4)), rng.integers(50, 200, 9).astype(float)
+    one = selected(costs * weights[:, None], weights)
+    again = (costs * weights[:, None])[np.ix_(rows, columns)]
+    other = selected(again, weights[rows])
+    assert other.regret == pytest.approx(one.regret[columns], rel=1e-9, abs=1e-12)
+    assert other.possible.tolist() == one.possible[columns].tolist()
+
+
+def test_what_all_methods_share_changes_nothing() -> None:
+    """A document's own difficulty is in all differences, and cancels."""
+    rng = np.random.default_rng(2)
+    costs, hard = rng.standard_normal((15, 5)), 100 * rng.exponential(1, (15, 1))
+    assert selected(costs + hard).regret == pytest.approx(selected(costs).regret, rel=1e-6)
+
+
+def test_fewer_candidates_left_have_less_of_the_error() -> None:
+    """The bounds of survivors are wider if they were chosen from more."""
+    costs = np.random.default_rng(3).standard_normal((12, 3))
+    few, some = select_means(costs, np.ones(12)), select_means(costs, np.ones(12), candidates=20)
+    assert few is not None
+    assert some is not None
+    assert (some.regret > few.regret).all()
+
+
+def test_two_documents_give_no_bound_and_equal_ones_no_width() -> None:
+    """Nothing can be concluded of two documents; methods equal on every document have regret 0."""
+    assert select_means(np.zeros((2, 3)), np.ones(2)) is None
+    assert selected(np.ones((5, 3))).regret.tolist() == [0, 0, 0]
+    assert selected(np.ones((5, 1))).regret.tolist() == [0]
+
+
+def test_hits_have_no_interval_of_width_zero() -> None:
+    """Five of five for all: no method is worse, and none surely as good."""
+    found = select_shares(np.ones((5, 3)))
+    assert found is not None
+    assert (found.regret > 0.3).all()
+    assert not found.winner
+    (less,) = of_shares(np.zeros((5, 1)))
+    assert (less.value, less.p) == (0, 1)
+    assert less.low == pytest.approx(-less.high if less.high else None)
+
+
+def test_hits_of_six_trials_win() -> None:
+    """All of 6 trials against none is a winner among three methods; 4 of 6 against 2 is not."""
+    trials = np.array([[1.0, 0.0, 0.0]] * 6)
+    found = select_shares(trials)
+    assert found is not None
+    assert found.winner
+    trials[:2, 0] = 0
+    trials[:2, 1] = 1
+    again = select_shares(trials)
+    assert again is not None
+    assert not again.winner
+
+
+def test_the_bound_narrows_as_it_is_said() -> None:
+    """At the number of documents that is needed, the bound is near the margin."""
+    rng = np.random.default_rng(4)
+    costs = rng.standard_normal((20, 3))
+    costs -= costs.mean(axis=0)
+    found = selected(costs)
+    count = found.needed(found.regret[0] / 2)
+    assert count is not None
+    assert 70 <= count <= 90
+    more = selected(np.tile(costs, (count // 20, 1)))
+    assert more.regret[0] == pytest.approx(found.regret[0] / 2, rel=0.15)
+
+
+def against(losses: Array) -> tuple[list[Difference], list[float | None]]:
+    differences = losses[:, 1:] - losses[:, :1]
+    found = of_means(differences, np.ones((len(losses), 1)))
+    return found, adjusted(differences, np.ones(len(losses)), found, shares=False)
+
+
+def test_comparisons_with_a_baseline_err_together_in_one_of_twenty() -> None:
+    """Six equal methods against a seventh on the same documents."""
+    rng = np.random.default_rng(5)
+    wrong = 0
+    for _ in range(200):
+        _, corrected = against(rng.normal(3, 1, (14, 1)) + rng.normal(0, 0.2, (14, 7)))
+        wrong += any(p is not None and p < 0.05 for p in corrected)
+    assert wrong / 200 <= 0.065
+
+
+def test_correlated_methods_lose_less_than_by_holm() -> None:
+    """Ten copies of one method with a little noise are nearly one comparison."""
+    rng = np.random.default_rng(6)
+    worse = rng.normal(0.5, 0.7, (30, 1)) + rng.normal(0, 0.01, (30, 10))
+    found, corrected = against(np.hstack([np.zeros((30, 1)), worse]))
+    own = max(one.p or 0.0 for one in found)
+    assert max(p or 0.0 for p in corrected) < 3 * own
+    assert all((p or 0) >= (one.p or 0) for one, p in zip(found, corrected, strict=True))
+
+
+def test_a_swapped_difference_is_the_inverse() -> None:
+    """20 % lower is 25 % higher from the other side."""
+    found = Difference(-0.2, -0.5, 0.25, 0.1, 10, 7, 3)
+    turned = found.swapped(relative=True)
+    assert (turned.value, turned.low, turned.high) == pytest.approx((0.25, -0.2, 1.0))
+    assert (turned.lower, turned.higher) == (3, 7)
+    plain = found.swapped(relative=False)
+    assert (plain.value, plain.low, plain.high) == (0.2, -0.25, 0.5)
+
+
+def test_every_pair_is_covered_by_brute_force() -> None:
+    """For normal losses the event behind all bounds has the promised probability."""
+    rng = np.random.default_rng(7)
+    held = 0
+    for _ in range(150):
+        found = selected(rng.standard_normal((10, 4)))
+        held += sum(
+            all(found.upper[i, control] >= 0 for i in range(4) if i != control)
+            for control in range(4)
+        )
+    assert held / 600 >= 0.94
