@@ -86,6 +86,18 @@ def proportion(hits: float, n: int) -> tuple[float, float]:
     return 0.0 if hits == 0 else center - half, 1.0 if hits == n else center + half
 
 
+def macro_average(parts: Sequence[tuple[float, float, float]]) -> tuple[float, float, float]:
+    """Return the mean of shares, each given with its interval, and the interval of the mean.
+
+    The distances to the ends add up as squares do (MOVER, Zou and Donner 2008).
+    """
+    count = len(parts)
+    value = math.fsum(share for share, _, _ in parts) / count
+    below = math.sqrt(math.fsum((share - low) ** 2 for share, low, _ in parts)) / count
+    above = math.sqrt(math.fsum((high - share) ** 2 for share, _, high in parts)) / count
+    return value, value - below, value + above
+
+
 def per_weight(samples: Sequence[Sample]) -> tuple[Ratio, int]:
     """Return the sum of the values over that of the weights, by units, and how many units."""
     sums: dict[str, list[float]] = {}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from tasks._intervals import proportion
+from tasks._intervals import macro_average, proportion
 from tasks._prompt import Frame
 from tasks._types import Answer, Fact, Question, Sample, Score, Source
 
@@ -149,7 +149,17 @@ def _targets(question: Question, answer: Answer, source: Source, wanted: str) ->
 
 
 def score(samples: Sequence[Sample]) -> Score:
-    """Return the mean share of answers found, with a Wilson 95 % interval over trials."""
-    hits = sum(sample.value for sample in samples)
-    low, high = proportion(hits, len(samples))
-    return Score(hits / len(samples), low, high, len(samples))
+    """Return the mean share of answers found, with a 95 % interval over trials.
+
+    It is Wilson's, of each part of a task with several, and then that of their mean.
+    """
+    parts: dict[Fact | None, list[float]] = {}
+    for sample in samples:
+        parts.setdefault(sample.facts.get("part"), []).append(sample.value)
+    if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
+        parts = {None: [sample.value for sample in samples]}
+    shares = [
+        (sum(values) / len(values), *proportion(sum(values), len(values)))
+        for values in parts.values()
+    ]
+    return Score(*macro_average(shares), len(samples))

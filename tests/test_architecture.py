@@ -43,7 +43,7 @@ ROOMS: dict[str, set[str]] = {
     "publish": {"sweep", "runs", "reports"},
     "inspection": {"encodings", "sweep", "methods", "runs", "model", "rope", "reports"},
     "cluster": {"sweep", "engine"},
-    "tune": {"sweep", "methods", "runs", "reports"},
+    "tune": {"sweep", "methods", "runs", "reports", "stats"},
     "recommend": {"export", "sweep", "methods", "runs", "reports", "stats"},
     "export": {"sweep", "encodings", "methods", "model", "rope"},
     "sweep": {"published", "methods", "runs", "model", "rope", "engine", "data"},

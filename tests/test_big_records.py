@@ -13,9 +13,7 @@ from unittest.mock import patch
 
 import pandas as pd
 import pytest
-from harness.reports.stats.needed import _quantile
 from matplotlib.figure import Figure
-from scipy.stats import binom
 
 from harness.data import source as sources
 from harness.data.source import make_source
@@ -163,14 +161,6 @@ def test_a_figure_is_laid_out_once_and_drawn_once_a_format(tmp_path: Path) -> No
     with patch.object(Figure, "draw", counted):
         save_figure(figure, tmp_path, "figure")
     assert len(drawn) == len(write.FIGURES)
-
-
-@pytest.mark.parametrize("p", [0.1, 1e-4])
-def test_a_quantile_is_that_of_the_binomial(p: float) -> None:
-    """The numbers of units that are needed are those of scipy.stats, without its import."""
-    for share in (0.07, 0.5, 0.97):
-        for n in (0, 1, 2, 7, 30, 333, 98765):
-            assert _quantile(p, n, share) == binom.ppf(p, n, share)
 
 
 def test_what_makes_reports_is_not_imported_to_start_a_run() -> None:

@@ -92,9 +92,9 @@ class TestRun:
         folder = shutil.copytree(whole, tmp_path / "run")
         done = ropewalk(*sweep(tiny, docs, folder))
         assert done.status == 0
-        assert "At 5x (320 tokens), best or tied on every task: " in done.out
+        assert "At 5x (320 tokens), on all tasks: use " in done.out
         assert len(done.out.splitlines()) < 40
-        assert "corrected for all pairs" in (folder / "reports" / "best.md").read_text()
+        assert "hold for all methods together" in (folder / "reports" / "best.md").read_text()
         files = {path.name for path in (folder / "reports").iterdir()}
         assert {"scores.csv", "scores.md", "curves.png"} <= files
         assert len((folder / "reports" / "scores.csv").read_text().splitlines()) == 1 + CELLS

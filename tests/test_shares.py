@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from harness.reports import best, differences, seeds
+from harness.reports import differences, seeds
+from harness.reports.writing.sentences import gap
 from tasks import lm_eval
 from tasks._intervals import proportion
 from tasks._types import Sample
@@ -62,12 +63,10 @@ def test_a_difference_of_shares_is_between_minus_1_and_1_and_never_sure() -> Non
 
 
 def test_a_sentence_keeps_the_sign_of_an_end_beyond_0() -> None:
-    """Small parts gained in every trial are sure, and the interval of shares reaches below 0."""
-    frame = pd.DataFrame(recall("none", [0.5] * 30) + recall("yarn", [0.6, 0.6, 0.65] * 10))
-    [row] = best.make(frame).to_dict("records")
-    assert row["difference_low"] < -0.01 < 0.2 < row["difference_high"]
-    low, high = (round(100 * row[f"difference_{end}"]) for end in ("low", "high"))
-    assert f"12 percentage points [−{-low}, {high}] above `none`" in best.words(best.make(frame))[0]
+    """The end of an interval on the other side of 0 is below it, whichever way the lead goes."""
+    ends = {"lead": 0.12, "lead_low": -0.03, "lead_high": 0.24}
+    row = {**ends, "relative": False, "metric": "recall"}
+    assert gap(row, "lead") == "12 percentage points [−3, 24]"
 
 
 @pytest.mark.parametrize("values", [[1, 1, 0.5], [1, 1, 1, 1, 0.9, 1, 0.2]])

@@ -314,7 +314,7 @@ def test_a_carried_sweep_is_run_by_its_name_and_flags_win(
     assert asked["published"] == "pi-pg19"
     with pytest.raises(SystemExit):
         main(["report", str(tmp_path / "run"), "--report", "best"])
-    assert "the lowest press perplexity" in capsys.readouterr().out
+    assert "Its press perplexity, " in capsys.readouterr().out
     with pytest.raises(SystemExit):  # its lengths are none of the table's
         main(["compare", str(tmp_path / "run"), "--mixed"])
     assert "pi:factor=4, pi:factor=8 at a length of 2048" in " ".join(

@@ -152,8 +152,8 @@ def words(table: pd.DataFrame) -> list[str]:
         if first["overall"] is not None:
             told.append(
                 f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, at most "
-                f"{100 * first['overall_regret']:.3g} % or percentage points worse than the best "
-                "on any of them (95 % on each)."
+                f"{sentences.percent(first['overall_regret'])} or percentage points worse than the "
+                "best on any of them (95 % on each)."
             )
     return told
 

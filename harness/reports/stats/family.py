@@ -28,6 +28,7 @@ FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of th
 NEEDED = (
     "model", "task", "scaling", "length", "frequencies", "metric", "protocol", "status", "unit",
     "value", "weight", "score", "low", "high", "trained_length", "needs_code",
+    "found",
 )  # fmt: skip
 KEPT = 0.75  # of the units that the fullest method has; a method that leaves fewer is left out
 

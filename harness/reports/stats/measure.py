@@ -71,6 +71,8 @@ def measure(samples: pd.DataFrame) -> Measure:
     told = samples["protocol"].dropna() if "protocol" in samples else pd.Series(dtype=str)
     protocol = str(told.iloc[0]) if len(told) else ""
     named = metric if metric == family else f"{family} {metric}"
+    if "found" in samples and samples["found"].eq("format").any():
+        named = f"strict {named}"  # the number in another format does not count
     made = _made(samples)
     texts = bool(protocol) or metric == "window_kl"
     return Measure(

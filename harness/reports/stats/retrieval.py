@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from harness.reports.stats.measure import SHARES
-from tasks._intervals import proportion
+from tasks._intervals import macro_average, proportion
 
 MEAN = "mean"
 ROUNDING = 1e-12  # of a mean of shares
@@ -97,18 +97,13 @@ def _score(trials: pd.DataFrame) -> dict[str, Any]:
 
 
 def mean(scores: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the mean of parts and its interval: distances to the ends add up as squares do."""
+    """Return the mean of parts with its interval."""
     lacking = [row for row in scores if row["score"] is None]
     n = sum(row["n"] for row in scores)
     if lacking:
         return {"score": None, "low": None, "high": None, "n": n, "status": lacking[0]["status"]}
-    count = len(scores)
-    value = math.fsum(row["score"] for row in scores) / count
-    below, above = (
-        math.sqrt(sum((row["score"] - row[end]) ** 2 for row in scores)) / count
-        for end in ("low", "high")
-    )
-    return {"score": value, "low": value - below, "high": value + above, "n": n, "status": "ok"}
+    value, low, high = macro_average([(row["score"], row["low"], row["high"]) for row in scores])
+    return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
 
 
 def effective(rows: pd.DataFrame, threshold: float) -> int | None:

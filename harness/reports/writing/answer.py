@@ -44,7 +44,7 @@ def _overall(row: dict[str, Any]) -> str:
     """Return the bound of the method for all tasks: on any of them, than the best there."""
     if row["overall_regret"] is None:
         return ""
-    return f"at most {100 * row['overall_regret']:.3g} % or points worse"
+    return f"at most {sentences.percent(row['overall_regret'])} or points worse"
 
 
 def _task(row: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,11 @@ def size(value: float, *, relative: bool, metric: str) -> str:
     return f"{abs(value):.3g}"
 
 
+def percent(share: float) -> str:
+    """Return "12.3 %" or "1,060 %"."""
+    return f"{100 * share:,.0f} %" if share >= 1 else f"{100 * share:.3g} %"
+
+
 def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
     """Return the size of a row's difference with its interval: "26.8 % [19.6, 33.4]".
 
