@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from harness.reports import differences, seeds
+from harness.reports import best, differences, seeds
 from harness.reports.writing.sentences import gap
 from tasks import lm_eval
 from tasks._intervals import proportion
