@@ -131,15 +131,15 @@ def _decision(
     order = sorted(of.of, key=lambda name: sign * of.score(name).score)
     found = Decision(facts, of, order[0], order[0], margin)
     costs = {name: _cost(of, name, inside) for name in order}
-    servable = [name for name in order if not of.code.issuperset(of.everyone(name))]
+    usable = [name for name in order if not of.code.issuperset(of.everyone(name))] or order
 
     def preference(name: str) -> tuple[float, int, int, str]:
         cost = costs[name]
         return sign * cost.value if cost else 0.0, *plainness(name)
 
-    first = (servable or order)[0]
-    level = [name for name in order if of.score(name).score == of.score(first).score]
-    alike = [name for name in servable if found.as_good(name)]
+    first = usable[0]
+    level = [name for name in usable if of.score(name).score == of.score(first).score]
+    alike = [name for name in usable if found.as_good(name)]
     wins = found.winner and found.best == first
     recommended = first if wins else min(alike or level, key=preference)
     own, window = inside.get("none"), facts["trained_length"]
