@@ -8,7 +8,15 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from harness.reports import best, differences, effective_length, regret, short_cost, summary
+from harness.reports import (
+    best,
+    curves,
+    differences,
+    effective_length,
+    regret,
+    short_cost,
+    summary,
+)
 from harness.reports.writing.answer import answer
 from harness.reports.writing.tables import csv
 from tasks._intervals import proportion, ratio
@@ -591,3 +599,16 @@ def test_windows_of_a_document_are_one_unit() -> None:
     [row] = best.make(frame(*twice)).to_dict("records")
     assert (row["n"], row["asked"], row["best"]) == (19, 20, "far")
     assert row["lead"] == pytest.approx(math.exp(-0.3) - 1)
+
+
+def test_curves_show_what_truncation_gives() -> None:
+    """A line beyond the window at the score of the unscaled model inside it, in that panel alone."""
+    figure = curves.make(SWEEP)
+    read, keys = figure.axes
+    level = math.exp(
+        ratio([row["value"] for row in documents("none", 256, 0)], [TOKENS] * 20).value
+    )
+    [line] = [part for part in read.collections if part.get_label() == "truncation"]
+    assert line.get_segments()[0].ravel() == pytest.approx([256, level, 1024, level])
+    assert not [part for part in keys.collections if part.get_label() == "truncation"]
+    assert any("truncation" in text.get_text() for text in figure.texts)

@@ -10,10 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
+from harness.reports.drawing.curve_panels import TRUNCATED, TRUNCATION
 from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import LOG_FROM, plain_log
 from harness.reports.drawing.style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
 from harness.reports.stats.cells import cells
+from harness.reports.stats.decision import truncations
 from harness.reports.stats.ends import ends, without
 from harness.reports.stats.measure import LOWER, SHARES
 
@@ -26,7 +28,7 @@ NOTE = (
 
 def make(frame: pd.DataFrame) -> Figure:
     """Draw two points a method, joined, in a panel per model and task."""
-    known = methods(frame)
+    known, truncated = methods(frame), truncations(frame)
     every = known.drawn(cells(frame))
     table = ends(every)
     groups = list(table.groupby(["model", "task"], sort=False))
@@ -36,6 +38,8 @@ def make(frame: pd.DataFrame) -> Figure:
     look = known.look
     for index, (axes, ((model, task), rows)) in enumerate(zip(panels, groups, strict=True)):
         _panel(axes, rows.set_index("scaling"), look, order)
+        if (model, task) in truncated:
+            axes.axvline(truncated[str(model), str(task)][1], color=GREY, **TRUNCATION)
         axes.set_yticks(range(len(order)), order if index % columns == 0 else [""] * len(order))
         tidy(axes, f"{model}, {task}", room=figure.get_size_inches()[0] / columns - 0.8)
     marks = [
@@ -44,7 +48,8 @@ def make(frame: pd.DataFrame) -> Figure:
     ]
     counts = "; ".join(f"{rows['n'].max()} ({task})" for (_, task), rows in groups)
     names = [_length(table, "longest inside the window"), _length(table, "longest", "_long")]
-    foot(figure, marks, names, f"n: {counts}. {NOTE}{without(every, table)}")
+    note = f"n: {counts}. {NOTE}{TRUNCATED if truncated else ''}{without(every, table)}"
+    foot(figure, marks, names, note)
     return figure
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -10,12 +12,20 @@ from harness.reports.drawing.line_labels import fit, label_ends
 from harness.reports.drawing.methods import methods
 from harness.reports.drawing.panel import MOST_BANDS, draw, lost
 from harness.reports.drawing.paper import paper
-from harness.reports.drawing.style import SIZE, columns_for, readable_part, sheet, tidy
+from harness.reports.drawing.style import GREY, SIZE, columns_for, readable_part, sheet, tidy
 from harness.reports.stats.cells import CELL, cells
 from harness.reports.stats.checkpoints import alike
+from harness.reports.stats.decision import truncations
 from harness.reports.stats.measure import SHARES
 
 NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
+TRUNCATED = (
+    " Dash-dotted: truncation, the unscaled model reading only its trained window before these "
+    "tokens."
+)
+TRUNCATION: dict[str, Any] = {
+    "linestyle": "-.", "linewidth": 1.2, "zorder": 1, "label": "truncation",
+}  # fmt: skip
 TAIL = "tail: the same last tokens are scored at every length."
 ONE_LENGTH = "one length is no curve: paired_differences and scores have what was measured there"
 SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
@@ -44,6 +54,7 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
     figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.7))
     room = figure.get_size_inches()[0] / columns - 0.65
     look, protocols = known.look, _protocols(frame)
+    truncated = {} if "single" in frame else truncations(frame)
     above = 9 if lost(table) else 2
     # A name beside the end of a line would stand at a length that the line does not reach.
     named = fit(list(look)) and all(_whole(rows) for _, rows in groups)
@@ -54,6 +65,9 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
             axes.sharey(like)
         scale = table[(table["task"] == task) & table["model"].isin(models)]
         draw(axes, rows, look, scale=scale, room=room, above=above)
+        if (model, task) in truncated:
+            window, score = truncated[str(model), str(task)]
+            axes.hlines(score, window, rows["length"].max(), color=GREY, **TRUNCATION)
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
         axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         unit = "tokens" if columns > 2 else "tokens, trained windows"
@@ -61,7 +75,8 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
         if named:
             label_ends(axes, look, tall=1.7)
     drawn = pd.concat([rows for _, rows in groups])
-    known.finish(figure, panels, _note(drawn, protocols, bands, without) + left_out, named=named)
+    note = _note(drawn, protocols, bands, without) + (TRUNCATED if truncated else "")
+    known.finish(figure, panels, note + left_out, named=named)
     return figure
 
 

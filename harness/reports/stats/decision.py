@@ -144,7 +144,7 @@ def _decision(
     recommended = first if wins else min(alike or level, key=preference)
     own, window = inside.get("none"), facts["trained_length"]
     truncation = gain = None
-    if own and own.tail and own.length == window and facts["length"] > own.length:
+    if own and own.truncation and window and facts["length"] > window:
         gain, truncation = difference(of.of[recommended], own.of, of.how), own.score
     beyond = window is not None and facts["length"] > window
     cost = costs[recommended] if beyond else None
@@ -160,14 +160,14 @@ def plainness(name: str) -> tuple[int, int, str]:
 class Cell:
     """A method at the longest length inside the window at which the plain model was measured.
 
-    ``tail``: its targets are those of the longer lengths.
+    ``truncation``: it is the whole trained window, and its targets are those of longer lengths.
     """
 
     length: int
     frequencies: str | None
     of: Units
     score: Score
-    tail: bool
+    truncation: bool
 
 
 def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Cell]]:
@@ -188,7 +188,8 @@ def _cell(samples: pd.DataFrame) -> Cell:
     first = sentences.records(samples.head(1))[0]
     tail = first.get("protocol") == "tail" and first["metric"] == "perplexity"
     score = Score(first["score"], first["low"], first["high"])
-    return Cell(int(first["length"]), first["frequencies"], units(samples), score, tail)
+    whole = tail and first["length"] == first["trained_length"]
+    return Cell(int(first["length"]), first["frequencies"], units(samples), score, whole)
 
 
 def _cost(of: Family, name: str, inside: Mapping[str, Cell]) -> Difference | None:
@@ -201,6 +202,17 @@ def _cost(of: Family, name: str, inside: Mapping[str, Cell]) -> Difference | Non
         if own is not None and sign is not None and cell.frequencies == sign:
             return difference(cell.of, own.of, of.how)
     return None
+
+
+def truncations(frame: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]:
+    """Return the trained window and the score of truncation, by model and task that have one."""
+    if "protocol" not in frame:
+        return {}
+    own = frame[(frame["scaling"] == "none") & (frame["length"] == frame["trained_length"])]
+    own = own[(own["metric"] == "perplexity") & (own["protocol"] == "tail")].dropna(subset="score")
+    once = own.drop_duplicates(["model", "task"])
+    facts = once[["model", "task", "length", "score"]].itertuples(index=False, name=None)
+    return {(model, task): (int(length), float(score)) for model, task, length, score in facts}
 
 
 def overall(found: Sequence[Decision]) -> tuple[str, float] | None:
