@@ -602,7 +602,7 @@ def test_windows_of_a_document_are_one_unit() -> None:
 
 
 def test_curves_show_what_truncation_gives() -> None:
-    """A line beyond the window at the score of the unscaled model inside it, in that panel alone."""
+    """A line beyond the window at the unscaled model's score inside it, in that panel alone."""
     figure = curves.make(SWEEP)
     read, keys = figure.axes
     level = math.exp(
