@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from harness.errors import UserError, panicked, reason
@@ -11,16 +12,26 @@ from harness.hub import refusal
 TRUST = "where you trust it, let it run with --trust-remote-code."
 
 
-def attempt(part: str, where: str, function: Callable[[], Any]) -> Any:
-    """Return what a library reads; raise UserError naming the part and the model otherwise."""
+@contextmanager
+def attempting(part: str, where: str) -> Iterator[None]:
+    """Turn any error of reading a model's content into a UserError naming the part and the model.
+
+    What a model says is foreign: a value of a wrong type fails somewhere in the library, or here.
+    """
     try:
-        return function()
+        yield
     except UserError:
         raise
     except BaseException as error:
         if not (isinstance(error, Exception) or panicked(error)):
             raise
         raise UserError(_sentence(part, where, error)) from error
+
+
+def attempt(part: str, where: str, function: Callable[[], Any]) -> Any:
+    """Return what a function reads of a model; raise UserError as ``attempting`` does."""
+    with attempting(part, where):
+        return function()
 
 
 def _sentence(part: str, where: str, error: BaseException) -> str:

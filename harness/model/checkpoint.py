@@ -13,7 +13,7 @@ import torch
 from transformers import AutoTokenizer
 from transformers.quantizers.auto import get_hf_quantizer
 
-from harness.attempt import attempt
+from harness.attempt import attempt, attempting
 from harness.encodings._config import EncodingConfig
 from harness.errors import UserError, reason
 from harness.model.adapter import Adapter, open_adapter
@@ -95,38 +95,41 @@ def open_checkpoint(
     ``elsewhere`` is the device of other processes, which this one need not have.
     """
     where, commit, config = open_config(name, revision, trust_remote_code)
-    quantized, called = quantization(where), label(name, where)
-    if (kind := packed(config)) is not None:
-        quantized, called = kind, f"{called}-{kind}"
-    tokenizer = _tokenizer(where, commit, trust_remote_code)
-    check_whole(device_map, device)
-    where_to = elsewhere or _device(device)
-    if elsewhere is None:
-        attempt("weights", where, lambda: _check_quantization(config, device_map))
-    added = None if adapter is None else open_adapter(
-        adapter, where, config, trusted=trust_remote_code, allow_pickle=allow_pickle,
-        merged=not device_map and getattr(config, "quantization_config", None) is None,
-    )  # fmt: skip
-    own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
-    if trust_remote_code and getattr(config, "auto_map", None):
-        own += "+code"  # the same files under transformers' own class may compute something else
-    return Checkpoint(
-        name=where,
-        label=called + (f"+{added.name}" if added else ""),
-        revision=commit,
-        fingerprint=own + (f"+{added.fingerprint}" if added else ""),
-        config=config,
-        tokenizer=tokenizer,
-        rope=geometry_of(config, trained_length),
-        dtype=_dtype(dtype, where_to, config),
-        device=where_to,
-        trust_remote_code=trust_remote_code,
-        allow_pickle=allow_pickle,
-        device_map=device_map,
-        positions=_positions(config, trust_remote_code),
-        quantized=quantized,
-        adapter=added,
-    )
+    with attempting("config", where):
+        quantized, called = quantization(where), label(name, where)
+        if (kind := packed(config)) is not None:
+            quantized, called = kind, f"{called}-{kind}"
+        tokenizer = _tokenizer(where, commit, trust_remote_code)
+        check_whole(device_map, device)
+        where_to = elsewhere or _device(device)
+        if elsewhere is None:
+            attempt("weights", where, lambda: _check_quantization(config, device_map))
+        added = None if adapter is None else open_adapter(
+            adapter, where, config, trusted=trust_remote_code, allow_pickle=allow_pickle,
+            merged=not device_map and getattr(config, "quantization_config", None) is None,
+        )  # fmt: skip
+        own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
+        if trust_remote_code and getattr(config, "auto_map", None):
+            own += (
+                "+code"  # the same files under transformers' own class may compute something else
+            )
+        return Checkpoint(
+            name=where,
+            label=called + (f"+{added.name}" if added else ""),
+            revision=commit,
+            fingerprint=own + (f"+{added.fingerprint}" if added else ""),
+            config=config,
+            tokenizer=tokenizer,
+            rope=geometry_of(config, trained_length),
+            dtype=_dtype(dtype, where_to, config),
+            device=where_to,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+            device_map=device_map,
+            positions=_positions(config, trust_remote_code),
+            quantized=quantized,
+            adapter=added,
+        )
 
 
 def open_tokenizer(name: str, *, revision: str | None, trust_remote_code: bool) -> Any:

@@ -17,9 +17,10 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness.errors import UserError, reason
+from harness.model.config_keys import check_config
 from harness.model.files import GGUF, check_file
 from harness.model.meta import without_weights
-from harness.rope.config import check_numbers, is_rotary, rope_of
+from harness.rope.config import is_rotary, rope_of
 
 MAGIC = b"GGUF"
 ALONE = f"model{GGUF}"
@@ -94,7 +95,7 @@ def gguf_config(where: str) -> Any:
     """
     with pretrained(where) as (folder, options):
         given = PreTrainedConfig.get_config_dict(folder, **options)[0]
-        check_numbers(where, given)
+        check_config(where, given)
         config = AutoConfig.for_model(**given)
     facts, tensors = _header(where)
     left = [*_settings(config, facts), *_unread(config, facts["general.architecture"], tensors)]

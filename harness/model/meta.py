@@ -17,10 +17,12 @@ MOST_MODULES = 150_000  # the largest mixtures of experts have 100,000
 
 
 def without_weights(config: Any, *, trust_remote_code: bool) -> Any:
-    """Build a model without memory for its weights; raise UserError for a bad config."""
+    """Build a model in eval mode, without its weights; raise UserError for a bad config."""
     build, options = AutoModelForCausalLM.from_config, {"trust_remote_code": trust_remote_code}
     with torch.device("meta"), bounded(config.model_type):
-        return attempt("config", f"this {config.model_type}", lambda: build(config, **options))
+        return attempt(
+            "config", f"this {config.model_type}", lambda: build(config, **options).eval()
+        )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from harness.attempt import attempt
 from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import say_waits
+from harness.model.config_keys import check_config
 from harness.model.download import ADAPTER, exists, fetch, fetch_gguf
 from harness.model.files import GGUF, check_folder, check_place
 from harness.model.gguf import (
@@ -26,7 +27,6 @@ from harness.model.gguf import (
     quantization,
 )
 from harness.names import place, printable
-from harness.rope.config import check_numbers
 
 HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
 MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
@@ -70,9 +70,15 @@ def open_config(
     if local:
         check_folder(path)
     commit = None if local else attempt("config", where, lambda: _commit(where, revision))
+    config = attempt("config", where, lambda: _built(where, commit, trust_remote_code))
+    return where, commit, config
+
+
+def _built(where: str, commit: str | None, trust_remote_code: bool) -> Any:
+    """Return the config that the library builds of a config.json, with its own attention."""
+    check_config(where, read_raw(where, commit))
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
-    check_numbers(where, attempt("config", where, lambda: read_raw(where, commit)))
-    config = attempt("config", where, lambda: AutoConfig.from_pretrained(where, **options))
+    config = AutoConfig.from_pretrained(where, **options)
     if MOVED in (config.architectures or ()):
         message = (
             f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code of "
@@ -82,7 +88,7 @@ def open_config(
     if isinstance(config, EncodingConfig):
         config.run_code = trust_remote_code
         check_code(config)
-    return where, commit, _own_attention(config)
+    return _own_attention(config)
 
 
 def read_raw(where: str, commit: str | None) -> dict[str, Any]:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from copy import deepcopy
 from typing import Any
 
-from harness.errors import UserError, reason
+from harness.attempt import attempting
+from harness.errors import UserError
 from scaling._types import Rope
 
-MOST_LAYERS, LARGEST = 1_000, 2**63  # of a config; larger ones are rejected
 LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
 WINDOWS = (  # what configs call the trained length
     "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "context_length",
@@ -62,7 +62,12 @@ def rope_of(config: Any) -> Rope:
     Raises UserError naming the field and the model type where something is missing; no physical
     quantity is guessed.
     """
-    config = config.get_text_config()
+    with attempting("config", f"this {config.model_type}"):
+        return _rope_of(config.get_text_config())
+
+
+def _rope_of(config: Any) -> Rope:
+    """Read the same from the config of the text model."""
     kind, slot = config.model_type, _slot(config)
     shipped = config.rope_parameters[slot] if slot else config.rope_parameters
     part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
@@ -80,22 +85,10 @@ def rope_of(config: Any) -> Rope:
         # transformers' own rule where a checkpoint names only its two windows
         given["factor"] = config.max_position_embeddings / trained
     base = _number(kind, "rope_theta", shipped.get("rope_theta"))
+    if base <= 0:
+        message = f"{kind}: rope_theta must be above 0, the config gives {base:g}."
+        raise UserError(message)
     return Rope(rotary_dim, base, trained, given, config.num_hidden_layers)
-
-
-def check_numbers(where: str, given: object, name: str = "the config") -> None:
-    """Raise UserError for whole numbers that no model has, before a config is built."""
-    if isinstance(given, dict):
-        for key, value in given.items():
-            check_numbers(where, value, str(key))
-    elif isinstance(given, list):
-        for value in given:
-            check_numbers(where, value, name)
-    elif isinstance(given, int):
-        limit = MOST_LAYERS if "layer" in name else LARGEST
-        if abs(given) > limit:
-            message = f"the config of {where} gives {name} as {reason(given)}; at most {limit:,}."
-            raise UserError(message)
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
