@@ -11,11 +11,14 @@ from harness.doctor.server import Server
 from harness.methods.findings import Finding
 
 
-def doctor(model: str | Path, *, server: str | None = None, **settings: Any) -> list[Finding]:
+def doctor(
+    model: str | Path, *, server: str | None = None, quick: bool = False, **settings: Any
+) -> list[Finding]:
     """Return what ``ropewalk doctor`` finds: each ``about``, ``verdict`` and ``text``.
 
     ``settings`` are those of the command line: ``scaling``, ``length``, ``docs``, … Raises
     UserError for what cannot be examined.
     """
     spec = read_spec({"model": str(model), **settings}, {"scaling": "native", "length": "1x"})
-    return list(examine(spec, Server(server) if server else None))
+    asked = Server(server, quick=quick) if server else None
+    return list(examine(spec, asked, quick=quick))

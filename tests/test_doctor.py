@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,6 +16,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
@@ -396,6 +399,153 @@ def test_a_port_of_another_program_is_one_sentence() -> None:
         thread.join()
 
 
+@contextmanager
+def replying(reply: Callable[[socket.socket], Any]) -> Iterator[str]:
+    """Run a server that answers each connection by a function, in bytes of its own."""
+    stop = threading.Event()
+
+    def serve() -> None:
+        while True:
+            caller, _ = listening.accept()
+            with caller, suppress(OSError):
+                if stop.is_set():
+                    return
+                caller.recv(2**16)
+                reply(caller)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        address = listening.getsockname()[:2]
+        try:
+            yield f"http://127.0.0.1:{address[1]}"
+        finally:
+            stop.set()
+            with suppress(OSError):
+                socket.create_connection(address).close()
+            thread.join()
+
+
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
+def without_end(caller: socket.socket) -> None:
+    """Send a reply that has no end, until the other side closes."""
+    caller.sendall(OK + b'{"data": [')
+    while True:
+        caller.sendall(b" " * 2**16)
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        (lambda it: it.sendall(OK + b"{"), "replies with something else than expected: Expecting"),
+        (lambda it: it.sendall(OK + b"[" * 10**5), "replies with something else than expected"),
+        (lambda it: it.sendall(OK + b'{"data": [{"id": NaN}]}'), "NaN is not a number of JSON"),
+        (lambda it: it.sendall(OK + b'{"data": [{"id": 5}]}'), "data.0.id: Input should be a val"),
+        (lambda it: it.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://e.org/\r\n\r\n"),
+         "redirects to http://e.org/; give that address if you mean it"),
+        (lambda it: it.recv(1), "takes longer than the 0.5 seconds that all its replies"),
+        (without_end, "replies with more than 1 MiB"),
+    ],
+)  # fmt: skip
+def test_a_hostile_server_is_one_sentence(
+    reply: Callable[[socket.socket], Any], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is no reply, has no end or leads elsewhere is neither followed nor waited for."""
+    monkeypatch.setattr("harness.doctor.server.MOST", 2**20)
+    if "0.5 seconds" in words:
+        monkeypatch.setattr("harness.doctor.server.SECONDS", 0.5)
+    with replying(reply) as url, pytest.raises(UserError) as refused:
+        Server(url)
+    assert words in str(refused.value)
+
+
+LOGS: list[Any] = [
+    None, True, -1, -1.5, 0, 2.0, 1e999, -1e999, float("nan"), "x", [], {}, [None] * 9,
+    {"x": {}}, {"7": {"logprob": -1}}, {"7": {"logprob": "x"}}, {"id": 2**70, "logprob": -2},
+]  # fmt: skip
+logs = st.sampled_from(LOGS)
+choices = st.fixed_dictionaries({}, optional={
+    "logprobs": logs | st.fixed_dictionaries({"token_logprobs": logs | st.lists(logs)}),
+    "prompt_logprobs": logs | st.lists(logs),
+})  # fmt: skip
+listed = st.lists(logs | st.fixed_dictionaries({"id": logs, "logprob": logs}), max_size=3)
+replies = logs | st.fixed_dictionaries(
+    {},
+    optional={
+        "choices": logs | st.lists(choices | logs, max_size=2),
+        "completion_probabilities": logs
+        | st.lists(logs | st.fixed_dictionaries({"top_logprobs": logs | listed}), max_size=2),
+    },
+)
+
+
+def test_a_reply_of_any_values_has_finite_losses_or_is_one_sentence() -> None:
+    """Whatever types and numbers it has where log-probabilities are expected."""
+    told: list[Any] = [None]
+
+    def answer(path: str, _: Any) -> Any:
+        return {"data": [{"id": "m"}]} if path == "/v1/models" else told[0]
+
+    with serving(answer) as url:
+        server = Server(url)
+
+        @given(replies)
+        def check(reply: Any) -> None:
+            told[0], server.left = reply, 60.0
+            try:
+                losses, _ = server.losses("a b", [0, 7, 1], lambda _: None)
+            except UserError as error:
+                assert len(str(error)) < 500  # noqa: PT017  # the other outcome is none
+            else:
+                assert losses
+                assert all(math.isfinite(nll) for nll in losses.values())
+
+        check()
+
+
+@pytest.mark.slow
+def test_a_quick_look_reads_short_texts_and_says_what_it_does(
+    tiny: Path, docs: Path, ropewalk: Ropewalk
+) -> None:
+    """Each step is announced, each ✓ has its tolerance, and no text has more than 64 tokens."""
+    with serving(Engine(tiny, "llama.cpp")) as url:
+        done = ropewalk("doctor", tiny, "--docs", docs, "--quick", *ASKED, url)
+    assert done.status == 0, done.out + done.err
+    assert "✓ cache   48 tokens" in done.out
+    assert "at most 0.001 is allowed in float32" in done.out
+    assert "on average (at most 0.0" in done.out
+    for step in ("Loading the weights", "Comparing the cache", "at 16 places, 12 are done"):
+        assert step in done.err
+
+
+@pytest.mark.slow
+def test_a_model_without_a_rotary_embedding_is_examined(
+    tmp_path: Path, docs: Path, ropewalk: Ropewalk
+) -> None:
+    """Its cache and its server are compared; a scaling of it is refused."""
+    config = AutoConfig.for_model(
+        "gpt2", n_embd=32, n_layer=2, n_head=2, vocab_size=300, n_positions=WINDOW,
+        bos_token_id=0, eos_token_id=0,
+    )  # fmt: skip
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "m")
+    tiny_tokenizer().save_pretrained(tmp_path / "m")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
+    engine: Any = object.__new__(Engine)
+    engine.tokenizer = engine.read = tiny_tokenizer()
+    engine.style, engine.bos, engine.model = "echo", False, model
+    engine.rotation = Frequencies(torch.ones(0))
+    with serving(engine) as url:
+        done = ropewalk("doctor", tmp_path / "m", "--docs", docs, "--server", url)
+    assert done.status == 0, done.out + done.err
+    assert "· layers  gpt2 has no rotary embedding: no scaling acts on it" in done.out
+    assert "✓ cache   48 tokens" in done.out
+    assert "server  native: the losses of" in done.out
+    done = ropewalk("doctor", tmp_path / "m", "--docs", docs, "--scaling", "yarn")
+    assert (done.status, "no rotary embedding that yarn could change" in done.err) == (2, True)
+
+
 def test_a_text_shorter_than_the_places_that_are_asked_is_compared() -> None:
     """llama.cpp answers no empty prompt; the search for places ended at the first of them."""
 
@@ -404,9 +554,10 @@ def test_a_text_shorter_than_the_places_that_are_asked_is_compared() -> None:
             raise KeyError
         return {"completion_probabilities": [{"top_logprobs": [{"id": 5, "logprob": -1.5}]}]}
 
-    server: Any = object.__new__(Server)
-    server.url, server._call = "http://127.0.0.1", answer
-    assert server._one_by_one([5, 5, 5]) == {1: 1.5, 2: 1.5}
+    with serving(answer) as url:
+        server: Any = object.__new__(Server)
+        server.url, server.limit, server.left = url, 60.0, 60.0
+        assert server._one_by_one([5, 5, 5], print) == {1: 1.5, 2: 1.5}
 
 
 def test_a_server_without_a_log_probability_in_common() -> None:
@@ -421,14 +572,15 @@ def test_where_a_server_parts_is_where_it_differs() -> None:
     ours = {1: 2.0, 2: 3.0, 3: 4.0, 4: 5.0}
     theirs = {1: 2.0, 2: 3.06, 3: 4.06, 4: 5.0}
     found = server_finding("yarn", {"yarn": ours, "none": theirs}, theirs, (4, None))
-    assert "differ from yarn by 0.03 nats on average, first at token 2 (3.060, meas" in found.text
+    assert "differ from yarn by 0.03 nats on average (at most 0.1 is allowed)" in found.text
+    assert "first at token 2 (3.060, measured 3.000)" in found.text
     assert "they are those of none" in found.text
 
 
 def test_what_bfloat16_rounds_is_no_fault_of_a_server() -> None:
     """Of a small model bfloat16 moves a loss by 0.05 on average, and a server rounds too."""
-    known = {"yarn": {1: 2.0, 2: 3.0}, "none": {1: 2.3, 2: 3.3}}
-    asked = "yarn", known, {1: 2.07, 2: 2.93}, (2, None)
+    known = {"yarn": dict.fromkeys(range(64), 2.0), "none": dict.fromkeys(range(64), 2.3)}
+    asked = "yarn", known, dict.fromkeys(range(64), 2.07), (64, None)
     assert server_finding(*asked, torch.bfloat16).verdict == "passed"
     assert server_finding(*asked).verdict == "failed"
     assert server_finding("none", *asked[1:], torch.bfloat16).verdict == "failed"

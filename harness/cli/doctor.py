@@ -21,6 +21,7 @@ def doctor(
     device: str | None = None,
     offline: Switch = None,
     trust_remote_code: Switch = None,
+    quick: Switch = None,
 ) -> int:
     """Find faults of a model's config, its patch, its cache, and of a server; status 1 if any.
 
@@ -35,6 +36,7 @@ def doctor(
         device: auto, cpu, cuda, cuda:1, …
         offline: Send no request to the hub; use what its cache has.
         trust_remote_code: Let code from the model's repository run.
+        quick: Read 64 tokens alone, and wait a minute at most for a server.
     """
     asked = {
         "model": model, "scaling": [scaling], "length": [length], "docs": docs,
@@ -43,11 +45,17 @@ def doctor(
     }  # fmt: skip
     spec = read_spec(asked)
     failed = 0
-    with err.status("Examining"):
+    with err.status("Examining") as status:
         from harness.doctor.examine import examine
         from harness.doctor.server import Server
 
-        for finding in examine(spec, Server(server) if server else None):
+        def say(text: str) -> None:
+            status.update(printable(text))
+            if not err.is_terminal:
+                err.print(f"{printable(text)}.", soft_wrap=True)
+
+        asked = Server(server, quick=bool(quick)) if server else None
+        for finding in examine(spec, asked, quick=bool(quick), say=say):
             line = f"{MARKS[finding.verdict]} {finding.about:<6}  {printable(finding.text)}"
             screen.print(line, soft_wrap=True)
             failed += finding.verdict == "failed"

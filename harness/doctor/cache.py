@@ -60,12 +60,15 @@ def cache_finding(model: Any, tokens: list[int], windows: Windows, limit: str) -
     worst, allowed = float(apart.max()), ALLOWED.get(model.dtype, 0.5)
     first = f"{size:,} tokens, the last {steps} one by one"
     if worst <= allowed:
-        told = f"{first}, have the losses of one forward (largest difference {worst:.1g})"
+        told = (
+            f"{first}, have the losses of one forward (largest difference {worst:.1g}; at most "
+            f"{allowed:g} is allowed in {str(model.dtype).removeprefix('torch.')})"
+        )
         return Finding("cache", "passed", told + _not_passed(windows, size, limit))
     at = size - steps + int((apart > allowed).nonzero()[0])
     told = (
-        f"{first}, differ from one forward by up to {worst:.2g}, from token {at} on: keys that were"
-        " cached are not those of the whole text"
+        f"{first}, differ from one forward by up to {worst:.2g} (at most {allowed:g} is allowed), "
+        f"from token {at} on: keys that were cached are not those of the whole text"
     )
     return Finding("cache", "failed", told)
 

@@ -129,10 +129,10 @@ def _twice(raw: Mapping[str, Any]) -> Iterator[str]:
                 f"rope_scaling and rope_parameters differ in {', '.join(apart)}: transformers 5 "
                 "takes rope_scaling, other readers rope_parameters"
             )
-    inner = _scaling(raw).get("rope_theta")
-    if inner is not None and raw.get("rope_theta", inner) != inner:
+    outer, inner = raw.get("rope_theta"), _scaling(raw).get("rope_theta")
+    if None not in (outer, inner) and outer != inner:
         yield (
-            f"rope_theta is {raw['rope_theta']:g} in config.json and {inner:g} in its scaling: "
+            f"rope_theta is {outer:g} in config.json and {inner:g} in its scaling: "
             "engines read one or the other"
         )
 

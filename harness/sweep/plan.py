@@ -90,7 +90,7 @@ def make_plan(
     checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
     check_scaling_is_rotary(checkpoint)
-    _check_rotary(checkpoint, methods)
+    check_rotary(checkpoint, methods)
     lengths = spec.lengths(checkpoint.rope.trained_length)
     found = rotations(checkpoint, methods, lengths)
     corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
@@ -118,7 +118,7 @@ def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
     """Return a plan of the same questions under other methods; raise UserError as make_plan."""
     check_cells(len(scaling), len(plan.tasks), len(plan.lengths))
     methods = unlike("scaling", [load("method", given) for given in scaling])
-    _check_rotary(plan.checkpoint, methods)
+    check_rotary(plan.checkpoint, methods)
     asked = {
         task.label: {cell.length: cell.questions for cell in plan.cells if cell.task == task.label}
         for task in plan.tasks
@@ -129,7 +129,7 @@ def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
     return replace(plan, spec=spec, methods=methods, cells=cells)
 
 
-def _check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
+def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
     """Raise UserError for a method asked of a model that has no rotary embedding."""
     changing = [method.label for method in methods if method.module not in (none, native)]
     if changing and not checkpoint.rope.rotary_dim:
