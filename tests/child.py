@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import sys
 import tempfile
 import warnings
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 FORKS = multiprocessing.get_context("fork")
+SECONDS, MEMORY = 120, 4 * 2**30  # of a bounded process: on its processor, and bytes of its own
 
 
 @dataclass(frozen=True)
@@ -46,4 +48,21 @@ def _call(function: Callable[..., object], given: tuple[object, ...], *files: Pa
         os.dup2(opened, number)
         os.close(opened)
     sys.stdout, sys.stderr = (os.fdopen(number, "w", closefd=False) for number in (1, 2))
+    function(*given)
+
+
+def bounded(function: Callable[..., object], *given: object) -> None:
+    """Call a function in another process with a limit on its time and memory; fail where it fails.
+
+    The limits are ten times what these calls take, so how busy the machine is does not matter.
+    """
+    ended = in_child(_limited, function, *given)
+    assert ended.status == 0, f"status {ended.status}\n{ended.out[-6000:]}\n{ended.err[-6000:]}"
+
+
+def _limited(function: Callable[..., object], *given: object) -> None:
+    used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used) + SECONDS, int(used) + SECONDS))
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     function(*given)

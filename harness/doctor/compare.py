@@ -56,7 +56,8 @@ def server_finding(
     first = next(at for at in shared if each[at] >= min(2 * close, max(each.values())))
     told = (
         f"its losses differ from {asked} by {apart[asked]:.2g} nats on average (at most "
-        f"{close:.2g} is allowed), first at token {first} ({theirs[first]:.3f}, measured {ours[first]:.3f})"
+        f"{close:.2g} is allowed), first at token {first} ({theirs[first]:.3f}, measured "
+        f"{ours[first]:.3f})"
     )
     explained = best != asked and apart[best] <= close
     told += f"; they are those of {best}" if explained else "; no known cause explains them"

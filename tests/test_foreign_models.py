@@ -1,0 +1,200 @@
+"""Files of a model that anyone may have written: each is read, or refused in one sentence."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import struct
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.doctor.examine import examine
+from harness.errors import UserError
+from harness.sweep.parse import parse
+from tests.child import bounded
+from tests.quantized import save_gguf
+
+# One of each kind of value that JSON has, and numbers at the ends of what computers count to.
+VALUES: list[Any] = [
+    None, True, False, -1, 0, 1, 2, 7, 2**31, 2**62, 2**64, 10**30, 0.5, -0.5, 1e38, math.nan,
+    math.inf, "", "x", "\0", "../x", "é" * 300, [], [None], ["x"], [[]], [7] * 9, {}, {"x": {}},
+]  # fmt: skip
+ROPE_KEYS = (
+    "rope_type", "rope_theta", "factor", "partial_rotary_factor", "attention_factor",
+    "original_max_position_embeddings", "short_factor", "long_factor", "beta_fast",
+    "full_attention",
+)  # fmt: skip
+TYPES = ["linear", "dynamic", "yarn", "longrope", "llama3", "default"]
+KEYS = (
+    "architectures", "text_config", "transformers_weights", "rope_theta", "attention_dropout",
+    "quantization_config", "auto_map", "layer_types", "sliding_window", "dtype", "model_type",
+    "rope_parameters", "rope_scaling", "hidden_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "vocab_size", "intermediate_size", "hidden_act",
+    "rms_norm_eps", "initializer_range", "max_position_embeddings", "attention_bias", "mlp_bias",
+    "tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "use_cache",
+    "attn_implementation", "encoding", "id2label", "pretraining_tp",
+)  # fmt: skip
+TEXT = "a rope of tarred hemp, a lane to walk " * 3
+values = st.sampled_from(VALUES)
+in_rope = st.dictionaries(st.sampled_from(ROPE_KEYS), values | st.sampled_from(TYPES), max_size=3)
+of_config = st.dictionaries(st.sampled_from(KEYS), values | in_rope, min_size=1, max_size=2)
+
+
+def read(place: Path) -> None:
+    """Examine a model: its config, its layers, and a text that its weights read."""
+    list(examine(parse(None, {"model": str(place), "docs": str(place.parent / "text.txt"),
+                              "scaling": ["native"], "length": ["1x"]})))  # fmt: skip
+
+
+def is_read_or_refused(place: Path) -> None:
+    """Assert that a model is read, or refused in a sentence of reasonable length."""
+    try:
+        read(place)
+    except UserError as error:
+        assert 10 < len(str(error)) < 700  # noqa: PT017  # the other outcome is none
+
+
+def mutated(tiny: Path, change: Callable[[Path], Any], check: Callable[[Path], Any]) -> None:
+    """Change a copy of the tiny model and check it."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = Path(shutil.copytree(tiny, Path(folder) / "m"))
+        (Path(folder) / "text.txt").write_text(TEXT)
+        change(place)
+        check(place)
+
+
+def with_keys(name: str, keys: dict[str, Any]) -> Callable[[Path], Any]:
+    def change(place: Path) -> None:
+        told = json.loads((place / name).read_text())
+        (place / name).write_text(json.dumps(told | keys))
+
+    return change
+
+
+def test_a_config_of_any_values_is_read_or_refused(tiny: Path) -> None:
+    """Whatever types and numbers its keys have, within memory and time."""
+
+    @given(of_config)
+    def check(keys: dict[str, Any]) -> None:
+        mutated(tiny, with_keys("config.json", keys), is_read_or_refused)
+
+    bounded(check)
+
+
+def with_header(place: Path, keys: dict[str, Any], name: str, length: int | None) -> None:
+    """Put keys into a tensor's entry of a safetensors header; ``length`` is told for its own."""
+    file = place / "model.safetensors"
+    whole = file.read_bytes()
+    (size,) = struct.unpack("<Q", whole[:8])
+    header = json.loads(whole[8 : 8 + size])
+    header[name] = {**header.get(name, {}), **keys}
+    told = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", length or len(told)) + told + whole[8 + size :])
+
+
+def test_a_safetensors_header_of_any_values_is_read_or_refused(tiny: Path) -> None:
+    """Of a tensor that the model has, of one that it has not, and a length of the header."""
+    keys = st.fixed_dictionaries(
+        {},
+        optional={
+            "dtype": values | st.sampled_from(["F32", "BF16", "F64", "I8", "F8_E4M3"]),
+            "shape": values | st.lists(values, max_size=2),
+            "data_offsets": values | st.lists(values, min_size=2, max_size=2),
+        },
+    )
+    names = st.sampled_from(["model.norm.weight", "model.embed_tokens.weight", "more", "\0"])
+    lengths = st.sampled_from([None, None, None, 1, 100, 2**31, 2**63])
+
+    @given(keys, names, lengths)
+    def check(keys: dict[str, Any], name: str, length: int | None) -> None:
+        change = partial(with_header, keys=keys, name=name, length=length)
+        mutated(tiny, change, is_read_or_refused)
+
+    bounded(check)
+
+
+def test_a_tokenizer_of_any_values_is_read_or_refused(tiny: Path) -> None:
+    """Its parts, what is added to it, and the keys of its config."""
+    parts = st.sampled_from(
+        ["normalizer", "pre_tokenizer", "post_processor", "decoder", "model", "added_tokens",
+         "truncation", "padding", "version"]
+    )  # fmt: skip
+    types = st.fixed_dictionaries(
+        {"type": values | st.sampled_from(["BPE", "Replace", "Split", "Prepend", "Sequence",
+                                           "ByteLevel", "TemplateProcessing", "Precompiled"])},
+        optional={
+            "vocab": values, "merges": values, "unk_token": values, "content": values,
+            "pattern": values | st.just({"Regex": "(a*)*b"}) | st.just({"String": ""}),
+            "behavior": values, "prepend": values, "normalizers": values,
+            "add_prefix_space": values, "precompiled_charsmap": values | st.just("AAAA"),
+        },
+    )  # fmt: skip
+    config = st.sampled_from(
+        ["tokenizer_class", "bos_token", "eos_token", "model_max_length", "added_tokens_decoder",
+         "additional_special_tokens", "extra_special_tokens", "chat_template", "add_bos_token",
+         "clean_up_tokenization_spaces", "padding_side", "model_input_names", "auto_map"]
+    )  # fmt: skip
+
+    @given(
+        st.dictionaries(parts, values | types, max_size=2),
+        st.dictionaries(config, values, max_size=2),
+    )
+    def check(own: dict[str, Any], more: dict[str, Any]) -> None:
+        def change(place: Path) -> None:
+            with_keys("tokenizer.json", own)(place)
+            with_keys("tokenizer_config.json", more)(place)
+
+        mutated(tiny, change, is_read_or_refused)
+
+    bounded(check)
+
+
+FACTS = (
+    "general.architecture", "llama.context_length", "llama.embedding_length",
+    "llama.block_count", "llama.feed_forward_length", "llama.attention.head_count",
+    "llama.attention.head_count_kv", "llama.rope.dimension_count", "llama.rope.freq_base",
+    "llama.attention.layer_norm_rms_epsilon", "general.file_type", "tokenizer.ggml.model",
+    "tokenizer.ggml.pre", "tokenizer.ggml.bos_token_id", "split.count", "llama.attention.scale",
+)  # fmt: skip
+FIELDS: list[tuple[int, bytes]] = [  # the number of a GGUF type, and a value of it
+    *((4, struct.pack("<I", n)) for n in (0, 1, 3, 64, 2**31, 2**32 - 1)),
+    *((6, struct.pack("<f", x)) for x in (0.0, -1.0, 1e38, math.nan, math.inf)),
+    *((8, struct.pack("<Q", n) + b"llama") for n in (5, 0, 2**40, 2**63)),
+    *((9, struct.pack("<IQ", kind, n)) for kind in (4, 8, 9, 99) for n in (0, 2**40)),
+    (7, b"\1"), (10, struct.pack("<Q", 2**63)), (12, struct.pack("<d", -1.0)), (99, b""),
+]  # fmt: skip
+
+
+def test_a_gguf_header_of_any_values_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """One more or another value of a fact, and numbers of facts and tensors that are not there."""
+    whole = save_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf", "F32").read_bytes()
+    counts = st.sampled_from([None, None, None, 0, 1, 2**31, 2**62])
+
+    @given(st.sampled_from(FACTS), st.sampled_from(FIELDS), counts, counts)
+    def check(fact: str, field: tuple[int, bytes], tensors: int | None, facts: int | None) -> None:
+        magic, version, own_tensors, own_facts = struct.unpack("<4sIQQ", whole[:24])
+        number, value = field
+        name = fact.encode()
+        told = struct.pack("<Q", len(name)) + name + struct.pack("<I", number) + value
+        counted = (
+            own_tensors if tensors is None else tensors, own_facts + 1 if facts is None else facts
+        )  # fmt: skip
+        # In place of the file's own, which is a fact of another name from here on.
+        rest = whole[24:].replace(name, b"x" * len(name), 1)
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "m.gguf"
+            place.write_bytes(struct.pack("<4sIQQ", magic, version, *counted) + told + rest)
+            (Path(folder) / "text.txt").write_text(TEXT)
+            is_read_or_refused(place)
+
+    bounded(check)
