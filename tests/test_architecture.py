@@ -37,6 +37,7 @@ ROOMS: dict[str, set[str]] = {
     "cli": {
         *("doctor", "export", "recommend", "inspection", "cluster", "tune", "sweep", "published"),
         *("runs", "model", "encodings", "methods", "data", "reports", "publish", "trackers"),
+        "rope",
     },
     "doctor": {"sweep", "methods", "model", "rope", "engine", "data"},
     "trackers": {"publish", "runs", "reports"},

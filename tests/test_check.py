@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,8 @@ def test_a_good_method_passes_every_line() -> None:
     """PI keeps the whole contract, and what it does is told in numbers."""
     found = told(pi.frequencies)
     assert [line.about for line in found.values() if line.verdict == "passed"] == KEPT
-    assert found["inside the window"].text == "equal to none, bit for bit"
+    told_of = "equal to none, bit for bit, in the window of 32 tokens"
+    assert found["inside the window"].text == told_of
     assert found["fastest pair"].text == (
         "moves by up to 87.5 %, rotary_dim 4, base 100, window 32, length 256"
     )
@@ -75,6 +77,43 @@ def test_another_reading_of_the_window_is_a_note() -> None:
         "not equal to none: frequencies move by up to 90 %, attention factor 1; the model reads "
         "its own window differently from training",
     )
+
+
+def test_rounding_is_not_another_reading_of_the_window() -> None:
+    """Frequencies that are one step of float32 off, as other orders of operations give, pass."""
+
+    def off(rope: Rope, length: int, eps: float = torch.finfo(torch.float32).eps) -> Frequencies:
+        return Frequencies(pi.frequencies(rope, length).inv_freq * (1 + eps), 1 + eps / 2)
+
+    found = told(off)["inside the window"]
+    assert found.verdict == "passed"
+    assert found.text.startswith("equal to none but for the rounding of float32 (1.")
+    assert told(partial(off, eps=1e-4))["inside the window"].verdict == "note"
+
+
+def test_the_windows_that_were_tried_are_named() -> None:
+    """A ✓ of what holds inside the window says of which windows."""
+    ropes = [Rope(4, 100.0, size) for size in (32, 64, 1024)]
+    found = {one.about: one.text for one in check(pi.frequencies, ropes, [1.0, 2.0])}
+    assert found["inside the window"].endswith("in windows of 32, 64 and 1,024 tokens, those tried")
+
+
+@pytest.mark.parametrize("method", ["yarn", "rerope"])
+def test_a_method_is_checked_at_the_geometry_of_a_model(
+    method: str, tiny: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of its own window and head, up to the length that is asked for."""
+    status, out, _ = ask(capsys, "check", method, "--model", tiny, "--length", "4x")
+    assert status == 0, out
+    if method == "yarn":
+        told_of = "rotary_dim 16, base 10000, window 64, length in windows 0.5 to 4"
+        assert f"at all 4 geometries tried: {told_of}" in out
+        assert "bit for bit, in the window of 64 tokens" in out
+    else:
+        assert "at all 4 geometries tried, up to 4 windows" in out
+        assert "0.25 at 4 windows" in out
+    status, _, err = ask(capsys, "check", method, "--length", "4x")
+    assert (status, "--length is for a model; give --model too" in err) == (2, True)
 
 
 def test_what_is_no_result_fails() -> None:
@@ -154,7 +193,7 @@ def test_of_lengths_that_are_all_refused_nothing_is_said() -> None:
         return none.frequencies(rope, length)
 
     assert told(long_only, 1.0, 4.0)["inside the window"].text == "not known"
-    assert told(long_only, 1.0, 4.0)["slowest pair"].text == "not known"
+    assert told(long_only, 1.0, 4.0)["slowest pair"].text == "slowed by 1 at 4 windows"
 
 
 def test_another_answer_the_second_time_fails() -> None:

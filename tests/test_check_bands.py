@@ -9,21 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from harness.methods.check_positions import GEOMETRIES, check_bands, moves_positions
+from harness.methods.check_positions import GEOMETRIES, OWN, check_bands, moves_positions
 from scaling import dual_chunk, dynamic_ntk, lm_infinite, log_n, none, rerope, self_extend, yarn
-from scaling._bands import Bands, by_distance
+from scaling._bands import Bands, by_distance, plainest
 from scaling._types import Frequencies, Rope
-
-
-@pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let fewer geometries be tried: what is said of them is the same."""
-    monkeypatch.setattr("harness.methods.check_positions.GEOMETRIES", GEOMETRIES[:10])
 
 
 @cache
 def told(method: Any) -> dict[str, tuple[str, str]]:
-    return {f.about: (f.verdict, f.text) for f in check_bands(method)}
+    return {f.about: (f.verdict, f.text) for f in check_bands(method, GEOMETRIES[:10], OWN[:7])}
 
 
 @pytest.mark.parametrize(
@@ -51,6 +45,41 @@ def test_it_says_where_positions_go() -> None:
     assert told(lm_infinite.bands)["attended to"][1].endswith("12% at 16 windows")
     assert "attended to" not in moved
     assert told(log_n.bands)["queries"] == ("note", "scaled by their position")
+
+
+def second(rope: Rope, length: int, *, near: int, until: int = 2**62) -> Any:
+    """Halve the distance of keys from a fixed distance on, in windows of less than ``until``."""
+    plain, key = Frequencies(rope.inv_freq()), torch.arange(length) // 2
+    far = by_distance(length, plain, near, key=key)
+    if rope.trained_length >= until:
+        return plain
+    return plainest(Bands(length, (by_distance(length, plain, 0, near), far)))
+
+
+@pytest.mark.parametrize(
+    ("method", "least", "same"),
+    [
+        (partial(second, near=6000), "6,002", "windows from 256 to 6,001"),
+        (partial(second, near=2500, until=4000), "2,502", "windows from 256 to 2,501"),
+    ],
+)
+def test_a_band_that_begins_inside_a_larger_window_is_found(
+    method: Any, least: str, same: str
+) -> None:
+    """Its boundary is tried as a window: the small ones that are tried do not reach it."""
+    verdict, text = told(method)["inside the window"]
+    assert (verdict, text.partition(" tokens")[0]) == (
+        "note", f"not equal to none in windows of {least}",
+    )  # fmt: skip
+    assert same in text
+
+
+def test_the_windows_in_which_bands_do_nothing_are_named() -> None:
+    """A ✓ says how many windows were tried, and from which to which."""
+    verdict, text = told(self_extend.bands)["inside the window"]
+    assert verdict == "passed"
+    assert "bit for bit, in" in text
+    assert "windows from 256 to 16,385 tokens, those tried" in text
 
 
 @pytest.mark.slow

@@ -4,24 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, err, screen
+from harness.cli.console import COMPLETE, WITH_FAILURES, Switch, err, screen
 
 if TYPE_CHECKING:
     from harness.methods.findings import Finding
+    from scaling._types import Rope
 
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 
 
-def check(plugin: str, /) -> int:
+def check(
+    plugin: str,
+    /,
+    *,
+    model: str | None = None,
+    length: str | None = None,
+    revision: str | None = None,
+    offline: Switch = None,
+    trust_remote_code: Switch = None,
+) -> int:
     """Test the contract of a method at many geometries, or of an encoding, and say what it does.
 
     Args:
         plugin: Your own .py file or a NAME, with options as in --scaling; all of one name.
+        model: Check a method at this model's geometry, from its config alone; default: at many.
+        length: Up to this length of the model: 512, 4k (4096) or 2x (the default is 16x).
+        revision: Branch, tag or commit of the model on the hub.
+        offline: Send no request to the hub; use what its cache has.
+        trust_remote_code: Let code from the model's repository run.
     """
+    asked = {
+        "model": model, "length": None if length is None else [length], "revision": revision,
+        "offline": offline, "trust_remote_code": trust_remote_code,
+    }  # fmt: skip
     with err.status("Checking"):
-        checked = _checked(plugin)
+        checked = _checked(plugin, {k: v for k, v in asked.items() if v is not None})
     total = 0
     for label, findings in checked:
         width = max(len(finding.about) for finding in findings)
@@ -34,7 +53,7 @@ def check(plugin: str, /) -> int:
     return WITH_FAILURES if total else COMPLETE
 
 
-def _checked(given: str) -> list[tuple[str, Sequence[Finding]]]:
+def _checked(given: str, asked: dict[str, Any]) -> list[tuple[str, Sequence[Finding]]]:
     """Return the label of a method or an encoding and what was found; of a name of both, both."""
     from harness.encodings._check import check as check_encoding
     from harness.errors import UserError
@@ -52,19 +71,47 @@ def _checked(given: str) -> list[tuple[str, Sequence[Finding]]]:
                 f"defines {', '.join(contract)}."
             )
             raise UserError(message)
+    geometry = _geometry(asked) if asked else None
+    if geometry:
+        kinds = [kind for kind in kinds if kind == "method"] or ["method"]
     checked: list[tuple[str, Sequence[Finding]]] = []
     for kind in kinds or ["method"]:
         label = load(kind, given).label
-        found = check_encoding(given) if kind == "encoding" else _check_method(given)
+        found = check_encoding(given) if kind == "encoding" else _check_method(given, geometry)
         checked.append((f"{kind} {label}" if len(kinds) > 1 else label, found))
     return checked
 
 
-def _check_method(given: str) -> Sequence[Finding]:
+def _geometry(asked: dict[str, Any]) -> tuple[Rope, tuple[float, ...]]:
+    """Return the geometry of the user's own model, and its lengths in trained windows."""
+    from harness.cli.one_model import read_spec
+    from harness.errors import UserError
+    from harness.methods.check_positions import WINDOWS
+    from harness.model.opening import read_config
+    from harness.rope.config import rope_of
+
+    if "model" not in asked:
+        message = f"--{next(iter(asked))} is for a model; give --model too."
+        raise UserError(message)
+    spec = read_spec(asked, {"length": [f"{WINDOWS[-1]:g}x"]})
+    config = read_config(
+        spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code
+    )[1]
+    rope = rope_of(config)
+    longest = max(spec.lengths(rope.trained_length)) / rope.trained_length
+    return rope, (*(one for one in (*WINDOWS, 4.0) if one < longest), longest)
+
+
+def _check_method(given: str, own: tuple[Rope, tuple[float, ...]] | None) -> Sequence[Finding]:
     from harness.methods.check import check
     from harness.methods.check_positions import check_bands, moves_positions
     from harness.plugins import entry, load
 
     plugin = load("method", given)
     ask = partial(entry(plugin.module, "method"), **plugin.arguments)
-    return check_bands(ask) if moves_positions(ask) else check(ask)
+    if own is None:
+        return check_bands(ask) if moves_positions(ask) else check(ask)
+    rope, windows = own
+    if moves_positions(ask, [rope]):
+        return check_bands(ask, [(rope, one) for one in windows], own=())
+    return check(ask, [rope], windows)

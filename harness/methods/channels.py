@@ -15,7 +15,10 @@ from scaling._rotation import Rotation, frequencies_of
 from scaling._types import Rope
 
 Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
-ROUNDING = 1e-5  # two float32 frequencies that differ by less, relatively, are one
+# Two float32 frequencies that differ by less, relatively, are one: an exponent that is rounded to
+# eps moves base ** exponent by ln(base) times that, and float32 holds no base above its maximum.
+FLOAT32 = torch.finfo(torch.float32)
+ROUNDING = math.log(FLOAT32.max) * FLOAT32.eps  # about 1e-5
 SHOWN = 5  # layers, from the first to the last, of a method that gives each its own
 
 

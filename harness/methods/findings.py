@@ -58,6 +58,22 @@ def where(rope: Rope, length: int) -> str:
     )
 
 
+def tokens(rope: Rope, windows: float) -> int:
+    """Return a length of so many trained windows in tokens, 1 at least."""
+    return max(1, round(windows * rope.trained_length))
+
+
+def windows_of(trials: Sequence[Trial[Any]]) -> str:
+    """Return in words which windows were tried."""
+    sizes = sorted({trial.rope.trained_length for trial in trials})
+    if len(sizes) == 1:
+        return f"in the window of {sizes[0]:,} tokens"
+    if len(sizes) <= 3:
+        named = f"{', '.join(f'{size:,}' for size in sizes[:-1])} and {sizes[-1]:,}"
+        return f"in windows of {named} tokens, those tried"
+    return f"in {len(sizes)} windows from {sizes[0]:,} to {sizes[-1]:,} tokens, those tried"
+
+
 def runs(trials: Sequence[Trial[Any]], passed: str) -> Finding:
     """Return whether a method runs; ``passed`` is the text where it does at every geometry."""
     raised = [trial.raised for trial in trials if trial.raised]
