@@ -58,6 +58,11 @@ def cache_finding(model: Any, tokens: list[int], windows: Windows, limit: str) -
     stepped = _probabilities(torch.cat(parts[-steps - 1 :], 1), given)
     apart = (whole - stepped).abs()
     worst, allowed = float(apart.max()), ALLOWED.get(model.dtype, 0.5)
+    if not bool(torch.isfinite(whole).all()):
+        told = (
+            f"the model's predictions of {size:,} tokens are not numbers: its weights are damaged"
+        )
+        return Finding("cache", "failed", told)
     first = f"{size:,} tokens, the last {steps} one by one"
     if worst <= allowed:
         told = (
@@ -65,7 +70,7 @@ def cache_finding(model: Any, tokens: list[int], windows: Windows, limit: str) -
             f"{allowed:g} is allowed in {str(model.dtype).removeprefix('torch.')})"
         )
         return Finding("cache", "passed", told + _not_passed(windows, size, limit))
-    at = size - steps + int((apart > allowed).nonzero()[0])
+    at = size - steps + int((~(apart <= allowed)).nonzero()[0])
     told = (
         f"{first}, differ from one forward by up to {worst:.2g} (at most {allowed:g} is allowed), "
         f"from token {at} on: keys that were cached are not those of the whole text"

@@ -130,7 +130,7 @@ class Server:
 
         Where the server's own next token is the first byte of a letter, it lists none.
         """
-        found = {}
+        found: dict[int, float] = {}
         for step in range(1, PLACES + 1):
             if step % 4 == 1:
                 say(f"Asking the server for the token at {PLACES} places, {step - 1} are done")
