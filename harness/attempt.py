@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.errors import UserError, panicked, reason
+from harness.errors import UserError, panicked, reason, words
 from harness.hub import refusal
 
 TRUST = "where you trust it, let it run with --trust-remote-code."
@@ -36,7 +36,7 @@ def attempt(part: str, where: str, function: Callable[[], Any]) -> Any:
 
 def _sentence(part: str, where: str, error: BaseException) -> str:
     """Return what went wrong, and by the kind of the error what to do."""
-    if "trust_remote_code=True" in str(error):
+    if "trust_remote_code=True" in words(error):
         return f"the {part} of {where} needs the repository's own code; {TRUST}"
     why = refusal(error, where) or reason(error)
     if isinstance(error, ImportError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from harness.errors import UserError
+from harness.errors import UserError, words
 
 T = TypeVar("T")
 RAISED = BaseException  # of a user's code: an exit there must not end the sweep
@@ -21,8 +21,7 @@ def call(what: str, function: Callable[[], T]) -> T:
     except UserError:
         raise
     except ValueError as error:
-        message = f"{what}: {error}."
-        raise UserError(message.replace("..", ".")) from error
+        raise UserError(f"{what}: {words(error).removesuffix('.')}.") from error
     except RAISED as error:
         message = f"{what} failed: {failure(error)}."
         raise UserError(message) from error
@@ -38,4 +37,4 @@ def failure(error: BaseException) -> str:
     while last is not None and last.tb_next is not None:
         last = last.tb_next
     where = f" at {last.tb_frame.f_code.co_filename}:{last.tb_lineno}" if last else ""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{where}"
+    return f"{type(error).__name__}: {words(error)}{where}"

@@ -9,9 +9,18 @@ class UserError(Exception):
     """What was given, what is allowed, what to do; shown as one sentence, exit status 2."""
 
 
+def words(error: object) -> str:
+    """Return an error's own words on one line; its type where it has none or fails to say them."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001  # it is foreign code too
+        text = ""
+    return text or type(error).__name__
+
+
 def reason(error: object) -> str:
     """Return what a library says went wrong, in one line a person can read."""
-    text = " ".join(str(error).split()) or type(error).__name__
+    text = words(error)
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 

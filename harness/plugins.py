@@ -92,12 +92,7 @@ def load(
         inner = load(kind, *found_in(name, listed))
         return replace(inner, given=given, label=printable(Path(name).stem))
     module, digest = module_of(kind, name)
-    missing = [part for part in CONTRACTS[kind] if not hasattr(module, part)]
-    if kind == "method" and not any(hasattr(module, part) for part in METHOD):
-        missing = ["frequencies"]
-    if missing:
-        message = f"{name} is not {article(kind)}: it does not define {', '.join(missing)}."
-        raise UserError(message)
+    check_contract(kind, name, module)
     if kind == "task" and not (isinstance(module.VERSION, int) and _is_word(module.METRIC)):
         message = (
             f"{name} is not a task: VERSION must be a whole number and METRIC a printable text."
@@ -117,6 +112,25 @@ def load(
         arguments=options.passed,
         digest=_joined(digests) if len(digests) > 1 else next(iter(digests), None),
     )
+
+
+def defines(name: str, module: ModuleType, part: str) -> bool:
+    """Return whether a module has a name; raise UserError where its own code fails to say so."""
+    return call(f"plug-in {name}", lambda: hasattr(module, part))
+
+
+def check_contract(kind: str, name: str, module: ModuleType) -> None:
+    """Raise UserError for a module without the functions and values of its kind."""
+    missing = [part for part in CONTRACTS[kind] if not defines(name, module, part)]
+    if kind == "method" and not any(defines(name, module, part) for part in METHOD):
+        missing = ["frequencies"]
+    if missing:
+        message = f"{name} is not {article(kind)}: it does not define {', '.join(missing)}."
+        raise UserError(message)
+    if not callable(entry(module, kind)):
+        named = next(part for part in (*METHOD, *CONTRACTS[kind]) if hasattr(module, part))
+        message = f"{name} is not {article(kind)}: its {named} is not a function."
+        raise UserError(message)
 
 
 def _of_function(function: Callable[..., Any]) -> Plugin:

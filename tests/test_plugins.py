@@ -17,6 +17,7 @@ from harness.names import nearest
 from harness.options import split_options
 from harness.plugins import FOLDERS, ROOT, catalogue, load, names
 from scaling._types import Rope
+from tests.command_line import Ropewalk
 
 TASKS = ", ".join(names("task"))
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
@@ -211,7 +212,6 @@ def test_a_value_error_is_the_methods_own_sentence(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("frequencies = 3\n", "TypeError: 3 is not a callable object"),
         ("def frequencies(rope, length, *, a: 'Gone'): ...\n", "NameError: name 'Gone'"),
     ],
 )
@@ -219,6 +219,42 @@ def test_a_contract_that_cannot_be_read_is_one_sentence(write: Write, text: str,
     """A function whose signature cannot be read is the user's error, not a crash."""
     path = write(text)
     assert refused(lambda: load("method", str(path))).startswith(f"method {path} failed: {told}")
+
+
+SILENT = """
+class Silent({kind}):
+    def __str__(self): raise RuntimeError
+
+def frequencies(rope, length): raise Silent
+"""
+ODD = """
+class Odd:
+    @property
+    def __class__(self): raise RuntimeError("odd")
+
+def frequencies(rope, length): return Odd()
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("frequencies = 5\n", "is not a method: its frequencies is not a function."),
+        ("def __getattr__(name): raise RuntimeError('no')\n", "failed: RuntimeError: no at "),
+        (SILENT.format(kind="Exception"), "failed: Silent: Silent at "),
+        (SILENT.format(kind="ValueError"), "at length 128: Silent."),
+        (ODD, "failed: RuntimeError: odd at "),
+    ],
+)
+def test_a_plugin_that_fails_when_it_is_looked_at_is_one_sentence(
+    write: Write, text: str, told: str, ropewalk: Ropewalk
+) -> None:
+    """Its attributes, its errors' words and the class of its result are foreign code too."""
+    path = write(text)
+    assert told in refused(lambda: resolve(load("method", str(path)), Rope(8, 1e4, 64), 128))
+    done = ropewalk("check", path)
+    assert done.status in (1, 2)
+    assert "Traceback" not in done.err
 
 
 def test_an_option_without_default_must_be_given(write: Write) -> None:

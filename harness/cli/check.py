@@ -57,15 +57,15 @@ def _checked(given: str, asked: dict[str, Any]) -> list[tuple[str, Sequence[Find
     """Return the label of a method or an encoding and what was found; of a name of both, both."""
     from harness.encodings._check import check as check_encoding
     from harness.errors import UserError
-    from harness.plugins import CONTRACTS, METHOD, load, module_of, names
+    from harness.plugins import CONTRACTS, METHOD, defines, load, module_of, names
 
     name = given.partition(":")[0]
     kinds = [kind for kind in ("method", "encoding") if name in names(kind)]
     if "." in name and not name.endswith(".json"):
         module, contract = module_of("plug-in", name)[0], CONTRACTS["encoding"]
-        own = all(hasattr(module, part) for part in contract)
+        own = all(defines(name, module, part) for part in contract)
         kinds = ["encoding" if own else "method"]
-        if not own and not any(hasattr(module, part) for part in METHOD):
+        if not own and not any(defines(name, module, part) for part in METHOD):
             message = (
                 f"{name} is no method, which defines {' or '.join(METHOD)}, and no encoding, which "
                 f"defines {', '.join(contract)}."

@@ -68,7 +68,7 @@ def attempt(method: Method, rope: Rope, length: int) -> Tried:
     place = f"at {where(rope, length)}"
     try:
         found: Any = call(place, lambda: method(given, length))
-        unfit = _unfit(found, rope)
+        unfit = call(place, lambda: _unfit(found, rope))
         if unfit:
             return Tried(rope, length, unfit=(unfit[0], f"{place}: {unfit[1]}"))
         prints = [found.fingerprint]

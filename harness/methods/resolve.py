@@ -18,9 +18,17 @@ from scaling._types import Rope
 def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
     """Return the rotation of a method at a length; raise UserError for an invalid one."""
     what = f"scaling {method.label} at length {length}"
-    found: Any = call(
-        what, lambda: entry(method.module, "method")(rope, length, **method.arguments)
-    )
+
+    def rotation() -> Rotation:  # what a user's code returns may fail when it is looked at
+        return _checked(
+            what, entry(method.module, "method")(rope, length, **method.arguments), rope, length
+        )
+
+    return call(what, rotation)
+
+
+def _checked(what: str, found: Any, rope: Rope, length: int) -> Rotation:
+    """Return what a method returned if it is a rotation for this geometry; else raise UserError."""
     if not isinstance(found, Rotation):
         message = f"{what}: it returned {type(found).__name__}, not Frequencies, Layered or Bands."
         raise UserError(message)
