@@ -101,13 +101,25 @@ def test_a_chat_and_raw_text_have_the_same_keys() -> None:
         ("{% for", "fails"),
         ("{{ messages.__class__.__mro__ }}", "fails"),
         ("{{ 1 / 0 }}", "fails: division by zero"),
+        (
+            "{% for a in range(9**5) %}{% for b in range(9**5) %}{% endfor %}{% endfor %}",
+            "fails: it",
+        ),
+        ("{{ 9 ** (9 ** 9) }}", "fails: it takes more than 10 seconds or 1024 MiB"),
+        ("{{ 'a' * 10 ** 12 }}", "fails: MemoryError"),
+        ("{{ 'a' * 10 ** 7 }}", "fails: it writes 10,000,000 characters"),
         ("{% macro more() %}{{ more() }}{% endmacro %}{{ more() }}", "fails: maximum recursion"),
     ],
 )
 def test_a_template_that_cannot_hold_the_message_is_an_error(
-    template: str | None, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    template: str | None,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One sentence at planning, and no sample."""
+    """One sentence at planning, and no sample; also where it has no end."""
+    monkeypatch.setattr("harness.confined.SECONDS", 1)
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
     tokenizer.save_pretrained(model)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from jinja2.exceptions import TemplateError
-
-from harness.errors import reason
+from harness.confined import confined
 from tasks._types import no_template
 
 MESSAGE = "the message"
@@ -21,10 +19,6 @@ FIXED_DAY = (
 
 Chat = Callable[[str], tuple[list[int], list[int], str]]
 USER, REPLY = {"role": "user", "content": MESSAGE}, {"role": "assistant", "content": MESSAGE}
-FAILS = (
-    TemplateError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError,
-    RecursionError,
-)  # fmt: skip
 
 
 def chat_of(tokenizer: Any) -> Chat:
@@ -47,8 +41,8 @@ def _rendered(tokenizer: Any) -> tuple[str, str, str]:
     """Return what a template writes before a message, after it, and then before a reply."""
     try:
         text = _applied(tokenizer, [USER], add_generation_prompt=True)
-    except FAILS as error:
-        message = f"the tokenizer's chat template fails: {reason(error)}"
+    except ValueError as error:
+        message = f"the tokenizer's chat template fails: {error}"
         raise ValueError(message) from error
     before, found, after = text.partition(MESSAGE)
     if not found or MESSAGE in after:
@@ -56,21 +50,23 @@ def _rendered(tokenizer: Any) -> tuple[str, str, str]:
         raise ValueError(message)
     try:
         replied = _applied(tokenizer, [USER, REPLY], add_generation_prompt=False)
-    except FAILS:
+    except ValueError:
         return before, after, ""
     space = replied.removeprefix(text).partition(MESSAGE)[0]
     return before, after, space if space.isspace() else ""
 
 
 def _applied(tokenizer: Any, messages: list[dict[str, str]], **options: bool) -> str:
-    text: str = tokenizer.apply_chat_template(
-        messages,
-        tokenize=False,
-        chat_template=FIXED_DAY + tokenizer.get_chat_template(),
-        date_string=DAY,
-        **options,
+    """Return what a template writes; raise ValueError where it fails or has no end."""
+    return confined(
+        lambda: tokenizer.apply_chat_template(
+            messages,
+            tokenize=False,
+            chat_template=FIXED_DAY + tokenizer.get_chat_template(),
+            date_string=DAY,
+            **options,
+        )
     )
-    return text
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:
