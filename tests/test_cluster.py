@@ -5,26 +5,39 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import re
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 
 from harness.cluster.batches import split
 from harness.cluster.connect import connected, most_threads
 from harness.cluster.worker import anywhere
-from harness.cluster.workers import LOSSES, SILENT, Assignment, Dispatch, Loaded
+from harness.cluster.workers import (
+    GRACE,
+    LOSSES,
+    PATIENCE,
+    SILENT,
+    STEP,
+    Assignment,
+    Dispatch,
+    Loaded,
+    StrandedError,
+)
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.recommend import race
@@ -150,7 +163,8 @@ class TestLosses:
         made: Any = object.__new__(Dispatch)
         made.ray, made.sizes = ray, DEFAULT
         made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
-        made.cluster = SimpleNamespace(say=(told := []).append)
+        made.cluster = SimpleNamespace(say=(told := []).append, head="127.0.0.1:9", node="here")
+        made.seen = time.monotonic()
         made.given, made.told = given, told
         made.loaded = Loaded(SimpleNamespace(answer=answer), "the worker on here (process 7)")
         return made
@@ -234,9 +248,48 @@ class TestLosses:
             dispatch._wait()
         assert 1 < len(dispatch.told) < 30
 
+    def test_a_head_that_is_gone_ends_it(
+        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Where its address is closed for a while, before Ray is asked what it never answers."""
+        monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
+        monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("it would never return"))
+        with socket.socket() as closed:
+            closed.bind(("127.0.0.1", 0))
+            dispatch.cluster.head = f"127.0.0.1:{closed.getsockname()[1]}"
+            dispatch.busy, dispatch.seen = {"stream": None}, time.monotonic() - GRACE
+            with pytest.raises(StrandedError, match="the head of the cluster at .* is gone; what"):
+                dispatch._wait()
+
+    def test_a_node_of_this_process_that_is_gone_ends_it(
+        self, dispatch: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Nothing can be asked for through it, whatever other nodes there are."""
+        monkeypatch.setattr(ray, "wait", lambda *_, **__: ([], []))
+        nodes = [{"NodeID": "here", "Alive": False}, {"NodeID": "there", "Alive": True}]
+        monkeypatch.setattr(ray, "nodes", lambda: nodes)
+        with socket.create_server(("127.0.0.1", 0)) as head:
+            dispatch.cluster.head = f"127.0.0.1:{head.getsockname()[1]}"
+            dispatch.busy, dispatch.seen = {"stream": None}, time.monotonic() - STEP
+            with pytest.raises(StrandedError, match="Ray's node on this machine is gone; what was"):
+                dispatch._wait()
+
+    def test_ray_without_a_head_is_not_waited_for_at_the_end(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Its own end would wait for the head; any other error ends it in its own way."""
+        done: list[str] = []
+        monkeypatch.setattr("harness.cluster.connect._local", lambda *_: None)
+        monkeypatch.setattr("harness.cluster.connect._leave_behind", lambda: done.append("left"))
+        monkeypatch.setattr(ray, "shutdown", lambda: done.append("ended"))
+        for error in (StrandedError("gone"), UserError("other")):
+            with pytest.raises(UserError), connected(Spec(workers=1), pytest.fail):
+                raise error
+        assert done == ["left", "ended"]
+
     def test_a_silent_worker_is_named(self, dispatch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         """A busy worker that sends nothing is named with what can be done, and is waited for."""
-        waits = iter([([], [])] * (2 * SILENT) + [(["stream"], [])])
+        waits = iter([([], [])] * (2 * SILENT * int(PATIENCE / STEP)) + [(["stream"], [])])
         monkeypatch.setattr(ray, "wait", lambda *_, **__: next(waits))
         batch = TestBatches().batch([1, 2])
         dispatch.busy = {"stream": Assignment(dispatch.loaded, batch, 0)}
@@ -247,23 +300,20 @@ class TestLosses:
         assert second.startswith("No reply for 10 minutes")
 
 
-def ready_workers() -> list[int]:
-    """Return the processes that have loaded the weights, by the titles Ray gives them."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            title = path.read_bytes().rstrip(b"\0 ")
-        except OSError:
-            continue
-        if title in (b"ray::Worker", b"ray::Worker.answer"):
-            found.append(int(path.parent.name))
-    return found
+def processes(dispatch: Dispatch) -> list[int]:
+    """Return the processes of this sweep's workers that hold the weights and are there."""
+    held = [*dispatch.free, *(assignment.worker for assignment in dispatch.busy.values())]
+    found = [int(re.findall(r"process (\d+)", worker.place)[0]) for worker in held]
+    waiting = [*dispatch.loading]
+    done = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0] if waiting else []
+    found += [ray.get(ready)["process"] for ready in done]
+    return [process for process in found if psutil.pid_exists(process)]
 
 
-def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
+def lose(patch: pytest.MonkeyPatch, kill: Callable[[list[int]], None]) -> None:
     """Let ``kill`` take a worker in mid-sweep, when two have the weights and work is left.
 
-    The title of a process is no proof of it: for a moment an actor has it before it loads.
+    It is given the processes of this sweep's workers: another test run on the machine has its own.
     """
     count = [0]
     made: list[Dispatch] = []
@@ -273,29 +323,34 @@ def lose(patch: pytest.MonkeyPatch, kill: Callable[[], None]) -> None:
         made.append(dispatch)
         start(dispatch)
 
-    def loaded() -> int:
-        (dispatch,) = made
-        waiting = [*dispatch.loading]
-        done = ray.wait(waiting, num_returns=len(waiting), timeout=0)[0] if waiting else []
-        return len(dispatch.joined) + len(done)
-
     def wait(over: Callable[[], bool]) -> None:
         deadline = time.monotonic() + 120
         while not over():
-            assert time.monotonic() < deadline, f"there are {len(ready_workers())} workers"
+            assert time.monotonic() < deadline, f"there are the workers {processes(made[0])}"
             time.sleep(0.05)
 
     def losing(file: Any, record: Any) -> None:
         append(file, record)
         count[0] += 1
         if count[0] == 3:
-            wait(lambda: loaded() == 2 == len(ready_workers()))
+            wait(lambda: len(processes(made[0])) == 2)
         if count[0] == 6:
-            kill()
-            wait(lambda: len(ready_workers()) < 2)
+            first = processes(made[0])
+            kill(first)
+            wait(lambda: not all(map(psutil.pid_exists, first)))
 
     patch.setattr(Dispatch, "start", noted)
     patch.setattr("harness.sweep.measure.append", losing)
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a short folder for Ray's files, and let no Ray of another test run be found."""
+    with tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp", ignore_cleanup_errors=True) as own:
+        monkeypatch.setenv("RAY_TMPDIR", own)
+        monkeypatch.setattr("ray._private.services.find_gcs_addresses", cache(set))
+        monkeypatch.setattr("ray._private.services.find_bootstrap_address", lambda _: None)
+        yield Path(own)
 
 
 @pytest.mark.slow
@@ -306,6 +361,7 @@ def test_a_lost_worker_costs_nothing(
     tmp_path: Path,
     ropewalk: Ropewalk,
     monkeypatch: pytest.MonkeyPatch,
+    place: Path,
 ) -> None:
     """Of two workers on this machine one is killed in mid-sweep, and another takes its place.
 
@@ -313,13 +369,11 @@ def test_a_lost_worker_costs_nothing(
     Ray's own files are gone afterwards.
     """
 
-    def kill() -> None:
-        first, second = ready_workers()
+    def kill(workers: list[int]) -> None:
+        first, second = workers
         assert {os.getpriority(os.PRIO_PROCESS, it) for it in (first, second)} == {os.nice(0)}
         os.kill(first, signal.SIGKILL)
 
-    temporary = partial(Path("/tmp").glob, "ropewalk-ray-*")
-    before = set(temporary())
     (tmp_path / "numpy.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
     words = [*sweep(tiny, docs, tmp_path, **MANY), "--workers", "2"]
@@ -329,7 +383,7 @@ def test_a_lost_worker_costs_nothing(
     assert "A worker was lost; its " in done.err
     assert samples(tmp_path) == samples(many)
     assert not ray.is_initialized()
-    assert set(temporary()) <= before
+    assert list(place.iterdir()) == []
     monkeypatch.setattr(
         "harness.sweep.answer.load_weights", lambda _: pytest.fail("weights were read")
     )
@@ -426,11 +480,15 @@ def cluster() -> Iterator[Any]:
     """Return Ray's own test cluster of two nodes of one core each."""
     from ray.cluster_utils import Cluster
 
-    with pytest.MonkeyPatch.context() as patch:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="rw-", dir="/tmp", ignore_cleanup_errors=True) as own,
+    ):
         patch.setenv("RAY_worker_niceness", "0")  # other tests leave less of a core to a nice one
-        head = {"num_cpus": 1, "include_dashboard": False}
+        patch.setattr("ray._private.utils.write_ray_address", lambda *_: None)  # for "auto"
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": own}
         made = Cluster(initialize_head=True, head_node_args=head)
-        made.second = made.add_node(num_cpus=1)
+        made.second = made.add_node(num_cpus=1, temp_dir=own)
         yield made
         made.shutdown()
 
@@ -449,7 +507,7 @@ def test_a_race_that_loses_a_node_ends_as_in_one_process(
              "pi:factor=4", "yarn:factor=4", "self_extend", "--out"]  # fmt: skip
     one, other = tmp_path / "one", tmp_path / "ray"
     assert ropewalk(*words, one).status == 0
-    lose(monkeypatch, lambda: cluster.remove_node(cluster.second, allow_graceful=False))
+    lose(monkeypatch, lambda _: cluster.remove_node(cluster.second, allow_graceful=False))
     done = ropewalk(*words, other, "--cluster", cluster.address)
     assert done.status == 0, done.err
     assert "A worker was lost; its " in done.err

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
 import signal
 import socket
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from typing import Any
 
-from harness.cluster.workers import Cluster
+from harness.cluster.workers import Cluster, StrandedError
 from harness.errors import UserError, reason
 from harness.plugins import ROOT
 from harness.sweep.spec import Spec
@@ -23,6 +25,8 @@ SETTINGS = {
     # What Ray adds to the niceness of its workers: its own 15 leaves each about 3 % of a core that
     # another process wants too.
     "RAY_worker_niceness": "0",
+    # Seconds until Ray ends this process, without a sentence, where the head is gone.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
 }
 
 
@@ -55,8 +59,31 @@ def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None
             yield (
                 _local(ray, spec, say, folder) if spec.cluster is None else _joined(ray, spec, say)
             )
-        finally:
+        except StrandedError:
+            _leave_behind()
+            raise
+        except BaseException:
             ray.shutdown()
+            raise
+        else:
+            ray.shutdown()
+
+
+def _leave_behind() -> None:
+    """Let the process end without Ray, whose own end would wait for its head and then crash."""
+    from ray._private import worker
+
+    atexit.unregister(worker.shutdown)
+    if worker._global_node is not None:
+        worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
+    atexit.register(_end)
+
+
+def _end() -> None:
+    """End the process with the status of a UserError, before Ray's destructors run."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(2)
 
 
 def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Cluster:
@@ -74,7 +101,7 @@ def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Clu
         raise UserError(message)
     if device == "cuda" and gpus < count:
         say(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
-    return Cluster(count, device, threads, say)
+    return _cluster(ray, count, device, threads, say)
 
 
 def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
@@ -106,7 +133,15 @@ def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
     has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus, cores = ([int(node.get(kind, 0)) for node in has] for kind in ("GPU", "CPU"))
     count = spec.workers or max(1, sum(gpus) if device == "cuda" else sum(map(bool, cores)))
-    return Cluster(count, device, 1 if device == "cuda" else most_threads(cores, count), say)
+    threads = 1 if device == "cuda" else most_threads(cores, count)
+    return _cluster(ray, count, device, threads, say)
+
+
+def _cluster(
+    ray: Any, count: int, device: str, threads: int, say: Callable[[str], None]
+) -> Cluster:
+    here = ray.get_runtime_context()
+    return Cluster(count, device, threads, say, head=here.gcs_address, node=here.get_node_id())
 
 
 def most_threads(cores: Sequence[int], workers: int) -> int:
