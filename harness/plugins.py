@@ -18,9 +18,11 @@ from typing import Any, TypeVar
 
 from harness.calling import RAISED, failure
 from harness.calling import call as call
+from harness.contracts import check_contract
+from harness.contracts import entry as entry
 from harness.errors import UserError
 from harness.found import found_in
-from harness.names import article, is_dotted, nearest, printable
+from harness.names import is_dotted, nearest, printable
 from harness.options import Options, hints_of, inner, names_method, read_options, split_options
 from tasks._types import CodeFolder
 
@@ -30,16 +32,6 @@ FOLDERS = {
     "method": "scaling", "task": "tasks", "report": "harness/reports", "engine": "harness/export",
     "encoding": "harness/encodings", "tracker": "harness/trackers",
 }  # fmt: skip
-CONTRACTS = {
-    "method": (),  # one of METHOD
-    "task": ("ask", "grade", "score", "VERSION", "METRIC"),
-    "report": ("make",),
-    "engine": ("express", "computed", "command", "NAMED"),
-    "encoding": ("Encoding",),
-    "tracker": ("begin",),
-}
-
-METHOD = ("bands", "frequencies")  # what a method defines; bands where it defines both
 FUNCTION = "function"  # the digest of a method that is a function of Python
 
 
@@ -112,25 +104,6 @@ def load(
         arguments=options.passed,
         digest=_joined(digests) if len(digests) > 1 else next(iter(digests), None),
     )
-
-
-def defines(name: str, module: ModuleType, part: str) -> bool:
-    """Return whether a module has a name; raise UserError where its own code fails to say so."""
-    return call(f"plug-in {name}", lambda: hasattr(module, part))
-
-
-def check_contract(kind: str, name: str, module: ModuleType) -> None:
-    """Raise UserError for a module without the functions and values of its kind."""
-    missing = [part for part in CONTRACTS[kind] if not defines(name, module, part)]
-    if kind == "method" and not any(defines(name, module, part) for part in METHOD):
-        missing = ["frequencies"]
-    if missing:
-        message = f"{name} is not {article(kind)}: it does not define {', '.join(missing)}."
-        raise UserError(message)
-    if not callable(entry(module, kind)):
-        named = next(part for part in (*METHOD, *CONTRACTS[kind]) if hasattr(module, part))
-        message = f"{name} is not {article(kind)}: its {named} is not a function."
-        raise UserError(message)
 
 
 def _of_function(function: Callable[..., Any]) -> Plugin:
@@ -243,13 +216,6 @@ def _digest(path: Path) -> str:
 
 def _joined(digests: Sequence[str]) -> str:
     return hashlib.sha256("".join(digests).encode()).hexdigest()[:16]
-
-
-def entry(module: ModuleType, kind: str) -> Callable[..., Any]:
-    """Return the function of a plug-in that takes its options."""
-    named = METHOD if kind == "method" else CONTRACTS[kind][:1]
-    function: Callable[..., Any] = next(getattr(module, n) for n in named if hasattr(module, n))
-    return function
 
 
 def parameters(module: ModuleType, kind: str) -> dict[str, inspect.Parameter]:

@@ -26,18 +26,9 @@ import torch
 
 from harness.cluster.batches import split
 from harness.cluster.connect import connected, most_threads
+from harness.cluster.watch import GRACE, STEP, StrandedError, Watch
 from harness.cluster.worker import anywhere
-from harness.cluster.workers import (
-    GRACE,
-    LOSSES,
-    PATIENCE,
-    SILENT,
-    STEP,
-    Assignment,
-    Dispatch,
-    Loaded,
-    StrandedError,
-)
+from harness.cluster.workers import LOSSES, PATIENCE, SILENT, Assignment, Dispatch, Loaded
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.recommend import race
@@ -163,8 +154,8 @@ class TestLosses:
         made: Any = object.__new__(Dispatch)
         made.ray, made.sizes = ray, DEFAULT
         made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
-        made.cluster = SimpleNamespace(say=(told := []).append, head="127.0.0.1:9", node="here")
-        made.seen = time.monotonic()
+        made.cluster = SimpleNamespace(say=(told := []).append)
+        made.watch = Watch(ray, "127.0.0.1:9", "here")
         made.given, made.told = given, told
         made.loaded = Loaded(SimpleNamespace(answer=answer), "the worker on here (process 7)")
         return made
@@ -256,8 +247,8 @@ class TestLosses:
         monkeypatch.setattr(ray, "nodes", lambda: pytest.fail("it would never return"))
         with socket.socket() as closed:
             closed.bind(("127.0.0.1", 0))
-            dispatch.cluster.head = f"127.0.0.1:{closed.getsockname()[1]}"
-            dispatch.busy, dispatch.seen = {"stream": None}, time.monotonic() - GRACE
+            dispatch.watch.head = f"127.0.0.1:{closed.getsockname()[1]}"
+            dispatch.busy, dispatch.watch.seen = {"stream": None}, time.monotonic() - GRACE
             with pytest.raises(StrandedError, match="the head of the cluster at .* is gone; what"):
                 dispatch._wait()
 
@@ -269,8 +260,8 @@ class TestLosses:
         nodes = [{"NodeID": "here", "Alive": False}, {"NodeID": "there", "Alive": True}]
         monkeypatch.setattr(ray, "nodes", lambda: nodes)
         with socket.create_server(("127.0.0.1", 0)) as head:
-            dispatch.cluster.head = f"127.0.0.1:{head.getsockname()[1]}"
-            dispatch.busy, dispatch.seen = {"stream": None}, time.monotonic() - STEP
+            dispatch.watch.head = f"127.0.0.1:{head.getsockname()[1]}"
+            dispatch.busy, dispatch.watch.seen = {"stream": None}, time.monotonic() - STEP
             with pytest.raises(StrandedError, match="Ray's node on this machine is gone; what was"):
                 dispatch._wait()
 

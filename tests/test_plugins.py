@@ -239,7 +239,7 @@ def frequencies(rope, length): return Odd()
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("frequencies = 5\n", "is not a method: its frequencies is not a function."),
+        ("frequencies = 5\n", "is not a method: what it defines is not a function."),
         ("def __getattr__(name): raise RuntimeError('no')\n", "failed: RuntimeError: no at "),
         (SILENT.format(kind="Exception"), "failed: Silent: Silent at "),
         (SILENT.format(kind="ValueError"), "at length 128: Silent."),

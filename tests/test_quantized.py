@@ -136,3 +136,25 @@ def test_packed_weights_are_measured_as_what_they_stand_for(
     small, whole = (ready(opened(path, None))(tokens).logits for path in saved.values())
     # Its kernel computes in bfloat16; of wrongly packed weights the difference is as large as they.
     assert float((small - whole).norm() / whole.norm()) < 0.03
+
+
+def test_four_bits_count_as_half_a_byte(tmp_path: Path) -> None:
+    """What is kept in memory is estimated as the library holds it, and not as float32."""
+    shape = {"hidden_size": 256, "intermediate_size": 512}
+    base = save_tiny(tmp_path / "base", **shape)
+    model = AutoModelForCausalLM.from_pretrained(
+        base, quantization_config=nf4(), dtype=torch.float32, device_map="cpu"
+    )
+    model.save_pretrained(tmp_path / "small")
+    tiny_tokenizer().save_pretrained(tmp_path / "small")
+    found, whole = (opened(tmp_path / name, None) for name in ("small", "base"))
+    linear = sum(m.weight.numel() for m in whole_of(base).model.layers.modules()
+                 if isinstance(m, torch.nn.Linear))  # fmt: skip
+    assert whole.weight_bytes == 4 * whole.parameter_count
+    wanted = 4 * (whole.parameter_count - linear) + linear // 2
+    assert wanted <= found.weight_bytes < wanted + 1000  # with the angles of the rotary embedding
+    assert found.parameter_count == whole.parameter_count
+
+
+def whole_of(folder: Path) -> Any:
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -55,9 +55,10 @@ def check(
 
 def _checked(given: str, asked: dict[str, Any]) -> list[tuple[str, Sequence[Finding]]]:
     """Return the label of a method or an encoding and what was found; of a name of both, both."""
+    from harness.contracts import CONTRACTS, METHOD, defines
     from harness.encodings._check import check as check_encoding
     from harness.errors import UserError
-    from harness.plugins import CONTRACTS, METHOD, defines, load, module_of, names
+    from harness.plugins import load, module_of, names
 
     name = given.partition(":")[0]
     kinds = [kind for kind in ("method", "encoding") if name in names(kind)]

@@ -12,10 +12,11 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
+from harness.contracts import CONTRACTS, METHOD, defines
 from harness.errors import UserError
 from harness.names import nearest
 from harness.options import hints_of, names_method
-from harness.plugins import CONTRACTS, FOLDERS, METHOD, call, entry, module_of, names, parameters
+from harness.plugins import FOLDERS, call, entry, module_of, names, parameters
 from harness.sweep.sweep_file import BUNDLED, bundled
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -94,10 +95,10 @@ def _found(name: str, kinds: Iterable[str]) -> tuple[str, ModuleType]:
         message = f"nothing is called {name!r}; {nearest(name, known)}, or a path to a .py file."
         raise UserError(message)
     module = module_of("plug-in", name)[0]
-    if any(hasattr(module, part) for part in METHOD):
+    if any(defines(name, module, part) for part in METHOD):
         return "method", module
     for kind in ("task", "report", "encoding"):
-        if all(hasattr(module, part) for part in CONTRACTS[kind]):
+        if all(defines(name, module, part) for part in CONTRACTS[kind]):
             return kind, module
     message = (
         f"{name} is no plug-in: a method defines {' or '.join(METHOD)}, a task "

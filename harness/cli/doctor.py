@@ -54,8 +54,8 @@ def doctor(
             if not err.is_terminal:
                 err.print(f"{printable(text)}.", soft_wrap=True)
 
-        asked = Server(server, quick=bool(quick)) if server else None
-        for finding in examine(spec, asked, quick=bool(quick), say=say):
+        other = Server(server, quick=bool(quick)) if server else None
+        for finding in examine(spec, other, quick=bool(quick), say=say):
             line = f"{MARKS[finding.verdict]} {finding.about:<6}  {printable(finding.text)}"
             screen.print(line, soft_wrap=True)
             failed += finding.verdict == "failed"

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, contextmanager
 from typing import Any
 
-from harness.cluster.workers import Cluster, StrandedError
+from harness.cluster.watch import StrandedError
+from harness.cluster.workers import Cluster
 from harness.errors import UserError, reason
 from harness.plugins import ROOT
 from harness.sweep.spec import Spec

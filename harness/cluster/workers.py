@@ -5,8 +5,6 @@ Ray places the workers, carries batches and replies, and reports which worker wa
 
 from __future__ import annotations
 
-import socket
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.batches import split
+from harness.cluster.watch import Watch
 from harness.cluster.worker import Worker, anywhere, unlike
 from harness.engine import OutOfMemory, Sizes
 from harness.errors import UserError, reason
@@ -24,29 +23,19 @@ from harness.sweep.plan import Plan
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before a message says so
 WAITS = 10  # of them in a row without a node that could hold a worker, before it is given up
-STEP = 5.0  # seconds between looks at the head of the cluster and this process's own node
-GRACE = 20.0  # seconds for a head that is restarted; Ray itself ends the process after 60
 SILENT = 5  # of them in a row without a reply of a busy worker, before a message says so
-KEPT = "what was measured is kept. Start Ray again, and the same command continues."
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connected Ray cluster; ``device`` is that of each worker, ``threads`` its cores.
-
-    ``head`` is the address of its head, ``node`` Ray's number of the node that this process is on.
-    """
+    """A connected Ray cluster; ``device`` is that of each worker, ``threads`` its cores."""
 
     count: int
     device: str
     threads: int
     say: Callable[[str], None]
-    head: str
-    node: str
-
-
-class StrandedError(UserError):
-    """The head or this process's own node is gone, and nothing can be asked of Ray any more."""
+    head: str  # its address
+    node: str  # Ray's number of the node that this process is on
 
 
 class Workers:
@@ -114,7 +103,7 @@ class Dispatch:
         self.free: list[Loaded] = []
         self.joined: list[dict[str, Any]] = []  # what a session records of each worker
         self.lost = 0  # workers in a row that were lost while they loaded
-        self.seen = time.monotonic()  # when the head last answered
+        self.watch = Watch(ray, cluster.head, cluster.node)
 
     def start(self) -> None:
         """Start the workers and wait for the first that has loaded the weights."""
@@ -146,7 +135,7 @@ class Dispatch:
         """Return what comes next: a worker that is ready, or the next of a stream of replies."""
         silent = nowhere = 0
         while nowhere < WAITS and (self.loading or self.busy):
-            ready = self._poll()
+            ready = self.watch.wait([*self.loading, *self.busy], PATIENCE)
             if ready:
                 return ready[0]
             silent += 1
@@ -159,35 +148,6 @@ class Dispatch:
                 self._say_silent(silent * PATIENCE / 60)
         message = "no worker is left, nor a node that could hold one; what was measured is kept."
         raise UserError(message)
-
-    def _poll(self) -> list[Any]:
-        """Return what is ready, none after a while; raise StrandedError where nothing can be."""
-        for _ in range(int(PATIENCE / STEP)):
-            if time.monotonic() - self.seen >= STEP:
-                self._look()
-            ready, _ = self.ray.wait([*self.loading, *self.busy], timeout=STEP)
-            if ready:
-                return list(ready)
-        return []
-
-    def _look(self) -> None:
-        """Raise StrandedError where the head is gone for a while, or this process's own node.
-
-        Ray's own questions to a head that is gone never return, and then Ray ends the process.
-        """
-        host, _, port = self.cluster.head.rpartition(":")
-        try:
-            socket.create_connection((host, int(port)), timeout=STEP).close()
-        except OSError:
-            if time.monotonic() - self.seen >= GRACE:
-                message = f"the head of the cluster at {self.cluster.head} is gone; {KEPT}"
-                raise StrandedError(message) from None
-            return
-        self.seen = time.monotonic()
-        dead = [n["NodeID"] for n in self.ray.nodes() if not n["Alive"]]  # type: ignore[no-untyped-call]
-        if self.cluster.node in dead:
-            message = f"Ray's node on this machine is gone; {KEPT}"
-            raise StrandedError(message)
 
     def _say_silent(self, minutes: float) -> None:
         places = ", ".join(assignment.worker.place for assignment in self.busy.values())

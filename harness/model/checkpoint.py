@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import torch
 from transformers import AutoTokenizer
-from transformers.quantizers.auto import get_hf_quantizer
 
 from harness.attempt import attempt, attempting
 from harness.encodings._config import EncodingConfig
@@ -22,7 +20,7 @@ from harness.model.download import fetch_tokenizer
 from harness.model.files import file_hash, folder_hash, named_weights
 from harness.model.gguf import is_gguf, pretrained, quantization, split_as_told
 from harness.model.layers import position_limit
-from harness.model.meta import without_weights
+from harness.model.meta import quantizer_of, weight_bytes, without_weights
 from harness.model.opening import label, open_config, packed
 from harness.rope.config import geometry_of, is_rotary, rescaled
 from scaling._types import Rope
@@ -67,14 +65,20 @@ class Checkpoint:
     @property
     def encoding(self) -> str | None:
         """Return the position encoding of a laboratory's model, with its options."""
-        config = self.config
-        return config.to_dict()["encoding"] if isinstance(config, EncodingConfig) else None
+        return (
+            self.config.to_dict()["encoding"] if isinstance(self.config, EncodingConfig) else None
+        )
 
     @cached_property
     def parameter_count(self) -> int:
         """Count the parameters from the config alone, without memory for any."""
         model = without_weights(self.config, trust_remote_code=self.trust_remote_code)
-        return sum(parameter.numel() for parameter in model.parameters())
+        return sum(one.numel() for one in model.parameters())
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Return the bytes of the weights in memory, from the config alone."""
+        return weight_bytes(self.config, DTYPES[self.dtype], self.trust_remote_code)
 
 
 def open_checkpoint(
@@ -103,7 +107,7 @@ def open_checkpoint(
         check_whole(device_map, device)
         where_to = elsewhere or _device(device)
         if elsewhere is None:
-            attempt("weights", where, lambda: _check_quantization(config, device_map))
+            attempt("weights", where, lambda: quantizer_of(config, device_map))
         added = None if adapter is None else open_adapter(
             adapter, where, config, trusted=trust_remote_code, allow_pickle=allow_pickle,
             merged=not device_map and getattr(config, "quantization_config", None) is None,
@@ -153,7 +157,6 @@ def check_shipped(config: Any, shipped: Mapping[str, object], *, trust_remote_co
     """Check the same of a config and the scaling that it ships."""
     if shipped.get("rope_type", "default") == "default":
         return
-    kind = config.model_type
     with_it, without = (
         _scales(without_weights(given, trust_remote_code=trust_remote_code))
         for given in (config, rescaled(config, {"rope_type": "default"}))
@@ -162,15 +165,10 @@ def check_shipped(config: Any, shipped: Mapping[str, object], *, trust_remote_co
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
     if changed or beyond:
         message = (
-            f"{kind} applies the scaling it ships outside its rotary embedding too "
+            f"{config.model_type} applies the scaling it ships outside its rotary embedding too "
             f"({(changed + beyond)[0]}), where no method can remove it; not supported."
         )
         raise UserError(message)
-
-
-def _check_quantization(config: Any, device_map: str | None) -> None:
-    """Raise what the library raises where a package for quantised weights is missing."""
-    get_hf_quantizer(deepcopy(config), None, device_map, weights_only=True, user_agent={})
 
 
 def _positions(config: Any, trusted: bool) -> int | None:

@@ -72,6 +72,8 @@ def _loading(plan: Plan, parameters: int) -> int:
     asked = DTYPES[checkpoint.dtype]
     if checkpoint.loaded is not None or shipped in (None, asked) or checkpoint.device != "cpu":
         return 0
+    if getattr(checkpoint.config, "quantization_config", None) is not None:
+        return 2 * checkpoint.weight_bytes  # its files hold what memory does
     return parameters * (asked.itemsize + shipped.itemsize)
 
 
@@ -107,11 +109,12 @@ class _Demand:
 
     shape: memory.Shape
     parameters: int
+    weights: int  # bytes
     loads: tuple[_Load, ...]
 
     def bytes(self, sizes: Sizes) -> int:
         peak = max((load.bytes(self.shape, sizes) for load in self.loads), default=0)
-        return self.parameters * self.shape.itemsize + peak
+        return self.weights + peak
 
 
 def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
@@ -140,7 +143,7 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
             own = _attention_bytes(checkpoint, config, longest, size)
             beside = max(beside, own)
         loads.append(_Load(tree, together, longest, targets, beside, texts, bands))
-    return _Demand(shape, checkpoint.parameter_count, tuple(loads))
+    return _Demand(shape, checkpoint.parameter_count, checkpoint.weight_bytes, tuple(loads))
 
 
 def _attention_bytes(checkpoint: Checkpoint, config: Any, length: int, size: int) -> int:
