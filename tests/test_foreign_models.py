@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.doctor.examine import examine
@@ -83,6 +83,8 @@ def test_a_config_of_any_values_is_read_or_refused(tiny: Path) -> None:
     """Whatever types and numbers its keys have, within memory and time."""
 
     @given(of_config)
+    @example({"attention_dropout": 2**31})
+    @example({"sliding_window": "x"})
     def check(keys: dict[str, Any]) -> None:
         mutated(tiny, with_keys("config.json", keys), is_read_or_refused)
 

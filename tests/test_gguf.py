@@ -120,6 +120,14 @@ def test_what_transformers_would_leave_out_is_an_error(
         opened(made)
 
 
+@pytest.mark.parametrize("base", [-1.0, 0.0, float("nan")])
+def test_a_base_that_no_frequency_has_is_an_error(base: float, tmp_path: Path) -> None:
+    """It gave frequencies that are not numbers."""
+    made = save_gguf(tmp_path / "m.gguf", "F32", facts={"rope.freq_base": base})
+    with pytest.raises(UserError, match="rope_theta"):
+        opened(made)
+
+
 def test_a_scaling_that_changes_nothing_is_no_error(tmp_path: Path) -> None:
     """The type none, a factor of 0 or 1, and the window before fine-tuning leave the base alone."""
     facts = {"type": "none", "factor": 1.0, "original_context_length": 16, "finetuned": 1}

@@ -166,6 +166,16 @@ def _tokenizer(part: str, **given: Any) -> Callable[[Path], Path]:
         (lambda folder: changed(folder, max_position_embeddings=10**12), "trained length must be"),
         (lambda folder: changed(folder, head_dim=2**33), "rotary_dim must be even, from 2 to"),
         (
+            lambda folder: changed(folder, architectures=7),
+            "gives architectures as 7; it should be a",
+        ),
+        (lambda folder: changed(folder, text_config={}), "gives text_config as {}; Dictionary"),
+        (lambda folder: changed(folder, transformers_weights=["x"]), "transformers_weights as .*x"),
+        (
+            lambda folder: changed(folder, rope_theta={}),
+            "gives rope_theta as {}; it should be a val",
+        ),
+        (
             _tokenizer("normalizer", type="Precompiled", precompiled_charsmap="AAAA"),
             "the tokenizer of .* cannot be read",
         ),
