@@ -12,6 +12,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.errors import UserError
+from harness.runs.provenance import command
 from harness.runs.store import RUN, SAMPLES, write_run
 from harness.sweep import reproduce
 from harness.sweep.parse import parse
@@ -236,6 +237,23 @@ def test_a_record_makes_no_code_run(
     assert status == 2
     assert "names code to run" in told
     assert "--run-code" in told
+
+
+def test_nothing_in_a_record_is_run_or_contacted(run: Path, rerun: Rerun, tmp_path: Path) -> None:
+    """A tracker, a cluster and workers that a foreign record names are ignored."""
+    own = tmp_path / "evil.py"
+    own.write_text("from pathlib import Path\nPath('ran').touch()\ndef begin(*_): ...\n")
+    for track in (str(own), "mlflow:uri=http://127.0.0.1:9", 5):
+        name = f"{track!r:.3}"
+        shutil.copytree(run, tmp_path / name)
+        record = json.loads((run / RUN).read_text())
+        plain = command(record)
+        record["asked"] |= {"track": track, "cluster": "127.0.0.1:9", "workers": 3, "new": [1]}
+        write_run(tmp_path / name, record)
+        status, told, _ = rerun(tmp_path / name, "--out", tmp_path / f"again {name}")
+        assert (status, "3 of 3 samples are equal bit for bit" in told) == (0, True)
+        assert command(record) == plain
+    assert not Path("ran").exists()
 
 
 def test_a_model_of_the_hub_is_that_of_the_recorded_commit() -> None:

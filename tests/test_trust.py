@@ -471,7 +471,7 @@ class TestFuzz:
     ) -> None:
         """A refusal that quotes a foreign record sends no terminal a command."""
         record = json.loads((measured / "run.json").read_text())
-        record["model"]["type"] = "\x1b[2J"
+        record["model"]["shipped"] = "\x1b[2J"
         (measured / "run.json").write_text(json.dumps(record))
         sweep = ["--model", tiny, "--docs", docs, "--task", "perplexity:tail=16", "--length", "1x"]
         run = ["run", *sweep, "--out", measured] if command == "run" else ["rerun", measured]

@@ -9,10 +9,11 @@ from typing import Any
 import pandas as pd
 
 from harness.plugins import FUNCTION
+from harness.runs.schema import honoured
 
 Run = Mapping[str, Any]
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out
-NO_FLAG = ("out", "published")  # of this machine; of sweep files alone
+NO_FLAG = "published"  # a setting of sweep files alone
 
 
 def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
@@ -85,11 +86,11 @@ def command(run: Run) -> str:
     if functions or run["model"].get("loaded"):
         return ""
     words = ["ropewalk", "run"]
-    for name, value in run["asked"].items():
+    for name, value in honoured(run).items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, Mapping):
             return ""
-        if value in NOT_ASKED or name in NO_FLAG:
+        if value in NOT_ASKED or name == NO_FLAG:
             continue
         if value is True:
             words.append(flag)

@@ -13,7 +13,7 @@ from harness.names import printable
 from harness.offline import go_offline
 from harness.plugins import names_code
 from harness.runs.provenance import machines
-from harness.runs.schema import checked_run, checked_samples
+from harness.runs.schema import checked_run, checked_samples, honoured
 from harness.runs.store import read_run, read_samples
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
@@ -76,11 +76,11 @@ def as_asked(record: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, 
 
     A model of the hub is that of the recorded commit: its branch may have moved since.
     """
-    known = record["model"].get("revision") or record["asked"].get("revision")
-    docs = record["asked"].get("docs")
-    moved = {"docs": _moved(docs, places["docs"])} if "docs" in places else {}
+    asked = honoured(record)
+    known = record["model"].get("revision") or asked.get("revision")
+    moved = {"docs": _moved(asked.get("docs"), places["docs"])} if "docs" in places else {}
     revision = None if "model" in places else known
-    return {**record["asked"], "revision": revision, **places, **moved}
+    return {**asked, "revision": revision, **places, **moved}
 
 
 def _moved(docs: Any, now: str) -> Any:
