@@ -115,6 +115,22 @@ def test_another_question_for_the_same_folder_is_refused(
     assert [(run / name).read_bytes() for name in (RUN, SAMPLES)] == before
 
 
+@pytest.mark.parametrize("record", [None, "their own", '{"schema": 1}'])
+@pytest.mark.parametrize("samples", ['{"a": 1}\nlast', "one", "\n\n", '{"a": 1}\n'])
+def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
+    record: str | None, samples: str, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """A samples.jsonl of someone else's is not changed, and status 2 names the folder."""
+    (tmp_path / SAMPLES).write_text(samples)
+    if record is not None:
+        (tmp_path / RUN).write_text(record)
+    for more in ((), ("--dry-run",)):
+        done = ropewalk(*sweep(tiny, docs, tmp_path), *more)
+        assert (done.status, f"{tmp_path}" in done.err) == (2, True), done.err
+    assert (tmp_path / SAMPLES).read_text() == samples
+    assert len(list(tmp_path.iterdir())) == 1 + (record is not None)
+
+
 def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
     """A folder of several models is reported, by itself or by its glob, less what is no run."""
     for name in ("one", "two"):

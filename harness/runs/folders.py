@@ -10,7 +10,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.runs.comparable import NAMES, PROTOCOLS, SEEDS, differing
 from harness.runs.schema import checked_run
-from harness.runs.store import RUN
+from harness.runs.store import RUN, SAMPLES
 
 REPORTS = "reports"  # of all models together, beside their folders
 Record = Mapping[str, Any]
@@ -58,12 +58,19 @@ def default_folder(record: Record) -> Path:
 def record_in(folder: Path) -> dict[str, Any] | None:
     """Return the record of a folder, None of one without; raise UserError for a damaged one.
 
+    Raises it too for samples without a record, which are not those of a run: it is written first.
     A folder that cannot be looked into counts as one without: writing to it then says why.
     """
     try:
-        there = (folder / RUN).exists()
+        there, samples = (folder / RUN).exists(), folder / SAMPLES
+        others = not there and samples.exists() and samples.stat().st_size > 0
     except OSError:
-        there = False
+        there = others = False
+    if others:
+        message = (
+            f"{folder} has a {SAMPLES} but no {RUN}, so it is not a run; choose another --out."
+        )
+        raise UserError(message)
     return checked_run(folder) if there else None
 
 

@@ -58,6 +58,7 @@ def measure(
     cannot be written, or another process writes it, and when ``max_memory`` is too little.
     """
     backend = backend or ThisProcess(plan.checkpoint.device)
+    records(plan, folder)  # nothing in the folder changes before it is known to be of this run
     with writing(folder) as held:
         known = outcomes(folder)
         done = measured(known)
