@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -37,6 +38,11 @@ def place(text: str) -> Path:
     except RuntimeError:
         message = f"{printable(text)}: there is no such home folder; write the path in full."
         raise UserError(message) from None
+
+
+def resolved(path: Path) -> Path:
+    """Return an absolute path without symbolic links; those of a loop stay."""
+    return Path(os.path.realpath(path))
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -131,6 +131,22 @@ def test_a_folder_that_is_not_a_runs_is_left_as_it_is(
     assert len(list(tmp_path.iterdir())) == 1 + (record is not None)
 
 
+@pytest.mark.parametrize("out", ["/dev/null", "/dev/null/run", "file", "loop", "gone"])
+@pytest.mark.parametrize("command", ["run", "rerun"])
+def test_a_dry_run_rejects_the_out_that_a_run_would(
+    command: str, out: str, small: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """What is no folder is named before anything is measured."""
+    (tmp_path / "file").write_text("theirs")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "gone").symlink_to(tmp_path / "nothing")
+    words = sweep(tiny, docs, tmp_path / out)
+    if command == "rerun":
+        words = ["rerun", str(small), "--out", str(tmp_path / out)]
+    done = ropewalk(*words, "--dry-run")
+    assert (done.status, "is not a folder; choose another --out." in done.err) == (2, True)
+
+
 def test_runs_in_a_folder_are_found(record: Record, tmp_path: Path) -> None:
     """A folder of several models is reported, by itself or by its glob, less what is no run."""
     for name in ("one", "two"):

@@ -421,6 +421,37 @@ class TestFuzz:
         if status == 2:
             assert told.err.startswith("ropewalk: ")
 
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("report", "LOOP"), ("report", "[]"), ("report", "LOOP/run"), ("compare", "LOOP"),
+            ("rerun", "LOOP"), ("publish", "LOOP", "--to", "card"), ("run", "LOOP"),
+            ("run", "--model", "LOOP"), ("run", "--docs", "LOOP"), ("run", "--scaling", "LOOP.py"),
+            ("report", "RUN", "--out", "LOOP"), ("report", "RUN", "--style", "LOOP"),
+            ("report", "RUN", "--page", "LOOP.html/a.html"), ("rerun", "RUN", "--out", "LOOP"),
+            ("publish", "RUN", "--to", "card", "--out", "LOOP"), ("inspect", "LOOP"),
+            ("export", "LOOP", "--scaling", "pi", "--length", "2x", "--to", "vllm"),
+            ("tune", "--out", "LOOP"), ("tune", "--trials", "9" * 20),
+            ("run", "--task", f"passkey:trials={'9' * 20}"), ("run", "--seed", "9" * 20),
+            ("run", "--workers", "9" * 20), ("run", "--trained-length", "9" * 20),
+        ],
+        ids=lambda words: " ".join(words)[:40],
+    )  # fmt: skip
+    def test_arguments_that_name_nothing_are_a_sentence(
+        self, words: tuple[str, ...], small: Path, tmp_path: Path,
+        capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        """Links that go in circles, empty lists and numbers of twenty digits end with status 2."""
+        monkeypatch.chdir(tmp_path)
+        for name in ("loop", "loop.py", "loop.html"):
+            (tmp_path / name).symlink_to(tmp_path / name)
+        loop = str(tmp_path / "loop")
+        given = [word.replace("LOOP", loop).replace("RUN", str(small)) for word in words]
+        if words[0] in ("run", "tune"):
+            given += ["--dry-run"]
+        assert call(*given) == 2
+        assert capsys.readouterr().err.startswith("ropewalk: ")
+
     @pytest.mark.parametrize("changes", [{"vocab_size": 2**70}])
     def test_a_config_of_no_model_is_refused(
         self,

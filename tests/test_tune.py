@@ -289,7 +289,7 @@ def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) ->
     [
         ({"scaling": ["yarn", "ntk"]}, "one --scaling"),
         ({"length": ["1x", "2x"]}, "one --length"),
-        ({"trials": ["0"]}, "one trial or more"),
+        ({"trials": ["0"]}, "tune tries 1 to 10,000 points"),
         ({"scaling": ["none"]}, "no option with a range"),
         ({"against": ["yarm"]}, "no method is called 'yarm'"),
         ({"scaling": ["spline:knots=3"]}, "should be 4 to 6"),

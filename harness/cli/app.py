@@ -10,7 +10,7 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
+from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
 from rich.text import Text
 
 from harness.cli.check import check
@@ -66,6 +66,8 @@ app = App(
     "scaling method carries it furthest.",
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
+    # A folder may be called [] or {"a": 1}, which is JSON.
+    default_parameter=Parameter(json_list=False, json_dict=False),
 )
 LAZY = {
     "run": "Run a sweep: every scaling x task x length. The same command continues where it "

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, Many, err, screen
 from harness.errors import UserError
+from harness.names import resolved
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -58,7 +59,7 @@ def publish(
         from harness.runs.figures import asked, paper
         from harness.runs.frame import make_frame
 
-        place = run.resolve()
+        place = resolved(run)
         new = out or place.with_name(f"{place.name}-{to}")
         check(to, new)
         frame = make_frame([run], task or ())

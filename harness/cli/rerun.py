@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, screen
 from harness.errors import UserError
+from harness.names import resolved
 
 if TYPE_CHECKING:
     from harness.sweep.reproduce import Outcome
@@ -49,7 +50,7 @@ def rerun(
     from harness.runs.store import measured
     from harness.sweep.reproduce import compare, plan_again, surroundings
 
-    folder = out or Path("results") / f"rerun-{run.resolve().name}"
+    folder = out or Path("results") / f"rerun-{resolved(run).name}"
     now = {"model": model, "adapter": adapter, "docs": docs, "device": device}
     places = {name: given for name, given in now.items() if given}
     with err.status("Reading record, config, tokenizer and documents"):

@@ -26,6 +26,7 @@ from harness.plugins import load
 from harness.reports.writing.sentences import counted
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
+from harness.sweep.bounds import CELLS
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before, duration
@@ -76,10 +77,11 @@ def tune(
 ) -> int:
     """Search a method's options, or free factors of the channels."""
     spec = read_spec({"model": model, **settings}, DEFAULTS)
-    if {len(spec.scaling), len(spec.task), len(spec.length)} != {1} or trials < 1:
-        message = (
-            "tune searches one --scaling by one --task at one --length, with one trial or more."
-        )
+    if {len(spec.scaling), len(spec.task), len(spec.length)} != {1}:
+        message = "tune searches one --scaling by one --task at one --length."
+        raise UserError(message)
+    if not 1 <= trials <= CELLS:
+        message = f"--trials {trials} is invalid: tune tries 1 to {CELLS:,} points."
         raise UserError(message)
     with connected(spec, say) as ray:
         tuning, space = _set_up(spec, against or AGAINST, ray, key_tokens=key_tokens)

@@ -18,6 +18,7 @@ from harness.model.download import fetch, fetch_tokenizer, fetch_weights
 from harness.model.files import GGUF, named_weights
 from harness.model.gguf import is_gguf
 from harness.model.weights import load_weights
+from harness.names import resolved
 from harness.replacing import make_folder, replacing, why
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
@@ -77,7 +78,7 @@ def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> Non
         for file in sorted(source.iterdir()):
             if file.is_file() and file.name not in (CONFIG, TOKENIZER):
                 put = shutil.copyfile if copy else _link
-                put(file.resolve(), out / file.name)
+                put(resolved(file), out / file.name)
     raw: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
     _save(out / CONFIG, changed_config(raw, export.changed, asked.config))
     if (source / TOKENIZER).is_file():

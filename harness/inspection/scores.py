@@ -17,7 +17,7 @@ from harness.encodings._types import Places, Shape
 from harness.errors import UserError
 from harness.methods.channels import angles, strength
 from harness.model.opening import read_config
-from harness.names import place
+from harness.names import place, resolved
 from harness.plugins import call
 from scaling._rotation import Rotation
 from scaling._types import Frequencies, Rope
@@ -149,7 +149,7 @@ def _opened(given: str, rope: Rope, *, trusted: bool) -> _First:
     folder = place(given)
     draw = torch.Generator().manual_seed(0)
     if (folder / "config.json").exists():
-        kind = read_config(str(folder.resolve()), revision=None, trust_remote_code=trusted)[1]
+        kind = read_config(str(resolved(folder)), revision=None, trust_remote_code=trusted)[1]
         if not isinstance(kind, EncodingConfig):
             message = (
                 f"--encoding {given} is a model of type {kind.model_type}; name an encoding, or a "

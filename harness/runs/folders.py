@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
@@ -59,8 +60,13 @@ def record_in(folder: Path) -> dict[str, Any] | None:
     """Return the record of a folder, None of one without; raise UserError for a damaged one.
 
     Raises it too for samples without a record, which are not those of a run: it is written first.
-    A folder that cannot be looked into counts as one without: writing to it then says why.
+    A folder that cannot be looked into counts as one without: writing to it then says why. What is
+    no folder, and no place for one, is rejected here, in a dry run too.
     """
+    first = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not first.is_dir():
+        message = f"{first} is not a folder; choose another --out."
+        raise UserError(message)
     try:
         there, samples = (folder / RUN).exists(), folder / SAMPLES
         others = not there and samples.exists() and samples.stat().st_size > 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.names import printable
+from harness.names import printable, resolved
 from harness.offline import go_offline
 from harness.plugins import names_code
 from harness.runs.provenance import machines
@@ -54,7 +54,7 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     spec = parse(None, {**as_asked(record, places), "out": out})
     if not code:
         check_no_code(folder, _named_code(spec))
-    if out.resolve() == folder.resolve():
+    if resolved(out) == resolved(folder):
         message = f"{folder} is the run itself; choose another --out to measure it again."
         raise UserError(message)
     if spec.offline:

@@ -117,6 +117,7 @@ class Spec(BaseModel):
     workers: int | None = Field(
         None,
         ge=1,
+        le=CELLS,
         description="Measure in so many processes, on Ray; on a GPU machine one a GPU.",
     )
     cluster: str | None = Field(
