@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 LONGEST = 240  # characters of a library's own words
 
 
@@ -24,6 +27,26 @@ def reason(error: object) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST]} …"
 
 
+def why(error: BaseException) -> str:
+    """Return what went wrong; of the system's errors without their number and the path."""
+    return reason(getattr(error, "strerror", None) or error)
+
+
 def panicked(error: BaseException) -> bool:
     """Return whether an error is a Rust library's panic, which is not an Exception."""
     return type(error).__name__ == "PanicException"
+
+
+@contextmanager
+def foreign(what: str) -> Iterator[None]:
+    """Read foreign content inside; whatever a library raises there becomes one sentence.
+
+    ``what`` names the file, as in "sweep file a.yaml is not YAML".
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        message = f"{what}: {why(error).removesuffix('.')}."
+        raise UserError(message) from error

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from harness.errors import UserError, reason
+from harness.errors import UserError, why
 
 UNFINISHED = ".ropewalk-*.new"
 
@@ -79,8 +79,3 @@ def sync_names(folder: Path) -> None:
             os.fsync(place)
         finally:
             os.close(place)
-
-
-def why(error: Exception) -> str:
-    """Return what the system says went wrong, without its number and the path."""
-    return getattr(error, "strerror", None) or reason(error)

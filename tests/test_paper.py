@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -16,7 +17,7 @@ from matplotlib.figure import Figure
 from harness.errors import UserError
 from harness.reports import agreement, curves, paired_differences, passkey_map, scores, short_long
 from harness.reports.drawing.methods import DISTINCT
-from harness.reports.drawing.paper import COLUMN, Paper
+from harness.reports.drawing.paper import COLUMN, PAGE, Paper
 from harness.reports.drawing.style import SIZE, drawing
 from harness.reports.writing.latex import latex
 from harness.reports.writing.tables import wide
@@ -104,23 +105,23 @@ def test_a_style_file_sets_the_font_and_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> None:
-    """Its names and the flags' are joined; the file of a style is looked for beside it."""
+    """Its names and the flags' are joined; a style is one of Matplotlib's."""
     (tmp_path / "figures.toml").write_text(
-        'width = "column"\norder = ["yarn"]\nstyle = "x.mplstyle"\n'
+        'width = "column"\norder = ["yarn"]\nstyle = "ggplot"\n'
         '[rename]\nyarn = "YaRN"\n[colours]\nyarn = "#aa3377"\n'
     )
+    frame = sweep(scalings=("none", "yarn"), lengths=(256,))
     found = asked(tmp_path, {"width": "page", "rename": ["yarn:factor=4=YaRN 4×"], "only": None})
-    assert found.width == "page"
+    assert found.width == PAGE
     assert found.rename == {"yarn": "YaRN", "yarn:factor=4": "YaRN 4×"}
-    assert found.style == tmp_path / "x.mplstyle"
-    (tmp_path / "figures.toml").write_text('style = "ggplot"\n')
-    assert paper(asked(tmp_path, {}), FRAME).style["axes.grid"]
+    assert asked(tmp_path, {}).width == COLUMN
+    assert paper(asked(tmp_path, {}), frame).style["axes.grid"]
     assert asked(tmp_path / "none", {}) == Figures()
 
 
 def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
     """On the flag, or on the file where the flag was not given."""
-    with pytest.raises(UserError, match=r"^--width broad: .*'page' or 'column'\.$"):
+    with pytest.raises(UserError, match=r"^--width broad: write 'page', 'column' or"):
         asked(tmp_path, {"width": "broad"})
     (tmp_path / "figures.toml").write_text('width = "broad"\n')
     with pytest.raises(UserError, match="figures.toml: width: "):
@@ -128,6 +129,50 @@ def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
     (tmp_path / "figures.toml").write_text('rename = "YaRN"\n')
     with pytest.raises(UserError, match="figures.toml: rename: .* known: width"):
         asked(tmp_path, {"rename": ["yarn=YaRN"]})
+
+
+@pytest.mark.parametrize("width", ["3.3", 3.3, "12"])
+def test_a_width_may_be_in_inches(tmp_path: Path, width: str | float) -> None:
+    """By the flag or the file."""
+    assert asked(tmp_path, {"width": width}).width == float(width)
+    (tmp_path / "figures.toml").write_text(f"width = {width}\n")
+    assert asked(tmp_path, {}).width == float(width)
+
+
+@pytest.mark.parametrize("width", ["nan", "inf", "1", "21", "1e999", "-3"])
+def test_a_width_has_bounds(tmp_path: Path, width: str) -> None:
+    """No figure is narrower than its letters or larger than memory."""
+    with pytest.raises(UserError, match=r"^--width .*: write .* from 2 to 20\.$"):
+        asked(tmp_path, {"width": width})
+
+
+def _link(file: Path) -> None:
+    file.symlink_to("/etc/passwd")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        os.mkfifo, _link, Path.mkdir, 'style = "/dev/zero"', 'style = "/etc/passwd"',
+        'style = "mine.mplstyle"', "style = 5", "only = " + "[" * 3000, "width = 1e999",
+        '[rename]\nyarn = "\\u001b[2J"', f'[rename]\nyarn = "{"x" * 61}"', "x" * 2**21, "only = 5",
+        '[colours]\nyarn = "url(x)"', "\0", 'only = ["\\u001b[2J"]', "[[only]]", "new = 1",
+    ],
+    ids=lambda content: getattr(content, "__name__", str(content))[:24],
+)  # fmt: skip
+def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(
+    content: Any, run: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """It names no path, and what is not allowed is one sentence without escape characters."""
+    file = run / "figures.toml"
+    if callable(content):
+        content(file)
+    else:
+        file.write_text(content)
+    done = ropewalk("report", run, "--report", "scores", "--out", tmp_path / "out")
+    assert done.status == 2
+    assert done.err.startswith("ropewalk: ")
+    assert not any(word in done.out + done.err for word in ("\x1b", "root:"))
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,8 @@ def report(
         ),
     ] = None,
     width: Annotated[
-        str | None, Parameter(help="Of figures: page (7 inches, the default) or column (3.3).")
+        str | None,
+        Parameter(help="Of figures: page (7 inches, the default), column (3.3) or inches."),
     ] = None,
     style: Annotated[
         Path | None, Parameter(help="A Matplotlib style file, or a style it has, for figures.")

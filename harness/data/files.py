@@ -102,8 +102,8 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
     except UserError:
         raise
     except BROKEN as error:
-        message = f"{path} cannot be read: {reason(error)}."
-        raise UserError(message.replace("..", ".")) from error
+        message = f"{path} cannot be read: {reason(error).removesuffix('.')}."
+        raise UserError(message) from error
 
 
 def _check_packing(path: Path) -> None:

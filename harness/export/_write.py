@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from harness.errors import UserError
+from harness.errors import UserError, why
 from harness.export import hf_code
 from harness.export._choose import Export
 from harness.export._rewrite import rewrite
@@ -19,7 +19,7 @@ from harness.model.files import GGUF, named_weights
 from harness.model.gguf import is_gguf
 from harness.model.weights import load_weights
 from harness.names import resolved
-from harness.replacing import make_folder, replacing, why
+from harness.replacing import make_folder, replacing
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read

@@ -1,20 +1,43 @@
-"""How the figures of a run are drawn: ``figures.toml`` beside it, and flags, which win."""
+"""How the figures of a run are drawn: ``figures.toml`` beside it, and flags, which win.
+
+A run may come from anyone: its file has values from fixed lists, and only a flag names a path.
+"""
 
 from __future__ import annotations
 
+import os
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    ValidationError,
+    field_validator,
+)
 
-from harness.errors import UserError
+from harness.errors import UserError, foreign, reason
 from harness.names import nearest, printable
+from harness.reading import MIB, read_regular
 from harness.reports.drawing.paper import COLUMN, PAGE, Paper
 
 FILE = "figures.toml"
+WIDTHS = {"page": PAGE, "column": COLUMN}
+LEAST, MOST = 2, 20  # inches
+SHOWN = 60  # letters of a name in a figure
+
+
+def _shown(name: str) -> str:
+    if not (name.isprintable() and 0 < len(name) <= SHOWN):
+        message = f"a name in figures has 1 to {SHOWN} printable letters"
+        raise ValueError(message)
+    return name
 
 
 class Figures(BaseModel):
@@ -22,30 +45,54 @@ class Figures(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    width: Literal["page", "column"] = "page"
+    width: FiniteFloat = PAGE
     style: Path | None = None
     only: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
-    rename: dict[str, str] = Field(default_factory=dict)
+    rename: dict[str, Annotated[str, AfterValidator(_shown)]] = Field(default_factory=dict)
     colours: dict[str, str] = Field(default_factory=dict)
+
+    @field_validator("width", mode="before")
+    @classmethod
+    def _inches(cls, value: Any) -> float:
+        """Return a width in inches, which may be given by its name."""
+        try:
+            width = WIDTHS[value] if value in ("page", "column") else float(value)
+        except (TypeError, ValueError):
+            width = 0.0
+        if not LEAST <= width <= MOST:
+            message = f"write 'page', 'column' or the inches, from {LEAST} to {MOST}"
+            raise ValueError(message)
+        return width
 
 
 def asked(run: Path, flags: Mapping[str, Any]) -> Figures:
     """Return what the file beside a run and the flags ask for, or raise UserError."""
-    file = run / FILE
-    try:
-        told = tomllib.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-    except (OSError, ValueError) as error:
-        message = f"{file} cannot be read: {error}."
-        raise UserError(message) from None
-    if Path(str(told.get("style", ""))).suffix:  # a file; what Matplotlib has is a name
-        told["style"] = str(run / str(told["style"]))
+    told = _told(run / FILE)
     given = {name: value for name, value in flags.items() if value is not None}
     known = f"; known: {', '.join(Figures.model_fields)}"
-    beside = _figures(told, lambda place, _: f"{file}: {place}", known)
+    beside = _figures(told, lambda place, _: f"{run / FILE}: {place}", known)
     if "rename" in given:
         given["rename"] = {**beside.rename, **_renamed(given["rename"])}
     return _figures({**told, **given}, lambda place, value: f"--{place} {value}", "")
+
+
+def _told(file: Path) -> dict[str, Any]:
+    """Return what the file of a run says; raise UserError for a style that is not by name."""
+    if not os.path.lexists(file):
+        return {}
+    with foreign(f"{file} cannot be read"):
+        told = tomllib.loads(read_regular(file, limit=MIB, follow=False).decode())
+    if "style" in told:
+        import matplotlib.style
+
+        if told["style"] not in (known := matplotlib.style.available):
+            message = (
+                f"{file}: style {reason(repr(told['style']))} is none of Matplotlib's; "
+                f"{nearest(str(told['style']), known)}. A style file is named with --style."
+            )
+            raise UserError(message)
+    return told
 
 
 def _figures(values: Mapping[str, Any], place: Callable[[str, Any], str], known: str) -> Figures:
@@ -54,8 +101,8 @@ def _figures(values: Mapping[str, Any], place: Callable[[str, Any], str], known:
         return Figures.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
-        where = place(printable(".".join(map(str, first["loc"]))), first["input"])
-        message = f"{where}: {first['msg']}{known}."
+        where = place(printable(".".join(map(str, first["loc"]))), reason(first["input"]))
+        message = f"{where}: {first['msg'].removeprefix('Value error, ')}{known}."
         raise UserError(message) from None
 
 
@@ -92,7 +139,7 @@ def paper(figures: Figures, frame: pd.DataFrame) -> Paper:
             message = f"{colour!r}, of {method}, is no colour; write one as '#0072B2'."
             raise UserError(message)
     return Paper(
-        width=COLUMN if figures.width == "column" else PAGE,
+        width=figures.width,
         style=_style(figures.style) if figures.style else {},
         only=figures.only,
         order=figures.order,
@@ -105,9 +152,8 @@ def _style(file: Path) -> Any:
     """Return the settings of a Matplotlib style, by its file or its name."""
     import matplotlib.style
 
-    try:
-        named = matplotlib.style.library.get(str(file))
-        return named or matplotlib.rc_params_from_file(file, use_default_template=False)
-    except (OSError, ValueError) as error:
-        message = f"--style {file}: {error}; name a Matplotlib style file, or a style it has."
-        raise UserError(message) from None
+    if named := matplotlib.style.library.get(str(file)):
+        return named
+    with foreign(f"--style {file} is neither a style of Matplotlib nor a style file"):
+        read_regular(file, limit=MIB)  # no device, no pipe, and of a bounded size
+        return matplotlib.rc_params_from_file(file, use_default_template=False)

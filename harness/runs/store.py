@@ -16,9 +16,9 @@ from typing import Any, BinaryIO
 
 from pydantic_core import from_json
 
-from harness.errors import UserError, reason
+from harness.errors import UserError, reason, why
 from harness.reading import MIB, open_regular, read_regular
-from harness.replacing import make_folder, replacing, sync_names, why
+from harness.replacing import make_folder, replacing, sync_names
 
 RUN, SAMPLES = "run.json", "samples.jsonl"
 LARGEST, LINE = 2**33, 2**24  # bytes of a samples file and of one of its lines; a line has about 1k

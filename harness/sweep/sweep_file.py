@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from harness.errors import UserError, reason
+from harness.errors import UserError, foreign, why
 from harness.names import nearest
 from harness.reading import read_regular
 
@@ -56,8 +56,7 @@ def read_sheet(given: Path) -> Sheet:
         message = f"sweep file {file} does not exist{_meant(given)}."
         raise UserError(message) from None
     except (OSError, ValueError) as error:
-        why = getattr(error, "strerror", None) or reason(error)
-        message = f"sweep file {file} cannot be read: {why}."
+        message = f"sweep file {file} cannot be read: {why(error)}."
         raise UserError(message) from None
     return _parsed(file, content)
 
@@ -74,16 +73,12 @@ def _meant(given: Path) -> str:
 
 
 def _parsed(file: Path, content: bytes) -> Sheet:
-    try:
+    with foreign(f"sweep file {file} is not YAML"):
         loader = yaml.SafeLoader(content.decode("utf-8-sig"))
         node = loader.get_single_node()
         if node is not None:
             _check_scalars(file, node)
         read = loader.construct_document(node) if node is not None else None
-    # A library's constructors raise what they like for 2001-13-45 or a million brackets.
-    except (yaml.YAMLError, ValueError, TypeError, RecursionError, OverflowError) as error:
-        message = f"sweep file {file} is not YAML: {reason(error)}."
-        raise UserError(message) from None
     if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
         message = f"sweep file {file} must hold settings (model: …, scaling: […], …)."
         raise UserError(message)

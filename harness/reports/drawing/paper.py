@@ -50,7 +50,7 @@ class Paper:
 
     def across(self, panels: int) -> int:
         """Return how many of so many panels of a page are side by side at this width."""
-        return max(1, math.floor(panels * self.width / PAGE))
+        return max(1, min(panels, math.floor(panels * self.width / PAGE)))
 
     def tall(self, inches: float) -> float:
         """Return the height of a panel: in a column lower, as it is less wide."""
