@@ -66,6 +66,21 @@ def test_a_figure_fits_a_column(report: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [COLUMN, 2.0])
+def test_a_note_is_no_wider_than_its_figure(width: float) -> None:
+    """The sentence on runs that are not comparable is folded at the figure's edges."""
+    note = "Not comparable: results/one and results/another have different models (dtype). " * 2
+    paper = Paper(width=width)
+    with drawing(paper):
+        figure = write._noted(curves.make(FRAME), note)
+        figure.draw_without_rendering()
+        for text in [*figure.texts, figure._suptitle]:  # type: ignore[attr-defined]
+            box = text.get_window_extent()
+            assert box.x0 >= 0
+            assert box.x1 <= figure.bbox.x1
+
+
+@pytest.mark.slow
 def test_only_some_methods_are_drawn_in_their_order_and_under_other_names() -> None:
     """A name stands for those that coincide with it too; the colour is the one asked for."""
     asked = Paper(only=("yarn", "dynamic_ntk", "none"), names={"yarn": "YaRN", "ntk": "NTK"},

@@ -98,8 +98,33 @@ def test_kills_at_random_moments_change_no_bit(
     assert not list(folder.rglob("*.new"))
 
 
+def on_a_full_disk(words: list[str]) -> None:
+    """Call the command line where a file may grow to 27,000 bytes, and figures are PDF."""
+    write.FIGURES = (".pdf",)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (27_000, resource.RLIM_INFINITY))
+    main(words)
+
+
 class TestDisk:
     """A disk that takes no more ends the run in one sentence, and loses nothing."""
+
+    def test_a_disk_that_fills_up_while_a_pdf_is_written(self, small: Path, tmp_path: Path) -> None:
+        """Of Matplotlib's error, which hides it, no trace; the file of before stays."""
+        own = tmp_path / "drawn.py"
+        own.write_text(
+            "from matplotlib.figure import Figure\ndef make(frame):\n figure = Figure()\n"
+            " figure.subplots().plot([n * 7919 % 1000 for n in range(20000)])\n return figure\n"
+        )
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "drawn.pdf").write_text("before")
+        words = ["report", str(small), "--report", str(own), "--out", str(tmp_path / "out")]
+        done = in_child(on_a_full_disk, words)
+        assert done.status == 2, done.err
+        assert done.err.startswith("ropewalk: ")
+        assert done.err.count("\n") == 1
+        assert "drawn.pdf cannot be written: " in done.err
+        assert [file.name for file in (tmp_path / "out").iterdir()] == ["drawn.pdf"]
+        assert (tmp_path / "out" / "drawn.pdf").read_text() == "before"
 
     @pytest.mark.slow
     def test_a_disk_that_fills_up_keeps_what_was_measured(

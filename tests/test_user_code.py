@@ -9,6 +9,10 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from harness.errors import UserError
+from harness.methods.resolve import resolve
+from harness.plugins import load
+from scaling._types import Rope
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
 pytestmark = pytest.mark.usefixtures("scored")
@@ -156,3 +160,47 @@ def test_a_task_that_no_record_can_hold_is_refused(
     assert done.status == 2
     assert done.err.startswith("ropewalk: ")
     assert message in done.err
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ("None", "it made NoneType, neither a DataFrame nor a figure"),
+        ("frame['value']", "it made Series, neither a DataFrame nor a figure"),
+        ("5", "it made int, neither a DataFrame nor a figure"),
+        ("pd.DataFrame()", "its table is empty"),
+        ("pd.DataFrame({'a': []})", "its table is empty"),
+        ("pd.DataFrame({'a': [1 + 2j]})", "failed: "),
+        ("pd.DataFrame([[1, 2]], columns=['a', 'a'])", "Duplicate column names"),
+        ("pd.DataFrame({'a': [object()]})", "Could not convert"),
+        ("Figure((1e4, 1e4))", "its figure is 10000 x 10000 inches; at most 2,000 square inches"),
+        ("Figure((1e9, 1e-6))", "No mine: report mine"),
+        ("exit(3)", "SystemExit"),
+    ],
+)
+def test_a_report_that_makes_anything_is_a_sentence(
+    made: str, told: str, small: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """What is no table and no figure, or one that no file holds, is told; the next one is made."""
+    own = tmp_path / "mine.py"
+    own.write_text(
+        "import pandas as pd\nfrom matplotlib.figure import Figure\n"
+        f"def make(frame):\n    return {made}\n"
+    )
+    out = tmp_path / "out"
+    done = ropewalk("report", small, "--report", own, "scores", "--out", out)
+    assert done.status == (0 if "empty" in told else 1)
+    assert told in " ".join(done.out.split())
+    assert {file.stem for file in out.iterdir()} == {"scores"}
+
+
+def test_a_path_in_a_plug_ins_message_keeps_its_dots(tmp_path: Path) -> None:
+    """No part of what a plug-in says is rewritten; its sentence ends with one full stop."""
+    own = tmp_path / "mine.py"
+    for said in ("no file ../../a..b", "no file ../../a..b."):
+        own.write_text(
+            f"def frequencies(rope, length, *, a: int = 1):\n raise ValueError({said!r})\n"
+        )
+        plugin = load("method", str(own))
+        with pytest.raises(UserError, match=r": no file \.\./\.\./a\.\.b\.$"):
+            resolve(plugin, Rope(8, 10_000.0, 64), 128)

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.plugins import Plugin, call, load, names
 from harness.replacing import make_folder, replacing
 from harness.reports.drawing.paper import Paper
-from harness.reports.drawing.style import drawing
+from harness.reports.drawing.style import SIZE, drawing, folded
 from harness.reports.stats.once import shared
 from harness.reports.writing.escape import without_backticks
 from harness.reports.writing.latex import latex
 from harness.reports.writing.tables import Part, Told, csv, headed, joined, page
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 DOTS_PER_INCH = 200
+LARGEST = 2000  # square inches of a figure: 320 MB of pixels
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = (".csv", ".parquet", ".md", ".tex")
 
@@ -56,28 +56,49 @@ def write_reports(
     with shared():
         for given in chosen or names("report"):
             report = load("report", given)
-            made = _make(written, report, frame, paper)
-            parts: list[Part] = []
-            if isinstance(made, pd.DataFrame):
-                parts = _parts(report, made, frame)
-                written.tables[report.label] = _told(report, made, parts)
+            make = partial(_made, report, frame, note, paper, files=folder is not None)
+            try:
+                made = call(f"report {report.label}", make)
+            except UserError as error:  # the other reports are made all the same
+                made, written.failed = str(error), True
+            if isinstance(made, str):
+                written.skipped[report.label] = made
+            elif made.told is not None:
+                written.tables[report.label] = made.told
             if folder is not None:
-                name = report.label.partition(":")[0]
-                written.files += _save(made, parts, folder / name, note, paper)
+                stem = folder / report.label.partition(":")[0]
+                written.files += _save(made, stem)
     return written
 
 
-def _make(
-    written: Written, report: Plugin, frame: pd.DataFrame, paper: Paper | None
-) -> pd.DataFrame | Figure | str:
-    """Make a report, or note why it is not made."""
+@dataclass(frozen=True)
+class _Made:
+    """A report as it was made: the content of its files by suffix, and of a table its sentences."""
+
+    files: Mapping[str, bytes]
+    told: Told | None = None
+
+
+def _made(
+    report: Plugin, frame: pd.DataFrame, note: str, paper: Paper | None, *, files: bool
+) -> _Made | str:
+    """Return a report, or the reason why it does not apply to this frame."""
     try:
-        made = call(f"report {report.label}", partial(_made, report, frame, paper))
-    except UserError as error:  # the other reports are made all the same
-        made, written.failed = str(error), True
-    if isinstance(made, str):
-        written.skipped[report.label] = made
-    return made
+        with drawing(paper):
+            made: Any = report.module.make(frame, **report.arguments)
+    except ValueError as error:
+        return str(error)
+    if isinstance(made, pd.DataFrame):
+        if made.empty:
+            return "its table is empty"
+        parts = _parts(report, made, frame)
+        notes = [note] if note else []
+        noted = [(shown, [*said, *notes]) for shown, said in parts]
+        return _Made(table_files(made, noted) if files else {}, _told(report, made, parts))
+    if not isinstance(made, Figure):
+        message = f"it made {type(made).__name__}, neither a DataFrame nor a figure of Matplotlib"
+        raise ValueError(message)  # shown as one sentence, as every error of a report
+    return _Made(figure_files(_noted(made, note), paper) if files else {})
 
 
 def _told(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> Told:
@@ -89,22 +110,21 @@ def _told(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> Told:
     return Told(about, words, _whole(table), shown, legend)
 
 
-def _save(
-    made: pd.DataFrame | Figure | str,
-    parts: Sequence[Part],
-    stem: Path,
-    note: str,
-    paper: Paper | None,
-) -> list[Path]:
+def _save(made: _Made | str, stem: Path) -> list[Path]:
     """Write the files of a report; of one that was not made, remove those of an earlier sweep."""
     if isinstance(made, str):
         for suffix in (*TABLES, *FIGURES):
             stem.with_name(stem.name + suffix).unlink(missing_ok=True)
         return []
-    if isinstance(made, pd.DataFrame):
-        notes = [note] if note else []
-        return save_table(made, [(shown, [*said, *notes]) for shown, said in parts], stem)
-    return save_figure(_noted(made, note), stem.parent, stem.name, paper)
+    return save(made.files, stem)
+
+
+def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
+    """Write contents by suffix beside each other under one name, each whole or not at all."""
+    for suffix, content in files.items():
+        with replacing(stem.with_name(stem.name + suffix)) as new:
+            new.write(content)
+    return [stem.with_name(stem.name + suffix) for suffix in files]
 
 
 def _sentences(report: Plugin, table: pd.DataFrame, *parts: str) -> list[str]:
@@ -127,27 +147,18 @@ def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Par
     ]
 
 
-def _made(report: Plugin, frame: pd.DataFrame, paper: Paper | None) -> pd.DataFrame | Figure | str:
-    """Return the table or figure, or the reason why the report does not apply to this frame."""
-    try:
-        with drawing(paper):
-            made: pd.DataFrame | Figure = report.module.make(frame, **report.arguments)
-    except ValueError as error:
-        return str(error)
-    return made
-
-
 def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:
     """Write a table whole for programs, and in its readable form, with sentences, for people."""
-    whole = joined(_whole(table))
-    plain, parquet, md, tex = files = [stem.with_name(stem.name + suffix) for suffix in TABLES]
-    save_csv(whole, plain)
-    with replacing(parquet) as new:
-        whole.to_parquet(new, index=False)
-    for file, text in ((md, page(parts)), (tex, "\n".join(map(_latex, parts)))):
-        with replacing(file) as new:
-            new.write(text.encode())
-    return files
+    return save(table_files(table, parts), stem)
+
+
+def table_files(table: pd.DataFrame, parts: Sequence[Part]) -> dict[str, bytes]:
+    """Return the content of a table's files by suffix, as ``save_table`` writes them."""
+    whole, parquet = joined(_whole(table)), io.BytesIO()
+    whole.to_parquet(parquet, index=False)
+    texts = (csv(whole), page(parts), "\n".join(map(_latex, parts)))
+    plain, md, tex = (text.encode() for text in texts)
+    return dict(zip(TABLES, (plain, parquet.getvalue(), md, tex), strict=True))
 
 
 def _whole(table: pd.DataFrame) -> pd.DataFrame:
@@ -172,23 +183,38 @@ def save_csv(table: pd.DataFrame, file: Path) -> None:
 
 
 def _noted(figure: Figure, note: str) -> Figure:
-    """Put a note on top of a figure."""
+    """Put a note on top of a figure, in lines as wide as it is."""
     if note:
-        figure.suptitle(note, fontsize=7)
+        size = SIZE - 1
+        text = folded(note, figure.get_size_inches()[0] - 0.2, size)
+        figure.suptitle(text, fontsize=size)
     return figure
 
 
 def save_figure(figure: Figure, folder: Path, name: str, paper: Paper | None = None) -> list[Path]:
     """Write a figure as PNG, SVG and PDF; the same data give the same bytes."""
+    return save(figure_files(figure, paper), folder / name)
+
+
+def figure_files(figure: Figure, paper: Paper | None = None) -> dict[str, bytes]:
+    """Return the content of a figure's files by suffix; raise ValueError for one of giant size.
+
+    They are drawn in memory: Matplotlib's own error would hide that a disk is full.
+    """
+    width, height = figure.get_size_inches()
+    if not 0 < width * height <= LARGEST:
+        message = f"its figure is {width:g} x {height:g} inches; at most {LARGEST:,} square inches"
+        raise ValueError(f"{message} are drawn")
     dateless = {".png": "Software", ".svg": "Date", ".pdf": "CreationDate"}
-    files = [folder / f"{name}{suffix}" for suffix in FIGURES]
+    files = {}
     with drawing(paper):
         figure.set_dpi(DOTS_PER_INCH)
         if layout := figure.get_layout_engine():
             layout.execute(figure)  # once for all formats
         figure.set_layout_engine(None)  # with one, even "none", each format is drawn twice
-        for file in files:
-            meta = {dateless[file.suffix]: None}
-            with replacing(file) as new:
-                figure.savefig(new, dpi=DOTS_PER_INCH, metadata=meta, format=file.suffix[1:])
+        for suffix in FIGURES:
+            content = io.BytesIO()
+            meta = {dateless[suffix]: None}
+            figure.savefig(content, dpi=DOTS_PER_INCH, metadata=meta, format=suffix[1:])
+            files[suffix] = content.getvalue()
     return files
