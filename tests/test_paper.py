@@ -244,6 +244,20 @@ def test_the_flags_reach_the_figures(
     assert (done.status, "no method of these runs" in done.err) == (2, True)
 
 
+def test_a_latex_caption_is_the_title_and_the_sentences_are_notes() -> None:
+    """Under the rows of the last part there is what a caption of 200 words had."""
+    notes = "The first `a:b=1` is 5 % better. Not so <the second>."
+    (title, table), *_ = wide(scores.make(MANY)).items()
+    one = latex(table, f"{title}. {notes}")
+    long = latex(pd.concat([table] * 9), f"{title}. {notes}")
+    for text, parts in ((one, 1), (long, 3)):
+        captions = [line for line in text.splitlines() if line.startswith(r"\caption")]
+        assert len(captions) == parts
+        assert not any("better" in caption for caption in captions)
+        assert text.count("5 \\% better. Not so $<$the second$>$.") == 1
+        assert text.index("better") > text.rindex(r"\end{tabular}")
+
+
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no pdflatex on this machine")
 def test_latex_tables_compile(tmp_path: Path) -> None:
     """Every sign of a name is set, and a wide table and a long one fit their page."""

@@ -19,8 +19,10 @@ NARROW = frozenset(" .,:;'|!()[]fijlt")
 def latex(table: pd.DataFrame, caption: str) -> str:
     """Return a LaTeX table, in several parts that say so where one would be too wide or too long.
 
-    Up to a column wide it is a ``table``, wider a ``table*``; it needs the package booktabs.
+    Up to a column wide it is a ``table``, wider a ``table*``; it needs the package booktabs. The
+    caption is the first sentence of ``caption``; the others are notes under the last part.
     """
+    title, _, notes = caption.partition(". ")
     texts = without_missing(table).astype(str)
     widths = [min(WIDEST, width) + GAP for width in _widths(texts)]
     heights = range(0, max(1, len(texts)), MOST_ROWS)
@@ -32,21 +34,22 @@ def latex(table: pd.DataFrame, caption: str) -> str:
     made = []
     for number, (piece, width) in enumerate(pieces, start=1):
         part = f" (Part {number} of {len(pieces)}.)" if len(pieces) > 1 else ""
-        # The sentences are under the last part; the others have the title alone.
-        told = caption if number == len(pieces) else caption.partition(". ")[0].rstrip(".") + "."
-        made.append(_float(piece, _sentence(told) + part, "table" if width <= COLUMN else "table*"))
+        told = f"{_sentence(title.rstrip('.'))}.{part}"
+        under = _sentence(notes) if number == len(pieces) else ""
+        made.append(_float(piece, told, under, "table" if width <= COLUMN else "table*"))
     return "\n".join(made)
 
 
-def _float(texts: pd.DataFrame, caption: str, kind: str) -> str:
+def _float(texts: pd.DataFrame, caption: str, notes: str, kind: str) -> str:
     wide = [width > WIDEST for width in _widths(texts)]
     form = [f"p{{{WIDEST}pt}}" if broken else "l" for broken in wide]
     rows = [[*map(str, texts.columns)], *texts.to_numpy().tolist()]
     head, *body = (" & ".join(map(_cell, row, wide)) + r" \\" for row in rows)
+    under = [r"\par\smallskip\parbox{\linewidth}{\raggedright " + notes + "}"] if notes else []
     return "\n".join([
         f"\\begin{{{kind}}}", r"\centering", r"\footnotesize", r"\setlength{\tabcolsep}{4pt}",
         f"\\caption{{{caption}}}", f"\\begin{{tabular}}{{@{{}}{''.join(form)}@{{}}}}", r"\toprule",
-        head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", f"\\end{{{kind}}}", "",
+        head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", *under, f"\\end{{{kind}}}", "",
     ])  # fmt: skip
 
 
