@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import gc
+import importlib
 import os
 import re
 import resource
@@ -103,6 +104,54 @@ def on_a_full_disk(words: list[str]) -> None:
     write.FIGURES = (".pdf",)
     resource.setrlimit(resource.RLIMIT_FSIZE, (27_000, resource.RLIM_INFINITY))
     main(words)
+
+
+def disturbed(place: str, words: list[str], error: OSError | None) -> None:
+    """Call the command line where the first call of a function is a kill, or raises an error."""
+
+    def ended(*_: Any, **__: Any) -> Any:
+        if error is None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        raise error  # type: ignore[misc]
+
+    module, _, name = place.rpartition(".")
+    setattr(importlib.import_module(module), name, ended)
+    main(words)
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize(
+    ("place", "words"),
+    [
+        ("harness.export._write.changed_config",
+         ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm", "--copy")),
+        ("numpy.savez_compressed",
+         ("export", "MODEL", "--scaling", "rerope", "--length", "2x", "--to", "hf-code")),
+        ("harness.publish.card._section", ("publish", "RUN", "--to", "card")),
+        ("harness.publish.folder.write_files", ("publish", "RUN", "--to", "folder")),
+    ],
+    ids=["export", "hf-code", "card", "folder"],
+)  # fmt: skip
+def test_what_is_written_for_others_is_whole_or_not_there(
+    place: str, words: tuple[str, ...], *, there: bool, tiny: Path, small: Path, tmp_path: Path,
+    ropewalk: Ropewalk,
+) -> None:  # fmt: skip
+    """After a kill and on a full disk no file has its name; then the same command writes all."""
+    out = tmp_path / "out"
+    if there:
+        out.mkdir()
+    given = [word.replace("MODEL", str(tiny)).replace("RUN", str(small)) for word in words]
+    given += ["--out", str(out)]
+    done = in_child(disturbed, place, given, OSError(errno.ENOSPC, "No space left on device"))
+    assert (done.status, "No space left on device" in done.err) == (2, True)
+    assert list(tmp_path.iterdir()) == [out] * there
+    assert in_child(disturbed, place, given, None).status == -signal.SIGKILL
+    assert not (out.is_dir() and list(out.glob("[!.]*")))
+    done = ropewalk(*given)
+    assert done.status == 0
+    assert list(tmp_path.iterdir()) == [out]
+    assert list(out.iterdir())
+    assert not list(out.rglob("*.new"))
 
 
 class TestDisk:

@@ -56,6 +56,7 @@ def publish(
     with err.status("Writing"):
         from harness.publish.publishing import TARGETS, check
         from harness.publish.source import source
+        from harness.replacing import new_folder
         from harness.runs.figures import asked, paper
         from harness.runs.frame import make_frame
 
@@ -65,7 +66,9 @@ def publish(
         frame = make_frame([run], task or ())
         drawn = paper(asked(run, {}), frame)
         questions = _questions(run, frame, places, task or (), code=run_code) if samples else None
-        files = TARGETS[to](source(run, task or (), drawn, frame, questions), new)
+        public = source(run, task or (), drawn, frame, questions)
+        with new_folder(new, "--out") as folder:
+            files = [new / file.relative_to(folder) for file in TARGETS[to](public, folder)]
     more = f" and {len(files) - 1} more" if len(files) > 1 else ""
     screen.print(f"{files[0]}{more}", soft_wrap=True)
     return COMPLETE

@@ -9,7 +9,7 @@ from typing import Any
 
 from transformers.utils import SAFE_WEIGHTS_NAME
 
-from harness.errors import UserError, why
+from harness.errors import UserError, foreign
 from harness.export import hf_code
 from harness.export._choose import Export
 from harness.export._rewrite import rewrite
@@ -19,7 +19,7 @@ from harness.model.files import GGUF, named_weights
 from harness.model.gguf import is_gguf
 from harness.model.weights import load_weights
 from harness.names import resolved
-from harness.replacing import make_folder, replacing
+from harness.replacing import is_free, make_folder, new_folder, replacing
 
 CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
 LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read
@@ -41,20 +41,16 @@ def write(export: Export, out: Path, revision: str | None, *, copy: bool) -> Pat
         rewrite(Path(asked.place), target, export.changed)
         return target
     _check_free(out)
-    make_folder(out, "--out")
-    try:
-        _fill(export, out, revision, copy=copy)
-    except (OSError, shutil.Error) as error:
-        message = f"--out {out} cannot be written: {why(error)}."
-        raise UserError(message) from None
-    if export.engine == "hf-code":
-        hf_code.write(out, asked)
+    with new_folder(out, "--out") as new:
+        _fill(export, new, revision, copy=copy)
+        if export.engine == "hf-code":
+            hf_code.write(new, asked)
     return out
 
 
 def _check_free(place: Path) -> None:
     """Raise UserError where an export would overwrite something."""
-    if place.is_file() or (place.is_dir() and any(place.iterdir())):
+    if not is_free(place):
         message = f"--out {place} is there already; name a new one."
         raise UserError(message)
 
@@ -70,8 +66,9 @@ def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> Non
         model = load_weights(checkpoint)
         model.hf_quantizer = None  # its weights are no longer quantised
         del model.config.quantization_config
-        model.save_pretrained(out)
-        checkpoint.tokenizer.save_pretrained(out)
+        with foreign(f"the weights of {asked.place} cannot be written"):
+            model.save_pretrained(out)
+            checkpoint.tokenizer.save_pretrained(out)
         source = out
     else:
         source = _source(asked, revision)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -59,8 +60,10 @@ def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
 
 def write(folder: Path, asked: Asked) -> list[Path]:
     """Write the modelling file and its numbers; return the files."""
+    data = io.BytesIO()  # of a full disk the archive's own error would say nothing
+    np.savez_compressed(data, **_numbers(asked.rotation))
     with replacing(folder / DATA) as file:
-        np.savez_compressed(file, **_numbers(asked.rotation))
+        file.write(data.getvalue())
     own = AutoModelForCausalLM._model_mapping[type(asked.config)].__name__
     text = Path(__file__).with_name("_moved.py").read_text(encoding="utf-8")
     with replacing(folder / FILE) as file:

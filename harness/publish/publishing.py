@@ -10,6 +10,7 @@ from harness.names import nearest
 from harness.plugins import names
 from harness.publish import card, every_eval_ever, folder
 from harness.publish.source import Source
+from harness.replacing import is_free
 
 TARGETS: Mapping[str, Callable[[Source, Path], list[Path]]] = {
     "card": card.write,
@@ -24,6 +25,6 @@ def check(to: str, out: Path) -> None:
         known = nearest(to, [*TARGETS, *names("tracker")])
         message = f"nothing is published to {to!r}; {known}."
         raise UserError(message)
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if not is_free(out):
         message = f"{out} exists; name a new folder with --out, or remove it."
         raise UserError(message)
