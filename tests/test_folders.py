@@ -86,6 +86,26 @@ def test_another_folder_than_the_first_is_said(tmp_path: Path) -> None:
     assert "run-tiny-2" in told.getvalue()
 
 
+@pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt"])
+def test_a_tokenizer_that_changed_is_another_model(
+    name: str, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
+) -> None:
+    """Files that the fingerprint leaves out are compared on resume, where they are recorded."""
+    model, run = Path(shutil.copytree(tiny, tmp_path / "model")), tmp_path / "run"
+    (model / name).write_text("{{ messages }}")
+    words = sweep(model, docs, run, task=["perplexity:tail=16"], scaling=["none"], length=["1x"])
+    assert ropewalk(*words).status == 0
+    record = json.loads((run / RUN).read_text())
+    (model / name).write_text("{{ messages }} ")
+    done = ropewalk(*words)
+    assert (done.status, "(tokenizer: " in done.err) == (2, True)
+    del record["model"]["tokenizer"]  # as an earlier version recorded it
+    (run / RUN).write_text(json.dumps(record))
+    before = (run / SAMPLES).read_bytes()
+    assert ropewalk(*words).status == 0
+    assert (run / SAMPLES).read_bytes() == before
+
+
 def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Path) -> None:
     """More or less of a sweep goes on there; another seed, other documents or protocols do not."""
     check_same_question(tmp_path, less(record), record)

@@ -17,7 +17,7 @@ from harness.errors import UserError, reason
 from harness.model.adapter import Adapter, open_adapter
 from harness.model.device_map import check_whole
 from harness.model.download import fetch_tokenizer
-from harness.model.files import file_hash, folder_hash, named_weights
+from harness.model.files import file_hash, folder_hash, named_weights, tokenizer_hash
 from harness.model.gguf import is_gguf, pretrained, quantization, split_as_told
 from harness.model.layers import position_limit
 from harness.model.meta import quantizer_of, weight_bytes, without_weights
@@ -54,6 +54,7 @@ class Checkpoint:
     quantized: str | None = None  # the kind of quantised weights
     adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
+    tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
 
     @property
     def sliding_window(self) -> int | None:
@@ -133,6 +134,7 @@ def open_checkpoint(
             positions=_positions(config, trust_remote_code),
             quantized=quantized,
             adapter=added,
+            tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
         )
 
 

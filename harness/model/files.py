@@ -17,7 +17,7 @@ from transformers.utils import (
 )
 
 from harness.errors import UserError, reason
-from harness.model.download import ADAPTER, ONLY_SAFE, exists, fetch
+from harness.model.download import ADAPTER, ONLY_SAFE, TOKENIZER, exists, fetch
 from harness.names import place, printable
 from harness.reading import MIB, open_regular, read_regular
 
@@ -154,6 +154,19 @@ def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
         path = folder / name
         if not path.is_dir():
             digest.update(f"{name} {file_hash(path)}".encode())
+    return digest.hexdigest()[:16]
+
+
+def tokenizer_hash(folder: Path) -> str:
+    """Hash the files that a tokenizer reads: ``folder_hash`` has no merges and no chat template.
+
+    It is recorded beside that hash, which is in the keys of samples and stays as it is.
+    """
+    kinds = [*TOKENIZER, "additional_chat_templates/*.jinja"]
+    named = {path for kind in kinds for path in folder.glob(kind) if path.is_file()}
+    digest = sha256()
+    for path in sorted(named):
+        digest.update(f"{path.relative_to(folder).as_posix()} {file_hash(path)}".encode())
     return digest.hexdigest()[:16]
 
 

@@ -112,6 +112,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         "sliding_window": checkpoint.sliding_window,
         **({"encoding": checkpoint.encoding} if checkpoint.encoding else {}),
         **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
+        **({"tokenizer": checkpoint.tokenizer_hash} if checkpoint.tokenizer_hash else {}),
         **({"loaded": True} if checkpoint.loaded is not None else {}),
         **({"adapter": checkpoint.adapter.facts} if checkpoint.adapter else {}),
     }
