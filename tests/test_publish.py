@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +11,28 @@ import pandas as pd
 import pytest
 from huggingface_hub import ModelCard
 from huggingface_hub.repocard_data import eval_results_to_model_index, model_index_to_eval_results
+from hypothesis import given
+from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
 from harness.publish import card, every_eval_ever
-from harness.publish.clean import clean
+from harness.publish.clean import (
+    LEFT_OUT,
+    base,
+    clean_record,
+    clean_samples,
+    documents,
+    entry,
+    said,
+    sentence,
+)
 from harness.publish.publishing import TARGETS
 from harness.publish.source import Source
 from harness.reports.drawing.paper import Paper
 from harness.reports.stats.cells import CELL, SCORE, cells
 from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES, read_run
+from harness.runs.store import SAMPLES, read_run, read_samples
+from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.frames import PASSKEY, PERPLEXITY, sweep
 from tests.runs import PRIVATE, changed, private
@@ -145,23 +158,70 @@ def test_nothing_of_machine_or_user_is_published(
             assert word.encode() not in content, f"{word} in {file}"
 
 
-@pytest.mark.parametrize(("given", "left"), [
-    ("/home/jane doe/books/a.txt", "a.txt"),
-    ("~/books", "books"),
-    ("./mine.py:factor=2", "mine.py:factor=2"),
-    ("../../jane/mine.py", "mine.py"),
-    ("qa:file=/home/jane/squad.json,shots=2", "qa:file=squad.json,shots=2"),
-    ("open('/home/jane/x') failed", "open('x') failed"),
-    ("file:///home/jane/x", "file:x"),
-    ("emozilla/pg19:split=test", "emozilla/pg19:split=test"),
-    ("https://example.org/a/b", "https://example.org/a/b"),
-    ("n / 3 and/or more", "n / 3 and/or more"),
-    ("42</s> [/INST]", "42</s> [/INST]"),
-    ("[/home/jane/x]", "[x]"),
+@pytest.mark.parametrize(("kind", "given", "left"), [
+    (entry, "./mine.py:factor=2", "mine.py:factor=2"),
+    (entry, "../../jane/mine.py", "mine.py"),
+    (entry, "qa:file=/home/jane/squad.json,shots=2", "qa:file=squad.json,shots=2"),
+    (entry, "log_n:on=yarn:factor=4+ramp=paper", "log_n:on=yarn:factor=4+ramp=paper"),
+    (documents, "/home/jane doe/books/a.txt", "a.txt"),
+    (documents, "/home/it's jane: a=b, c/books/", "books"),
+    (documents, "books:limit=3", "books:limit=3"),
+    (documents, "emozilla/pg19:split=test", "emozilla/pg19:split=test"),
+    (documents, "tests/data:split=test", "data:split=test"),
+    (documents, "jane/books", "books"),
+    (base, "~/books", "books"),
+    (base, "~jane", "…"),
+    (base, "C:\\Users\\jane\\a.txt", "a.txt"),
+    (base, "jane@node17:a.txt", "…"),
+    (sentence, "it needs 300 tokens, the cell has 256", "it needs 300 tokens, the cell has 256"),
+    (sentence, "open('/home/jane/x') failed", LEFT_OUT),
+    (sentence, "ValueError: no jane\\a.txt", LEFT_OUT),
+    (said, "n / 3 and/or more", "n / 3 and/or more"),
+    (said, "42</s> [/INST]", "42</s> [/INST]"),
+    (said, "x=/home/jane/x", LEFT_OUT),
+    (said, 1.5, 1.5),
 ])  # fmt: skip
-def test_a_path_becomes_its_last_name(given: str, left: str) -> None:
-    """Names on the hub, addresses and fractions stay."""
-    assert clean({given: [given, 1.5, None]}) == {left: [left, 1.5, None]}
+def test_a_name_is_published_and_no_place(
+    kind: Callable[[Any], Any], given: Any, left: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a path the last name, of a data set on the hub all of it, of a sentence all or nothing."""
+    monkeypatch.chdir(ROOT)
+    assert kind(given) == left
+
+
+signs = st.text("ab '\",:=;(){}[]<>|&é\\#+-.", max_size=4)
+places = st.builds("{}{}jane{}{}{}.txt".format, st.sampled_from(
+    ["/home/", "~/", "./", "../", "/", "C:\\Users\\", "jane@node17:/data/", "file:///", "x=/home/"]
+), signs, signs, st.sampled_from("/\\"), signs)  # fmt: skip
+
+
+@given(places, st.data())
+def test_no_place_in_any_field_is_published(small: Path, place: str, data: st.DataObject) -> None:
+    """Whatever signs the folder's name has, wherever a record or a sample may hold a path."""
+    record, (sample, *_) = read_run(small), read_samples(small).values()
+    told = f"it failed: {place}"
+    mine = f"mine:file={place.replace(',', '')}"
+    record["asked"] |= {"model": place, "docs": place, "adapter": place, "scaling": [mine]}
+    record["asked"] |= {"task": [mine], "out": place, "new": place}
+    record["model"] |= {"adapter": {"base": place}, "encoding": place}
+    record["documents"] |= {"given": {mine: place}, "left_out": {told: 1}, "new": place}
+    record["documents"]["read"][0] |= {"name": place, "docs": place}
+    record["cells"][0] |= {"failed": told, "scaling": mine, "task": mine}
+    record["methods"][mine] = {"given": place, "file": None, "options": {"file": place}}
+    (task,) = record["tasks"].values()
+    record["tasks"][mine] = task | {"given": mine, "data": {"file": [place]}}
+    record |= {"chat_template": f"applied in {mine}", "new": place}
+    record["sessions"][0] |= {"host": "node17", "cwd": place, "workers": [{"host": "jane"}]}
+    sample |= {
+        "task": mine,
+        "unit": place,
+        "reason": told,
+        "new": place,
+        "facts": {"said": f"x='/home/{place}"},
+    }
+    sample["unit"] = data.draw(st.sampled_from([place, record["documents"]["read"][0]["name"]]))
+    public = json.dumps([clean_record(record), clean_samples([sample], record)])
+    assert not [word for word in ("jane", "node17") if word in public]
 
 
 def test_documents_that_differ_by_folder_alone_are_not_merged(

@@ -1,4 +1,4 @@
-"""A run as it is published: its cleaned files, and the frame that anyone makes of those."""
+"""A run as it is published: its files without places, and the frame that anyone makes of those."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.errors import UserError
-from harness.publish.clean import clean, clean_record
+from harness.publish.clean import clean_record, clean_samples, entry
 from harness.replacing import make_folder, replacing
 from harness.reports.drawing.paper import Paper
 from harness.reports.stats.cells import SCORE, cells
@@ -52,8 +52,8 @@ def source(
 
     ``frame`` is that of the run's own files.
     """
-    record = clean_record(checked_run(run))
-    samples = [clean(sample) for sample in checked_samples(run).values()]
+    whole = checked_run(run)
+    record, samples = clean_record(whole), clean_samples(checked_samples(run).values(), whole)
     with TemporaryDirectory() as folder:
         copy = Path(folder) / "run"
         write_copy(record, samples, copy)
@@ -65,7 +65,7 @@ def source(
             "name; measure it with files of different names."
         )
         raise UserError(message)
-    cleaned = {clean(label): one for label, one in (asked or {}).items()}
+    cleaned = {entry(label): one for label, one in (asked or {}).items()}
     return Source(record, samples, public, paper, " ".join(raw_text([record])), cleaned)
 
 

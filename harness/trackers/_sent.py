@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from harness.plugins import names
-from harness.publish.clean import clean, clean_record
+from harness.publish.clean import base, clean_record, entry, sentence
 from harness.reports.stats.cells import cells
 from harness.runs.folders import REPORTS
 from harness.runs.frame import NOT_MEASURED
@@ -51,7 +51,7 @@ def scores(frame: pd.DataFrame) -> Scores:
     for row in cells(frame).to_dict("records"):
         if pd.isna(row["score"]) or NOT_MEASURED in row["status"]:
             continue
-        task, scaling = clean(row["task"]), clean(row["scaling"])
+        task, scaling = entry(row["task"]), entry(row["scaling"])
         values = found.setdefault(int(row["length"]), {})
         if f"{task}/{scaling}" in values:
             message = f"{task}, {scaling} are two without the folders of their files"
@@ -78,8 +78,13 @@ def write_reports_of(
 
     drawn = paper(asked(run, {}), frame)
     found = source(run, tasks, drawn, frame)
-    named = (frame[key].dropna().unique() for key in ("model", "scaling", "task", "unit", "reason"))
-    if not made or any(clean(name) != name for some in named for name in some):
+    kinds = {"model": base, "scaling": entry, "task": entry, "unit": base, "reason": sentence}
+    private = any(
+        clean(name) != name
+        for kind, clean in kinds.items()
+        for name in frame[kind].dropna().unique()
+    )
+    if private or not made:
         write_files(found, out)
         return
     (out / REPORTS).mkdir()
