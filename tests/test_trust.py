@@ -452,6 +452,50 @@ class TestFuzz:
         assert call(*given) == 2
         assert capsys.readouterr().err.startswith("ropewalk: ")
 
+    @pytest.mark.parametrize(
+        ("status", "words"),
+        [
+            (0, ("run", "--out", "BAD")),
+            (2, ("run", "--model", "BAD")),
+            (2, ("run", "--docs", "BAD")),
+            (2, ("run", "--scaling", "none", "./BAD.py")),
+            (2, ("run", "--scaling", "./BAD.json")),
+            (0, ("run", "./BAD.yaml")),
+            (0, ("rerun", "RUN", "--out", "BAD")),
+            (0, ("report", "BADRUN", "--report", "scores")),
+            (0, ("report", "RUN", "BADRUN", "--mixed", "--report", "scores", "--out", "BAD")),
+            (0, ("publish", "BADRUN", "--to", "folder")),
+            (0, ("publish", "RUN", "--to", "every-eval-ever", "--out", "BAD")),
+            (0, ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm",
+                 "--out", "BAD")),
+        ],
+        ids=lambda words: " ".join(words)[:40] if isinstance(words, tuple) else words,
+    )  # fmt: skip
+    def test_paths_that_are_not_utf8(
+        self, status: int, words: tuple[str, ...], tiny: Path, docs: Path, small: Path,
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        """A place may be called by any bytes; what a record names is in UTF-8, or a sentence."""
+        monkeypatch.chdir(tmp_path)
+        bad = os.fsdecode(b"bad\xff")
+        shutil.copytree(docs, tmp_path / "texts" / "inner")
+        (tmp_path / "texts" / "inner" / "document-0.txt").rename(tmp_path / "texts" / f"{bad}.txt")
+        shutil.copytree(small, tmp_path / f"{bad}run")
+        (tmp_path / f"{bad}.yaml").write_text("offline: true\n")
+        (tmp_path / f"{bad}.json").write_text('{"scaling": "pi"}')
+        shutil.copy(inspect.getfile(pi), f"{bad}.py")
+        place = {"BADRUN": f"{bad}run", "BAD": bad, "RUN": str(small), "MODEL": str(tiny)}
+        given = list(words)
+        for name, path in place.items():
+            given = [word.replace(name, path) for word in given]
+        if words[0] == "run":
+            usual = {"--model": str(tiny), "--docs": "texts", "--length": "1x",
+                     "--scaling": "none", "--task": "perplexity:tail=16"}  # fmt: skip
+            given += [word for pair in usual.items() if pair[0] not in given for word in pair]
+        assert call(*given) == status
+        told = capsys.readouterr().err
+        assert ("is not UTF-8; rename" in told) == (status == 2)
+
     @pytest.mark.parametrize("changes", [{"vocab_size": 2**70}])
     def test_a_config_of_no_model_is_refused(
         self,

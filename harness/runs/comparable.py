@@ -7,6 +7,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+from harness.names import printable
+
 Run = Mapping[str, Any]
 
 
@@ -17,7 +19,7 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
     without documents is comparable with any.
     """
     return [
-        f"{one} and {other} have different {aspect}{_fields(aspect, first, second)}"
+        printable(f"{one} and {other} have different {aspect}{_fields(aspect, first, second)}")
         for (one, first), (other, second) in combinations(runs.items(), 2)
         for aspect in differing(first, second, ASPECTS)
     ]

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from harness.errors import UserError, reason
-from harness.names import resolved
+from harness.names import printable, resolved
 from harness.plugins import Plugin, call, load, names
 from harness.runs.columns import Kept, Rows, columns_of, kept_samples
 from harness.runs.comparable import reasons
@@ -98,7 +98,7 @@ def _called(folder: Path, folders: Iterable[Path]) -> str:
     """Return a folder's name, with that of its parent where two have the same name."""
     place = resolved(folder)
     alike = [other for other in folders if resolved(other).name == place.name]
-    return place.name if len(alike) == 1 else f"{place.parent.name}/{place.name}"
+    return printable(place.name if len(alike) == 1 else f"{place.parent.name}/{place.name}")
 
 
 def _check_same_units(cells: Mapping[Key, Cell]) -> None:

@@ -214,7 +214,7 @@ def write_run(folder: Path, record: Mapping[str, Any]) -> None:
     """Replace the record of a run in one step, so that no reader sees half of it."""
     text = json.dumps(record, indent=1, allow_nan=False, ensure_ascii=False)
     with replacing(folder / RUN) as new:
-        new.write(f"{text}\n".encode())
+        new.write(f"{text}\n".encode(errors="backslashreplace"))  # as JSON has half a letter
 
 
 def _whole(content: bytes) -> bytes:

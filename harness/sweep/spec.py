@@ -136,6 +136,17 @@ class Spec(BaseModel):
         None, description="Of a sweep file: the published table whose settings these are."
     )
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _utf8(cls, value: Any) -> Any:
+        """Reject a name that no record can hold."""
+        parts = [*value, *value.values()] if isinstance(value, dict) else value
+        for text in parts if isinstance(parts, list | tuple) else [value]:
+            if isinstance(text, str) and not _is_utf8(text):
+                message = "it is not UTF-8; rename the file or the folder"
+                raise ValueError(message)
+        return value
+
     @field_validator("scaling", "task", "length", mode="before")
     @classmethod
     def _as_texts(cls, value: Any) -> Any:
@@ -219,6 +230,10 @@ class Spec(BaseModel):
         for text, length in found.items():
             check_length(text, length)
         return tuple(sorted(set(found.values())))
+
+
+def _is_utf8(text: str) -> bool:
+    return text == text.encode(errors="ignore").decode()
 
 
 def _is_whole(item: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from harness.calling import RAISED
 from harness.errors import UserError, reason
-from harness.names import resolved
+from harness.names import printable, resolved
 from harness.plugins import Plugin
 from harness.reading import read_regular
 from harness.replacing import replacing
@@ -63,7 +63,7 @@ class Following:
     def _begin(self) -> None:
         record, known = checked_run(self.folder), self.state["id"]
         begin = self.tracker.module.begin
-        name = resolved(self.folder).name
+        name = printable(resolved(self.folder).name)
         self.run = begin(name, settings(record), known, **self.tracker.arguments)
         if self.run.id != known:
             self.state = {"id": self.run.id, "sent": {}}
