@@ -297,7 +297,12 @@ def test_a_page_fits_a_tablet_and_paper(browser: Any, made: Path) -> None:
     opened.tab.set_viewport_size({"width": 718, "height": 900})
     opened.tab.emulate_media(media="print")
     drawn = "[...document.querySelectorAll('table, .plot svg')]"
+    opened.tab.evaluate("dispatchEvent(new Event('beforeprint'))")
+    numbers = "[...document.querySelectorAll('[data-charts=curves] figure > details')]"
+    assert opened.tab.evaluate(f"{numbers}.map(e => e.innerText.length > 200)") == [True, True]
     assert opened.comes(f"{drawn}.every(e => e.getBoundingClientRect().right <= 718)")
+    opened.tab.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert opened.tab.locator("figure > details[open]").count() == 0
     unnamed = "[...document.querySelectorAll('summary')].filter(e => !e.ariaLabel && !e.innerText)"
     assert opened.tab.evaluate(f"{unnamed}.length") == 0
     opened.tab.close()

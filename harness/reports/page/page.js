@@ -25,8 +25,13 @@ function place(charts, chart) {
   const plot = make("div", { className: "plot", role: "group" });
   plot.setAttribute("aria-label", `${chart.about}: ${title}. The table below has its numbers.`);
   const numbers = make("details", {}, make("summary", { textContent: "The numbers of this chart" }));
-  whenOpened(numbers, () => showTable(numbers, chart.source,
+  const fill = whenOpened(numbers, () => showTable(numbers, chart.source,
     (row) => row.model === chart.model && row.task === chart.task, `${chart.about}: ${title}`));
+  if (!chart.lengths) { // paper has no pointer; a loss at every position would take twenty pages of it
+    let open = false;
+    addEventListener("beforeprint", () => { fill(); open = numbers.open; numbers.open = true; });
+    addEventListener("afterprint", () => { numbers.open = open; });
+  }
   charts.append(make("figure", {}, make("figcaption", { textContent: title }), plot, numbers));
   return plot;
 }

@@ -124,9 +124,15 @@ function download(name, text) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-/** Fill a disclosure the first time it is opened. */
+/** Fill a disclosure the first time it is opened; return what fills it before. */
 function whenOpened(details, fill) {
-  details.addEventListener("toggle", fill, { once: true });
+  let filled = false;
+  const once = () => {
+    if (!filled) fill();
+    filled = true;
+  };
+  details.addEventListener("toggle", once);
+  return once;
 }
 
 /** Fill the places of tables, those that are closed when they are opened. */
