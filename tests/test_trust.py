@@ -13,7 +13,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -384,43 +383,6 @@ class TestFuzz:
         monkeypatch.setattr(embedded, "held_out", lambda: iter([("a", "text")]))
         answered(lambda: list(documents.open_documents(name).read()))
 
-    @pytest.mark.slow
-    @settings(fuzzing, max_examples=15)
-    @given(seed=st.integers(0, 2**32), value=junk)
-    def test_records_with_anything_in_them(
-        self, measured: Path, seed: int, value: Any, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        """One thing of a record gone or replaced: an answer, or a sentence, and nothing else."""
-        whole = measured.with_name("whole")
-        if not whole.exists():
-            shutil.copytree(measured, whole)
-        draw = Random(seed)
-        run = json.loads((whole / "run.json").read_text())
-        lines = [json.loads(x) for x in (whole / "samples.jsonl").read_text().splitlines()]
-        _damage(draw.choice([run, draw.choice(lines)]), draw, value)
-        (measured / "run.json").write_text(json.dumps(run))
-        (measured / "samples.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-        shutil.rmtree(measured / "reports", ignore_errors=True)
-        made = ["--out", measured / "made"]
-        words: list[object] = draw.choice(
-            [
-                ["report", measured, "--report", "scores", "bits_per_byte"],
-                ["report", measured, whole, "--report", "scores", *made],
-                ["report", whole, measured, "--mixed", "--report", "scores", *made],
-                ["compare", measured, "--published", "dca", "--model", "Llama-2-7b", *made],
-                ["compare", measured, "--published", "yarn-table-1", "--mixed"],
-                ["rerun", measured, "--dry-run", *made],
-                ["rerun", measured, "--dry-run", "--run-code", *made],
-            ]
-        )
-        status = call(*words)
-        told = capsys.readouterr()
-        assert status in (0, 1, 2)
-        assert "Traceback" not in told.err
-        assert "\x1b" not in told.out + told.err
-        if status == 2:
-            assert told.err.startswith("ropewalk: ")
-
     @pytest.mark.parametrize(
         "words",
         [
@@ -574,22 +536,6 @@ class TestFuzz:
         assert call("run", *words, "--out", measured) == 2
         assert "run.json is damaged: model.name: Field required." in capsys.readouterr().err
         assert json.loads((measured / "run.json").read_text()) == record
-
-
-def _damage(record: Any, draw: Random, value: Any) -> None:
-    """Replace or remove one thing, somewhere in nested lists and mappings."""
-    while True:
-        keys = list(record) if isinstance(record, dict) else list(range(len(record)))
-        key = draw.choice(keys)
-        inner = record[key]
-        if isinstance(inner, dict | list) and inner and draw.random() < 0.7:
-            record = inner
-        elif draw.random() < 0.4:
-            del record[key]
-            return
-        else:
-            record[key] = value
-            return
 
 
 def test_a_sheet_is_read_in_full_before_it_is_refused(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ class _Model(BaseModel):
 
 
 class _Method(BaseModel):
+    given: str = ""
     options: dict[Name, Any]
     file: Name | None = None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -193,7 +194,8 @@ def read_run(folder: Path) -> dict[str, Any]:
     """Return the record of a run; raise UserError where the folder has none."""
     path = folder / RUN
     try:
-        record = json.loads(read_regular(path, limit=LARGEST_RUN, follow=False).decode())
+        text = read_regular(path, limit=LARGEST_RUN, follow=False).decode()
+        record = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except (FileNotFoundError, NotADirectoryError):
         message = f"{folder} is not a run folder: it has no {RUN}."
         raise UserError(message) from None
@@ -208,6 +210,14 @@ def read_run(folder: Path) -> dict[str, Any]:
         message = f"{path} has schema {reason(repr(schema))}; this version reads {SCHEMA}."
         raise UserError(message)
     return dict(record)
+
+
+def _finite(text: str) -> float:
+    """Return a number of a record, which a record of it can hold again."""
+    if not math.isfinite(number := float(text)):
+        message = f"{text} is no number"
+        raise ValueError(message)
+    return number
 
 
 def write_run(folder: Path, record: Mapping[str, Any]) -> None:

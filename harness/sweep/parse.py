@@ -62,7 +62,7 @@ def _check_names(sheet: Sheet) -> None:
     docs = sheet.settings.get("docs", {})
     for task, name in docs.items() if isinstance(docs, dict) else [("", docs)]:
         _at(sheet, ("docs", task), partial(open_documents, name))
-    if "published" in sheet.settings:
+    if sheet.settings.get("published") is not None:
         from harness.published.tables import read_table  # with pandas, which --help must not load
 
         _at(sheet, ("published",), partial(read_table, sheet.settings["published"]))
