@@ -114,6 +114,19 @@ def test_an_archive_is_its_text_files(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["books.zip"]
 
 
+def test_a_folder_that_changes_while_it_is_listed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder in it that is gone by then, as those of processes are, is one sentence."""
+
+    def gone(*_: object) -> None:
+        raise FileNotFoundError(2, "No such file or directory", "/proc/1")
+
+    monkeypatch.setattr(Path, "rglob", gone)
+    with pytest.raises(UserError, match=f"^{tmp_path} cannot be read: No such file or directory.$"):
+        files.in_folder(tmp_path)
+
+
 def test_what_is_hidden_is_no_document(tmp_path: Path) -> None:
     """What macOS and editors put beside texts is not read, in folders and archives; ZIP is zip."""
     hidden = ("._one.txt", ".git/note.txt", ".ipynb_checkpoints/one-checkpoint.txt", ".rows.jsonl")

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from harness.data.arrow import GIANT, LARGEST, arrow, giant, parquet
 from harness.data.oddities import beginning
-from harness.errors import UserError, reason
+from harness.errors import UserError, foreign, reason
 from harness.names import nearest
 
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
@@ -64,7 +64,8 @@ def is_set(paths: Iterable[Path]) -> bool:
 
 def below(folder: Path) -> list[Path]:
     """Return the paths below a folder, in order, without hidden ones."""
-    return sorted(path for path in folder.rglob("*") if not _hidden(path.relative_to(folder)))
+    with foreign(f"{folder} cannot be read"):
+        return sorted(path for path in folder.rglob("*") if not _hidden(path.relative_to(folder)))
 
 
 def _hidden(path: Path) -> bool:
