@@ -11,6 +11,7 @@ from typing import Literal
 from tasks._tokens import Tokens
 from tasks._types import Passage
 
+SLIDE = 8  # windows that slide move on by one part of their length in so many
 MOST = 300_000  # windows of a task; a plan has no room for more questions
 Protocol = Literal["tail", "prefix", "press", "disjoint", "overlap"]
 
@@ -20,7 +21,7 @@ class Layout:
     """The input of all protocols: the begin tokens, and the options.
 
     ``tail``, ``stride`` and ``longest``, the longest length of the sweep, are in tokens;
-    ``windows`` are those of one document.
+    ``windows`` are those of one document; ``slide`` is explained in ``tail``.
     """
 
     opening: tuple[int, ...]
@@ -28,6 +29,7 @@ class Layout:
     stride: int
     windows: int = 1
     longest: int = 0
+    slide: bool = False
 
     def room(self, length: int) -> int:
         """Return how many tokens a window can score: all but its begin tokens, or but one."""
@@ -38,7 +40,8 @@ class Layout:
 class Window:
     """One window: ``tokens`` from ``start`` on are scored.
 
-    ``first`` is the first scored token's place in the document, or in the stream of all documents;
+    ``first`` and ``end`` are the places in the document, or in the stream of all documents, of the
+    first scored token and after the last;
     ``bytes`` are those of the scored text in UTF-8, None for a tokenizer without offsets;
     ``number`` names the window of a document in the tail protocol, and ``ends`` has the bytes of
     the document before each of its targets and after the last.
@@ -48,6 +51,7 @@ class Window:
     tokens: Tokens
     start: int
     first: int
+    end: int
     bytes: int | None
     number: int | None = None
     ends: Sequence[int] = ()
@@ -57,12 +61,18 @@ Windows = Callable[[Sequence[Passage], int, Layout], Iterator[Window]]
 
 
 def tail(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
-    """Yield windows whose last tokens are scored: the same targets at every length."""
-    text = length - len(layout.opening)
+    """Yield windows whose last tokens are scored: the same targets at every length.
+
+    With ``slide``, every length but the longest has several windows for these targets, moved on by
+    an eighth of the length: so each target has at least 7/8 of a window before it, or all of the
+    document. It is what a user has who cuts every prompt to that length.
+    """
+    stride = max(1, length // SLIDE) if layout.slide and length < layout.longest else layout.tail
     for passage in passages:
         for number, end in enumerate(tail_ends(passage, layout)):
-            window = _window(passage, end - text, end - layout.tail, end, layout)
-            yield replace(window, number=number, ends=(passage.ends or ())[window.first : end + 1])
+            for window in _slid(passage, end - layout.tail, end, length, stride, layout):
+                ends = (passage.ends or ())[window.first : window.end + 1]
+                yield replace(window, number=number, ends=ends)
 
 
 def tail_ends(passage: Passage, layout: Layout) -> list[int]:
@@ -98,11 +108,7 @@ def press(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[
     text = length - len(layout.opening)
     for passage in passages:
         yield _window(passage, 0, 0, text, layout)
-        seen, last = text, len(passage.tokens)
-        while seen < last:
-            end = min(seen + layout.stride, last)
-            yield _window(passage, end - text, seen, end, layout)
-            seen = end
+        yield from _slid(passage, text, len(passage.tokens), length, layout.stride, layout)
 
 
 def disjoint(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
@@ -152,6 +158,17 @@ def stream(passages: Sequence[Passage], opening: tuple[int, ...]) -> Passage:
     return Passage("", tokens, ends)
 
 
+def _slid(
+    passage: Passage, seen: int, last: int, length: int, stride: int, layout: Layout
+) -> Iterator[Window]:
+    """Yield windows of one length that score the tokens from ``seen`` to ``last`` once."""
+    text = length - len(layout.opening)
+    while seen < last:
+        end = min(max(seen + stride, text), last)
+        yield _window(passage, end - text, seen, end, layout)
+        seen = end
+
+
 def _window(passage: Passage, begin: int, first: int, end: int, layout: Layout) -> Window:
     """Return the document's tokens from ``begin`` to ``end``, scored from ``first`` on."""
     tokens = Tokens(passage.tokens[begin:end], layout.opening)
@@ -159,7 +176,7 @@ def _window(passage: Passage, begin: int, first: int, end: int, layout: Layout) 
     start = max(1, len(layout.opening) + first - begin)
     first = begin + start - len(layout.opening)
     scored = None if passage.ends is None else passage.ends[end] - passage.ends[first]
-    return Window(passage.name, tokens, start, first, scored)
+    return Window(passage.name, tokens, start, first, end, scored)
 
 
 PROTOCOLS: dict[Protocol, Windows] = {
@@ -176,8 +193,12 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
     if layout.windows < 1:
         message = f"windows={layout.windows} is not 1 or more"
         raise ValueError(message)
-    if protocol == "tail" and not 0 < layout.tail < length - len(layout.opening):
-        message = f"tail={layout.tail} leaves no context in a window of {length} tokens"
+    shortest = layout.longest if layout.slide else length
+    if protocol == "tail" and not 0 < layout.tail < shortest - len(layout.opening):
+        message = f"tail={layout.tail} leaves no context in a window of {shortest} tokens"
+        raise ValueError(message)
+    if layout.slide and protocol != "tail":
+        message = f"slide is an option of protocol=tail; protocol={protocol} has none"
         raise ValueError(message)
     if layout.room(length) < 1:
         message = f"a window of {length} token has no target"
@@ -207,7 +228,9 @@ def count(protocol: Protocol, passages: Sequence[Passage], length: int, layout: 
         total = sum(len(layout.opening) + len(passage.tokens) for passage in passages)
         return len(overlap_starts(total, length, layout.stride))
     if protocol == "tail":
-        return sum(len(tail_ends(passage, layout)) for passage in passages)
+        slid = layout.slide and length < layout.longest
+        each = -(-layout.tail // max(1, length // SLIDE)) if slid else 1
+        return each * sum(len(tail_ends(passage, layout)) for passage in passages)
     if protocol == "prefix":
         return len(passages)
     stride = layout.stride if protocol == "press" else layout.room(length)

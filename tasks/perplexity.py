@@ -21,7 +21,7 @@ from tasks._types import Answer, Fact, Question, Sample, Score, Source
 VERSION = 1
 METRIC = "perplexity"
 FACTS = {
-    "protocol": str, "first": int, "window": int, "bytes": int,
+    "protocol": str, "first": int, "window": int, "bytes": int, "slide": bool,
     "tokens": int, "start": int, "bucket": int, "losses": list, "begin": int, "sizes": str,
 }  # fmt: skip
 
@@ -35,25 +35,30 @@ def ask(
     tail: int = 128,
     windows: int = 1,
     stride: int = 256,
+    slide: bool = False,
 ) -> Iterator[Question]:
     """Yield the windows of a protocol, of the documents with room for the longest length.
 
     ``tail`` is the number of targets of a window of the tail protocol, in tokens, ``windows`` how
     many windows a document has: they end evenly over its third quarter, clear of title pages and
     licences, at the same targets when a length is added. A document has fewer where their targets
-    would overlap, or the longest length would begin before the document. ``stride`` is how far the
-    windows of press and overlap move, in tokens; overlap with a stride of the length has windows
-    side by side. Raises ValueError when no document is long enough, with the length that would
+    would overlap, or the longest length would begin before the document. With ``slide`` these
+    targets may be more than a window of a shorter length holds: windows of that length, moved on
+    by an eighth of it, then score all of them. ``stride`` is how far the windows of press and
+    overlap move, in tokens; overlap with a stride of the length has windows side by side. Raises
+    ValueError when no document is long enough, with the length that would
     fit, or when no context is left.
     """
     del seed  # nothing is drawn
-    layout = Layout(source.opening, tail, stride, windows, max(lengths))
+    layout = Layout(source.opening, tail, stride, windows, max(lengths), slide)
     check(protocol, layout, min(lengths))
     passages = fitting(list(source.passages()), protocol, layout)
     check_count(protocol, passages, lengths, layout)
     for length in lengths:
         for window in PROTOCOLS[protocol](passages, length, layout):
             facts: dict[str, Fact] = {"protocol": protocol, "first": window.first}
+            if slide:
+                facts["slide"] = slide
             if window.number is not None:
                 facts["window"] = window.number
             if window.bytes is not None:
@@ -67,9 +72,9 @@ def ask(
 def grade(question: Question, answer: Answer, source: Source) -> Sample:
     """Sum the loss over the targets, in nats; a fair sum in float64.
 
-    Of ``tail``, whose targets are the same at every length, the loss of each is kept.
+    Of ``tail``, whose windows have the same targets at every length, the loss of each is kept.
     """
-    each = question.facts.get("protocol") == "tail"
+    each = question.facts.get("protocol") == "tail" and not question.facts.get("slide")
     losses = by_position(question.start, answer.nll, each=each)
     facts = {**question.facts, "tokens": len(answer.nll), **losses}
     return Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)

@@ -18,6 +18,9 @@ from harness.cli.app import main
 from harness.data.source import make_source
 from harness.data.tokenize import tokenize
 from harness.engine import answers
+from harness.runs.store import read_run
+from harness.sweep.parse import parse
+from harness.sweep.plan import make_plan
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
 from tasks._types import Answer, Passage, Sample, Source
@@ -153,6 +156,48 @@ def test_prefix_is_one_window_a_document(model: Any, source: Source) -> None:
     assert score.value == pytest.approx(perplexity_of(parts), rel=1e-5)
 
 
+def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(
+    model: Any, source: Source
+) -> None:
+    """The targets of the longest length, by windows of 16 tokens moved on by 2, as by the model."""
+    length, longest, targets = 16, LENGTH, 32
+    requests = list(perplexity.ask(source, [length, longest], tail=targets, slide=True))
+    samples = {
+        index: perplexity.grade(requests[index], answer, source)
+        for index, answer in answers(model, requests)
+        if answer is not None
+    }
+    assert len(samples) == 2 * (targets // (length // 8) + 1)
+    parts = []
+    for passage in source.passages():
+        end = len(passage.tokens) * 3 // 4
+        for last in range(end - targets + 2, end + 1, 2):
+            window = [source.bos, *passage.tokens[last - length + 1 : last]]
+            parts.append(loss(model, window, 2))  # type: ignore[arg-type]
+    cut = [samples[place] for place, one in enumerate(requests) if one.length == length]
+    assert perplexity.score(cut).value == pytest.approx(perplexity_of(parts), rel=1e-5)
+    plain = perplexity.ask(source, [longest], tail=targets)
+    whole = [one for one in requests if one.length == longest]
+    assert [one.digest for one in plain] == [one.digest for one in whole]
+
+
+@pytest.mark.parametrize(("length", "tail"), [(16, 32), (16, 40), (40, 32), (17, 45)])
+def test_slide_scores_each_target_once_after_most_of_a_window(
+    source: Source, length: int, tail: int
+) -> None:
+    """Whatever the sizes: the same targets at both lengths, with 7/8 of a window before each."""
+    scored: dict[int, list[tuple[str, int]]] = {}
+    for one in perplexity.ask(source, [length, LENGTH], tail=tail, slide=True):
+        first = int(one.facts["first"])  # type: ignore[arg-type]
+        count = len(one.tokens) - one.start
+        places = [(one.unit, first + place) for place in range(count)]
+        scored.setdefault(one.length, []).extend(places)
+        assert len(one.tokens) == one.length
+        if one.length == length:
+            assert one.start >= min(length - length // 8, first + 1)
+    assert scored[length] == scored[LENGTH]
+
+
 passages = st.lists(
     st.lists(st.integers(1, 99), min_size=20, max_size=70).map(tuple), min_size=1, max_size=4
 ).map(lambda texts: [Passage(str(i), t, tuple(range(len(t) + 1))) for i, t in enumerate(texts)])
@@ -209,6 +254,20 @@ def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
         assert question.facts["bytes"] == len(scored) - scored.count(beside.bos or 0)
 
 
+@pytest.mark.slow
+def test_a_new_switch_of_perplexity_keeps_the_keys_of_committed_samples() -> None:
+    """The reference run, planned again, has the cells and the questions of its record."""
+    folder = Path("results/reference")
+    record, places = read_run(folder), {}
+    asked = {name: value for name, value in record["asked"].items() if name != "out"}
+    plan = make_plan(parse(None, {**asked, "scaling": ["none", "yarn"], **places}))
+    keys = {(c["scaling"], c["task"], c["length"]): c["key"] for c in record["cells"]}
+    assert {keys[c.scaling, c.task, c.length] for c in plan.cells} == {c.key for c in plan.cells}
+    for cell in plan.cells:
+        known = record["tasks"][cell.task]["questions"][str(cell.length)]
+        assert [question.digest for question in cell.questions] == known
+
+
 def test_documents_are_the_unit_of_the_interval() -> None:
     """Windows of one document are one unit: n counts documents, and their sums are resampled."""
     windows = [Sample("a", 10.0, 10), Sample("b", 60.0, 20), Sample("a", 30.0, 10)]
@@ -236,6 +295,16 @@ def test_documents_are_the_unit_of_the_interval() -> None:
             250,
             "no document holds a window of 250 tokens; the longest that fits is 241: "
             "ask for shorter lengths or give longer documents",
+        ),
+        (
+            {"protocol": "press", "slide": True},
+            48,
+            "slide is an option of protocol=tail; protocol=press has none",
+        ),
+        (
+            {"tail": 47, "slide": True},
+            48,
+            "tail=47 leaves no context in a window of 48 tokens",
         ),
     ],
 )
