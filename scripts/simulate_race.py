@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""How often a race names a wrong winner, finds one that leads, and what it spends.
+"""How often a race is wrong, how tight its bound is, and what it spends.
 
 .venv/bin/python -m scripts.simulate_race > results/races.md
 """
@@ -7,197 +7,199 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.recommend.chances import Array
-from harness.recommend.race import (
-    SEEN,
-    WORSE,
-    Losses,
-    Rules,
-    Standing,
-    affordable,
-    decided,
-    rounds,
-)
+from harness.recommend.race import CUT, FAR, NEAR, WINNER, Array, Ask, Race, Rules, rounds
 
 Random = np.random.Generator
-CANDIDATES = 25
-RACES = 400
+CANDIDATES, RACES = 25, 100
+SPREAD = 0.01  # of a method's loss on a document, in nats: two methods differ by 1.4 % there
+TARGET = 4  # windows: what a forward inside the window and truncation cost, relative to the target
+WEIGHTS = {FAR: 1.0, NEAR: 1 / TARGET, CUT: 8 * (TARGET - 1) / TARGET}
 Draw = Callable[[Random, tuple[int, int]], Array]  # by documents and candidates
 # Losses of a document under one method, less those of the document itself, of spread 1.
 SHAPES: dict[str, Draw] = {
     "normal": lambda rng, size: rng.standard_normal(size),
     "Student's t, 4 degrees": lambda rng, size: rng.standard_t(4, size) / np.sqrt(2),
     "exponential": lambda rng, size: rng.exponential(1, size) - 1,
+    "minus exponential": lambda rng, size: 1 - rng.exponential(1, size),
     "lognormal, sigma 1": lambda rng, size: (
         (np.exp(rng.standard_normal(size)) - np.exp(0.5)) / np.sqrt((np.e - 1) * np.e)
     ),
     "one document in five lost": lambda rng, size: (
-        0.3 * rng.standard_normal(size) + ((rng.random(size) < 0.2) - 0.2) / 0.42
+        (0.3 * rng.standard_normal(size) + (rng.random(size) < 0.2) - 0.2) / 0.5
+    ),
+    "unequal spreads": lambda rng, size: (
+        rng.standard_normal(size) * np.geomspace(0.2, 5, size[1]) / 1.8
+    ),
+}
+RARE: dict[str, Draw] = {
+    "every method lost on its own one document in 30": lambda rng, size: (
+        rng.standard_normal(size) + ((rng.random(size) < 1 / 30) - 1 / 30) / SPREAD
     ),
 }
 
 
-def _failing(rate: float, who: slice, *, same: bool = False, others: float = 0.0) -> Draw:
-    """Return losses of methods that fail by 1 nat on some documents; the mean of each is 0.
-
-    They do so each on its own documents, or all on the ``same``; ``others`` are so much worse, all
-    but the last.
-    """
-
-    def draw(rng: Random, size: tuple[int, int]) -> Array:
-        made = 0.01 * rng.standard_normal(size)
-        made[:, :-1] += others
-        failed = rng.random((size[0], 1) if same else size) < rate
-        made[:, who] += np.broadcast_to(failed - rate, size)[:, who] - others
-        return made
-
-    return draw
+def _means(*better: float) -> Array:
+    return np.array([0.0] * (CANDIDATES - len(better)) + [-one for one in better])
 
 
-RIVALS, ONE, BEST = slice(0, -1), slice(0, 1), slice(-1, None)
-RARE: dict[str, Draw] = {
-    "all others on one in 20, each its own": _failing(1 / 20, RIVALS),
-    "all others on one in 30, each its own": _failing(1 / 30, RIVALS),
-    "the best on one in 30": _failing(1 / 30, BEST),
-    "all others on the same one in 20": _failing(1 / 20, RIVALS, same=True),
-    "all others on the same one in 30": _failing(1 / 30, RIVALS, same=True),
-    "one other on one in 20, the rest 10 % worse": _failing(1 / 20, ONE, others=0.1),
-    "one other on one in 30, the rest 10 % worse": _failing(1 / 30, ONE, others=0.1),
+# Mean losses in nats; the last is the best. The realistic ones are like those of 25 methods at
+# four windows: a few within 1 %, some within 10 %, a third hopeless.
+MEANS: dict[str, Array] = {
+    "equal means": _means(0.0),
+    "one better by 1 %": _means(0.01),
+    "one better by 2 %": _means(0.02),
+    "a realistic spread": np.concatenate(
+        [np.linspace(3, 0.5, 8), np.geomspace(0.3, 0.012, 12), [0.008, 0.006, 0.004, 0.002, 0.0]]
+    ),
 }
+
+
+@dataclass
+class Known:
+    """Losses that are all known, asked for as if they were measured; in-window costs are 0."""
+
+    names: tuple[str, ...]
+    far: Array
+    budget: float = math.inf
+    asked: dict[tuple[str, str], int] = field(default_factory=dict)
+    timed: bool = False
+
+    def spent(self) -> float:
+        """Return the forwards asked for, in forwards at the target."""
+        return sum(WEIGHTS[kind] * count for (kind, _), count in self.asked.items())
+
+    def left(self) -> float:
+        """Return what is left of the budget."""
+        return self.budget - self.spent()
+
+    def told(self, cost: float) -> str:
+        """Return a budget in words."""
+        return f"{cost:.0f} forwards"
+
+    def cost(self, asks: Iterable[Ask]) -> float:
+        """Return the forwards that are not asked for yet."""
+        most: dict[tuple[str, str], int] = {}
+        for kind, name, count in asks:
+            most[kind, name] = max(most.get((kind, name), 0), count)
+        return sum(
+            WEIGHTS[at[0]] * max(0, count - self.asked.get(at, 0)) for at, count in most.items()
+        )
+
+    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
+        """Ask for losses; none is missing."""
+        for kind, name, count in asks:
+            self.asked[kind, name] = max(self.asked.get((kind, name), 0), count)
+        return {}
+
+    def losses(self, kind: str, name: str, documents: int) -> Array:
+        """Return the losses of the first documents."""
+        if kind != FAR:
+            return np.zeros(documents)
+        return np.asarray(self.far[:documents, self.names.index(name)])
+
+    def free(self, name: str) -> bool:
+        """Return whether a candidate is the plain model."""
+        return name == self.names[0]
 
 
 @dataclass(frozen=True)
 class Found:
-    """Shares of races, and of the forwards of the grid that they spent.
+    """Shares of races; the bound and what was spent are medians.
 
-    The winner named is ``wrong`` or ``right``; the last candidate, with a lead the best, is
-    ``lost``, dropped as worse, or at the end has the ``lowest`` mean.
+    ``within``: the true regret of the recommended method is within its stated bound. ``lost``: the
+    best is eliminated. ``wrong`` and ``right``: a wrong or the right winner is named.
     """
 
+    within: float
+    lost: float
     wrong: float
     right: float
-    lost: float
-    lowest: float
+    bound: float
     spent: float
 
-    def told(self, *, lead: bool) -> str:
+    def cells(self) -> list[str]:
         """Return them in percent."""
-        shown = [self.wrong, self.lost, *([self.right, self.lowest] if lead else []), self.spent]
-        return " · ".join(f"{100 * share:.1f}".removesuffix(".0") for share in shown)
+        shown = [self.within, self.lost, self.wrong, self.right, self.bound, self.spent]
+        return [f"{100 * share:.1f}".removesuffix(".0") for share in shown]
 
 
-def race(far: Losses, prices: Losses, rules: Rules, budget: float) -> tuple[Standing, int]:
-    """Run a race on losses that are all known; return how it ends and the losses it asked for."""
-    standing, seen = Standing(tuple(far)), set[tuple[str, int]]()
-    for end in rules.rounds:
-        if standing.ended:
-            break
-        seen |= {(name, unit) for name in standing.left for unit in range(end)}
-        here = {name: far[name][:end] for name in standing.left}
-        near = {name: prices[name][:end] for name in standing.left}
-        standing = decided(standing, here, near, rules)
-        left = {name: far[name][:end] for name in standing.left}
-        standing = affordable(
-            standing, left, budget - len(seen), 2.0 * (rules.rounds[-1] - end), rules
-        )
-    return standing, len(seen)
-
-
-def simulate(
-    shape: str,
-    documents: int,
-    *,
-    races: int,
-    seed: int,
-    lead: float = 0.0,
-    noise: float = 1.0,
-    share: float = 1.0,
-) -> Found:
-    """Race candidates of one mean, the last of which leads by so many nats (0: none does).
-
-    Documents differ far more than methods: by lognormal losses that all methods share. The spread
-    of a shape is ``noise``; the budget is a ``share`` of the grid.
-    """
-    rng, rules, draw = np.random.default_rng(seed), Rules(rounds(documents)), (SHAPES | RARE)[shape]
-    names = [f"m{index:02}" for index in range(CANDIDATES)]
-    prices = {name: np.zeros(documents) for name in names}
-    counts: Counter[str] = Counter()
+def simulate(shape: str, means: str, documents: int, *, races: int, seed: int) -> Found:
+    """Race 25 candidates; documents differ far more than methods, by losses that they share."""
+    rng, draw, mean = np.random.default_rng(seed), (SHAPES | RARE)[shape], MEANS[means]
+    names = tuple(f"m{place:02}" for place in range(CANDIDATES))
+    rules = Rules(rounds(documents), names[0], frozenset(names))
+    grid = sum(WEIGHTS[kind] * count for kind, count in
+               ((FAR, CANDIDATES), (NEAR, CANDIDATES), (CUT, 1)))  # fmt: skip
+    made = []
     for _ in range(races):
-        losses = noise * draw(rng, (documents, CANDIDATES))
+        losses = SPREAD * draw(rng, (documents, CANDIDATES)) + mean
         losses += np.exp(rng.standard_normal((documents, 1)))
-        losses[:, -1] -= lead
-        far = {name: losses[:, index] for index, name in enumerate(names)}
-        ended, asked = race(far, prices, rules, share * CANDIDATES * documents)
-        counts["spent"] += asked
-        counts["right"] += bool(lead and ended.sole == names[-1])
-        counts["wrong"] += bool(ended.sole and not (lead and ended.sole == names[-1]))
-        counts["lost"] += any(one.name == names[-1] and one.why == WORSE for one in ended.dropped)
-        counts["lowest"] += ended.leader == names[-1]
-    wrong, right, lost, lowest = (
-        counts[one] / races for one in ("wrong", "right", "lost", "lowest")
-    )
-    return Found(wrong, right, lost, lowest, counts["spent"] / races / CANDIDATES / documents)
+        order = rng.permutation(CANDIDATES)  # who is the best must not matter
+        known = Known(names, losses[:, order])
+        race = Race(known, names, rules)
+        known.budget = race.usual(documents * grid)
+        ended = race.run(lambda _: None)
+        true = dict(zip(names, (mean - mean.min())[order].tolist(), strict=True))
+        regret = ended.regret.get(ended.recommended, math.inf)
+        named, unique = ended.ended == WINNER, int((mean == mean.min()).sum()) == 1
+        lost = unique and min(true, key=lambda name: true[name]) not in ended.possible
+        wrong = named and (true[ended.recommended] > 0 or not unique)
+        row = true[ended.recommended] <= regret, lost, wrong, named and not wrong
+        made.append((*row, math.expm1(regret), known.spent() / grid / documents))
+    table = np.array(made, float)
+    return Found(*table[:, :4].mean(axis=0).tolist(), *np.median(table[:, 4:], axis=0).tolist())
 
 
 TEXT = f"""\
-# How often a race errs
+# How often a race is wrong
 
 Made by `python -m scripts.simulate_race` with the code that `ropewalk recommend` runs: {{races}}
-races a cell, of {CANDIDATES} candidates. Documents differ by lognormal losses that all methods
-share; methods differ on each document by noise of the shape named.
+races per cell, of {CANDIDATES} candidates with the default budget. Documents differ by lognormal
+losses that all methods share. On each document the methods differ by noise of the shape named, with
+a standard deviation of {100 * SPREAD:.0f} %, so that two methods differ by 1.4 %. A forward inside
+the window counts as a quarter of one at the target, and truncation as six: the target is four
+windows long. In-window costs are 0.
 
-**The rule.** After rounds of {{rounds}} … documents, a candidate is dropped that is worse than the
-leader by the paired mean: Student's t, also with one document more, and from 20 documents on the
-studentised bootstrap and the exact sign test too, as in `best`. The one document more is that
-which speaks most against it, or one on which the leader fails: it then loses as much as any
-candidate that is left did on any document against what is usual for it, and while fewer than 20
-documents are measured at least 1 nat. So 6 documents drop only who is about 1 nat worse, 14 who is
-0.4 nats worse. The level of one comparison is 5 % divided by the number of candidates and of rounds
-(Bonferroni). It is a Hoeffding race (Maron and Moore 1994) with tests of paired means in place of
-Hoeffding's bound, which losses without a bound do not have.
+**The rule.** After {{rounds}} … documents the candidates are compared by Hsu's multiple comparisons
+with the best. A candidate is eliminated once it is significantly worse than another. The race ends
+when the recommended method is at most 1 % worse than the best, when one candidate is left, or with
+the documents or the budget. The rounds share the error of 5 %. The budget is a third of what
+measuring everything takes, or all candidates on 6 documents where that is more.
 
-A race ends when one is left, when all that are left are within the margin of the leader (1 %) by
-the same tests, or with the documents or the budget. Two stay until {SEEN} documents are measured,
-or all, or the budget ends. Of fewer than 20 documents no winner is named, and none where the budget
-set some candidate aside. What is set aside is not called worse.
+**What the columns say**, in percent:
 
-**What holds.** Whichever candidate is the best, it is dropped as worse in at most 5 % of races, and
-a wrong sole winner is named in at most 5 %, in the first four tables and in the first three rows of
-the last: where methods fail on rare documents, as long as some candidate that is left was seen to.
-With the default budget, a third of the grid, a race on 50 documents or fewer names no sole winner
-where all are this close, but the best ends lowest.
+- within: races in which the recommended method is at most as much worse than the best as stated;
+- best lost: races in which the best candidate is eliminated (where one is the best);
+- wrong, right: races that name a wrong winner, or the right one. A race ends before it knows the
+  winner once the recommended method is within the margin;
+- bound: the median of the stated bound;
+- spent: the median of the share of the forwards that measuring everything takes.
 
-**What cannot be had.** A failure on one document in n / 3 is on none of n in 5 % of samples: on
-none of 20, one in 7; of 60, one in 20; of 100, one in 33. What no candidate shows, no rule sees.
-The last four rows are of this kind. Where all others fail on the same documents, the best looks
-worse until one of those is met, and is dropped from 20 documents on: one in 20 is on none of 20 in
-36 % of samples, one in 30 in 51 %. Where one other fails seldom, it wins until it is seen to fail,
-which is why two stay until {SEEN} documents. More documents help, or documents like those that the
-model will read.
+**What cannot be had.** A failure on one document in n / 3 is on none of n in 5 % of samples. A
+bound says nothing of failures that no document shows: the last table.
 """
+HEAD = ("noise", "documents", "within", "best lost", "wrong", "right", "bound", "spent")
+# Of each table the documents: those of 50 take most of the time.
+TABLES = {
+    "a realistic spread": (10, 23, 50), "equal means": (10, 23),
+    "one better by 1 %": (23,), "one better by 2 %": (23,),
+}  # fmt: skip
 
 
-def _rows(shapes: Iterable[str], documents: Sequence[int], races: int, **how: float) -> None:
-    for name in shapes:
-        found = [simulate(name, n, races=races, seed=n, **how) for n in documents]
-        cells = [one.told(lead="lead" in how) for one in found]
-        print(f"| {name} | {' | '.join(cells)} |", flush=True)
-
-
-def _head(title: str, documents: Sequence[int], *, lead: bool) -> None:
-    print(f"\n## {title}\n")
-    print(
-        f"In % of races: a wrong sole winner is named · the {'best' if lead else 'last candidate'} "
-        f"is dropped as worse{' · it is named sole winner · it ends lowest' if lead else ''}; then "
-        "the share of the forwards of the whole grid, in %. By number of documents.\n"
-    )
-    print(f"| | {' | '.join(map(str, documents))} |\n|:--|{'--:|' * len(documents)}")
+def _table(
+    title: str, shapes: Iterable[str], means: str, counts: Iterable[int], races: int
+) -> None:
+    print(f"\n## {title}\n\n| {' | '.join(HEAD)} |\n|:--|{'--:|' * (len(HEAD) - 1)}")
+    for shape in shapes:
+        for count in counts:
+            found = simulate(shape, means, count, races=races, seed=count)
+            print(f"| {shape} | {count} | {' | '.join(found.cells())} |", flush=True)
 
 
 def main() -> None:
@@ -206,19 +208,9 @@ def main() -> None:
     parser.add_argument("--races", type=int, default=RACES)
     races = parser.parse_args().races
     print(TEXT.format(races=races, rounds=", ".join(map(str, rounds(100)[:-1]))), end="")
-    few, many = (3, 10, 23, 50), (10, 23, 50, 100)
-    spread = "; paired differences of two have a spread of 1.4 % a document"
-    _head("All equal" + spread.replace("1.4", "2.8"), few, lead=False)
-    _rows(SHAPES, few, races, noise=0.02)
-    for title, lead, share in (
-        ("One better by 1 %", 0.01, 1.0),
-        ("One better by 2 %", 0.02, 1.0),
-        ("One better by 2 %, with a budget of a third", 0.02, 1 / 3),
-    ):
-        _head(title + spread, few, lead=True)
-        _rows(SHAPES, few, races, lead=lead, noise=0.01, share=share)
-    _head("One better by 2 %; methods fail by 1 nat on rare documents", many, lead=True)
-    _rows(RARE, many, races, lead=0.02)
+    for means, counts in TABLES.items():
+        _table(means.capitalize(), SHAPES, means, counts, races)
+    _table("Rare failures", RARE, "a realistic spread", (10, 23, 50), races)
 
 
 if __name__ == "__main__":

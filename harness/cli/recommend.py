@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 
     from harness.cluster.workers import Cluster
     from harness.model.checkpoint import Checkpoint
-    from harness.recommend.race import Standing
-    from harness.recommend.run import Race
+    from harness.recommend.race import Race
+    from harness.recommend.run import Measured
     from harness.recommend.write import Recommendation
     from harness.sweep.plan import Plan
     from harness.sweep.spec import Spec
@@ -31,25 +32,32 @@ HELPS = {
     "length": "The target: 32k (32768) or 4x (of the trained window); default: 4x.",
     "out": "The run folder; default: results/recommend-MODEL.",
 }
-MOST_TAIL = 2048  # tokens that are scored of a document; half a window where it is shorter
 
 
 @partial(with_settings, helps=HELPS, without=("model", "task", "track"))
 def recommend(
     model: Annotated[str | None, Parameter(help=MODEL)] = None,
     *,
+    to: Annotated[
+        str | None,
+        Parameter(
+            help="The engine that will serve it (transformers, vllm, sglang, gguf, mlx, hf-code): "
+            "only methods that it can express are candidates."
+        ),
+    ] = None,
     tolerance: Annotated[
         float, Parameter(help="Percent of perplexity that a method may cost inside the window.")
     ] = 1.0,
     margin: Annotated[
-        float, Parameter(help="Percent of perplexity below which methods are alike: it ends then.")
+        float,
+        Parameter(help="Percent of perplexity up to which a method is as good as the best."),
     ] = 1.0,
     budget: Annotated[
         str | None,
         Parameter(
-            help="What it may spend: 2h, 30min, a number of forwards, or all; default: a third of "
-            "what measuring every method on every document takes. The first round is always "
-            "measured."
+            help="The most that it may spend: 2h, 15min, a number of forwards at the target, or "
+            "all; default: a third of what measuring every method on every document takes, or all "
+            "methods on 6 documents where that is more."
         ),
     ] = None,
     dry_run: Annotated[
@@ -57,67 +65,59 @@ def recommend(
     ] = False,
     **settings: Any,
 ) -> int:
-    """Name the method for a target length (--length, default 4x), by a race on your documents.
+    """Recommend the method for a target length (--length, default 4x), by a race on your documents.
 
     Methods (--scaling; default: all training-free ones) are measured on the same documents in
-    rounds, and what is surely worse than the leader is dropped. The same command goes on.
+    rounds, and those that are significantly worse are measured no further. The answer is one
+    method, with a bound of how much worse than the best it can be. The same command continues.
     """
-    found = answered({"model": model, **settings}, tolerance, margin, budget, dry_run=dry_run)
+    found = answered(
+        {"model": model, **settings}, tolerance, margin, budget, to=to, dry_run=dry_run
+    )
     return COMPLETE if found is None else _print(found)
 
 
 def answered(
     settings: Mapping[str, Any], tolerance: float, margin: float, budget: str | None, *,
-    loaded: Checkpoint | None = None, dry_run: bool = False,
+    to: str | None = None, loaded: Checkpoint | None = None, dry_run: bool = False,
 ) -> Recommendation | None:  # fmt: skip
     """Race, with progress on stderr, and return the written answer; None of a dry run."""
     spec = read_spec(settings, {"length": TARGET})
-    if not (tolerance >= 0 and margin > 0):
-        message = f"--tolerance must be 0 or more and --margin above 0, got {tolerance}, {margin}."
-        raise UserError(message)
+    for flag, value, least in (
+        ("tolerance", tolerance, "0 or more"),
+        ("margin", margin, "above 0"),
+    ):
+        if not math.isfinite(value) or value < 0 or (flag == "margin" and not value):
+            message = f"--{flag} {value:g} is invalid: it is a percentage, {least}."
+            raise UserError(message)
     from harness.cluster.connect import connected
+    from harness.plugins import load
+    from harness.recommend.answer import Ended, so_far
     from harness.recommend.write import written
 
+    if to is not None:
+        load("engine", to.replace("-", "_"))
     with connected(spec, say) as ray:
         chosen = settings.get("scaling") is not None
-        race = _race(spec, ray, tolerance, margin, budget, chosen=chosen, loaded=loaded)
-        _before(race, ray)
+        with err.status("Reading config, tokenizer and documents"):
+            plan = _plan(spec, ray, chosen=chosen, loaded=loaded)
+        race, measured, families, left_out = _race(plan, ray, to, tolerance, margin, budget)
+        _before(race, measured, families, left_out)
         if dry_run:
             return None
-        with keeping([race.folder]):
-            return written(race, race.run(partial(_round, race)))
+        with keeping([measured.folder]):
+            standing = race.run(lambda standing: say(so_far(standing)))
+            return written(Ended(race, measured, standing, families, to))
 
 
-def _race(
-    spec: Spec, ray: Cluster | None, tolerance: float, margin: float, budget: str | None, *,
-    chosen: bool, loaded: Checkpoint | None,
-) -> Race:  # fmt: skip
-    """Return the race that is asked for; nothing is measured yet."""
-    from harness.cli import show
-    from harness.cli.models import measurer
-    from harness.recommend.budget import Budget, read_budget
-    from harness.recommend.race import Rules, rounds
-    from harness.recommend.run import Race
-    from harness.sweep.plan import open_model
-
-    with err.status("Reading config, tokenizer and documents"):
-        elsewhere = ray.device if ray else None
-        plan = _plan(spec, loaded or open_model(spec, elsewhere=elsewhere), chosen=chosen)
-    show.left_out(plan, err)
-    folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
-    documents = len(plan.cells[0].questions)
-    rules = Rules(rounds(documents), tolerance / 100, margin / 100)
-    race = Race(plan, folder, rules, Budget(), measurer(plan, folder, ray))
-    race.budget = read_budget(budget, race.grid, documents)
-    return race
-
-
-def _plan(spec: Spec, checkpoint: Checkpoint, *, chosen: bool) -> Plan:
+def _plan(spec: Spec, ray: Cluster | None, *, chosen: bool, loaded: Checkpoint | None) -> Plan:
     """Return the plan of everything that a race could measure: the window and the target."""
     from harness.recommend.candidates import OWN, usual
-    from harness.sweep.plan import make_plan
+    from harness.recommend.run import tasks
+    from harness.sweep.plan import make_plan, open_model
     from scaling import native
 
+    checkpoint = loaded or open_model(spec, elsewhere=ray.device if ray else None)
     trained = checkpoint.rope.trained_length
     target = spec.lengths(trained)
     if len(target) > 1 or target[0] <= trained:
@@ -128,45 +128,69 @@ def _plan(spec: Spec, checkpoint: Checkpoint, *, chosen: bool) -> Plan:
         raise UserError(message)
     ships = native.ships(checkpoint.rope)
     named = spec.scaling if chosen else usual(target[0] / trained, ships=ships)
-    scaling = named if OWN in named else (OWN, *named)
-    asked = {
-        "scaling": scaling,
+    requested = {
+        "scaling": named if OWN in named else (OWN, *named),
         "length": (str(trained), str(target[0])),
-        "task": (f"perplexity:tail={max(1, min(trained // 2, MOST_TAIL))}",),
+        "task": tasks(trained, target[0]),
     }
-    return make_plan(spec.model_copy(update=asked), checkpoint=checkpoint)
+    return make_plan(spec.model_copy(update=requested), checkpoint=checkpoint)
 
 
-def _before(race: Race, ray: Cluster | None) -> None:
+def _race(
+    plan: Plan, ray: Cluster | None, to: str | None, tolerance: float, margin: float,
+    budget: str | None,
+) -> tuple[Race, Measured, dict[str, list[str]], dict[str, str]]:  # fmt: skip
+    """Return the race that is asked for, its candidates, and those that the engine cannot express.
+
+    Nothing is measured yet.
+    """
+    from harness.cli import show
+    from harness.cli.models import machine_of, measurer
+    from harness.recommend.budget import Budget, read_budget
+    from harness.recommend.candidates import OWN, families, unserved
+    from harness.recommend.race import Race, Rules, rounds
+    from harness.recommend.run import Measured
+
+    show.left_out(plan, err)
+    folder = plan.spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
+    workers = ray.count if ray else 1
+    measure, machine = measurer(plan, folder, ray), machine_of(plan, ray)
+    measured = Measured(plan, folder, measure, Budget(), machine, workers)
+    every = families(plan, measured.names)
+    coded = unserved(plan, every, to)
+    names = {name: same for name, same in every.items() if to is None or name not in coded}
+    if not names:
+        message = f"--to {to} can express none of the candidates; leave it out, or name others."
+        raise UserError(message)
+    servable = frozenset(name for name in names if name not in coded)
+    rules = Rules(rounds(len(measured.order)), OWN, servable, tolerance / 100, margin / 100)
+    race = Race(measured, tuple(names), rules)
+    measured.budget = read_budget(budget, race.usual(measured.grid(names)))
+    return race, measured, names, coded if to else {}
+
+
+def _before(
+    race: Race, measured: Measured, families: Mapping[str, Any], left_out: Mapping[str, str]
+) -> None:
     """Say what the race may cost, before the first sample."""
-    from harness.cli.models import machine_of
+    from harness.recommend.race import FAR
     from harness.reports.writing.sentences import counted
-    from harness.runs.store import measured
     from harness.sweep.measure import records
-    from harness.sweep.pace import before, duration
+    from harness.sweep.pace import duration
 
-    records(race.plan, race.folder)  # a folder of another run is refused, in a dry run too
-    first = race.first()
-    work = first.work(measured(race.samples))
-    left = before(first, work, machine_of(first, ray)).seconds_left() if work else 0.0
-    rounds, count = race.rules.rounds, len(race.alike)
-    about = "" if left is None else f", about {duration(left)} here"
-    forwards = counted(count * rounds[0], "forwards")
+    records(measured.plan, measured.folder)  # a folder of another run is refused, in a dry run too
+    if left_out:
+        name, reason = next(iter(left_out.items()))
+        say(f"{counted(len(left_out), 'methods')} are left out, as `{name}`: {reason}")
+    rounds, count = race.rules.rounds, len(families)
+    asks = [(FAR, name, rounds[0]) for name in race.names]
+    seconds = measured.expected(asks)
+    about = "" if seconds is None else f", about {duration(seconds)} here"
     say(
-        f"{count} candidates at {race.target:,} tokens on {counted(rounds[-1], 'documents')}; the "
-        f"first round is {rounds[0]} of them, {forwards}{about}. Budget: {race.budget}; measuring "
-        f"everything takes {race.grid:,} forwards."
-    )
-
-
-def _round(race: Race, standing: Standing, forwards: int) -> None:
-    """Say how the race stands after a round."""
-    from harness.reports.writing.sentences import counted
-
-    left = f"{len(standing.left)} of {standing.everyone} candidates left"
-    say(
-        f"After {counted(standing.documents, 'documents')}: {left}, lowest `{standing.leader}`; "
-        f"{forwards:,} of {race.grid:,} forwards."
+        f"{counted(count, 'candidates')} at {measured.target:,} tokens on "
+        f"{counted(rounds[-1], 'documents')}; the first round is {rounds[0]} of them, "
+        f"{counted(count * rounds[0], 'forwards')}{about}. Budget: {measured.budget}; measuring "
+        f"everything takes {measured.grid(families):,.0f} forwards."
     )
 
 
@@ -183,5 +207,6 @@ def _print(found: Recommendation) -> int:
     for name, reason in found.failures.items():
         screen.print(f"No number of {name}: {reason}", soft_wrap=True)
     screen.print(f"\nTable and figure: {found.files[0].with_suffix('')}.*")
-    screen.print(f"Next:  {found.next}", soft_wrap=True)
+    if found.next:
+        screen.print(f"Next:  {found.next}", soft_wrap=True)
     return WITH_FAILURES if found.failures else COMPLETE

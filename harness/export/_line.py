@@ -12,13 +12,18 @@ from scaling._rotation import Rotation, needs_code
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 
 
-def serving(spec: Spec, scaling: str, rotation: Rotation, length: int) -> tuple[str, str]:
+def serving(
+    spec: Spec, scaling: str, rotation: Rotation, length: int, engine: str | None = None
+) -> tuple[str, str]:
     """Return the command that writes a method for an engine, and what to say of it.
 
-    ``rotation`` is the method's at the length. Where nothing serves it the command is empty, and
-    the reason is said. An export has no adapter: with one the command is of the merged model.
+    ``rotation`` is the method's at the length; without an engine it is the plainest that reads it.
+    A modelling file (hf-code) is for methods that need one alone. Where nothing serves it the
+    command is empty, and the reason is said. An export has no adapter: with one the command is of
+    the merged model.
     """
-    to = "hf-code" if needs_code(rotation) else "transformers"
+    plainest = "hf-code" if needs_code(rotation) else "transformers"
+    to = plainest if engine in (None, "hf-code") else engine
     asked = {"scaling": (scaling,), "length": (str(length),)}
     try:
         export(spec.model_copy(update=asked), to)

@@ -1,242 +1,311 @@
-"""What a race answers: a table with a row a candidate, and one paragraph."""
+"""The answer of a race: a table with one row per candidate, and a paragraph."""
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from harness.export._line import serving
-from harness.plugins import FUNCTION
-from harness.recommend.chances import UNSEEN, Array
-from harness.recommend.race import (
-    BUDGET,
-    FAILED,
-    MARGIN,
-    ONE,
-    OPEN,
-    PRICE,
-    WORSE,
-    Standing,
-)
-from harness.recommend.run import Race
-from harness.reports.stats.paired import ENOUGH, of_means
+from harness.recommend.candidates import CODE, OWN
+from harness.recommend.race import BUDGET, CUT, DOCUMENTS, FAR, WINNER, Array, Race, Standing
+from harness.recommend.run import Measured
 from harness.reports.writing.sentences import counted, listed, signed
+from harness.stats.paired import Difference, of_means, share
 from harness.sweep.pace import duration
-from tasks._intervals import LEAST, ratio
+from scaling import native
+from tasks._intervals import LEAST
 
-SOLE, LEADS, CLOSE = "best", "lowest so far", "not distinguished"
-VERDICTS = {
-    WORSE: "worse", PRICE: "costs more", FAILED: "failed", OPEN: "set aside",
-}  # fmt: skip
-KINDS = ("worse", "price")  # of which the table has value, low and high
+RECOMMENDED, ALIKE, OPEN = "recommended", "as good as the best", "not significantly worse"
+WORSE, COSTLY, FAILED = "significantly worse", "too costly", "failed"
+UNREACHED, CODED = "not reached: budget", f"only {CODE}"
+PLACES = (RECOMMENDED, ALIKE, OPEN, CODED, WORSE, COSTLY, UNREACHED, FAILED)
+KINDS = ("difference", "cost")  # the table has value, low and high of each
+RETRIEVAL = "niah, ruler or passkey"
 
 
-def table(race: Race, standing: Standing) -> pd.DataFrame:
-    """Return a row a candidate, the recommended one first, then those not distinguished from it.
+@dataclass(frozen=True)
+class Ended:
+    """A race that is over, and what it was about.
 
-    ``perplexity`` is of the target length, on the ``documents`` that the candidate was measured
-    on; ``worse`` is the share by which it is higher than the leader's on the same documents, and
-    ``price`` by which it is higher inside the window than the plain model's: of a method that
-    ``follows`` the length, that of its form there. ``low`` and ``high`` are 95 % intervals of each
-    alone.
+    ``families`` are the candidates that are the same method, by the name under which it raced;
+    ``to`` is the engine that will serve the answer, None for any.
     """
-    gone = {one.name: one for one in standing.dropped}
+
+    race: Race
+    measured: Measured
+    standing: Standing
+    families: dict[str, list[str]]
+    to: str | None
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The candidates that were compared to find the best."""
+        names, servable = self.standing.names, self.race.rules.servable
+        return tuple(name for name in names if name in servable) or names
+
+    def above(self, name: str, other: str) -> Difference:
+        """Return by which share a candidate's perplexity is above another's at the target."""
+        count = min(self.standing.seen[one] for one in (name, other))
+        found = [self.measured.losses(FAR, one, count) for one in (name, other)]
+        return difference(found[0] - found[1])
+
+    def cost(self, name: str) -> Difference | None:
+        """Return a candidate's in-window cost; None where it was not measured."""
+        free = self.measured.free(name)
+        count = self.standing.documents if free else self.race.priced.get(name)
+        return None if count is None else difference(self.race.price(name, count))
+
+    def gain(self) -> Difference | None:
+        """Return the recommended method's perplexity relative to truncation."""
+        if not self.standing.truncated:
+            return None
+        count = self.standing.documents
+        far = self.measured.losses(FAR, self.standing.recommended, count)
+        return difference(far - self.measured.losses(CUT, OWN, count))
+
+
+def difference(losses: Array) -> Difference:
+    """Return by which share perplexities differ, from differences of losses by document."""
+    return of_means(losses[:, None], np.ones((len(losses), 1)), relative=True)[0]
+
+
+def table(ended: Ended) -> pd.DataFrame:
+    """Return one row per candidate, the recommended one first.
+
+    ``regret`` is the share by which its perplexity at the target is at most above that of the best
+    (95 %, all rows together); ``difference`` its share above the recommended one's, and ``cost``
+    that inside the window above the plain model's, each with its own 95 % interval.
+    """
     rows: list[dict[str, Any]] = []
-    for name, same in race.alike.items():
-        one = gone.get(name)
-        count = one.documents if one else standing.documents
-        verdict = VERDICTS[one.why] if one else _verdict(name, standing)
+    standing, race, measured = ended.standing, ended.race, ended.measured
+    reasons = measured.failed | race.failed
+    for name, same in ended.families.items():
         row: dict[str, Any] = {"scaling": name, "same": ", ".join(same[1:]) or None}
-        row |= {"verdict": verdict, "by": one.by or None if one else None, "documents": count}
-        row["follows"] = race.follows(name)
-        rows.append(row | _numbers(race, standing, name, count))
-    for name, reason in race.failed.items():
-        if name not in gone:
-            rows.append({"scaling": name, "verdict": "failed", "documents": 0})
-        next(row for row in rows if row["scaling"] == name)["reason"] = reason
-    place = {SOLE: 0, LEADS: 0, CLOSE: 1, VERDICTS[OPEN]: 2, VERDICTS[FAILED]: 4}
-    columns = ["scaling", "same", "verdict", "by", "documents", "perplexity", "low", "high"]
+        row |= {"verdict": _verdict(ended, name), "follows": measured.follows(name)}
+        if standing.seen.get(name):
+            row["documents"] = standing.seen[name]
+            if name in standing.regret:
+                row["regret"] = share(standing.regret[name])
+            row |= _spread("difference", ended.above(name, standing.recommended))
+        if name not in reasons:
+            row |= _spread("cost", ended.cost(name))
+        rows.append(row | {"reason": reasons.get(name)})
+    rows += [
+        {"scaling": name, "verdict": FAILED, "reason": reason}
+        for name, reason in measured.failed.items()
+    ]
+    columns = ["scaling", "same", "verdict", "regret"]
     columns += [f"{kind}{end}" for kind in KINDS for end in ("", "_low", "_high")]
-    found = pd.DataFrame(rows).reindex(columns=[*columns, "follows", "reason"])
-    order = found["verdict"].map(place).fillna(3)
-    by = found.assign(order=order).sort_values(["order", "worse"], kind="stable")
+    made = pd.DataFrame(rows).reindex(columns=[*columns, "documents", "follows", "reason"])
+    made["documents"] = made["documents"].fillna(0).astype(int)
+    order = made["verdict"].map({verdict: place for place, verdict in enumerate(PLACES)})
+    by = made.assign(order=order).sort_values(["order", "difference"], kind="stable")
     return by.drop(columns="order").reset_index(drop=True)
 
 
-def readable(made: pd.DataFrame, race: Race) -> pd.DataFrame:
-    """Return the table for people: differences alone, for documents differ more than methods."""
+def readable(made: pd.DataFrame, ended: Ended) -> pd.DataFrame:
+    """Return the table for people."""
+    same = made["same"].map(lambda names: f" = {names}" if isinstance(names, str) else "")
+    bound = made["regret"].map(lambda one: "" if pd.isna(one) else percent(one))
     return pd.DataFrame({
-        "scaling": made["scaling"]
-        + made["same"].map(lambda n: f" = {n}" if isinstance(n, str) else ""),
-        f"above the first at {race.target}": _spans(made, "worse"),
-        f"price at {race.window}": _spans(made, "price")
+        "scaling": made["scaling"] + same,
+        "verdict": made["verdict"],
+        "above the best at most": bound,
+        f"above the first at {ended.measured.target}": _texts(made, "difference"),
+        f"cost inside {ended.measured.window}": _texts(made, "cost")
         + made["follows"].map({True: " †"}).fillna(""),
         "documents": made["documents"].astype(str),
-        "verdict": made["verdict"],
     })  # fmt: skip
 
 
-def paragraph(race: Race, standing: Standing, made: pd.DataFrame) -> str:
-    """Say which method holds, its price, how sure this is, what is open and what was spent."""
-    return " ".join(
-        part for part in (
-            _choice(race, standing, made), _price(race, made), _doubt(race, standing),
-            _ended(race, standing), _spent(race),
-        ) if part
-    )  # fmt: skip
+def paragraph(ended: Ended) -> str:
+    """Return the recommendation with its bound, cost and gain, and how the race ended."""
+    parts = (_choice(ended), _gain(ended), _others(ended), _failures(ended), _ended(ended))
+    return " ".join(part for part in parts if part)
 
 
-def footnote(race: Race, made: pd.DataFrame) -> str:
-    """Say whose price is not that of a server; empty where there is none."""
+def footnote(made: pd.DataFrame, ended: Ended) -> str:
+    """Say whose cost is not that of a server; empty where there is none."""
     if not made["follows"].eq(True).any():
         return ""
+    window, target = ended.measured.window, ended.measured.target
     return (
-        f"†: it changes with the length of the input. The price is that of its form at "
-        f"{race.window:,} tokens, not of that at {race.target:,}, which a server keeps."
+        f"†: its form changes with the length of the input. The cost is that of its form at "
+        f"{window:,} tokens; a server keeps the form of {target:,} tokens."
     )
 
 
-def next_line(race: Race, standing: Standing) -> tuple[str, str]:
-    """Return the command that writes the recommended method for an engine, and what to say of it.
-
-    Both are empty where the model or the method is an object of this process.
-    """
-    plan = race.plan
-    method = {method.label: method for method in plan.methods}[standing.leader]
-    if method.digest == FUNCTION or plan.checkpoint.loaded is not None:
-        return "", ""
-    found = race.cell(standing.leader, race.target).rotation
-    assert found is not None  # of a candidate that has numbers
-    return serving(plan.spec, method.given, found, race.target)
+def so_far(standing: Standing) -> str:
+    """Return the answer of a race that goes on."""
+    bound = standing.regret.get(standing.leader)
+    told = "" if bound is None else f", at most {percent(share(bound))} above the best"
+    return (
+        f"After {counted(standing.documents, 'documents')}: `{standing.leader}`{told}; "
+        f"{len(standing.possible)} of {counted(len(standing.names), 'candidates')} may be the best."
+    )
 
 
-def _numbers(race: Race, standing: Standing, name: str, count: int) -> dict[str, float | None]:
-    """Return the numbers of a candidate that was measured."""
-    if name in race.failed:
+def percent(value: float) -> str:
+    """Return a share without its sign: "2.1 %"."""
+    number = abs(100 * value)
+    return f"{number:.1f}".removesuffix(".0") + " %" if number < 10 else f"{number:,.0f} %"
+
+
+def spread(found: Difference) -> str:
+    """Return a difference with its interval; what is below 0 loses its sign: "1.2 % [0.3, 2.0]"."""
+    if found.low is None or found.high is None:
+        return percent(found.value)
+    sign = -1 if found.value < 0 else 1
+    low, high = sorted((100 * sign * found.low, 100 * sign * found.high))
+    around = ", ".join(f"{end:.1f}" if abs(end) < 10 else f"{end:,.0f}" for end in (low, high))
+    return f"{percent(found.value)} [{around}]".replace("-0.0", "0.0").replace("-", "−")
+
+
+def _spread(kind: str, found: Difference | None) -> dict[str, float | None]:
+    if found is None:
         return {}
-    far = race.losses((name, standing.leader), race.target, count)
-    value, low, high = ratio(far[name].tolist(), [1.0] * count).exp()
-    found: dict[str, float | None] = {"perplexity": value, "low": low, "high": high}
-    known = race.free(name) or all(key in race.asked for key in race.keys(name, race.window, count))
-    found |= _share("worse", far[name] - far[standing.leader])
-    return found | (_share("price", race.price(name, count)) if known else {})
-
-
-def _share(kind: str, apart: Array) -> dict[str, float | None]:
-    """Return by which share perplexities differ, with its interval."""
-    (found,) = of_means(apart[:, None], np.ones((len(apart), 1)), relative=True)
     return {kind: found.value, f"{kind}_low": found.low, f"{kind}_high": found.high}
 
 
-def _verdict(name: str, standing: Standing) -> str:
-    if name != standing.leader:
-        return CLOSE
-    return SOLE if standing.sole else LEADS
-
-
-def _choice(race: Race, standing: Standing, made: pd.DataFrame) -> str:
-    row = made.iloc[0]
-    around = "" if pd.isna(row["low"]) else f" [{row['low']:.3g}, {row['high']:.3g}]"
-    at = f"{race.target:,} tokens ({row['perplexity']:.3g}{around})"
-    count, documents = standing.everyone, counted(standing.documents, "documents")
-    leader = f"`{standing.leader}`"
-    failed = any(one.why == FAILED for one in standing.dropped)
-    others = "every other with a number" if failed else "every other"
-    if standing.sole:
-        return (
-            f"Use {leader}: of {count} candidates it has the lowest perplexity at {at}, on "
-            f"{documents}, and {others} is surely worse there or costs too much in the window."
-        )
-    if standing.ended == MARGIN:
-        return (
-            f"Use {leader}: of {count} candidates it has the lowest perplexity at {at}, on "
-            f"{documents}, and all that are left differ by less than "
-            f"{100 * race.rules.margin:.3g} %."
-        )
-    return (
-        f"{leader} has the lowest perplexity of {count} candidates at {at}, on {documents}, but is"
-        " not sure to be the best."
-    )
-
-
-def _price(race: Race, made: pd.DataFrame) -> str:
-    row, bound = made.iloc[0], race.rules.tolerance
-    high, limit = row["price_high"], f"the tolerance of {100 * bound:.3g} %"
-    if race.free(row["scaling"]):
-        told = "it is the model itself and costs nothing"
-        if race.ships:
-            told = "it is the model without the scaling it ships, above which prices are told"
-    else:
-        told = f"it costs {signed(row['price'], row['price_low'], high)} of the perplexity"
-        if row["price"] > bound:
-            told += f", which is more than {limit}"
-        else:
-            sure = pd.notna(high) and high <= bound
-            told += f", {'within' if sure else 'not surely within'} {limit}"
-    if not row["follows"]:
-        return f"Inside the window ({race.window:,} tokens) {told}."
-    return (
-        f"It changes with the length of the input: computed anew for each length, inside the window"
-        f" ({race.window:,} tokens) {told}. A server keeps one form for all lengths, as an export "
-        f"has it, that of {race.target:,} tokens; the price of that was not measured."
-    )
-
-
-def _doubt(race: Race, standing: Standing) -> str:
-    """Say what the race does not tell, and how often it errs."""
-    told, count = [], standing.documents
-    others = [name for name in standing.left if name != standing.leader]
-    worse = [one for one in standing.dropped if one.why == WORSE]
-    early = [one.name for one in worse if one.documents < ENOUGH]
-    if others and standing.ended != MARGIN:
-        told.append(f"Not distinguished from it: {listed(others)}.")
-    if standing.open:
-        told.append(f"Set aside for the budget, and not distinguished: {listed(standing.open)}.")
-    if count < LEAST:
-        return " ".join([*told, f"From fewer than {LEAST} documents nothing can be concluded."])
-    if count < ENOUGH:
-        told.append(f"{count} documents are too few to name a winner; it needs {ENOUGH}.")
-    if early:
-        told.append(
-            f"Dropped on fewer than {ENOUGH} documents: {listed(early)}, so far behind the leader "
-            f"then that one more, on which it loses {UNSEEN:g} nat a token, would not change it."
-        )
-    if not worse:
-        return " ".join(told)
-    fewest = min([count, *(one.documents for one in worse if one.documents >= ENOUGH)])
-    told.append(
-        f"Whichever candidate is the best, a race drops it in at most {100 * race.rules.error:.2g} "
-        "% of cases, also where methods fail badly on rare documents, as long as the documents show"
-        f" it on one candidate: a failure on one document in {max(2, round(fewest / LEAST))} or "
-        f"fewer may be on none of {fewest}."
-    )
-    return " ".join(told)
-
-
-def _ended(race: Race, standing: Standing) -> str:
-    if standing.ended in (ONE, MARGIN):
-        return ""
-    if standing.ended == BUDGET or standing.open:
-        only = standing.documents <= race.rules.rounds[0]
-        first = " after the first round, which is always measured" if only else ""
-        return f"The budget of {race.budget} ended the race{first}; --budget all goes on from here."
-    return "All documents are measured: more of them would tell more."
-
-
-def _spent(race: Race) -> str:
-    asked, grid = len(race.asked), race.grid
-    share = f"{100 * asked / grid:.0f} %"
-    return (
-        f"Spent: {asked:,} of the {grid:,} forwards ({share}) that measuring everything takes, in "
-        f"{duration(race.seconds)}."
-    )
-
-
-def _spans(made: pd.DataFrame, kind: str) -> pd.Series[str]:
+def _texts(made: pd.DataFrame, kind: str) -> pd.Series[str]:
     """Return differences as texts; what is 0 by construction has no interval."""
     ends = made[[kind, f"{kind}_low", f"{kind}_high"]].itertuples(index=False, name=None)
     return pd.Series(
         [signed(value, low or None, high or None) for value, low, high in ends], made.index
     )
+
+
+def _verdict(ended: Ended, name: str) -> str:
+    standing, race = ended.standing, ended.race
+    if name in race.failed:
+        return FAILED
+    if name in race.costly:
+        return COSTLY
+    if name not in standing.names:
+        return UNREACHED
+    if name == standing.recommended:
+        return RECOMMENDED
+    if name not in ended.served:
+        return CODED
+    if standing.regret.get(name, math.inf) <= math.log1p(race.rules.margin):
+        return ALIKE
+    return OPEN if name in standing.possible else WORSE
+
+
+def _choice(ended: Ended) -> str:
+    """Say which method to use, how good it is at least, and what it costs inside the window."""
+    standing, measured, served = ended.standing, ended.measured, ended.served
+    name, target = standing.recommended, f"{measured.target:,} tokens"
+    who = counted(len(served), "methods")
+    if ended.to or len(served) < len(standing.names):
+        who += f" that {ended.to or 'an engine'} can serve"
+    documents = counted(standing.documents, "documents")
+    rest = [one for one in served if one != name]
+    bound = standing.regret.get(name)
+    if bound is None:
+        told = (
+            f"Its perplexity at {target} is the lowest of {who} on {documents}; fewer than "
+            f"{LEAST} documents give no bound."
+        )
+    elif standing.ended == WINNER and rest:
+        known = max(standing.seen[one] for one in rest)
+        rivals = [one for one in rest if standing.seen[one] == known]
+        following = min(rivals, key=lambda one: (ended.above(one, name).value, one))
+        lead = spread(ended.above(name, following))
+        told = (
+            f"Its perplexity at {target} is the lowest of {who}, {lead} below that of the next, "
+            f"`{following}` (95 %, {documents})."
+        )
+    elif rest:
+        told = (
+            f"Its perplexity at {target} is at most {percent(share(bound))} above that of the best "
+            f"of {who} (95 %, {documents})."
+        )
+    else:
+        told = f"It is the only method left of those that {ended.to or 'an engine'} can serve."
+    return f"Use `{name}`. {told} {_inside(ended)}"
+
+
+def _inside(ended: Ended) -> str:
+    measured, name = ended.measured, ended.standing.recommended
+    inside, cost = f"Inside {measured.window:,} tokens it", ended.cost(name)
+    if measured.free(name):
+        model = "the plain model"
+        if native.ships(measured.plan.checkpoint.rope):
+            model = "the model without the scaling that it ships"
+        form = ", computed anew for each length," * measured.follows(name)
+        return f"{inside}{form} is {model} and costs nothing."
+    assert cost is not None  # of the recommended method it is measured
+    word = "costs" if cost.value > 0 else "gains"
+    told = f"{inside} {word} {spread(cost)}"
+    if cost.value > ended.race.rules.tolerance:
+        limit = percent(ended.race.rules.tolerance)
+        told += f", not significantly more than the tolerance of {limit}"
+    return f"{told}."
+
+
+def _gain(ended: Ended) -> str:
+    """Say what the recommended method gains over cutting the input to the window."""
+    found, window = ended.gain(), f"{ended.measured.window:,} tokens"
+    if found is None:
+        return (
+            f"Truncation to {window} was not measured, since the plain model has no number there."
+        )
+    side = "below" if found.value < 0 else "above"
+    told = f"It is {spread(found)} {side} truncation to {window}"
+    if found.high is not None and found.high < 0:
+        return f"{told}."
+    return (
+        f"{told}: on this text no method is shown to be better than cutting the input to the last "
+        f"{window}. Whether it uses the longer input is what retrieval tasks show ({RETRIEVAL})."
+    )
+
+
+def _others(ended: Ended) -> str:
+    """Say which method without an engine is better, and which were not reached."""
+    standing, told = ended.standing, []
+    coded = {n: ended.above(n, standing.recommended) for n in standing.names
+             if n not in ended.served}  # fmt: skip
+    better = [n for n, one in coded.items() if one.high is not None and one.high < 0]
+    if better:
+        best = min(better, key=lambda name: (coded[name].value, name))
+        told.append(
+            f"`{best}` is {spread(coded[best])} below it, but only --to {CODE} serves it: a "
+            "modelling file in transformers."
+        )
+    unreached = [n for n in ended.families if _verdict(ended, n) == UNREACHED]
+    if unreached:
+        told.append(f"The budget did not reach {listed(unreached)}.")
+    return " ".join(told)
+
+
+def _failures(ended: Ended) -> str:
+    count = ended.standing.documents
+    if count < LEAST:
+        return ""
+    return (
+        f"{counted(count, 'documents')} without a failure of a method leave failures on up to "
+        f"{100 * min(1, 3 / count):.0f} % of documents possible (95 %)."
+    )
+
+
+def _ended(ended: Ended) -> str:
+    """Say what would bring the bound down to the margin, and what was spent."""
+    standing, measured = ended.standing, ended.measured
+    margin, told = percent(ended.race.rules.margin), []
+    if standing.ended in (BUDGET, DOCUMENTS) and len(ended.served) > 1:
+        if standing.ended == BUDGET:
+            told.append(f"The budget of {measured.budget} ended the race.")
+        reached = standing.regret.get(standing.recommended, math.inf)
+        if standing.needed and reached > math.log1p(ended.race.rules.margin):
+            more = "; a larger --budget goes on from here" * (standing.ended == BUDGET)
+            told.append(
+                f"A bound of {margin} would take about {standing.needed:,} such documents{more}."
+            )
+    took = duration(measured.seconds(measured.asked))
+    grid = measured.grid(ended.families)
+    told.append(f"Spent: {measured.forwards:,.0f} of {grid:,.0f} forwards, in {took}.")
+    return " ".join(told)

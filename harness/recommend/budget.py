@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -10,40 +11,32 @@ from harness.sweep.pace import duration
 
 WRITTEN = re.compile(r"([1-9][0-9]{0,8}(?:\.[0-9]{1,3})?) ?(h|min|s|)")
 SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
-SHARE = 3  # by default a race spends one part of so many of what measuring all would take
-ALWAYS = 4  # candidates that may run through all documents, however few there are
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A number of forwards or of seconds that a race may take; both None: all of them."""
+    """The most that a race may take, in seconds or in forwards at the target length."""
 
-    forwards: float | None = None
-    seconds: float | None = None
+    most: float = math.inf
+    timed: bool = False
 
     def __str__(self) -> str:
         """Return it in words."""
-        if self.forwards is not None:
-            return f"{self.forwards:,.0f} forwards"
-        if self.seconds is not None:
-            return duration(self.seconds)
-        return "no limit"
+        return "no limit" if math.isinf(self.most) else self.told(self.most)
+
+    def told(self, cost: float) -> str:
+        """Return a part of it in words, rounded up."""
+        return duration(math.ceil(cost)) if self.timed else f"{math.ceil(cost):,} forwards"
 
 
-def read_budget(text: str | None, grid: int, documents: int) -> Budget:
-    """Return the budget that is written, by default a third of the ``grid``, in forwards.
-
-    Raises UserError for any other text.
-    """
+def read_budget(text: str | None, default: float) -> Budget:
+    """Return the budget that is written, or the default in forwards; raise UserError for others."""
     if text is None:
-        return Budget(forwards=min(grid, max(grid / SHARE, 2 * ALWAYS * documents)))
+        return Budget(default)
     if text == "all":
         return Budget()
     found = WRITTEN.fullmatch(text)
     if found is None or (not found[2] and "." in found[1]):
-        message = f"--budget {text!r} is no budget; write 2h, 30min, a number of forwards, or all."
+        message = f"--budget {text!r} is invalid: write 2h, 15min, a number of forwards, or all."
         raise UserError(message)
-    amount = float(found[1])
-    if found[2]:
-        return Budget(seconds=amount * SECONDS[found[2]])
-    return Budget(forwards=amount)
+    return Budget(float(found[1]) * SECONDS.get(found[2], 1.0), timed=bool(found[2]))

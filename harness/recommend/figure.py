@@ -1,4 +1,4 @@
-"""The figure of a race: how much worse every candidate is, and its price, a row each."""
+"""The figure of a race: how much worse every candidate is, and its in-window cost, one row each."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator, SymmetricalLogLocator
 
-from harness.recommend.answer import CLOSE, LEADS, SOLE, VERDICTS
-from harness.recommend.race import OPEN
+from harness.recommend.answer import ALIKE, CODED, COSTLY, OPEN, RECOMMENDED, WORSE, percent
 from harness.reports.drawing.style import (
     COLOURS,
     GREY,
@@ -20,31 +19,43 @@ from harness.reports.drawing.style import (
     sheet,
     tidy,
 )
+from harness.stats.paired import Difference
 
 ROW = 0.19  # inches
 MOST = 30  # candidates
-FIRST = (SOLE, LEADS)
-NOTE = (
-    "Left: perplexity above that of the first row, on the documents that both were measured on (at "
-    "the right: how many); right: perplexity inside the window above the plain model's, where it "
-    "was measured; the line is the tolerance of {tolerance:.3g} %. Bars: 95 % intervals of each "
-    "difference alone; the race corrects for all candidates and rounds, and allows for failures "
-    "not yet seen. Scales are logarithmic beyond {linear} %."
-)
-FOLLOWS = (
-    " †: it changes with the length of the input; its price is that of its form inside the window, "
-    "not of that at the target, which a server keeps."
-)
 LINEAR = 10  # percent: the scale is linear up to it
+NOTE = (
+    "Left: perplexity above that of the recommended method, on the documents that both were "
+    "measured on; at the right, the bound of how much it is at most above that of the best (95 %, "
+    "all rows together), and the number of documents. Right: perplexity inside the window above "
+    "that of the plain model; the line is the tolerance of {tolerance}. Bars: 95 % intervals of "
+    "each difference alone. Scales are logarithmic beyond {linear} %."
+)
+FREE = " The dashed line is truncation to the window."
+FOLLOWS = " †: its form changes with the length of the input; a server keeps that of the target."
+OTHER = f"{WORSE}, or {COSTLY}"
+LOOKS = {
+    RECOMMENDED: (COLOURS[0], COLOURS[0]), ALIKE: (COLOURS[2], COLOURS[2]),
+    OPEN: (COLOURS[1], "white"), CODED: ("0.5", "white"), OTHER: ("0.6", "0.6"),
+}  # fmt: skip
 
 
-def draw(made: pd.DataFrame, *, model: str, lengths: tuple[int, int], tolerance: float) -> Figure:
-    """Draw the table of a race; ``lengths`` are those of the window and the target."""
-    rows = made[made["worse"].notna()].head(MOST).iloc[::-1].reset_index(drop=True)
+def draw(
+    made: pd.DataFrame, *, model: str, lengths: tuple[int, int], tolerance: float,
+    gain: Difference | None,
+) -> Figure:  # fmt: skip
+    """Draw the table of a race; ``lengths`` are those of the window and the target.
+
+    ``gain`` is the recommended method's perplexity relative to truncation.
+    """
+    rows = made[made["difference"].notna()].head(MOST).iloc[::-1].reset_index(drop=True)
     figure, (far, near) = sheet(2, 2, panel_height=ROW * len(rows) + 0.8)
-    _panel(far, rows, "worse")
-    _panel(near, rows, "price")
+    _panel(far, rows, "difference")
+    _panel(near, rows, "cost")
     near.axvline(100 * tolerance, color="black", linewidth=0.8)
+    if gain is not None:
+        cut = 100 * (1 / (1 + gain.value) - 1)
+        far.axvline(cut, color="black", linewidth=0.8, linestyle="--")
     follows = rows["follows"].eq(True)
     names = [
         folded(f"{name} †" if marked else name, 2.2, SIZE - 1)
@@ -52,18 +63,19 @@ def draw(made: pd.DataFrame, *, model: str, lengths: tuple[int, int], tolerance:
     ]
     far.set_yticks(range(len(rows)), names)
     near.set_yticks(range(len(rows)), [""] * len(rows))
-    for place, count in enumerate(rows["documents"]):
+    for place, (bound, count) in enumerate(zip(rows["regret"], rows["documents"], strict=True)):
+        told = f"{count}" if pd.isna(bound) else f"≤ {percent(bound)} · {count}"
         at = far.get_yaxis_transform()
-        far.text(1.01, place, str(count), transform=at, fontsize=SIZE - 2, color=GREY, va="center")
+        far.text(1.01, place, told, transform=at, fontsize=SIZE - 2, color=GREY, va="center")
     tidy(far, f"{model} at {length_label(lengths[1])} tokens", room=3)
-    tidy(near, f"Price inside the window ({length_label(lengths[0])})", room=3)
-    texts = ["first", "not distinguished from it", "dropped"]
+    tidy(near, f"Cost inside the window ({length_label(lengths[0])})", room=3)
     marks = [
         Line2D([], [], marker="o", linestyle="", color=colour, markerfacecolor=face, markersize=5)
-        for colour, face in map(_look, (SOLE, CLOSE, ""))
+        for colour, face in LOOKS.values()
     ]
-    note = NOTE.format(tolerance=100 * tolerance, linear=LINEAR)
-    foot(figure, marks, texts, note + (FOLLOWS if follows.any() else ""))
+    note = NOTE.format(tolerance=percent(tolerance), linear=LINEAR)
+    note += FREE * (gain is not None) + FOLLOWS * bool(follows.any())
+    foot(figure, marks, list(LOOKS), note)
     return figure
 
 
@@ -71,7 +83,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: str) -> None:
     """Draw one difference of every candidate, in percent."""
     axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
     for place, row in enumerate(rows.to_dict("records")):
-        colour, face = _look(row["verdict"])
+        colour, face = LOOKS.get(row["verdict"], LOOKS[OTHER])
         if pd.notna(row[f"{kind}_low"]):
             ends = 100 * row[f"{kind}_low"], 100 * row[f"{kind}_high"]
             axes.hlines(place, *ends, color=colour, linewidth=1.1)
@@ -85,12 +97,3 @@ def _panel(axes: Axes, rows: pd.DataFrame, kind: str) -> None:
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:+,.0f}" if x else "0"))
     axes.set_xlabel("Perplexity (%), lower is better", fontsize=SIZE - 1)
-
-
-def _look(verdict: str) -> tuple[str, str]:
-    """Return the colour of a candidate, and of the inside of its mark."""
-    if verdict in FIRST:
-        return COLOURS[0], COLOURS[0]
-    if verdict in (CLOSE, VERDICTS[OPEN]):
-        return COLOURS[1], "white"
-    return "0.6", "0.6"

@@ -1,233 +1,380 @@
-"""Who is left of a race after a round: decisions from losses alone, nothing is measured here.
+"""A race of methods: who is measured on more documents, when it ends, what its answer may claim.
 
-Candidates are compared on the same documents, in rounds. One that is surely worse than the leader
-is dropped (a Hoeffding race, Maron and Moore 1994, with tests of paired means in place of
-Hoeffding's bound). The error is spent in equal parts on all candidates and rounds (Bonferroni):
-whichever candidate is truly the best, it is dropped in at most ``error`` of all races. What the
-documents so far do not show, a leader may hide: the tests count one more document, on which it
-fails as badly as any candidate that is left did on any document.
+After each round the candidates are compared on the documents so far by Hsu's multiple comparisons
+with the best (``harness.stats.selection``). For each candidate k this gives upper bounds of how
+much worse every other candidate is than k; if k is truly the best, all of them hold. Everything
+that a race claims needs only this one event, for the method that is truly the best:
+
+- a candidate is eliminated once another's upper bound is below 0: it is not the best;
+- how much worse the recommended method can be than the best is the largest of its upper bounds
+  over the candidates that may be the best;
+- the winner is the one candidate that is left.
+
+So all claims of a race hold together in at least 95 % of races. Looking after every round does not
+change this, because the rounds share the error of 5 % (a union bound): a fifth of it is for setting
+aside candidates whose in-window cost is above the tolerance. Half of the rest is for the round that
+the budget surely reaches, and the rounds share the other half in proportion to their documents. As
+the bounds of all rounds hold together, the lowest one counts.
+
+A candidate is also measured no further once the leader is at most the margin worse than it: it may
+be the best, but not by more than the margin. Its bounds stay, so the claims still include it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.errors import UserError
-from harness.recommend.chances import Array, chances, failure, students
-from harness.reports.stats.paired import ENOUGH
+from harness.stats.paired import of_means
+from harness.stats.selection import select_means
+from tasks._intervals import ratios
 
-Losses = Mapping[str, Array]  # nats a token, of every document so far, by candidate
-FIRST, GROWTH = 6, 1.5  # documents of the first round, and how much larger each next one is
-SEEN = 60  # documents; a failure on one in 20 is on none of them in 5 % of samples
-WORSE, PRICE, FAILED, OPEN = "worse", "price", "failed", "open"  # why one is measured no more
-ONE, MARGIN, DOCUMENTS, BUDGET = "one", "margin", "documents", "budget"  # why a race is over
+Array = NDArray[np.float64]
+FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window
+Ask = tuple[str, str, int]  # one of these, a candidate, and on how many documents
+FIRST, SECOND, GROWTH = 4, 6, 1.5  # documents of the first rounds, and how fast they grow
+SHARE = 3  # by default a race spends one part of so many of what measuring everything takes
+FINALISTS = 6  # candidates whose in-window cost is measured on all documents of the race
+ERROR, PRICING = 0.05, 0.01  # probability of a false claim; the part of it that pricing has
+WINNER, MARGIN, DOCUMENTS, BUDGET = "winner", "margin", "documents", "budget"  # why a race ended
+
+
+class Field(Protocol):
+    """What a race measures with: a model and its run folder, or numbers that are known already."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether the budget is a time, so that a cost is an estimate."""
+
+    def spent(self) -> float:
+        """Return how much of the budget is spent."""
+
+    def left(self) -> float:
+        """Return how much of the budget is left."""
+
+    def told(self, cost: float) -> str:
+        """Return a budget in words."""
+
+    def cost(self, asks: Iterable[Ask]) -> float:
+        """Return how much of the budget it takes to measure what is missing of this."""
+
+    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
+        """Measure it; return the candidates that have no number, and why."""
+
+    def losses(self, kind: str, name: str, documents: int) -> Array:
+        """Return the loss per token of each of the first documents."""
+
+    def free(self, name: str) -> bool:
+        """Return whether a candidate is the plain model inside the window."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a race promises; ``tolerance`` and ``margin`` are shares of the perplexity.
+    """What a race promises.
 
-    ``rounds`` are the documents measured at the end of each.
+    Attributes:
+        rounds: documents measured at the end of each round; the last are all of them.
+        own: the plain model, against which in-window costs are measured.
+        servable: the candidates to choose from; others are measured for a note.
+        tolerance: the in-window cost that a candidate may have, as a share of the perplexity.
+        margin: a method at most this much worse than the best is as good as the best.
     """
 
     rounds: tuple[int, ...]
+    own: str
+    servable: frozenset[str]
     tolerance: float = 0.01
     margin: float = 0.01
-    error: float = 0.05
-
-    def level(self, candidates: int) -> float:
-        """Return the probability below which one comparison of one round decides."""
-        return self.error / (max(1, candidates) * max(1, len(self.rounds)))
-
-
-@dataclass(frozen=True)
-class Dropped:
-    """A candidate that is measured no more: why, worse than which, after how many documents."""
-
-    name: str
-    why: str
-    by: str
-    documents: int
 
 
 @dataclass(frozen=True)
 class Standing:
-    """A race after some documents; ``ended`` says why it is over, "" while it goes on."""
+    """A race after a round; a loss is in nats per token.
 
-    left: tuple[str, ...]
-    dropped: tuple[Dropped, ...] = ()
-    leader: str = ""
-    documents: int = 0
+    Attributes:
+        names: the candidates that were raced.
+        documents: how many the leader was measured on.
+        seen: how many each candidate was measured on.
+        leader: the servable candidate with the lowest mean.
+        possible: the servable candidates that may be the best.
+        regret: how much worse each candidate can be than the best servable one; absent if unknown.
+        needed: documents that would bring the leader's regret down to the margin; None if unknown.
+        ended: why the race is over, "" while it goes on.
+        recommended: the method to use; "" while the race goes on.
+        truncated: whether truncation was measured.
+    """
+
+    names: tuple[str, ...]
+    documents: int
+    seen: dict[str, int]
+    leader: str
+    possible: tuple[str, ...]
+    regret: dict[str, float]
+    needed: int | None = None
     ended: str = ""
-
-    @property
-    def everyone(self) -> int:
-        """Return how many candidates there are."""
-        return len(self.left) + len(self.dropped)
-
-    @property
-    def open(self) -> tuple[str, ...]:
-        """Return who was set aside for the budget, and is not distinguished from the leader."""
-        return tuple(one.name for one in self.dropped if one.why == OPEN)
-
-    @property
-    def sole(self) -> str:
-        """Return the sole winner; "" where there is none."""
-        return self.leader if self.ended == ONE and self.documents >= ENOUGH else ""
-
-    def again(self, lost: Collection[str]) -> Standing:
-        """Bring back who was measured no more because of one that is lost."""
-        back = tuple(one for one in self.dropped if one.by in lost)
-        rest = tuple(one for one in self.dropped if one not in back)
-        return replace(self, left=(*self.left, *(one.name for one in back)), dropped=rest)
-
-    def without(self, names: Mapping[str, str], why: str) -> Standing:
-        """Measure these no more: by name, which one is better."""
-        left = tuple(name for name in self.left if name not in names)
-        gone = [Dropped(name, why, by, self.documents) for name, by in names.items()]
-        return replace(self, left=left, dropped=(*self.dropped, *gone))
+    recommended: str = ""
+    truncated: bool = False
 
 
 def rounds(documents: int) -> tuple[int, ...]:
-    """Return the documents at the end of every round: 6, 9, 14, 20 … 60 …, at last all of them."""
+    """Return the documents at the end of every round: 4, 6, 9, 14, 20, 30, 45 … and all of them."""
     ends, size = [], float(FIRST)
     while math.ceil(size) * 1.2 < documents:
         ends.append(math.ceil(size))
-        size = next((n for n in (ENOUGH, SEEN) if size < n < size * GROWTH), size * GROWTH)
+        size = max(SECOND, size * GROWTH)
     return (*ends, documents)
 
 
-def unpriced(standing: Standing, far: Losses, prices: Losses, rules: Rules) -> str | None:
-    """Return whose price must be known before anyone is dropped: who would lead; None for no one.
-
-    Only the leader's is, so that what is dropped on the way costs nothing inside the window.
-    """
-    for name in _order(standing.left, far):
-        if name not in prices:
-            return name
-        if not _dear(prices[name], rules):
-            return None
-    return None
+def plainest(name: str) -> tuple[int, int, str]:
+    """Return what orders names from the plainest: fewest options, shortest, alphabetical."""
+    return name.count("=") + name.count("+"), len(name), name
 
 
-def decided(standing: Standing, far: Losses, prices: Losses, rules: Rules) -> Standing:
-    """Drop who surely costs more than the tolerance, then who is surely worse; say if it is over.
+class Bounds:
+    """Upper bounds of all differences between the servable candidates, over all rounds."""
 
-    ``prices`` are losses inside the window less those of the plain model, of those that are known.
-    The leader is the best of those whose price is not seen above the tolerance. Who was measured
-    no more because of one that is dropped now for its price is left again, to be measured first.
-    Raises UserError where no one is left: all cost too much, and the plain model has no number.
-    """
-    standing = replace(standing, documents=documents(far))
-    dear = _too_dear(standing.left, prices, rules, standing.everyone)
-    standing = standing.without(dict.fromkeys(dear, ""), PRICE)
-    if (back := standing.again(dear)) != standing:
-        return back
-    if not standing.left:
-        message = (
-            f"every candidate that has a number surely costs more than the tolerance of "
-            f"{100 * rules.tolerance:.3g} % inside the window; give a larger --tolerance."
+    def __init__(self, names: tuple[str, ...], rules: Rules) -> None:
+        """Begin with nothing known."""
+        self.names, self.rules = names, rules
+        self.main = [name for name in names if name in rules.servable] or list(names)
+        self.upper = np.full((len(self.main), len(self.main)), np.inf)
+        np.fill_diagonal(self.upper, 0)
+        self.seen = dict.fromkeys(names, 0)
+
+    def after(
+        self, losses: Mapping[str, Array], documents: int, alpha: float
+    ) -> tuple[Standing, tuple[str, ...]]:
+        """Return the standing after a round, and which candidates to measure in the next one."""
+        self.seen |= dict.fromkeys(losses, documents)
+        margin, main = math.log1p(self.rules.margin), self.main
+        active = [place for place, name in enumerate(main) if name in losses]
+        table = np.stack([losses[main[place]] for place in active], axis=1)
+        leader = active[int(table.mean(axis=0).argmin())]
+        found = select_means(table, np.ones(documents), level=1 - alpha, candidates=len(main))
+        if found:
+            both = np.ix_(active, active)
+            self.upper[both] = np.minimum(self.upper[both], found.upper)
+        possible = np.all(self.upper >= 0, axis=0)
+        regret = self.upper[:, possible].max(axis=1)
+        rivals = [
+            place for place, bound in enumerate(self.upper[leader])
+            if possible[place] and bound > margin
+        ]  # fmt: skip
+        others = [name for name in losses if name not in main]
+        going = (
+            *(main[place] for place in sorted({leader, *rivals})),
+            *(name for name in others if self._open(losses[name] - losses[main[leader]])),
         )
-        raise UserError(message)
-    order = _order(standing.left, far)
-    cheap = [name for name in order if name in prices and not _dear(prices[name], rules)]
-    standing = replace(standing, leader=(cheap or order)[0])
-    final = standing.documents >= min(SEEN, rules.rounds[-1])
-    out = _beaten(standing, far, rules, final=final)
-    standing = standing.without(dict.fromkeys(out, standing.leader), WORSE)
-    return replace(standing, ended=_over(standing, far, rules))
+        ended = DOCUMENTS if documents >= self.rules.rounds[-1] else ""
+        if not rivals:
+            ended = WINNER if possible.sum() == 1 else MARGIN
+        return Standing(
+            names=self.names,
+            documents=documents,
+            seen=dict(self.seen),
+            leader=main[leader],
+            possible=tuple(name for name, is_ in zip(main, possible, strict=True) if is_),
+            regret={n: float(r) for n, r in zip(main, regret, strict=True) if r < np.inf},
+            needed=found.needed(margin) if found else None,
+            ended=ended,
+        ), going
+
+    @staticmethod
+    def _open(difference: Array) -> bool:
+        """Return whether it is open if a candidate that nothing serves is better or worse."""
+        return not of_means(difference[:, None], np.ones((len(difference), 1)))[0].significant()
 
 
-def affordable(
-    standing: Standing, far: Losses, forwards: float, reserve: float, rules: Rules
-) -> Standing:
-    """Set aside whom the budget does not carry through the next round; keep the best.
+@dataclass
+class Race:
+    """A race of candidates, given in the order in which a small budget takes them."""
 
-    ``forwards`` at the target length are left to spend; ``reserve`` of them are kept for the best
-    two, through all documents. Where not even two can go on, the race is over.
-    """
-    if standing.ended:
-        return standing
-    step = next(end for end in rules.rounds if end > standing.documents) - standing.documents
-    if 2 * step > forwards:
-        out = dict.fromkeys(_beaten(standing, far, rules, final=True), standing.leader)
-        standing = standing.without(out, WORSE)
-        return replace(standing, ended=_over(standing, far, rules) or BUDGET)
-    room = max(0.0, forwards - reserve) / step
-    most = 2 + int(min(room, standing.everyone))
-    order = [name for name in _order(standing.left, far) if name != standing.leader]
-    return standing.without(dict.fromkeys(order[most - 1 :], standing.leader), OPEN)
+    measured: Field
+    names: tuple[str, ...]
+    rules: Rules
+    failed: dict[str, str] = field(default_factory=dict)
+    costly: set[str] = field(default_factory=set)
+    priced: dict[str, int] = field(default_factory=dict)  # on how many documents
 
+    def run(self, told: Callable[[Standing], None]) -> Standing:
+        """Race to the end; ``told`` is given the standing after each round.
 
-def priced(standing: Standing, prices: Losses, rules: Rules) -> Standing:
-    """Return the end of a race with the prices of all that were not dropped."""
-    names = [name for name in (*standing.left, *standing.open) if name in prices]
-    dear = _too_dear(names, prices, rules, standing.everyone)
-    kept = tuple(one for one in standing.dropped if one.name not in dear)
-    gone = tuple(Dropped(name, PRICE, "", len(prices[name])) for name in dear)
-    left = tuple(name for name in standing.left if name not in dear)
-    return replace(standing, left=left, dropped=(*kept, *gone))
+        A candidate that fails, or is found too costly at the end, may have eliminated others: the
+        race is then decided anew without it, from the samples that exist.
+        """
+        self._open()
+        while True:
+            standing = self._raced(told)
+            if standing and (finished := self._finished(standing)):
+                return finished
 
+    def price(self, name: str, documents: int) -> Array:
+        """Return how much more a candidate loses inside the window than the plain model."""
+        if self.measured.free(name):
+            return np.zeros(documents)
+        own = self.measured.losses(NEAR, self.rules.own, documents)
+        return self.measured.losses(NEAR, name, documents) - own
 
-def documents(losses: Losses) -> int:
-    """Return how many documents the losses are of."""
-    return len(next(iter(losses.values())))
+    def usual(self, grid: float) -> float:
+        """Return the default budget, of the cost of measuring everything.
 
+        It is a third, or two rounds of all candidates where that is more: one says too little.
+        """
+        return max(grid / SHARE, self.cost(self.names, self.rules.rounds[:2][-1]))
 
-def _order(names: Iterable[str], far: Losses) -> list[str]:
-    """Return candidates, the one with the least loss first."""
-    return sorted(names, key=lambda name: (float(far[name].mean()), name))
+    def _open(self) -> None:
+        """Measure the first round of as many candidates as the budget allows.
 
+        A budget of time is compared again with what was measured after the first forward, which
+        shows how fast the model is, and after the first document, which shows it of each candidate.
+        """
+        first = self.rules.rounds[0]
+        self._fit()
+        if self.measured.timed:
+            self._ask((FAR, name, 1) for name in self.names[:1])
+            self._fit()
+        self._price(self._left(), first)
+        self._set_aside(self._left(), first)
+        for documents in (1, first) if self.measured.timed else (first,):
+            self._fit()
+            self._ask((FAR, name, documents) for name in self._left())
+        self.planned = self._planned()
 
-def _dear(price: Array, rules: Rules) -> bool:
-    """Return whether a price is seen above the tolerance."""
-    return float(price.mean()) > math.log1p(rules.tolerance)
+    def _raced(self, told: Callable[[Standing], None]) -> Standing | None:
+        """Measure round by round until the race is over; None where a candidate failed."""
+        going = self._left()
+        if not going:
+            why = "is too costly inside the window" if self.costly else "has no number"
+            message = f"every candidate failed or {why}; give other --scaling, or more --tolerance."
+            raise UserError(message)
+        bounds, standing = Bounds(going, self.rules), None
+        for end in self.planned:
+            documents = self._reach(going, standing.documents, end) if standing else end
+            if standing and documents == standing.documents:
+                break
+            if not self._ask((FAR, name, documents) for name in going):
+                return None
+            losses = {name: self.measured.losses(FAR, name, documents) for name in going}
+            standing, going = bounds.after(losses, documents, self.planned[end])
+            told(standing)
+            if standing.ended:
+                return standing
+        assert standing is not None  # there is a first round
+        return replace(standing, ended=BUDGET)
 
+    def _finished(self, standing: Standing) -> Standing | None:
+        """Measure in-window costs and truncation, and recommend; None where a candidate is out."""
+        end, own = standing.documents, self.rules.own
+        best = {
+            name: float(self.measured.losses(FAR, name, end).mean())
+            for name in {standing.leader, *standing.possible} if standing.seen[name] == end
+        }  # fmt: skip
+        final = sorted(best, key=lambda name: (best[name], name))[:FINALISTS]
+        if not self._price(final, end) or self._set_aside(final, end):
+            return None
+        truncated = not self.measured.ask([(CUT, own, end)])
+        margin = math.log1p(self.rules.margin)
+        alike = [name for name in final if standing.regret.get(name, math.inf) <= margin]
 
-def _too_dear(names: Iterable[str], prices: Losses, rules: Rules, everyone: int) -> list[str]:
-    """Return whose price is surely above the tolerance."""
-    limit, level = math.log1p(rules.tolerance), rules.level(everyone)
-    known = [name for name in names if name in prices and prices[name].any()]
-    return [name for name in known if chances(prices[name][:, None] - limit, level)[0] < level]
+        def merit(name: str) -> tuple[float, tuple[int, int, str]]:
+            return round(float(self.price(name, end).mean()), 3), plainest(name)
 
+        recommended = min(alike, key=merit) if alike else standing.leader
+        return replace(standing, recommended=recommended, truncated=truncated)
 
-def _apart(standing: Standing, far: Losses) -> tuple[list[str], Array]:
-    """Return who is left beside the leader, and how much worse each is on every document."""
-    others = [name for name in standing.left if name != standing.leader]
-    columns = [far[name] - far[standing.leader] for name in others]
-    return others, np.stack(columns, axis=1) if columns else np.zeros((standing.documents, 0))
+    def _left(self) -> tuple[str, ...]:
+        return tuple(n for n in self.names if n not in self.failed and n not in self.costly)
 
+    def _priced(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not self.measured.free(name)]
 
-def _beaten(standing: Standing, far: Losses, rules: Rules, *, final: bool) -> list[str]:
-    """Return who is surely worse than the leader; two stay, but for the ``final`` decision.
+    def _near(self, names: Iterable[str], documents: int) -> list[Ask]:
+        priced = self._priced(names)
+        return [(NEAR, name, documents) for name in [*[self.rules.own] * bool(priced), *priced]]
 
-    Who is dropped takes its failures along: those that are left are compared again.
-    """
-    others, apart = _apart(standing, far)
-    level, out = rules.level(standing.everyone), np.zeros(len(others), bool)
-    while not out.all():
-        left = np.flatnonzero(~out)
-        worse = chances(apart[:, left], level, failure(apart[:, left])) < level
-        if not worse.any():
-            break
-        out[left[worse]] = True
-    gone = [name for name, dropped in zip(others, out, strict=True) if dropped]
-    stay = len(gone) == len(others) and not (final and standing.documents >= ENOUGH)
-    return _order(gone, far)[1:] if stay else gone
+    def _ask(self, asks: Iterable[Ask]) -> bool:
+        """Measure; return whether every candidate has its numbers."""
+        lost = self.measured.ask(asks)
+        self.failed |= lost
+        return not lost
 
+    def _price(self, names: Iterable[str], documents: int) -> bool:
+        """Measure in-window costs; return whether every candidate has one."""
+        priced = self._priced(names)
+        whole = self._ask(self._near(priced, documents))
+        self.priced |= dict.fromkeys(priced, documents)
+        return whole
 
-def _over(standing: Standing, far: Losses, rules: Rules) -> str:
-    """Say why a race is over: one is left, or all left are within the margin of the leader."""
-    others, apart = _apart(standing, far)
-    if not others:
-        return DOCUMENTS if standing.open else ONE
-    if standing.documents >= ENOUGH and not standing.open:
-        room, level = math.log1p(rules.margin), rules.level(standing.everyone)
-        sides, lost = np.hstack([room + apart, room - apart]), failure(apart)
-        if (students(sides, lost) < level).all() and (chances(sides, level, lost) < level).all():
-            return MARGIN
-    return DOCUMENTS if standing.documents >= rules.rounds[-1] else ""
+    def _set_aside(self, names: Iterable[str], documents: int) -> bool:
+        """Set aside who costs significantly more than the tolerance; return whether there is one.
+
+        There are two such tests, on the first round and at the end, of all candidates at most.
+        """
+        priced = [name for name in self._priced(names) if name not in self.failed]
+        if not priced:
+            return False
+        costs = np.stack([self.price(name, documents) for name in priced], axis=1)
+        level = 1 - PRICING / len(self.names)  # of two sides, one of which is tested, twice
+        found = [one.interval(level)[0] for one in ratios(costs, np.ones((documents, 1)))]
+        limit = math.log1p(self.rules.tolerance)
+        dear = {n for n, low in zip(priced, found, strict=True) if low is not None and low > limit}
+        self.costly |= dear
+        return bool(dear)
+
+    def _fit(self) -> None:
+        """Leave out the last candidates until the first round fits into the budget."""
+        first = self.rules.rounds[0]
+        while not self._fits(self._left(), first):
+            if len(self._left()) <= 2:
+                least = self.measured.spent() + self.cost(self._left(), first)
+                message = (
+                    f"--budget is too small for {len(self._left())} candidates on {first} "
+                    "documents, with their in-window cost and truncation: it must be at least "
+                    f"{self.measured.told(least)}."
+                )
+                raise UserError(message)
+            self.names = tuple(name for name in self.names if name != self._left()[-1])
+
+    def cost(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> float:
+        """Return what it takes to measure candidates on documents and then to finish the race."""
+        each = sorted(self._priced(names), key=lambda name: self.measured.cost([(NEAR, name, end)]))
+        asks = [*begun, *((FAR, name, end) for name in names), (CUT, self.rules.own, end)]
+        asks += self._near(names, self.rules.rounds[0]) + self._near(each[-FINALISTS:], end)
+        return self.measured.cost(asks)
+
+    def _fits(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> bool:
+        return self.cost(names, end, begun) <= self.measured.left()
+
+    def _planned(self) -> dict[int, float]:
+        """Return the rounds that the budget may allow, each with its part of the error.
+
+        They are fixed before the first comparison. The last round is the first that the budget does
+        not carry two candidates through, if there is one. Half of the error is for the round that
+        it carries all candidates to, where most races end; the rest is in proportion to documents.
+        """
+        first, *later = self.rules.rounds
+        names = self._left()
+        begun = [(FAR, name, first) for name in names]
+        two, all_ = (
+            sum(self._fits(some, end, begun) for end in later) for some in (names[:2], names)
+        )
+        planned = (first, *later[: two + 1])
+        reached = planned[min(all_ + 1, len(planned) - 1)]
+        error = (ERROR - PRICING) / 2
+        return {end: error * (end / sum(planned) + (end == reached)) for end in planned}
+
+    def _reach(self, going: Sequence[str], documents: int, end: int) -> int:
+        """Return on how many documents, up to ``end``, the budget carries all who go on."""
+        while documents < end:
+            middle = (documents + end + 1) // 2
+            if self._fits(going, middle):
+                documents = middle
+            else:
+                end = middle - 1
+        return documents

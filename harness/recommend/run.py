@@ -1,10 +1,12 @@
-"""A race over the cells of a plan: what to measure next, until it is over."""
+"""What a race asks of a model: the samples of a plan, and what they cost."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -15,215 +17,186 @@ from harness.errors import UserError
 from harness.methods.resolve import follows
 from harness.recommend.budget import Budget
 from harness.recommend.candidates import OWN
-from harness.recommend.chances import Array
-from harness.recommend.race import (
-    FAILED,
-    ONE,
-    Losses,
-    Rules,
-    Standing,
-    affordable,
-    decided,
-    priced,
-    unpriced,
-)
+from harness.recommend.race import CUT, FAR, NEAR, Array, Ask
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.sweep.cells import Cell, Item, Key
+from harness.sweep.pace import before
 from harness.sweep.plan import Plan
-from scaling import native
 
 Measure = Callable[[Plan], object]
-Told = Callable[[Standing, int], None]
+SLOWER = 1.15  # times what is expected: checks between the forwards, and their spread
+
+
+def tasks(trained: int, target: int) -> tuple[str, str]:
+    """Return the tasks of a race: all tokens beyond the window, and half of it inside."""
+    return f"perplexity:tail={target - trained},slide=true", f"perplexity:tail={trained // 2}"
 
 
 @dataclass
-class Race:
-    """The candidates of a plan of two lengths, the window and the target, and what is measured.
+class Measured:
+    """The samples of a plan, measured where they are missing.
 
-    ``alike`` are the candidates that are the same measurement at both lengths as another.
+    ``failed`` are the candidates that have no rotation; ``names`` are all others. ``workers``
+    measure at the same time on a ``machine``.
     """
 
     plan: Plan
     folder: Path
-    rules: Rules
-    budget: Budget
     measure: Measure
-    asked: dict[Key, int] = field(default_factory=dict)  # the length of every sample asked for
-    failed: dict[str, str] = field(default_factory=dict)
+    budget: Budget
+    machine: str
+    workers: int = 1
+    asked: dict[Key, tuple[str, int]] = field(default_factory=dict)  # the method and the length
 
     def __post_init__(self) -> None:
-        """Find the candidates, and the documents in an order of their own."""
-        self.cells = {(cell.scaling, cell.length): cell for cell in self.plan.cells}
+        """Find the cells, and put the documents in an order of their own."""
         self.window, self.target = self.plan.lengths
-        every = [method.label for method in self.plan.methods]
-        self.failed = {name: told for name in every if (told := self._failed(name))}
-        first: dict[tuple[str | None, ...], str] = {}
-        self.alike: dict[str, list[str]] = {}
-        for name in every:
-            if name not in self.failed:
-                sign = tuple(self.cell(name, at).frequencies for at in self.plan.lengths)
-                self.alike.setdefault(first.setdefault(sign, name), []).append(name)
-        self.order = list(range(len(self.cells[OWN, self.target].questions)))
+        far, near = (task.label for task in self.plan.tasks)
+        where = {FAR: (far, self.target), NEAR: (near, self.window), CUT: (far, self.window)}
+        cells = {(one.task, one.length, one.scaling): one for one in self.plan.cells}
+        self.cells: dict[tuple[str, str], Cell] = {
+            (kind, method.label): cells[task, length, method.label]
+            for kind, (task, length) in where.items() for method in self.plan.methods
+        }  # fmt: skip
+        self.items: dict[tuple[str, str], list[list[Key]]] = {}
+        self.order = list(dict.fromkeys(q.unit for q in self.cells[FAR, OWN].questions))
         Random(self.plan.spec.seed).shuffle(self.order)
+        self.failed = {
+            cell.scaling: cell.failed for cell in self.plan.cells if cell.failed is not None
+        }
+        self.names = [m.label for m in self.plan.methods if m.label not in self.failed]
         self.samples: Mapping[Key, Mapping[str, Any]] = checked_samples(self.folder)
+        self.old, self.began = measured(self.samples), time.monotonic()
 
-    def run(self, told: Told) -> Standing:
-        """Measure round by round until the race is over; ``told`` is given the state after each.
+    def keys(self, kind: str, name: str, documents: int) -> list[list[Key]]:
+        """Return the samples of a candidate on each of the first documents."""
+        if (kind, name) not in self.items:
+            cell, units = self.cells[kind, name], dict[str, list[Key]]()
+            for question in cell.questions:
+                units.setdefault(question.unit, []).append(Item(cell, question).key)
+            self.items[kind, name] = [units[unit] for unit in self.order]
+        return self.items[kind, name][:documents]
 
-        Who was dropped because of one that has no number later comes back, also after the end.
-        """
-        standing, before = Standing(tuple(self.alike)), Standing(())
-        while not set(standing.left) <= set(before.left):
-            before = standing = self._rounds(standing, told)
-            paid, count = self._affordable(standing), standing.documents
-            standing = self._with_numbers(standing, paid, self.window, count)
-        known = [n for n in standing.left if self.free(n) or n in paid]
-        standing = priced(standing, {n: self.price(n, count) for n in known}, self.rules)
-        alone = len(standing.left) == 1 and not standing.open
-        return replace(standing, ended=ONE) if alone else standing
-
-    def _rounds(self, standing: Standing, told: Told) -> Standing:
-        """Measure and decide until the race is over, from the documents so far."""
-        for end in (end for end in self.rules.rounds if end >= standing.documents):
-            again = True
-            while again:  # who comes back is measured on the documents so far
-                before = standing
-                standing = self._with_numbers(standing, standing.left, self.target, end)
-                standing, prices = self._prices(standing, end)
-                far = self.losses(standing.left, self.target, end)
-                standing = decided(standing, far, prices, self.rules)
-                again = not set(standing.left) <= set(before.left)
-            left = {name: far[name] for name in standing.left}
-            room = self._spare(), self._reserve(standing)
-            standing = affordable(standing, left, *room, self.rules)
-            told(standing, len(self.asked))
-            if standing.ended:
-                break
-        return standing
-
-    def cell(self, name: str, length: int) -> Cell:
-        """Return the cell of a candidate."""
-        return self.cells[name, length]
-
-    def losses(self, names: Iterable[str], length: int, end: int) -> Losses:
-        """Return the loss a token of the first documents, of candidates that have all of them."""
-        found = {}
-        for name in names:
-            records = [self.samples[key] for key in self.keys(name, length, end)]
-            found[name] = np.array([record["value"] / record["weight"] for record in records])
-        return found
-
-    def price(self, name: str, end: int) -> Array:
-        """Return a candidate's losses inside the window less the model's own there."""
-        if self.free(name):
-            return np.zeros(end)
-        both = self.losses((name, OWN), self.window, end)
-        return both[name] - both[OWN]
+    def losses(self, kind: str, name: str, documents: int) -> Array:
+        """Return the loss per token of each of the first documents."""
+        records = [[self.samples[key] for key in keys] for keys in self.keys(kind, name, documents)]
+        return np.array([
+            math.fsum(one["value"] for one in some) / sum(one["weight"] for one in some)
+            for some in records
+        ])  # fmt: skip
 
     def free(self, name: str) -> bool:
-        """Return whether a candidate is the model itself inside the window."""
-        own = self.cell(OWN, self.window).frequencies
-        return self.cell(name, self.window).frequencies == own
-
-    @property
-    def ships(self) -> bool:
-        """Whether the checkpoint has a scaling of its own, so that the plain model is not it."""
-        return native.ships(self.plan.checkpoint.rope)
+        """Return whether a candidate is the plain model inside the window."""
+        return self.cells[NEAR, name].frequencies == self.cells[NEAR, OWN].frequencies
 
     def follows(self, name: str) -> bool:
-        """Return whether a candidate inside the window is not that of the target, cut there."""
-        far, near = (self.cell(name, at).rotation for at in (self.target, self.window))
+        """Return whether a candidate's form changes with the length of the input."""
+        near, far = self.cells[NEAR, name].rotation, self.cells[FAR, name].rotation
         return follows(far, near, self.window)
 
-    @property
-    def grid(self) -> int:
-        """Return the forwards that measuring everything would take, those that fail included."""
-        keys = {self.cell(name, at).key for name in self.alike for at in self.plan.lengths}
-        return len(keys) * len(self.order)
+    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
+        """Measure what is missing; return the candidates that have no number, and why.
 
-    @property
-    def seconds(self) -> float:
-        """Return how long the samples took that were asked for."""
-        return sum(float(self.samples[key].get("seconds") or 0) for key in self.asked)
-
-    def first(self) -> Plan:
-        """Return what the first round asks for, as a plan."""
-        names = tuple(self.alike)
-        keys = {key for n in names for key in self.keys(n, self.target, self.rules.rounds[0])}
-        return replace(self.plan, only=keys)
-
-    def _prices(self, standing: Standing, end: int) -> tuple[Standing, dict[str, Array]]:
-        """Return the prices that are known by construction, and of who would lead."""
-        prices: dict[str, Array] = {}
-        while True:
-            prices |= {n: self.price(n, end) for n in standing.left if self.free(n)}
-            far = self.losses(standing.left, self.target, end)
-            name = unpriced(standing, far, prices, self.rules)
-            if name is None:
-                return standing, prices
-            standing = self._with_numbers(standing, (name,), self.window, end)
-            if name in standing.left:
-                prices[name] = self.price(name, end)
-
-    def _with_numbers(
-        self, standing: Standing, names: tuple[str, ...], length: int, end: int
-    ) -> Standing:
-        """Measure candidates, and drop those that lack a number; who came second comes back."""
-        asked = [name for name in names if length == self.target or not self.free(name)]
-        if length == self.window and asked:
-            asked.append(OWN)
-        keys = {name: self.keys(name, length, end) for name in asked}
-        wanted = {key for some in keys.values() for key in some}
-        self.asked |= dict.fromkeys(wanted, length)
-        missing = wanted - measured(self.samples)
+        Raises UserError where the plain model has none inside the window.
+        """
+        wanted = [(ask, keys) for ask in asks for keys in self.keys(*ask)]
+        for (kind, name, _), keys in wanted:
+            length = self.cells[kind, name].length
+            self.asked |= {key: (name, length) for key in keys if key not in self.asked}
+        missing = {key for _, keys in wanted for key in keys} - measured(self.samples)
         if missing:
             self.measure(replace(self.plan, only=missing))
             self.samples = checked_samples(self.folder)
+        self.__dict__.pop("rates", None)
         lost = {}
-        for name, its in keys.items():
-            records = [self.samples.get(key, {}) for key in its]
-            bad = [record for record in records if record.get("status") != "ok"]
+        for (kind, name, _), keys in wanted:
+            records = [self.samples.get(key, {}) for key in keys]
+            bad = next((one for one in records if one.get("status") != "ok"), None)
             if bad:
-                lost[name] = str(bad[0].get("reason") or bad[0].get("status"))
-        back = replace(standing, documents=end).without(dict.fromkeys(lost, ""), FAILED).again(lost)
-        if not back.left or (length == self.window and OWN in lost):
-            why = next(iter(lost.values()))
-            message = (
-                f"{self.plan.checkpoint.label} itself has no number at {length:,} tokens: {why}"
-            )
-            raise UserError(message)
-        self.failed |= lost
-        new = tuple(name for name in back.left if name not in standing.left)
-        return self._with_numbers(back, new, self.target, end) if new else back
+                lost[name] = str(bad.get("reason") or bad.get("status"))
+                if (kind, name) == (NEAR, OWN):
+                    message = (
+                        f"{self.plan.checkpoint.label} itself has no number at {self.window:,} "
+                        f"tokens: {lost[name]}"
+                    )
+                    raise UserError(message)
+        return lost
 
-    def keys(self, name: str, length: int, end: int) -> list[Key]:
-        """Return the samples of a candidate on the first documents."""
-        cell = self.cell(name, length)
-        return [Item(cell, cell.questions[place]).key for place in self.order[:end]]
+    @property
+    def timed(self) -> bool:
+        """Whether the budget is a time."""
+        return self.budget.timed
 
-    def _failed(self, name: str) -> str | None:
-        return next(filter(None, (self.cell(name, at).failed for at in self.plan.lengths)), None)
+    @property
+    def forwards(self) -> float:
+        """Return how many forwards were asked for; shorter ones count by their tokens."""
+        return sum(length for _, length in self.asked.values()) / self.target
 
-    def _spare(self) -> float:
-        """Return how many forwards at the target the budget has left."""
-        if self.budget.forwards is not None:
-            return self.budget.forwards - len(self.asked)
-        if self.budget.seconds is None:
-            return math.inf
-        far = [key for key, length in self.asked.items() if length == self.target]
-        took = sum(float(self.samples[key].get("seconds") or 0) for key in far) / len(far)
-        return (self.budget.seconds - self.seconds) / max(took, 1e-9)
+    def grid(self, names: Iterable[str]) -> float:
+        """Return how many forwards it takes to measure these candidates on every document."""
+        priced = [name for name in names if not self.free(name)]
+        asks = [(FAR, name) for name in names] + [(NEAR, name) for name in [OWN, *priced]]
+        return sum(
+            len(keys) * self.cells[ask].length / self.target
+            for ask in [*asks, (CUT, OWN)] for keys in self.keys(*ask, len(self.order))
+        )  # fmt: skip
 
-    def _reserve(self, standing: Standing) -> float:
-        """Return the forwards that two candidates need to the end, with prices."""
-        whole = len(self.order)
-        dear = any(not self.free(name) for name in standing.left)
-        return 2 * (whole - standing.documents) + (2 * whole if dear else 0)
+    def spent(self) -> float:
+        """Return what was spent: of an earlier session the time of the samples asked for."""
+        if not self.timed:
+            return self.forwards
+        return self.seconds(self.asked.keys() & self.old) + time.monotonic() - self.began
 
-    def _affordable(self, standing: Standing) -> tuple[str, ...]:
-        """Return whose price the budget still pays: the leader's, and of others the first ones."""
-        dear = [name for name in standing.left if not self.free(name) and name != standing.leader]
-        room = self._spare() / max(1, standing.documents) - 1
-        most = int(max(0.0, min(room, len(dear))))
-        return (standing.leader, *dear[:most])
+    def seconds(self, keys: Iterable[Key]) -> float:
+        """Return how long samples took."""
+        return sum(float(self.samples.get(key, {}).get("seconds") or 0) for key in keys)
+
+    def left(self) -> float:
+        """Return how much of the budget is left."""
+        return self.budget.most - self.spent()
+
+    def told(self, cost: float) -> str:
+        """Return a budget in words."""
+        return self.budget.told(cost)
+
+    def cost(self, asks: Iterable[Ask]) -> float:
+        """Return what it takes to measure what was not asked for yet."""
+        new: dict[Key, tuple[str, int]] = {}
+        for kind, name, documents in asks:
+            length = self.cells[kind, name].length
+            for keys in self.keys(kind, name, documents):
+                new |= {key: (name, length) for key in keys if key not in self.asked}
+        if not self.timed:
+            return sum(length / self.target for _, length in new.values())
+        known = measured(self.samples)  # by a session with another budget
+        return self.seconds(new.keys() & known) + sum(
+            self._rate(*one) * one[1] for key, one in new.items() if key not in known
+        )
+
+    def _rate(self, name: str, length: int) -> float:
+        """Return the seconds per token of a method at a length: its own, or that of others."""
+        for at in ((name, length), ("", length), (name, 0), ("", 0)):
+            if at in self.rates:
+                return self.rates[at] * SLOWER / self.workers
+        return 0.0
+
+    @cached_property
+    def rates(self) -> dict[tuple[str, int], float]:
+        """The seconds per token by method and length; "" is any method, 0 any length."""
+        took: dict[tuple[str, int], list[float]] = {}
+        for key, (name, length) in self.asked.items():
+            seconds = self.seconds([key])
+            for at in ((name, length), ("", length), (name, 0), ("", 0)):
+                sums = took.setdefault(at, [0.0, 0.0])
+                took[at] = [sums[0] + seconds, sums[1] + length * bool(seconds)]
+        found = {at: seconds / tokens for at, (seconds, tokens) in took.items() if tokens}
+        expected = None if found else self.expected([(FAR, OWN, 1)])
+        return found if expected is None else {("", 0): expected / self.target}
+
+    def expected(self, asks: Iterable[Ask]) -> float | None:
+        """Return how long what is missing takes, by what is known of this machine before."""
+        wanted = {key for ask in asks for keys in self.keys(*ask) for key in keys}
+        plan = replace(self.plan, only=wanted)
+        work = plan.work(measured(self.samples))
+        return before(plan, work, self.machine).seconds_left() if work else 0.0
