@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,14 +12,15 @@ import pandas as pd
 import pytest
 
 from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.plugins import load
-from harness.recommend import race, run
-from harness.recommend.answer import KINDS, _choice, _doubt, _price, readable
+from harness.recommend import race
+from harness.recommend.answer import difference, percent, spread
 from harness.recommend.budget import Budget, read_budget
-from harness.recommend.candidates import usual
+from harness.recommend.candidates import ORDER, families, unserved, usual
+from harness.recommend.run import tasks
 from harness.runs.store import RUN, SAMPLES, read_samples
-from scaling._types import Rope
+from harness.stats.paired import Difference
+from harness.sweep.parse import parse
+from harness.sweep.plan import make_plan
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import save_tiny
 
@@ -34,33 +33,38 @@ def recommend(
 ) -> Callable[..., Outcome]:
     """Return the command on the tiny model and three documents, in rounds of two and three."""
     monkeypatch.setattr(race, "FIRST", 2)
-
-    def call(*words: object) -> Outcome:
-        given = ["--model", tiny, "--docs", docs, "--scaling", *METHODS]
-        return ropewalk("recommend", *given, *words)
-
-    return call
+    given = ["--model", tiny, "--docs", docs, "--scaling", *METHODS]
+    return lambda *words: ropewalk("recommend", *given, *words)
 
 
 @pytest.mark.slow
 def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
     recommend: Callable[..., Outcome], tmp_path: Path, ropewalk: Ropewalk
 ) -> None:
-    """It says what three documents cannot; the run it leaves is reported and measured again."""
+    """One method with its bound, cost and gain; the run it leaves is reported and reproduced."""
     done = recommend("--out", tmp_path / "race", "--budget", "all")
     assert done.status == 0, done.err
     text = " ".join(done.out.split())
-    assert "3 documents are too few to name a winner; it needs 20" in text
-    assert "of the 27 forwards (100 %)" in text
+    assert (
+        "above that of the best of 4 methods that an engine can serve (95 %, 3 documents)" in text
+    )
+    assert "truncation to 64 tokens" in text
+    assert "leave failures on up to 100 % of documents possible" in text
     assert "Next: ropewalk export" in text
-    assert "†: it changes with the length of the input" in text  # self_extend
-    assert "first round is 2 of them, 10 forwards, about" in " ".join(done.err.split())
+    assert "†: its form changes with the length of the input" in text  # self_extend
+    told = " ".join(done.err.split())
+    assert "the first round is 2 of them, 10 forwards" in told
+    assert told.count("After 2 documents: `") == 1
     files = {file.suffix for file in (tmp_path / "race" / "reports").glob("recommend.*")}
     assert files == {".csv", ".parquet", ".md", ".tex", ".png"}
-    table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv")
-    assert set(table["scaling"]) == {*METHODS, "none"}
-    assert table["verdict"][0] == "lowest so far"
-    assert table["worse"].min() == 0
+    table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv").set_index("scaling")
+    assert set(table.index) == {*METHODS, "none"}
+    assert f"Use `{table.index[0]}`" in text
+    assert table["verdict"].iloc[0] == "recommended"
+    assert table["difference"].iloc[0] == 0
+    assert table.loc["self_extend", "verdict"] == "only hf-code"
+    shown = table[~table["verdict"].isin(["too costly"])]
+    assert shown[["difference", "cost", "cost_low"]].notna().all(axis=None)
     assert ropewalk("report", tmp_path / "race").status == 0
     again = ropewalk("rerun", tmp_path / "race", "--out", tmp_path / "again")
     assert again.status == 0
@@ -71,86 +75,96 @@ def test_a_race_answers_in_a_paragraph_a_table_a_figure_and_a_line(
 def test_a_race_goes_on_where_it_stopped(
     recommend: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A budget ends it early; with more it measures only what is missing, and ends as at once."""
+    """A budget is never exceeded; with more only what is missing is measured, and it ends alike."""
     monkeypatch.setattr("harness.recommend.write.save_figure", lambda *_: [])
-    short = recommend("--out", tmp_path / "short", "--budget", "14")
+    short = recommend("--out", tmp_path / "short", "--budget", "30")
     assert short.status == 0, short.err
-    assert "budget of 14 forwards ended the race" in " ".join(short.out.split())
+    assert "The budget of 30 forwards ended the race" in " ".join(short.out.split())
     few = read_samples(tmp_path / "short")
-    assert 10 <= len(few) <= 14
-    first = recommend("--out", tmp_path / "first", "--budget", "1")
-    assert "after the first round, which is always measured" in " ".join(first.out.split())
-    more = recommend("--out", tmp_path / "short", "--budget", "all")
+    assert sum(one["length"] for one in few.values()) / 256 <= 30
+    same = recommend("--out", tmp_path / "short", "--budget", "30")
+    assert same.out == short.out
+    assert read_samples(tmp_path / "short") == few
+    recommend("--out", tmp_path / "short", "--budget", "all")
     whole = recommend("--out", tmp_path / "whole", "--budget", "all")
     tables = [pd.read_csv(tmp_path / at / "reports" / "recommend.csv") for at in ("short", "whole")]
     pd.testing.assert_frame_equal(*tables)
-    assert more.status == whole.status == 0
+    assert whole.status == 0
     assert few.items() <= read_samples(tmp_path / "short").items()
 
 
-@pytest.mark.parametrize(("scaling", "follows"), [
-    ("self_extend", True), ("jet_long", True), ("dynamic_ntk", True),
-    ("self_extend:group=4", False), ("rerope", False), ("yarn:factor=4", False), ("none", False),
-])  # fmt: skip
-def test_a_method_that_follows_the_length_is_not_what_is_exported(
-    scaling: str, follows: bool
+def test_a_budget_that_is_too_small_names_the_least(
+    recommend: Callable[..., Outcome], tmp_path: Path
 ) -> None:
-    """Its price in the window is of another rotation than that of the target, which is served."""
-    made: Any = object.__new__(run.Race)
-    made.window, made.target = 64, 256
-    found = {n: resolve(load("method", scaling), Rope(16, 1e4, 64), n) for n in (64, 256)}
-    made.cells = {
-        ("it", n): SimpleNamespace(rotation=one, frequencies=one.fingerprint)
-        for n, one in found.items()
+    """Nothing is measured; of a larger one the candidates named first are taken."""
+    done = recommend("--out", tmp_path / "race", "--budget", "3")
+    assert done.status == 2
+    told = " ".join(done.err.split())
+    assert "--budget is too small for 2 candidates on 2 documents" in told
+    least = told.rpartition("at least ")[2].split()[0]
+    assert not (tmp_path / "race" / SAMPLES).exists()
+    dry = recommend("--out", tmp_path / "race", "--budget", least, "--dry-run")
+    assert dry.status == 0, dry.err
+    assert "The budget takes 2 of 5 candidates" in " ".join(dry.err.split())
+
+
+def test_an_engine_has_the_candidates_that_it_expresses(
+    recommend: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """How many are left out, and why, is one line; an unknown engine is one sentence."""
+    done = recommend("--out", tmp_path / "race", "--to", "vllm", "--dry-run")
+    told = " ".join(done.err.split())
+    assert "1 method is left out, as `self_extend`: vllm cannot serve self_extend" in told
+    assert "4 candidates at 256 tokens" in told
+    assert recommend("--to", "vlm", "--dry-run").status == 2
+
+
+@pytest.fixture
+def plan(tiny: Path, docs: Path) -> Callable[..., Any]:
+    """Return what makes the plan of a race on the tiny model."""
+
+    def of(*scaling: str) -> Any:
+        given = {"model": str(tiny), "docs": str(docs), "scaling": list(scaling)}
+        asked = {**given, "length": ["1x", "4x"], "task": list(tasks(64, 256))}
+        return make_plan(parse(None, asked))
+
+    return of
+
+
+def test_equal_methods_are_one_candidate_under_the_plainest_name(plan: Callable[..., Any]) -> None:
+    """A base that follows the length is, at the target, the NTK-aware one, which a server keeps."""
+    names = ("none", "dynamic_ntk", "layerwise:factor=4", "ntk:factor=4", "pi:factor=4")
+    found = families(plan(*names), names)
+    assert found == {
+        "none": ["none"],
+        "ntk:factor=4": ["ntk:factor=4", "dynamic_ntk"],
+        "pi:factor=4": ["pi:factor=4", "layerwise:factor=4"],
     }
-    assert made.follows("it") is follows
 
 
-def test_only_methods_that_are_alike_have_one_line() -> None:
-    """Of a table in which some are, the others have their own name alone."""
-    zero = dict.fromkeys([f"{k}{end}" for k in KINDS for end in ("", "_low", "_high")], 0.0)
-    rows = [{"scaling": "yarn", "same": None}, {"scaling": "pi", "same": "layerwise"}]
-    made = pd.DataFrame(rows).assign(**zero, follows=False, documents=6, verdict="worse")
-    known: Any = SimpleNamespace(target=256, window=64)
-    assert list(readable(made, known)["scaling"]) == ["yarn", "pi = layerwise"]
+def test_what_no_engine_reads_is_named_with_the_reason(plan: Callable[..., Any]) -> None:
+    """Without an engine it is what needs a modelling file; hf-code serves every method."""
+    names = ("none", "yarn:factor=4", "rerope")
+    made = plan(*names)
+    assert unserved(made, names, None).keys() == {"rerope"}
+    assert unserved(made, names, "hf-code") == {}
+    assert "rotates every token" in unserved(made, names, "sglang")["rerope"]
 
 
-def test_no_price_is_claimed_of_a_form_that_was_not_measured() -> None:
-    """Of a method that follows the length the price is that of following, and is called so."""
-    made = pd.DataFrame([{"scaling": "it", "price": 0.0, "price_low": 0.0, "price_high": 0.0}])
-    known: Any = SimpleNamespace(
-        window=64, target=256, rules=race.Rules((20,)), free=lambda _: True, ships=False
-    )
-    plain = _price(known, made.assign(follows=False))
-    assert plain == "Inside the window (64 tokens) it is the model itself and costs nothing."
-    known.ships = True  # then the model itself is another candidate
-    plain = _price(known, made.assign(follows=False))
-    assert "it is the model without the scaling it ships, above which prices are told" in plain
-    follows = _price(known, made.assign(follows=True))
-    assert "A server keeps one form for all lengths" in follows
-    assert "256 tokens; the price of that was not measured" in follows
-
-
-def test_the_answer_claims_nothing_of_who_has_no_number_or_led_later() -> None:
-    """A candidate that failed is not called worse; who was dropped early was behind another."""
-    made = pd.DataFrame([{"perplexity": 5.0, "low": 4.0, "high": 6.0}])
-    known: Any = SimpleNamespace(target=256, rules=race.Rules((40,)))
-    early = race.Dropped("far", race.WORSE, "first", 6)
-    failed = race.Dropped("lost", race.FAILED, "", 6)
-    ended = race.Standing(("best",), (early,), "best", 40, race.ONE)
-    assert "and every other is surely worse" in _choice(known, ended, made)
-    ended = race.Standing(("best",), (early, failed), "best", 40, race.ONE)
-    assert "and every other with a number is surely worse" in _choice(known, ended, made)
-    told = _doubt(known, ended)
-    assert "`far`, so far behind the leader then" in told
-    assert "`best`" not in told
+def test_differences_are_written_with_their_intervals() -> None:
+    """What is below 0 has no sign in words, and its interval is turned round."""
+    assert spread(Difference(0.004, 0.001, 0.007, 0.02, 8)) == "0.4 % [0.1, 0.7]"
+    assert spread(Difference(-0.012, -0.02, 0.003, 0.1, 8)) == "1.2 % [−0.3, 2.0]"
+    assert spread(Difference(-0.012, None, None, None, 2)) == "1.2 %"
+    assert [percent(one) for one in (0.0214, 0.01, 3.456)] == ["2.1 %", "1 %", "346 %"]
+    assert difference(np.log([1.1, 1.1, 1.1])).value == pytest.approx(0.1)
 
 
 def test_a_dry_run_measures_nothing(recommend: Callable[..., Outcome], tmp_path: Path) -> None:
     """It says what the race may cost."""
     done = recommend("--out", tmp_path / "race", "--dry-run")
     assert done.status == 0
-    assert "measuring everything takes 27 forwards" in " ".join(done.err.split())
+    assert "measuring everything takes " in " ".join(done.err.split())
     assert not (tmp_path / "race" / RUN).exists()
     assert not (tmp_path / "race" / SAMPLES).exists()
 
@@ -190,7 +204,10 @@ def test_a_method_without_a_number_is_left_out(
         (["--length", "1x"], "beyond the trained window"),
         (["--length", "2x", "4x"], "one length"),
         (["--budget", "soon"], "write 2h"),
-        (["--tolerance", "-1"], "--tolerance"),
+        (["--tolerance", "-1"], "--tolerance -1 is invalid"),
+        (["--tolerance", "nan"], "--tolerance nan is invalid"),
+        (["--margin", "inf"], "--margin inf is invalid"),
+        (["--margin", "0"], "--margin 0 is invalid: it is a percentage, above 0"),
         (["--task", "passkey"], "Unknown option"),
     ],
 )
@@ -204,70 +221,22 @@ def test_what_is_asked_wrongly_is_one_sentence(
 
 
 def test_a_budget_is_a_time_or_a_number() -> None:
-    """By default it is a third of everything, and enough for four candidates."""
-    assert read_budget("2h", 900, 20).seconds == 7200
-    assert read_budget("1.5min", 900, 20).seconds == 90
-    assert read_budget("300", 900, 20).forwards == 300
-    assert read_budget(None, 900, 20).forwards == 300
-    assert read_budget(None, 200, 20).forwards == 160
-    assert read_budget("all", 900, 20) == read_budget("all", 1, 1)
-    with pytest.raises(UserError, match="no budget"):
-        read_budget("2 days", 900, 20)
-
-
-@dataclass(frozen=True)
-class Asks:
-    """A plan in as far as a race needs one."""
-
-    only: frozenset[tuple[str, str]] = frozenset()
-
-
-@pytest.mark.parametrize(
-    ("length", "document", "left"), [(4, 25, "bc"), (4, 59, "bc"), (1, 59, "b")]
-)
-def test_whom_a_failed_leader_dropped_is_compared_again(
-    length: int, document: int, left: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A leader without a number on a late document decides nothing, also where its price fails."""
-    rng = np.random.default_rng(0)
-    means = {
-        "a": 0.0,
-        "b": 0.5 if length == 4 else 0.1,
-        "c": 0.3 if length == 4 else 2.0,
-        "none": 3,
-    }
-    far = {n: m + rng.normal(0, 0.8 if n == "b" else 0.01, 60) for n, m in means.items()}
-    if length == 1:  # another leads at the end, so that the price of the first is asked for then
-        far["b"][20:] -= 0.15
-    store: dict[tuple[str, str], dict[str, object]] = {}
-
-    def measure(plan: Asks) -> None:
-        for name, place in plan.only:
-            value = far[name][int(place)] if name in far else 0.0
-            failed = (name, place) == ("a" if length == 4 else "a1", str(document))
-            one = {"value": value, "weight": 1, "status": "not_finite" if failed else "ok"}
-            store[name, place] = one
-
-    made: Any = object.__new__(run.Race)
-    made.plan, made.folder, made.budget, made.measure = Asks(), None, Budget(), measure
-    made.asked, made.failed, made.samples = {}, {}, store
-    made.rules, made.order = race.Rules(race.rounds(60)), [*range(60)]
-    made.window, made.target, made.alike = 1, 4, dict.fromkeys(means)
-    made.free = lambda name: length == 4 or name != "a"
-    made.keys = lambda name, at, end: [
-        (f"{name}{at}" if at == 1 else name, str(n)) for n in range(end)
-    ]
-    monkeypatch.setattr(run, "checked_samples", lambda _: store)
-    ended = made.run(lambda *_: None)
-    assert sorted(ended.left) == [*left]
-    assert made.failed == {"a": "not_finite"}
-    assert {one.by for one in ended.dropped} <= {"", "b", "c"}
+    """In words it is rounded up, so that what is named as the least suffices."""
+    assert read_budget("2h", 300) == Budget(7200, timed=True)
+    assert read_budget("1.5min", 300) == Budget(90, timed=True)
+    assert str(read_budget("300", 900)) == str(read_budget(None, 299.2)) == "300 forwards"
+    assert str(read_budget("all", 900)) == "no limit"
+    assert read_budget("15min", 900).told(61.2) == "0:01:02"
+    with pytest.raises(UserError, match="invalid"):
+        read_budget("2 days", 900)
 
 
 def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
     """One fixed factor, as it is served; no method whose authors train with it."""
     found = usual(4)
     assert found[0] == "none"
+    assert found[1] == "yarn:factor=4"
+    assert [name.partition(":")[0] for name in found][:3] == [ORDER[0], *ORDER[2:4]]
     assert {"yarn:factor=4", "self_extend", "log_n:on=yarn:factor=4"} <= set(found)
     assert not {"native", "abf", "p_rope"} & {name.partition(":")[0] for name in found}
 
@@ -301,26 +270,3 @@ def test_a_shipped_scaling_of_an_unknown_type_is_one_sentence(
     assert done.status == 2
     assert "the checkpoint ships 'mrope'" in done.err
     assert "Traceback" not in done.err
-
-
-def test_forwards_of_who_fails_are_of_those_that_everything_takes() -> None:
-    """They are spent, so 125 % of everything was told where a candidate had no number."""
-    made: Any = object.__new__(run.Race)
-    made.plan, made.order = SimpleNamespace(lengths=(64, 256)), [*range(5)]
-    made.alike = {"none": ["none"], "lost": ["lost"]}
-    made.cells = {
-        (name, at): SimpleNamespace(key=f"{name}{at}") for name in made.alike for at in (64, 256)
-    }
-    made.failed = {"lost": "not_finite"}
-    assert made.grid == 20
-
-
-def test_the_time_of_a_race_is_that_of_its_samples(tiny: Path) -> None:
-    """A budget of time counts what the samples took, also of an earlier session."""
-    del tiny
-    made: Any = object.__new__(run.Race)
-    made.asked = {("cell", "a"): 4, ("cell", "b"): 4}
-    made.samples = {("cell", "a"): {"seconds": 2.0}, ("cell", "b"): {"seconds": 4.0}}
-    made.target, made.budget = 4, read_budget("30s", 10, 10)
-    assert made.seconds == 6
-    assert made._spare() == pytest.approx(8)

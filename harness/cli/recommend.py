@@ -174,23 +174,27 @@ def _before(
 ) -> None:
     """Say what the race may cost, before the first sample."""
     from harness.recommend.race import FAR
-    from harness.reports.writing.sentences import counted
+    from harness.reports.writing.sentences import are, counted
     from harness.sweep.measure import records
     from harness.sweep.pace import duration
 
     records(measured.plan, measured.folder)  # a folder of another run is refused, in a dry run too
     if left_out:
         name, reason = next(iter(left_out.items()))
-        say(f"{counted(len(left_out), 'methods')} are left out, as `{name}`: {reason}")
-    rounds, count = race.rules.rounds, len(families)
-    asks = [(FAR, name, rounds[0]) for name in race.names]
-    seconds = measured.expected(asks)
+        count = len(left_out)
+        say(f"{counted(count, 'methods')} {are(count)} left out, as `{name}`: {reason}")
+    race.fit()
+    first, last = race.rules.rounds[0], race.rules.rounds[-1]
+    seconds = measured.expected([(FAR, name, first) for name in race.names])
     about = "" if seconds is None else f", about {duration(seconds)} here"
+    if len(race.names) < len(families):
+        taken = f"{len(race.names)} of {len(families)} candidates"
+        say(f"The budget takes {taken}, the plainest and most used, or those named first.")
     say(
-        f"{counted(count, 'candidates')} at {measured.target:,} tokens on "
-        f"{counted(rounds[-1], 'documents')}; the first round is {rounds[0]} of them, "
-        f"{counted(count * rounds[0], 'forwards')}{about}. Budget: {measured.budget}; measuring "
-        f"everything takes {measured.grid(families):,.0f} forwards."
+        f"{counted(len(race.names), 'candidates')} at {measured.target:,} tokens on up to "
+        f"{counted(last, 'documents')}; the first round is {first} of them, "
+        f"{counted(len(race.names) * first, 'forwards')}{about}. Budget: {measured.budget}; "
+        f"measuring everything takes {measured.grid(families):,.0f} forwards."
     )
 
 

@@ -125,8 +125,8 @@ class Standing:
 def rounds(documents: int) -> tuple[int, ...]:
     """Return the documents at the end of every round: 4, 6, 9, 14, 20, 30, 45 … and all of them."""
     ends, size = [], float(FIRST)
-    while math.ceil(size) * 1.2 < documents:
-        ends.append(math.ceil(size))
+    while round(size) * 1.2 < documents:
+        ends.append(round(size))
         size = max(SECOND, size * GROWTH)
     return (*ends, documents)
 
@@ -231,18 +231,18 @@ class Race:
     def _open(self) -> None:
         """Measure the first round of as many candidates as the budget allows.
 
-        A budget of time is compared again with what was measured after the first forward, which
-        shows how fast the model is, and after the first document, which shows it of each candidate.
+        A budget of time is compared again with what was measured after two forwards, which show how
+        fast the model is, and after the first document, which shows it of each candidate.
         """
         first = self.rules.rounds[0]
-        self._fit()
+        self.fit()
         if self.measured.timed:
-            self._ask((FAR, name, 1) for name in self.names[:1])
-            self._fit()
+            self._ask((FAR, name, min(2, first)) for name in self.names[:1])
+            self.fit()
         self._price(self._left(), first)
         self._set_aside(self._left(), first)
         for documents in (1, first) if self.measured.timed else (first,):
-            self._fit()
+            self.fit()
             self._ask((FAR, name, documents) for name in self._left())
         self.planned = self._planned()
 
@@ -327,7 +327,7 @@ class Race:
         self.costly |= dear
         return bool(dear)
 
-    def _fit(self) -> None:
+    def fit(self) -> None:
         """Leave out the last candidates until the first round fits into the budget."""
         first = self.rules.rounds[0]
         while not self._fits(self._left(), first):

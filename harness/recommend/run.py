@@ -183,10 +183,16 @@ class Measured:
 
     @cached_property
     def rates(self) -> dict[tuple[str, int], float]:
-        """The seconds per token by method and length; "" is any method, 0 any length."""
+        """The seconds per token by method and length; "" is any method, 0 any length.
+
+        The first sample of a session does not count: the machine warms up in it.
+        """
+        warming: dict[Any, Key] = {}
+        for key, sample in self.samples.items():
+            warming.setdefault(sample.get("session"), key)
         took: dict[tuple[str, int], list[float]] = {}
         for key, (name, length) in self.asked.items():
-            seconds = self.seconds([key])
+            seconds = 0.0 if key in warming.values() else self.seconds([key])
             for at in ((name, length), ("", length), (name, 0), ("", 0)):
                 sums = took.setdefault(at, [0.0, 0.0])
                 took[at] = [sums[0] + seconds, sums[1] + length * bool(seconds)]
