@@ -66,3 +66,8 @@ def _limited(function: Callable[..., object], *given: object) -> None:
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
     function(*given)
+
+
+def mapped() -> int:
+    """Return the bytes of address space that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

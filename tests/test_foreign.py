@@ -29,10 +29,9 @@ from harness.runs.schema import _Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.parse import parse_all
 from harness.sweep.spec import Spec
-from tests.child import in_child
+from tests.child import in_child, mapped
 from tests.command_line import Ropewalk
 from tests.frames import sweep
-from tests.test_survival import mapped
 
 MEMORY, SECONDS = 2**30, 240  # bytes beyond what is there, and of the processor
 GONE = object()

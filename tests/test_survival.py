@@ -29,7 +29,7 @@ from harness.runs import write
 from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
 from harness.sweep import backend, measure, plan
 from tests import ROOT
-from tests.child import in_child
+from tests.child import in_child, mapped
 from tests.command_line import MANY, Ropewalk, samples, sweep
 from tests.tiny import save_tiny
 
@@ -357,11 +357,6 @@ class TestScreen:
         done = in_child(in_ascii, words)
         assert (done.status, done.err) == (0, "")
         assert "perplexity" in done.out
-
-
-def mapped() -> int:
-    """Return the bytes of address space that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def take_free_heap(size: int = 16 * 2**20) -> None:
