@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from harness.recommend.budget import Budget
 from harness.recommend.race import CUT, FAR, NEAR, WINNER, Array, Ask, Race, Rules, rounds
 
 Random = np.random.Generator
@@ -66,21 +67,12 @@ class Known:
 
     names: tuple[str, ...]
     far: Array
-    budget: float = math.inf
+    budget: Budget = field(default_factory=Budget)
     asked: dict[tuple[str, str], int] = field(default_factory=dict)
-    timed: bool = False
 
     def spent(self) -> float:
         """Return the forwards asked for, in forwards at the target."""
         return sum(WEIGHTS[kind] * count for (kind, _), count in self.asked.items())
-
-    def left(self) -> float:
-        """Return what is left of the budget."""
-        return self.budget - self.spent()
-
-    def told(self, cost: float) -> str:
-        """Return a budget in words."""
-        return f"{cost:.0f} forwards"
 
     def cost(self, asks: Iterable[Ask]) -> float:
         """Return the forwards that are not asked for yet."""
@@ -143,7 +135,7 @@ def simulate(shape: str, means: str, documents: int, *, races: int, seed: int) -
         order = rng.permutation(CANDIDATES)  # who is the best must not matter
         known = Known(names, losses[:, order])
         race = Race(known, names, rules)
-        known.budget = race.usual(documents * grid)
+        known.budget = Budget(race.usual(documents * grid))
         ended = race.run(lambda _: None)
         true = dict(zip(names, (mean - mean.min())[order].tolist(), strict=True))
         regret = ended.regret.get(ended.recommended, math.inf)

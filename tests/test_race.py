@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
+from harness.recommend.budget import Budget
 from harness.recommend.race import (
     BUDGET,
     DOCUMENTS,
@@ -67,7 +68,7 @@ def raced(
         (documents, len(names))
     )
     far += np.array([*means.values()])
-    known = Losses(names, far, budget, costs=costs or {}, lost=lost or {})
+    known = Losses(names, far, Budget(budget), costs=costs or {}, lost=lost or {})
     main = frozenset(names if servable is None else servable)
     race = Race(known, names, Rules(rounds(documents), names[0], main))
     told: list[Standing] = []
@@ -127,15 +128,16 @@ def test_where_every_candidate_fails_no_method_is_recommended() -> None:
         raced({"none": 1.0, "yarn": 0.0}, lost={"none": 0, "yarn": 0})
 
 
-@pytest.mark.parametrize("last", [2, 5, 30])
+@pytest.mark.parametrize("last", [2, 5, 19])
 def test_those_whom_a_failed_method_eliminated_come_back(last: int) -> None:
     """The race is decided anew without it, whenever it fails."""
-    means = {"none": 2.0, "broken": -0.0101, "yarn": 0.0, "ntk": 0.0005}
-    found, race, _ = raced(means, lost={"broken": last}, spread=0.02)
-    assert race.failed == {"broken": "not finite"}
+    means = {"none": 2.0, "broken": -0.1, "other": -0.1, "yarn": 0.0, "ntk": 0.0005}
+    found, race, told = raced(means, lost={"broken": last, "other": last}, spread=0.02)
+    assert race.failed == {"broken": "not finite", "other": "not finite"}
     assert found.recommended in ("yarn", "ntk")
-    assert "broken" not in found.names
+    assert found.names == ("none", "yarn", "ntk")
     assert {"yarn", "ntk"} <= set(found.possible)
+    assert last < 19 or any("yarn" not in one.possible for one in told)
 
 
 def test_a_servable_method_is_recommended_though_another_is_better() -> None:
@@ -191,7 +193,7 @@ def test_a_small_budget_leaves_out_the_last_candidates() -> None:
     assert found.ended == BUDGET
     assert found.needed is not None
     assert found.needed > found.documents
-    assert race.measured.left() >= 0
+    assert race.measured.spent() <= 44
 
 
 @pytest.mark.slow

@@ -31,6 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.errors import UserError
+from harness.recommend.budget import Budget
 from harness.stats.paired import of_means
 from harness.stats.selection import select_means
 from tasks._intervals import ratios
@@ -49,17 +50,11 @@ class Field(Protocol):
     """What a race measures with: a model and its run folder, or numbers that are known already."""
 
     @property
-    def timed(self) -> bool:
-        """Whether the budget is a time, so that a cost is an estimate."""
+    def budget(self) -> Budget:
+        """The most that it may take."""
 
     def spent(self) -> float:
         """Return how much of the budget is spent."""
-
-    def left(self) -> float:
-        """Return how much of the budget is left."""
-
-    def told(self, cost: float) -> str:
-        """Return a budget in words."""
 
     def cost(self, asks: Iterable[Ask]) -> float:
         """Return how much of the budget it takes to measure what is missing of this."""
@@ -236,12 +231,12 @@ class Race:
         """
         first = self.rules.rounds[0]
         self.fit()
-        if self.measured.timed:
+        if self.measured.budget.timed:
             self._ask((FAR, name, min(2, first)) for name in self.names[:1])
             self.fit()
         self._price(self._left(), first)
         self._set_aside(self._left(), first)
-        for documents in (1, first) if self.measured.timed else (first,):
+        for documents in (1, first) if self.measured.budget.timed else (first,):
             self.fit()
             self._ask((FAR, name, documents) for name in self._left())
         self.planned = self._planned()
@@ -336,7 +331,7 @@ class Race:
                 message = (
                     f"--budget is too small for {len(self._left())} candidates on {first} "
                     "documents, with their in-window cost and truncation: it must be at least "
-                    f"{self.measured.told(least)}."
+                    f"{self.measured.budget.told(least)}."
                 )
                 raise UserError(message)
             self.names = tuple(name for name in self.names if name != self._left()[-1])
@@ -349,7 +344,7 @@ class Race:
         return self.measured.cost(asks)
 
     def _fits(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> bool:
-        return self.cost(names, end, begun) <= self.measured.left()
+        return self.cost(names, end, begun) <= self.measured.budget.most - self.measured.spent()
 
     def _planned(self) -> dict[int, float]:
         """Return the rounds that the budget may allow, each with its part of the error.

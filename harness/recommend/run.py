@@ -124,11 +124,6 @@ class Measured:
         return lost
 
     @property
-    def timed(self) -> bool:
-        """Whether the budget is a time."""
-        return self.budget.timed
-
-    @property
     def forwards(self) -> float:
         """Return how many forwards were asked for; shorter ones count by their tokens."""
         return sum(length for _, length in self.asked.values()) / self.target
@@ -144,21 +139,13 @@ class Measured:
 
     def spent(self) -> float:
         """Return what was spent: of an earlier session the time of the samples asked for."""
-        if not self.timed:
+        if not self.budget.timed:
             return self.forwards
         return self.seconds(self.asked.keys() & self.old) + time.monotonic() - self.began
 
     def seconds(self, keys: Iterable[Key]) -> float:
         """Return how long samples took."""
         return sum(float(self.samples.get(key, {}).get("seconds") or 0) for key in keys)
-
-    def left(self) -> float:
-        """Return how much of the budget is left."""
-        return self.budget.most - self.spent()
-
-    def told(self, cost: float) -> str:
-        """Return a budget in words."""
-        return self.budget.told(cost)
 
     def cost(self, asks: Iterable[Ask]) -> float:
         """Return what it takes to measure what was not asked for yet."""
@@ -167,7 +154,7 @@ class Measured:
             length = self.cells[kind, name].length
             for keys in self.keys(kind, name, documents):
                 new |= {key: (name, length) for key in keys if key not in self.asked}
-        if not self.timed:
+        if not self.budget.timed:
             return sum(length / self.target for _, length in new.values())
         known = measured(self.samples)  # by a session with another budget
         return self.seconds(new.keys() & known) + sum(
