@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 from pathlib import Path
@@ -58,3 +59,11 @@ def read_regular(path: Path, *, limit: int, follow: bool = True) -> bytes:
     if max(size, len(content)) > limit:
         raise OSError(errno.EFBIG, f"it is larger than {limit / MIB:,.4g} MiB", str(path))
     return content
+
+
+def finite(text: str) -> float:
+    """Return a number of a foreign file of JSON; raise ValueError for NaN and what has no end."""
+    if not math.isfinite(number := float(text)):
+        message = f"{text} is no number"
+        raise ValueError(message)
+    return number

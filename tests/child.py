@@ -42,6 +42,11 @@ def in_child(function: Callable[..., object], *given: object) -> Ended:
     return Ended(status, out, err)
 
 
+def mapped() -> int:
+    """Return the bytes of address space that this process holds."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
 def _call(function: Callable[..., object], given: tuple[object, ...], *files: Path) -> None:
     for number, file in enumerate(files, start=1):
         opened = os.open(file, os.O_WRONLY | os.O_CREAT)
@@ -63,11 +68,6 @@ def bounded(function: Callable[..., object], *given: object) -> None:
 def _limited(function: Callable[..., object], *given: object) -> None:
     used = sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
     resource.setrlimit(resource.RLIMIT_CPU, (int(used) + SECONDS, int(used) + SECONDS))
-    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (mapped + MEMORY, mapped + MEMORY))
+    most = mapped() + MEMORY
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     function(*given)
-
-
-def mapped() -> int:
-    """Return the bytes of address space that this process holds."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

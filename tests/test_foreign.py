@@ -25,7 +25,8 @@ from pydantic import BaseModel
 from harness.cli.app import main
 from harness.errors import UserError
 from harness.runs.figures import Figures, asked, paper
-from harness.runs.schema import _Run, _Sample
+from harness.runs.record import Run
+from harness.runs.schema import _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.parse import parse_all
 from harness.sweep.spec import Spec
@@ -147,7 +148,7 @@ def test_a_record_of_any_content(small: Path, docs: Path, tiny: Path, tmp_path: 
 
     @settings(max_examples=50)
     @given(
-        st.tuples(mutations(_Run, record), st.just(lines[0]))
+        st.tuples(mutations(Run, record), st.just(lines[0]))
         | st.tuples(st.just(record), mutations(_Sample, lines[0])),
         st.sampled_from(commands),
     )

@@ -31,7 +31,8 @@ def rerun(
     """Measure a run again from its record, and compare the two sample by sample.
 
     Args:
-        run: The run folder. Its model, documents, methods and questions are held to its record.
+        run: The run folder. Its model, documents, methods and questions are held to its record, of
+            which only the settings that decide a number are read.
         out: Where the second run goes; default: results/rerun-RUN.
         model: Where the model lies now, if it moved.
         adapter: Where its adapter lies now, if it moved.

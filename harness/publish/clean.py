@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.data.documents import OF_A_SET, OPTIONS
-from harness.runs.schema import honoured
+from harness.runs.record import honoured
 
 LEFT_OUT = "left out: it may name a file"
 HIDDEN = "…"  # of a name that has a user or a host in it

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from harness.plugins import FUNCTION
-from harness.runs.schema import honoured
+from harness.runs.record import honoured
 
 Run = Mapping[str, Any]
 NOT_ASKED = (None, False, 0, "auto")  # settings that a command line leaves out

@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field, FiniteFloat, ValidationError
 
 from harness.errors import UserError
 from harness.names import printable
-from harness.runs.fields import LONGEST, MOST, Count, Facts, Given, Name, Text, Tokens, is_fact
+from harness.runs.fields import LONGEST, MOST, Count, Facts, Given, Name, Text, is_fact
+from harness.runs.record import Run
 from harness.runs.store import RUN, SAMPLES, each_sample, read_run
 from tasks._tokens import kept
 from tasks._types import Question
@@ -19,114 +20,6 @@ from tasks._types import Question
 Key = tuple[str, str]  # a cell's key and a question's digest
 Outcome = Mapping[str, Any]  # of a sample: status and reason
 OK: Outcome = {"status": "ok"}
-
-
-class _Model(BaseModel):
-    name: Name
-    trained_length: Tokens
-    rotary_dim: Count = 0
-    revision: Text | None = None
-    type: Text | None = None
-    dtype: Text | None = None
-    encoding: Text | None = None
-    quantized: Text | None = None
-    fingerprint: Text | None = None
-
-
-class _Method(BaseModel):
-    given: str = ""
-    options: dict[Name, Any]
-    file: Name | None = None
-
-
-class _Task(BaseModel):
-    given: str
-    file: Name | None
-    version: int
-    metric: Name
-    options: dict[Name, Any]
-    questions: dict[Name, list[Name]]
-
-
-class _Document(BaseModel):
-    sha256: Name
-    tokens: Count
-    name: Name | None = None
-    docs: str | None = None
-
-
-class _Documents(BaseModel):
-    read: list[_Document]
-    given: str | dict[str, str] | None = None
-    left_out: dict[str, Count] = Field(default_factory=dict)
-
-
-class _Cell(BaseModel):
-    scaling: Name
-    task: Name
-    length: Tokens
-    frequencies: Name | None
-    key: Name
-    failed: Text | None = None
-
-
-class Asked(BaseModel):
-    """The settings of a sweep that a record is read for; all others in it are ignored.
-
-    None of them runs code without being asked for, and none contacts anyone but the hub that the
-    model and the documents are read from.
-    """
-
-    scaling: list[str]  # as it was typed: a path may have any character
-    task: list[str]
-    model: str = "reference"
-    revision: str | None = None
-    adapter: str | None = None
-    length: list[str] = Field(default_factory=list)
-    docs: str | dict[str, str] = "embedded"
-    seed: int = 0
-    dtype: str = "auto"
-    device: str = "auto"
-    device_map: str | None = None
-    trained_length: int | None = None
-    max_memory: str | None = None
-    offline: bool = False
-    trust_remote_code: bool = False
-    allow_pickle: bool = False
-    published: str | None = None
-
-
-def honoured(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a record that are read."""
-    return {name: one for name, one in record["asked"].items() if name in Asked.model_fields}
-
-
-class _Machine(BaseModel):
-    device: Text | None = None
-    threads: Count | None = None
-    system: Text | None = None
-    python: Text | None = None
-    versions: dict[Name, Text | None] = Field(default_factory=dict)
-    commit: Text | None = None
-
-
-class _Session(_Machine):
-    started: Text | None = None
-    workers: list[_Machine] = Field(default_factory=list)
-
-
-class _Run(BaseModel):
-    asked: Asked
-    model: _Model
-    chat_template: Text | None = None
-    lengths: list[Tokens]
-    seed: int
-    methods: dict[Name, _Method]
-    tasks: dict[Name, _Task]
-    documents: _Documents
-    cells: list[_Cell]
-    frequencies: dict[Name, dict[str, Any]]
-    sessions: list[_Session]
 
 
 class _Question(BaseModel):
@@ -209,7 +102,7 @@ def check_graded(outcome: Mapping[str, Any]) -> None:
 
 def check_run(where: str, record: Any) -> None:
     """Raise UserError naming the first field of ``run.json`` that is missing or wrong."""
-    _check(where, _Run, record)
+    _check(where, Run, record)
     for cell in record["cells"]:
         task: Mapping[str, Any] = record["tasks"].get(cell["task"], {})
         if str(cell["length"]) not in task.get("questions", {}):

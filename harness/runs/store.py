@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO
 from pydantic_core import from_json
 
 from harness.errors import UserError, reason, why
-from harness.reading import MIB, open_regular, read_regular
+from harness.reading import MIB, finite, open_regular, read_regular
 from harness.replacing import make_folder, replacing, sync_names
 
 RUN, SAMPLES = "run.json", "samples.jsonl"
@@ -195,7 +194,7 @@ def read_run(folder: Path) -> dict[str, Any]:
     path = folder / RUN
     try:
         text = read_regular(path, limit=LARGEST_RUN, follow=False).decode()
-        record = json.loads(text, parse_float=_finite, parse_constant=_finite)
+        record = json.loads(text, parse_float=finite, parse_constant=finite)
     except (FileNotFoundError, NotADirectoryError):
         message = f"{folder} is not a run folder: it has no {RUN}."
         raise UserError(message) from None
@@ -210,14 +209,6 @@ def read_run(folder: Path) -> dict[str, Any]:
         message = f"{path} has schema {reason(repr(schema))}; this version reads {SCHEMA}."
         raise UserError(message)
     return dict(record)
-
-
-def _finite(text: str) -> float:
-    """Return a number of a record, which a record of it can hold again."""
-    if not math.isfinite(number := float(text)):
-        message = f"{text} is no number"
-        raise ValueError(message)
-    return number
 
 
 def write_run(folder: Path, record: Mapping[str, Any]) -> None:

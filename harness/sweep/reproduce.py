@@ -13,7 +13,8 @@ from harness.names import printable, resolved
 from harness.offline import go_offline
 from harness.plugins import names_code
 from harness.runs.provenance import machines
-from harness.runs.schema import checked_run, checked_samples, honoured
+from harness.runs.record import honoured
+from harness.runs.schema import checked_run, checked_samples
 from harness.runs.store import read_run, read_samples
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
