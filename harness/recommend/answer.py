@@ -128,13 +128,17 @@ def paragraph(ended: Ended) -> str:
 
 
 def footnote(made: pd.DataFrame, ended: Ended) -> str:
-    """Say whose cost is not that of a server; empty where there is none."""
+    """Say on which documents costs are measured, and whose cost is not that of a server."""
+    measured, first = ended.measured, ended.race.rules.rounds[0]
+    told = (
+        f"The cost of the finalists is that on all their documents, of other methods that on the "
+        f"first {first}."
+    )
     if not made["follows"].eq(True).any():
-        return ""
-    window, target = ended.measured.window, ended.measured.target
+        return told
     return (
-        f"†: its form changes with the length of the input. The cost is that of its form at "
-        f"{window:,} tokens; a server keeps the form of {target:,} tokens."
+        f"{told} †: its form changes with the length of the input. The cost is that of its form at "
+        f"{measured.window:,} tokens; a server keeps the form of {measured.target:,} tokens."
     )
 
 
