@@ -115,7 +115,13 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
     given = {"sliding_window": 512, **config(256, 2, 1024).to_dict()}
     shaped = MistralConfig(**{k: v for k, v in given.items() if k != "model_type"})
     model = AutoModelForCausalLM.from_config(shaped).eval()
-    facts = {"dtype": "float32", "device": "cpu", "sliding_window": 512, "parameter_count": 0}
+    facts = {
+        "dtype": "float32",
+        "device": "cpu",
+        "sliding_window": 512,
+        "parameter_count": 0,
+        "weight_bytes": 0,
+    }
     plan: Any = SimpleNamespace(checkpoint=SimpleNamespace(config=shaped, **facts))
     told = {}
     for length in (1024, 8192):
