@@ -608,7 +608,7 @@ def test_curves_show_what_truncation_gives() -> None:
     level = math.exp(
         ratio([row["value"] for row in documents("none", 256, 0)], [TOKENS] * 20).value
     )
-    [line] = [part for part in read.collections if part.get_label() == "truncation"]
+    [line] = [part for part in read.collections if part.get_label() == "_truncation"]
     assert line.get_segments()[0].ravel() == pytest.approx([256, level, 1024, level])
-    assert not [part for part in keys.collections if part.get_label() == "truncation"]
+    assert not [part for part in keys.collections if part.get_label() == "_truncation"]
     assert any("truncation" in text.get_text() for text in figure.texts)

@@ -102,7 +102,7 @@ class TestRun:
         again = ("--out", tmp_path / "again", "--page", tmp_path / "again" / "index.html")
         done = ropewalk("report", folder, *again, "--report", *tables, "curves")
         assert done.status == 0
-        assert "has the lowest tail perplexity" in " ".join(done.out.split())
+        assert "use `none`. Its tail perplexity, " in " ".join(done.out.split())
         made = {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
         figures = {name for name in files if name.endswith(".png")}
         assert files - set(made) == figures - {"curves.png"}

@@ -171,7 +171,8 @@ def test_a_method_lost_at_the_longest_length_is_not_shown_at_a_shorter_one() -> 
     drawn = {line.get_label() for line in figure.axes[0].get_lines()}
     assert "yarn" in drawn
     assert "mine" not in drawn
-    assert "Without a score at one of the two lengths: mine." in figure.texts[-1].get_text()
+    note = " ".join(figure.texts[-1].get_text().split())
+    assert "Without a score at one of the two lengths: mine." in note
     with pytest.raises(ValueError, match="it needs lengths inside the window and beyond"):
         short_long.make(sweep(lengths=(512,)))
 

@@ -24,7 +24,7 @@ TRUNCATED = (
     "tokens."
 )
 TRUNCATION: dict[str, Any] = {
-    "linestyle": "-.", "linewidth": 1.2, "zorder": 1, "label": "truncation",
+    "linestyle": "-.", "linewidth": 1.2, "zorder": 1, "label": "_truncation",
 }  # fmt: skip
 TAIL = "tail: the same last tokens are scored at every length."
 ONE_LENGTH = "one length is no curve: paired_differences and scores have what was measured there"
