@@ -249,8 +249,9 @@ def _units(row: Mapping[str, Any]) -> str:
     for name, text in (("failed", "failed"), ("apart", "left out, with too few")):
         if row[name]:
             pairs = [pair.rpartition(" ") for pair in row[name]]
-            told.append(f"{text}: " + ", ".join(f"`{one}` on {n}" for one, _, n in pairs))
-    return f"({'; '.join(told)} of {row['asked']}.)" if told else ""
+            each = (f"`{one}` on {n} of {row['asked']}" for one, _, n in pairs)
+            told.append(f"{text}: {', '.join(each)}")
+    return f"({'; '.join(told)}.)" if told else ""
 
 
 def _counted(row: Mapping[str, Any]) -> str:
