@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
+
+import torch
 
 from harness.attempt import attempting
 from harness.data.documents import open_documents
@@ -43,8 +45,25 @@ def examine(
 
     Without a method of its own the model is examined as it is loaded; the losses of a server are
     compared with those of ``scaling``, which is ``native`` by default. ``quick`` reads short texts
-    alone; ``say`` is given, in words, what is done next.
+    alone, on one thread; ``say`` is given, in words, what is done next.
     """
+    with _one_thread() if quick else nullcontext():
+        yield from _examined(spec, server, quick, say)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: short texts gain little from more, which wait for a server's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _examined(spec: Spec, server: Server | None, quick: bool, say: Say) -> Iterator[Finding]:
+    """Yield the same."""
     say("Reading the config and the tokenizer")
     checkpoint, method = open_model(spec), load("method", spec.scaling[0])
     check_rotary(checkpoint, [method])
