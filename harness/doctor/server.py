@@ -107,7 +107,7 @@ class Server:
             raise UserError(message) from None
 
     def losses(
-        self, text: str, tokens: Sequence[int], say: Say
+        self, text: str, tokens: Sequence[int], say: Say = lambda _: None
     ) -> tuple[dict[int, float], int | None]:
         """Return the loss of target tokens by their place, and how many tokens the server counts.
 
