@@ -18,7 +18,7 @@ from harness.sweep import pace as module
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import measure
 from harness.sweep.memory import estimate
-from harness.sweep.pace import Pace
+from harness.sweep.pace import Pace, duration
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.speeds import Rows, guessed
@@ -214,10 +214,24 @@ def test_a_dry_run_says_how_long(
     monkeypatch.setattr(module.constants, "HF_ASSETS_CACHE", str(tmp_path / "no speeds"))
     words = ["run", "--model", tiny, "--docs", docs, "--length", "1x", "--scaling", "none",
              "--task", "perplexity:tail=16", "--out", tmp_path / "run"]  # fmt: skip
-    assert "here, by the speed of one product" in " ".join(
+    assert "here, estimated from the speed of one matrix product" in " ".join(
         ropewalk(*words, "--dry-run").out.split()
     )
     done = ropewalk(*words)
     assert done.status == 0
     assert "left" in done.err.partition("\n")[0]  # told before the first sample
     assert "Complete: nothing to measure." in ropewalk(*words, "--dry-run").out
+
+
+def test_an_estimate_is_a_range_that_says_what_it_rests_on(plan: Plan) -> None:
+    """From one product it may be off twofold, from earlier runs by a third; none is a guess."""
+    work = plan.work(set())
+    assert Pace.of(plan, work, {}).estimate() == "unknown on these machines yet"
+    timed = Pace.of(plan, work, {}, guess=1e-6)
+    seconds = timed.seconds_left()
+    assert seconds is not None
+    assert timed.estimate() == (
+        f"{duration(seconds / 2)} to {duration(seconds * 2)} here, estimated from the speed of one "
+        "matrix product"
+    )
+    assert timed.estimate(1e-9).startswith("less than a second here, estimated from")

@@ -176,7 +176,6 @@ def _before(
     from harness.recommend.race import FAR
     from harness.reports.writing.sentences import are, counted
     from harness.sweep.measure import records
-    from harness.sweep.pace import duration
 
     records(measured.plan, measured.folder)  # a folder of another run is refused, in a dry run too
     if left_out:
@@ -185,15 +184,15 @@ def _before(
         say(f"{counted(count, 'methods')} {are(count)} left out, as `{name}`: {reason}")
     race.fit()
     first, last = race.rules.rounds[0], race.rules.rounds[-1]
-    seconds = measured.expected([(FAR, name, first) for name in race.names])
-    about = "" if seconds is None else f", about {duration(seconds)} here"
+    time = measured.pace([(FAR, name, first) for name in race.names]).estimate()
     if len(race.names) < len(families):
         taken = f"{len(race.names)} of {len(families)} candidates"
         say(f"The budget takes {taken}, the plainest and most used, or those named first.")
     say(
         f"{counted(len(race.names), 'candidates')} at {measured.target:,} tokens on up to "
         f"{counted(last, 'documents')}; the first round is {first} of them, "
-        f"{counted(len(race.names) * first, 'forwards')}{about}. Budget: {measured.budget}; "
+        f"{counted(len(race.names) * first, 'forwards')} (time {time}). Budget: "
+        f"{measured.budget}; "
         f"measuring everything takes {measured.grid(families):,.0f} forwards."
     )
 

@@ -19,7 +19,7 @@ from harness.runs.store import measured
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.measure import Failure, records
 from harness.sweep.memory import estimate
-from harness.sweep.pace import before, duration
+from harness.sweep.pace import before
 from harness.sweep.plan import Plan
 from scaling._layered import Layered
 from scaling._rotation import Rotation, frequencies_of
@@ -104,12 +104,7 @@ def _factor(found: Rotation) -> str:
 
 
 def _time(plan: Plan, work: Sequence[Batch], machine: str) -> str:
-    pace = before(plan, work, machine)
-    seconds = pace.seconds_left()
-    if seconds is None:
-        return "unknown on these machines yet"
-    about = f"about {duration(seconds)}" if seconds >= 1 else "less than a second"
-    return f"{about} here{'' if pace.known else ', by the speed of one product'}"
+    return before(plan, work, machine).estimate()
 
 
 def _alone(plan: Plan) -> str:

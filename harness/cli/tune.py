@@ -29,7 +29,7 @@ from harness.runs.store import measured
 from harness.sweep.bounds import CELLS
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
-from harness.sweep.pace import before, duration
+from harness.sweep.pace import before
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from harness.tune import telling
@@ -130,21 +130,20 @@ def _announce(tuning: Tuning, space: Space, trials: int, machine: str) -> None:
     units = "trials" if tuning.kind == "answers" else "documents"
     count = counted(len(tuning.closed), "closed-form methods")
     closed = f"{count} ({', '.join(tuning.closed)})"
-    tokens, seconds, begun = _cost(tuning, trials, machine)
-    time = "" if seconds is None else f", about {duration(seconds)} here"
+    tokens, time, begun = _cost(tuning, trials, machine)
     for sentence in (
         f"Searching {space.told}.",
         f"{counted(trials, 'trials')} and {closed} at {tuning.length:,} tokens, by the loss of the "
         f"{tuning.kind} of {plan.tasks[0].label}, on {counted(len(split.search), units)}; "
         f"{len(split.held)} held out.",
-        f"{'Left' if begun else 'Cost'}: about {tokens:,} tokens{time}. "
+        f"{'Left' if begun else 'Cost'}: about {tokens:,} tokens; time {time}. "
         f"Run folder: {tuning.folder}.",
     ):
         err.print(sentence, soft_wrap=True)
 
 
-def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, float | None, bool]:
-    """Return the tokens and the seconds left of a search, from those of the closed forms.
+def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, str, bool]:
+    """Return the tokens and the time left of a search, from those of the closed forms.
 
     Third comes whether a part of it is measured.
     """
@@ -158,8 +157,8 @@ def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, float | None,
     done = sum(samples[key]["length"] == tuning.length for key in measured(samples))
     times = max(0.0, times - done / of_one)
     tokens = estimate(plan, set()).tokens / len(work) * times
-    seconds = before(plan, work, machine).seconds_left()
-    return round(tokens), None if seconds is None else seconds / len(work) * times, done > 0
+    time = before(plan, work, machine).estimate(times / len(work))
+    return round(tokens), time, done > 0
 
 
 def _searched(tuning: Tuning, space: Space, trials: int) -> tuple[Trial, str]:

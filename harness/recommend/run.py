@@ -21,7 +21,7 @@ from harness.recommend.race import CUT, FAR, NEAR, Array, Ask
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.sweep.cells import Cell, Item, Key
-from harness.sweep.pace import before
+from harness.sweep.pace import Pace, before
 from harness.sweep.plan import Plan
 
 Measure = Callable[[Plan], object]
@@ -184,12 +184,11 @@ class Measured:
                 sums = took.setdefault(at, [0.0, 0.0])
                 took[at] = [sums[0] + seconds, sums[1] + length * bool(seconds)]
         found = {at: seconds / tokens for at, (seconds, tokens) in took.items() if tokens}
-        expected = None if found else self.expected([(FAR, OWN, 1)])
+        expected = None if found else self.pace([(FAR, OWN, 1)]).seconds_left()
         return found if expected is None else {("", 0): expected / self.target}
 
-    def expected(self, asks: Iterable[Ask]) -> float | None:
-        """Return how long what is missing takes, by what is known of this machine before."""
+    def pace(self, asks: Iterable[Ask]) -> Pace:
+        """Return the pace of what is missing, by what is known of this machine before."""
         wanted = {key for ask in asks for keys in self.keys(*ask) for key in keys}
         plan = replace(self.plan, only=wanted)
-        work = plan.work(measured(self.samples))
-        return before(plan, work, self.machine).seconds_left() if work else 0.0
+        return before(plan, plan.work(measured(self.samples)), self.machine)

@@ -29,6 +29,7 @@ from harness.sweep.speeds import USUAL, Cost, Kind, Row, Rows, Speeds, fitted, g
 
 WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
 WARM = 1.0  # seconds that a first answer may take beside its cost, as kernels load
+KNOWN, GUESSED = 1.33, 2.0  # times an estimate is off, from earlier runs and from one product
 NOTHING = np.zeros(4)
 
 
@@ -174,6 +175,17 @@ class Pace:
         seconds = sum(speeds.seconds(cost, method) for method, cost in self.left())
         since = time.monotonic() - self.seen if self.last is not None else 0.0
         return max(seconds - since, 0.0)
+
+    def estimate(self, times: float = 1.0) -> str:
+        """Return how long ``times`` what is left takes, as a range, and what that rests on."""
+        seconds = self.seconds_left()
+        if seconds is None:
+            return "unknown on these machines yet"
+        spread = KNOWN if self.known else GUESSED
+        least, most = seconds * times / spread, seconds * times * spread
+        told = f"{duration(least)} to {duration(most)}" if most >= 1 else "less than a second"
+        rests = "earlier runs" if self.known else "the speed of one matrix product"
+        return f"{told} here, estimated from {rests}"
 
 
 def this_machine(device: str) -> str:
