@@ -210,10 +210,10 @@ comparison, and for selections among {", ".join(map(str, SELECTIONS))} methods
 point for two methods, and to about 3 points for {max(SELECTIONS)}.
 
 **The rule.** The method with the lowest mean is named the winner if its paired 95 % interval
-against every other method excludes zero. Every method also has a bound on its regret, the amount
-by which it is at most worse than the best of all; these bounds hold for all methods together
-(95 %). The intervals are Student's t, widened by a studentised bootstrap of the documents; the
-joint bounds are Hsu's, with the same bootstrap.
+against every other method excludes zero, or if the bounds below leave no other method possible.
+Every method also has a bound on its regret, the amount by which it is at most worse than the best
+of all; these bounds hold for all methods together (95 %). The intervals are Student's t, widened
+by a studentised bootstrap of the documents; the joint bounds are Hsu's, with the same bootstrap.
 
 **The shapes** are of the differences between methods on one document. Seven are symmetric or
 moderately skewed, three are extreme, and in two a method fails on documents so rare that most

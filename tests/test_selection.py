@@ -150,6 +150,9 @@ def test_fewer_candidates_left_have_less_of_the_error() -> None:
 def test_two_documents_give_no_bound_and_equal_ones_no_width() -> None:
     """Nothing can be concluded of two documents; methods equal on every document have regret 0."""
     assert select_means(np.zeros((2, 3)), np.ones(2)) is None
+    for methods in (2, 3):
+        heavy = np.random.default_rng(0).standard_normal((3, methods))
+        assert select_means(heavy, np.array([10_000.0, 400.0, 400.0])) is None
     assert selected(np.ones((5, 3))).regret.tolist() == [0, 0, 0]
     assert selected(np.ones((5, 1))).regret.tolist() == [0]
 

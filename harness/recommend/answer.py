@@ -18,8 +18,8 @@ from harness.sweep.pace import duration
 from scaling import native
 from tasks._intervals import LEAST
 
-RECOMMENDED, ALIKE, OPEN = "recommended", "as good as the best", "not significantly worse"
-WORSE, COSTLY, FAILED = "significantly worse", "too costly", "failed"
+RECOMMENDED, ALIKE, OPEN = "recommended", "as good as the best", "may be the best"
+WORSE, COSTLY, FAILED = "worse than another", "too costly", "failed"
 UNREACHED, CODED = "not reached: budget", f"only {CODE}"
 PLACES = (RECOMMENDED, ALIKE, OPEN, CODED, WORSE, COSTLY, UNREACHED, FAILED)
 KINDS = ("difference", "cost")  # the table has value, low and high of each
@@ -131,7 +131,7 @@ def footnote(made: pd.DataFrame, ended: Ended) -> str:
     """Say on which documents costs are measured, and whose cost is not that of a server."""
     measured, first = ended.measured, ended.race.rules.rounds[0]
     told = (
-        f"The cost of the finalists is that on all their documents, of other methods that on the "
+        f"In-window costs are measured on all documents for finalists, for other methods on the "
         f"first {first}."
     )
     if not made["follows"].eq(True).any():
@@ -246,8 +246,9 @@ def _inside(ended: Ended) -> str:
     word = "costs" if cost.value > 0 else "gains"
     told = f"{inside} {word} {spread(cost)}"
     if cost.value > ended.race.rules.tolerance:
-        limit = percent(ended.race.rules.tolerance)
-        told += f", not significantly more than the tolerance of {limit}"
+        told += f", above the tolerance of {percent(ended.race.rules.tolerance)}"
+        sure = cost.low is not None and cost.low > ended.race.rules.tolerance
+        told += ", but not significantly" * (not sure)
     return f"{told}."
 
 
@@ -256,15 +257,16 @@ def _gain(ended: Ended) -> str:
     found, window = ended.gain(), f"{ended.measured.window:,} tokens"
     if found is None:
         return (
-            f"Truncation to {window} was not measured, since the plain model has no number there."
+            f"Truncation to {window} was not measured: the budget ended, or the plain model has no "
+            "number there."
         )
     side = "below" if found.value < 0 else "above"
     told = f"It is {spread(found)} {side} truncation to {window}"
     if found.high is not None and found.high < 0:
         return f"{told}."
     return (
-        f"{told}: on this text no method is shown to be better than cutting the input to the last "
-        f"{window}. Whether it uses the longer input is what retrieval tasks show ({RETRIEVAL})."
+        f"{told}: on this text it is not shown to be better than truncation. Retrieval tasks "
+        f"({RETRIEVAL}) show whether it uses the longer input."
     )
 
 

@@ -67,7 +67,7 @@ class Measured:
         }
         self.names = [m.label for m in self.plan.methods if m.label not in self.failed]
         self.samples: Mapping[Key, Mapping[str, Any]] = checked_samples(self.folder)
-        self.old, self.began = measured(self.samples), time.monotonic()
+        self.began = time.monotonic()
 
     def keys(self, kind: str, name: str, documents: int) -> list[list[Key]]:
         """Return the samples of a candidate on each of the first documents."""
@@ -138,10 +138,8 @@ class Measured:
         )  # fmt: skip
 
     def spent(self) -> float:
-        """Return what was spent: of an earlier session the time of the samples asked for."""
-        if not self.budget.timed:
-            return self.forwards
-        return self.seconds(self.asked.keys() & self.old) + time.monotonic() - self.began
+        """Return what was spent; samples of earlier sessions cost no time."""
+        return time.monotonic() - self.began if self.budget.timed else self.forwards
 
     def seconds(self, keys: Iterable[Key]) -> float:
         """Return how long samples took."""
@@ -156,10 +154,8 @@ class Measured:
                 new |= {key: (name, length) for key in keys if key not in self.asked}
         if not self.budget.timed:
             return sum(length / self.target for _, length in new.values())
-        known = measured(self.samples)  # by a session with another budget
-        return self.seconds(new.keys() & known) + sum(
-            self._rate(*one) * one[1] for key, one in new.items() if key not in known
-        )
+        known = measured(self.samples)
+        return sum(self._rate(*one) * one[1] for key, one in new.items() if key not in known)
 
     def _rate(self, name: str, length: int) -> float:
         """Return the seconds per token of a method at a length: its own, or that of others."""

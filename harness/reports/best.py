@@ -15,18 +15,18 @@ from harness.reports.writing.tables import heading
 from tasks._intervals import LEAST
 
 LEGEND = (
-    "A winner is better than every other method by its paired 95 % interval. The regret of a "
-    "method is how much worse it is at most than the best of all; these bounds hold for all "
-    "methods together (95 %). As good as the best: a regret of at most {margin:g} % (percentage "
-    "points of a share). Brackets: 95 % intervals."
+    "A winner is better than every other method by its paired 95 % interval, or the only method "
+    "that the bounds leave. The regret of a method is how much worse it is at most than the best "
+    "of all; these bounds hold for all methods together (95 %). As good as the best: a regret of "
+    "at most {margin:g} % (percentage points of a share). Brackets: 95 % intervals."
 )
 SERVABLE = (
     "The method to use is the best that a server's config can express; methods marked * need "
     "their own modelling code."
 )
 RETRIEVAL = (
-    "Where a method is not better than truncation, the text before the window does not lower the "
-    "loss; what a longer context is good for shows in retrieval tasks (niah, ruler, passkey)."
+    "A method that is not significantly better than truncation gains nothing measurable from the "
+    "longer text; retrieval tasks (niah, ruler, passkey) show whether it uses it."
 )
 MOST_NEEDED = 20  # times the documents measured: more are not suggested
 FAILED = "†: it failed on documents or trials, which are left out for all methods."
@@ -151,18 +151,20 @@ def words(table: pd.DataFrame) -> list[str]:
         first = facts[0]
         if first["overall"] is not None:
             told.append(
-                f"{start}, on all {len(facts)} tasks: use `{first['overall']}`, at most "
-                f"{sentences.percent(first['overall_regret'])} or percentage points worse than the "
-                "best on any of them (95 % on each)."
+                f"{start}, on all {len(facts)} tasks: use `{first['overall']}`. On each of them it "
+                f"is at most {sentences.percent(first['overall_regret'])} (or so many percentage "
+                "points) worse than the best; each bound holds separately (95 %)."
             )
-    return told
+    least = min(sentences.records(table), key=lambda row: row["n"])
+    share = min(100.0, 300 / max(1, least["n"]))
+    return [*told, RARE.format(n=least["n"], units=least["units"], share=share)]
 
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:
     """Return the decision of one task at one length in sentences."""
     if row["metric"] in SHARES and row["best_score"] == 0:
         return f"no method has a {measured} above 0 on {_counted(row)}. {_units(row)}".strip()
-    parts = [_use(row, measured), _best(row), _cost(row), _gain(row), _needed(row), _units(row)]
+    parts = [_use(row, measured), _needed(row), _cost(row), _gain(row), _best(row), _units(row)]
     return " ".join(part for part in parts if part)
 
 
@@ -184,7 +186,7 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
         extreme = "lowest" if row["better"] == "lower" else "highest"
         few = row["n"] < LEAST
         why = f"a bound on its regret needs at least {LEAST} {row['units']}" if few else (
-            "scores that are no mean of samples give no bound on its regret"
+            "its samples give no bound on its regret"
         )  # fmt: skip
         return f"{told} the {extreme} of {row['methods']} methods; {why}."
     side = "above" if row["better"] == "lower" else "below"
@@ -210,12 +212,12 @@ def _cost(row: Mapping[str, Any]) -> str:
     if sentences.inside(row) or row["next"] is None or not row["trained_length"]:
         return ""
     if row["cost"] is None:
-        return ""
+        return f"What `{row['use']}` costs inside the window in this form was not measured."
     if row["cost"] == 0 and row["cost_low"] == 0:
-        return "Inside the window it changes nothing."
+        return f"Inside the window `{row['use']}` changes nothing."
     unit = "%" if row["relative"] else " percentage points" if row["metric"] in SHARES else ""
     told = sentences.signed(row["cost"], row["cost_low"], row["cost_high"], unit)
-    return f"In this form it changes the score inside the window by {told}."
+    return f"In this form `{row['use']}` changes the score inside the window by {told}."
 
 
 def _gain(row: Mapping[str, Any]) -> str:
@@ -225,9 +227,10 @@ def _gain(row: Mapping[str, Any]) -> str:
     window = f"truncating the text to {row['trained_length']:,} tokens"
     told = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
     if row["gain_high"] is not None and row["gain_high"] < 0:
-        return f"It is better than {window}: {told}."
+        return f"`{row['use']}` is better than {window}: {told}."
     worse = row["gain_low"] is not None and row["gain_low"] > 0
-    return f"It is {'worse' if worse else 'not significantly better'} than {window}: {told}."
+    verdict = "worse" if worse else "not significantly better"
+    return f"`{row['use']}` is {verdict} than {window}: {told}."
 
 
 def _needed(row: Mapping[str, Any]) -> str:
@@ -264,6 +267,4 @@ def legend(table: pd.DataFrame) -> list[str]:
     told += [SERVABLE] if table["code"].notna().any() else []
     told += [FAILED] if table["failed"].notna().any() else []
     told += [RETRIEVAL] if table["gain_high"].ge(0).any() else []
-    least = min(sentences.records(table), key=lambda row: row["n"])
-    share = min(100.0, 300 / max(1, least["n"]))
-    return [*told, RARE.format(n=least["n"], units=least["units"], share=share)]
+    return told

@@ -44,7 +44,11 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the bounds for people: lengths side by side, per model and task."""
-    marks = {"best": " (best)", "as good as the best": " (as good)", "worse than the best": " ×"}
+    marks = {
+        "best": " (best)",
+        "as good as the best": " (as good)",
+        "worse than another method": " ×",
+    }
     texts = [
         f"≤ {sentences.bound(row)}{marks.get(row['verdict'], '')}"
         for row in sentences.records(table)
@@ -58,5 +62,5 @@ def legend(table: pd.DataFrame) -> list[str]:
     return [
         "How much worse than the best of all methods each is at most; the bounds of a length hold "
         "together (95 %). Best: significantly better than every other method; as good: within the "
-        "margin; ×: significantly worse than the best."
+        "margin; ×: significantly worse than another method, and so not the best."
     ]

@@ -4,7 +4,8 @@ Two statements are made, each wrong in at most 5 % of samples:
 
 - **Winner.** The method with the lowest mean is the winner if its paired 95 % interval against
   each rival excludes zero. The number of rivals needs no correction: a false winner is most likely
-  with two equal methods (Gutmann and Maymin, Annals of Statistics 15, 1987).
+  with two equal methods (Gutmann and Maymin, Annals of Statistics 15, 1987). It is the winner too
+  if the bounds on regret, which are joint, leave no other method possible.
 - **Regret.** How much worse each method can be than the best of all: Hsu's constrained intervals
   for multiple comparisons with the best (*Multiple Comparisons*, 1996). They hold for all methods
   together, so one holds for any method that is chosen afterwards. Whichever method is truly the
@@ -76,7 +77,9 @@ class Selection:
 def select_means(
     costs: Array, weights: Array, *, level: float = LEVEL, candidates: int | None = None
 ) -> Selection | None:
-    """Compare weighted means of costs; None for fewer than 3 documents.
+    """Compare weighted means of costs.
+
+    None for fewer than 3 documents, or for one that outweighs all others: they show no spread.
 
     Args:
         costs: summed cost of each document under each method, shape (documents, methods).
@@ -85,10 +88,11 @@ def select_means(
         candidates: methods that there were before some were eliminated. The comparisons that are
             left have only their part of the error, since the survivors were chosen by the data.
     """
-    if len(costs) < LEAST:
+    weights = np.asarray(weights, float)
+    if len(costs) < LEAST or weights.sum() ** 2 < 2 * (weights**2).sum():
         return None
     order = ordered(costs - costs.mean(axis=1, keepdims=True), weights)
-    costs, weights = costs[order], np.asarray(weights, float)[order][:, None]
+    costs, weights = costs[order], weights[order][:, None]
     count = costs.shape[1]
     alpha = (1 - level) * max(1, count - 1) / max(1, (candidates or count) - 1)
     best = int(costs.sum(axis=0).argmin())

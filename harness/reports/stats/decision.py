@@ -6,6 +6,7 @@ bound on its regret. ``harness.stats.selection`` has the rule.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,7 +97,7 @@ class Decision:
             return "as good as the best"
         if self.of.selection is None:
             return "not compared"
-        return "may be the best" if self.possible(name) else "worse than the best"
+        return "may be the best" if self.possible(name) else "worse than another method"
 
 
 @once
@@ -135,7 +136,7 @@ def _decision(
 
     def preference(name: str) -> tuple[float, int, int, str]:
         cost = costs[name]
-        return sign * cost.value if cost else 0.0, *plainness(name)
+        return sign * cost.value if cost else math.inf, *plainness(name)
 
     first = usable[0]
     level = [name for name in usable if of.score(name).score == of.score(first).score]
