@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from harness.reports import best, differences, seeds
-from harness.reports.writing.sentences import gap
+from harness.reports.writing.sentences import bound, gap
 from tasks import lm_eval
 from tasks._intervals import proportion
 from tasks._types import Sample
@@ -67,6 +67,8 @@ def test_a_sentence_keeps_the_sign_of_an_end_beyond_0() -> None:
     ends = {"lead": 0.12, "lead_low": -0.03, "lead_high": 0.24}
     row = {**ends, "relative": False, "metric": "recall"}
     assert gap(row, "lead") == "12 percentage points [−3, 24]"
+    bounds = {"relative": False, "metric": "recall", "regret": 0.00021}
+    assert bound(bounds) == "0.021 percentage points"
 
 
 @pytest.mark.parametrize("values", [[1, 1, 0.5], [1, 1, 1, 1, 0.9, 1, 0.2]])

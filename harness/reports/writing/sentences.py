@@ -31,7 +31,7 @@ def size(value: float, *, relative: bool, metric: str) -> str:
         times = 1 + value
         return f"{times:.3g} times" if times >= 3 else f"{abs(100 * value):.3g} %"
     if metric in SHARES:
-        points = f"{abs(100 * value):.0f}"
+        points = f"{abs(100 * value):.0f}" if abs(value) >= 0.01 else f"{abs(100 * value):.2g}"
         return f"{points} percentage point{'' if points == '1' else 's'}"
     return f"{abs(value):.3g}"
 
