@@ -268,7 +268,6 @@ def selections(pool: ProcessPoolExecutor) -> None:
         {
             f"{shape}; {k} methods, {named}": {"shape": shape, "methods": k, "unequal": unequal}
             for shape in SHAPES for k in METHODS for named, unequal in spreads.items()
-            if unequal or k == 5
         },
         lambda found: _percent(found.wrong), (8, 20),
     )  # fmt: skip

@@ -82,7 +82,9 @@ def test_a_folder_of_another_sweep_is_told_before_anything_is_measured(
 
 def test_a_tolerance_is_a_number(run: Path, rerun: Rerun) -> None:
     """No difference is within nan, and none is beyond it."""
-    assert "--tolerance must be 0 or more, got nan." in rerun(run, "--tolerance", "nan")[2]
+    for wrong in ("nan", "inf"):
+        told = rerun(run, "--tolerance", wrong)[2]
+        assert f"--tolerance must be 0 or more and finite, got {wrong}." in told
 
 
 def test_a_check_alone_measures_nothing(run: Path, rerun: Rerun, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -42,8 +43,8 @@ def rerun(
         run_code: Let code that the record names run: method and task files, model repositories.
         dry_run: Only check that the record is enough; read no weights and write nothing.
     """
-    if not tolerance >= 0:
-        message = f"--tolerance must be 0 or more, got {tolerance:g}."
+    if not 0 <= tolerance < math.inf:
+        message = f"--tolerance must be 0 or more and finite, got {tolerance:g}."
         raise UserError(message)
     from harness.cli.models import measured_one
     from harness.cli.show import unnamed

@@ -31,7 +31,7 @@ RETRIEVAL = (
 MOST_NEEDED = 20  # times the documents measured: more are not suggested
 FAILED = "†: it failed on documents or trials, which are left out for all methods."
 RARE = (
-    "{n} {units} without a failure leave failures on up to {share:.2g} % of all {units} possible "
+    "{n} {units} without a failure leave failures on up to {share} % of all {units} possible "
     "(95 %)."
 )
 
@@ -157,7 +157,8 @@ def words(table: pd.DataFrame) -> list[str]:
             )
     least = min(sentences.records(table), key=lambda row: row["n"])
     share = min(100.0, 300 / max(1, least["n"]))
-    return [*told, RARE.format(n=least["n"], units=least["units"], share=share)]
+    shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
+    return [*told, RARE.format(n=least["n"], units=least["units"], share=shown)]
 
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:
