@@ -23,8 +23,7 @@ def call(what: str, function: Callable[[], T]) -> T:
     except ValueError as error:
         raise UserError(f"{what}: {words(error).removesuffix('.')}.") from error
     except RAISED as error:
-        message = f"{what} failed: {failure(error)}."
-        raise UserError(message) from error
+        raise UserError(f"{what} failed: {failure(error)}.") from error
 
 
 def failure(error: BaseException) -> str:

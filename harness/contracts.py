@@ -34,8 +34,7 @@ def check_contract(kind: str, name: str, module: ModuleType) -> None:
     wrong = ", ".join(part for part in wanted if not defines(name, module, part))
     if wrong or not callable(entry(module, kind)):
         why = f"it does not define {wrong}" if wrong else "what it defines is not a function"
-        message = f"{name} is not {article(kind)}: {why}."
-        raise UserError(message)
+        raise UserError(f"{name} is not {article(kind)}: {why}.")
 
 
 def entry(module: ModuleType, kind: str) -> Callable[..., Any]:

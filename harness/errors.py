@@ -48,5 +48,4 @@ def foreign(what: str) -> Iterator[None]:
     except UserError:
         raise
     except Exception as error:
-        message = f"{what}: {why(error).removesuffix('.')}."
-        raise UserError(message) from error
+        raise UserError(f"{what}: {why(error).removesuffix('.')}.") from error

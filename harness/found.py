@@ -22,16 +22,13 @@ def found_in(name: str, options: str = "") -> tuple[str, dict[str, str]]:
     """
     path = Path(name)
     if options:
-        message = f"method file {path} has its options in it; leave out {options!r}."
-        raise UserError(message)
+        raise UserError(f"method file {path} has its options in it; leave out {options!r}.")
     try:
         table: Any = json.loads(read_regular(path, limit=LARGEST))
     except FileNotFoundError:
-        message = f"method file {path} does not exist."
-        raise UserError(message) from None
+        raise UserError(f"method file {path} does not exist.") from None
     except (OSError, ValueError, RecursionError) as error:
-        message = f"method file {path} cannot be read as JSON: {reason(error)}."
-        raise UserError(message) from None
+        raise UserError(f"method file {path} cannot be read as JSON: {reason(error)}.") from None
     named = table.get("scaling") if isinstance(table, dict) else None
     if isinstance(named, str) and not named.endswith(".json"):
         return named, {}
@@ -39,8 +36,7 @@ def found_in(name: str, options: str = "") -> tuple[str, dict[str, str]]:
         "layers" in table or {"short_factor", "long_factor"} <= table.keys()
     ):
         return "longrope", {"factors": str(path)}
-    message = (
+    raise UserError(
         f'method file {path} names no method: it needs "scaling", as ropewalk tune writes it, or'
         " short_factor and long_factor, or layers, a list of such tables."
     )
-    raise UserError(message)

@@ -36,8 +36,9 @@ def place(text: str) -> Path:
     try:
         return Path(text).expanduser()
     except RuntimeError:
-        message = f"{printable(text)}: there is no such home folder; write the path in full."
-        raise UserError(message) from None
+        raise UserError(
+            f"{printable(text)}: there is no such home folder; write the path in full."
+        ) from None
 
 
 def resolved(path: Path) -> Path:

@@ -33,11 +33,9 @@ def split_options(what: str, listed: str) -> dict[str, str]:
     for part in filter(None, listed.split(",")):
         key, equals, value = (text.strip() for text in part.partition("="))
         if not equals or not key or not value:
-            message = f"{what}: {part!r} is not option=value."
-            raise UserError(message)
+            raise UserError(f"{what}: {part!r} is not option=value.")
         if key in options:
-            message = f"{what}: option {key!r} is given twice."
-            raise UserError(message)
+            raise UserError(f"{what}: option {key!r} is given twice.")
         options[key] = value
     return options
 
@@ -60,13 +58,11 @@ def read_options(
     passed: dict[str, Any] = {}
     digests = []
     for key in given.keys() - known.keys():
-        message = f"{name} has no option {key!r}; {nearest(key, known)}."
-        raise UserError(message)
+        raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.")
     for key, parameter in known.items():
         if key not in given:
             if parameter.default is inspect.Parameter.empty:
-                message = f"{name} needs the option {key!r}: write {name}:{key}=…"
-                raise UserError(message)
+                raise UserError(f"{name} needs the option {key!r}: write {name}:{key}=…")
             passed[key] = parameter.default
             recorded[key] = _recorded(parameter.default)
         elif names_method(hints.get(key)):
@@ -78,8 +74,9 @@ def read_options(
     try:
         json.dumps(recorded, allow_nan=False)
     except (TypeError, ValueError):
-        message = f"{name}: options must be finite numbers, words or None for the record: {passed}."
-        raise UserError(message) from None
+        raise UserError(
+            f"{name}: options must be finite numbers, words or None for the record: {passed}."
+        ) from None
     return Options(recorded, passed, tuple(digests))
 
 
@@ -111,5 +108,4 @@ def _converted(name: str, key: str, text: str, hint: Any) -> Any:
         return TypeAdapter(hint).validate_python(text)
     except ValidationError as error:
         reason = error.errors()[0]["msg"].removeprefix("Input should be ")
-        message = f"{name}: {key}={text} should be {reason}."
-        raise UserError(message) from None
+        raise UserError(f"{name}: {key}={text} should be {reason}.") from None

@@ -86,10 +86,9 @@ def load(
     module, digest = module_of(kind, name)
     check_contract(kind, name, module)
     if kind == "task" and not (isinstance(module.VERSION, int) and _is_word(module.METRIC)):
-        message = (
+        raise UserError(
             f"{name} is not a task: VERSION must be a whole number and METRIC a printable text."
         )
-        raise UserError(message)
     short = Path(name).stem if name.endswith(".py") else name.rpartition(".")[2]
     named = split_options(short, listed) | dict(more or {})
     options = _options(f"{kind} {name}", short, module, kind, named)
@@ -169,36 +168,30 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         try:
             module = importlib.import_module(name)
         except ImportError as error:
-            message = f"{kind} {name!r} cannot be imported: {error}."
-            raise UserError(message) from None
+            raise UserError(f"{kind} {name!r} cannot be imported: {error}.") from None
         except RAISED as error:
-            message = f"{kind} {name!r} failed: {failure(error)}."
-            raise UserError(message) from error
+            raise UserError(f"{kind} {name!r} failed: {failure(error)}.") from error
         return module, _digest(Path(module.__file__)) if module.__file__ else None
-    message = (
+    raise UserError(
         f"no {kind} is called {name!r}; {nearest(name, names(kind))}, or a path to a .py file."
     )
-    raise UserError(message)
 
 
 def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:
     if not path.is_file():
-        message = f"{kind} file {path} does not exist."
-        raise UserError(message)
+        raise UserError(f"{kind} file {path} does not exist.")
     digest = _digest(path)
     unique = f"_ropewalk_{path.stem}_{digest}"
     spec = importlib.util.spec_from_file_location(unique, path)
     if spec is None or spec.loader is None:
-        message = f"{kind} file {path} cannot be read as Python."
-        raise UserError(message)
+        raise UserError(f"{kind} file {path} cannot be read as Python.")
     spec.loader = _Source(unique, str(path.absolute()))
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
     try:
         spec.loader.exec_module(module)
     except RAISED as error:
-        message = f"{kind} file {path} failed: {failure(error)}."
-        raise UserError(message) from error
+        raise UserError(f"{kind} file {path} failed: {failure(error)}.") from error
     return module, digest
 
 

@@ -64,6 +64,5 @@ def read_regular(path: Path, *, limit: int, follow: bool = True) -> bytes:
 def finite(text: str) -> float:
     """Return a number of a foreign file of JSON; raise ValueError for NaN and what has no end."""
     if not math.isfinite(number := float(text)):
-        message = f"{text} is no number"
-        raise ValueError(message)
+        raise ValueError(f"{text} is no number")
     return number

@@ -23,13 +23,11 @@ def make_folder(folder: Path, what: str = "folder") -> None:
     An empty name, as of a variable that is not set, is not taken for the working folder.
     """
     if folder == Path():
-        message = f"{what}: name a folder; for the working folder, write its path in full."
-        raise UserError(message)
+        raise UserError(f"{what}: name a folder; for the working folder, write its path in full.")
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
-        message = f"{what} {folder} cannot be made: {why(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{what} {folder} cannot be made: {why(error)}.") from None
 
 
 @contextmanager
@@ -52,8 +50,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
                 _remove(new)
         sync_names(path.parent)
     except OSError as error:
-        message = f"{path} cannot be written: {why(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{path} cannot be written: {why(error)}.") from None
 
 
 def is_free(place: Path) -> bool:
@@ -93,8 +90,7 @@ def new_folder(place: Path, what: str = "folder") -> Iterator[Path]:
     except UserError as error:
         raise UserError(str(error).replace(str(new), str(place))) from None
     except OSError as error:
-        message = f"{what} {place} cannot be written: {why(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{what} {place} cannot be written: {why(error)}.") from None
 
 
 def _beside(path: Path) -> Path:

@@ -66,21 +66,18 @@ def _check_packages() -> None:
         places = [Path(place).resolve() for place in search or ()]
         if places[:1] != [here / name]:
             where = places[0] if places else found and found.origin
-            message = (
+            raise ImportError(
                 f"another {name!r} hides Ropewalk's package of this name ({where}): rename it, or "
                 "start Python in another folder."
             )
-            raise ImportError(message)
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name from its home."""
     for home, names in HOMES.items():
         if name in names:
             module = import_module(f"{home}.{name}" if home == __name__ else home)
             return module if home == __name__ else getattr(module, name)
-    message = f"module {__name__!r} has no attribute {name!r}"
-    raise AttributeError(message)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -21,9 +21,8 @@ def patched(model: Any, rotation: Rotation) -> Iterator[Any]:
     and for a rotation that is the library's own stateful type.
     """
     if isinstance(rotation, Served):
-        message = (
+        raise UserError(
             "this rotation is transformers' own stateful type: load the model with it instead."
         )
-        raise UserError(message)
     with scaled(model, rotation):
         yield model

@@ -104,8 +104,9 @@ def opened(
         return str(model), None
     for name in BY_NAME:
         if settings.get(name) not in (None, Spec.model_fields[name].default):
-            message = f"a loaded model is measured as it is, in this process; leave out {name}."
-            raise UserError(message)
+            raise UserError(
+                f"a loaded model is measured as it is, in this process; leave out {name}."
+            )
     loaded = hold(model, tokenizer, settings.get("trained_length"))
     return loaded.label, loaded
 

@@ -10,10 +10,10 @@ from scaling import Rotation
 
 
 def __getattr__(name: str) -> Callable[..., Rotation]:
-    """Return the function of a method; ``dir(methods)`` has their names."""
     if name not in names("method"):
-        message = f"no method is called {name!r}; there are {', '.join(names('method'))}"
-        raise AttributeError(message)
+        raise AttributeError(
+            f"no method is called {name!r}; there are {', '.join(names('method'))}"
+        )
     return entry(import_module(f"scaling.{name}"), "method")
 
 

@@ -32,27 +32,27 @@ class Band:
     phase: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values that would give wrong numbers later."""
         shapes = {tuple(row.shape) for row in (self.first, self.end, self.query)}
         if len(shapes) != 1 or self.key.dim() != 1 or len(next(iter(shapes))) != 1:
-            message = f"first, end and query must be rows of one length, got {sorted(shapes)}"
-            raise ValueError(message)
+            raise ValueError(
+                f"first, end and query must be rows of one length, got {sorted(shapes)}"
+            )
         if self.first.dtype != torch.int64 or self.end.dtype != torch.int64:
-            message = f"first and end must be int64, got {self.first.dtype} and {self.end.dtype}"
-            raise ValueError(message)
+            raise ValueError(
+                f"first and end must be int64, got {self.first.dtype} and {self.end.dtype}"
+            )
         numbers = [row for row in (self.query, self.key, self.phase) if row is not None]
         if not all(n.dtype == torch.float64 and bool(torch.isfinite(n).all()) for n in numbers):
-            message = "query and key must be finite float64 positions, phase such angles"
-            raise ValueError(message)
+            raise ValueError("query and key must be finite float64 positions, phase such angles")
         rows = self.start + torch.arange(len(self.first))
         causal = (self.first >= 0) & (self.first <= self.end) & (self.end <= rows + 1)
         if not bool(causal.all()):
             at = int(rows[~causal][0])
-            message = f"query {at} must meet keys first..end within 0..{at + 1}"
-            raise ValueError(message)
+            raise ValueError(f"query {at} must meet keys first..end within 0..{at + 1}")
         if len(self.end) and int(self.end.max()) > len(self.key):
-            message = f"keys up to {int(self.end.max())} are met, {len(self.key)} have a position"
-            raise ValueError(message)
+            raise ValueError(
+                f"keys up to {int(self.end.max())} are met, {len(self.key)} have a position"
+            )
 
     @property
     def pairs(self) -> int:
@@ -84,7 +84,6 @@ class Bands:
     query_scale: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        """Drop empty bands; raise ValueError for double pairs and for rows without a pair."""
         kept = tuple(b for b in (band.upto(self.length) for band in self.bands) if b.pairs)
         object.__setattr__(self, "bands", kept)
         rows = torch.cat([band.start + torch.arange(len(band.first)) for band in kept])
@@ -94,13 +93,11 @@ class Bands:
         rows, first, end = rows[order], first[order], end[order]
         twice = (rows[1:] == rows[:-1]) & (first[1:] < end[:-1])
         if bool(twice.any()):
-            message = f"query {int(rows[1:][twice][0])} meets a key in two bands"
-            raise ValueError(message)
+            raise ValueError(f"query {int(rows[1:][twice][0])} meets a key in two bands")
         met = torch.zeros(self.length, dtype=torch.bool)
         met[rows] = True
         if not bool(met.all()):
-            message = f"query {int((~met).nonzero()[0])} meets no key"
-            raise ValueError(message)
+            raise ValueError(f"query {int((~met).nonzero()[0])} meets no key")
 
     @property
     def fingerprint(self) -> str:

@@ -22,11 +22,11 @@ def found_on(on: Method, rope: Rope, length: int) -> Frequencies | Bands:
     """
     found = on(rope, length)
     if isinstance(found, Served):
-        message = f"on={_name(on)} only runs as it is served; nothing can build on it"
-        raise ValueError(message)
+        raise ValueError(f"on={_name(on)} only runs as it is served; nothing can build on it")
     if isinstance(found, Layered):
-        message = f"on={_name(on)} gives frequencies for each layer; nothing can build on it"
-        raise ValueError(message)
+        raise ValueError(
+            f"on={_name(on)} gives frequencies for each layer; nothing can build on it"
+        )
     return found
 
 
@@ -34,8 +34,9 @@ def frequencies_on(on: Method, rope: Rope, length: int) -> Frequencies:
     """Return the frequencies of a method; raise ValueError for one that moves positions itself."""
     found = found_on(on, rope, length)
     if not isinstance(found, Frequencies):
-        message = f"on must name a method that gives frequencies, {_name(on)!r} moves positions"
-        raise ValueError(message)
+        raise ValueError(
+            f"on must name a method that gives frequencies, {_name(on)!r} moves positions"
+        )
     return found
 
 

@@ -13,8 +13,7 @@ def check_critical(rope: Rope, critical: int) -> int:
     """Return a critical channel, counted from 0; raise ValueError for one that is none."""
     slowest = rope.rotary_dim // 2 - 1
     if not 1 <= critical <= slowest:
-        message = f"critical must be a channel from 1 to {slowest}, got {critical}"
-        raise ValueError(message)
+        raise ValueError(f"critical must be a channel from 1 to {slowest}, got {critical}")
     return critical
 
 
@@ -51,8 +50,9 @@ def by_index(
 def _check_slower(critical: int, slower: bool) -> None:
     """Raise ValueError where a critical channel leaves no room for the ramp."""
     if not slower:
-        message = f"critical must be slower than the last channel that is kept, got {critical}"
-        raise ValueError(message)
+        raise ValueError(
+            f"critical must be slower than the last channel that is kept, got {critical}"
+        )
 
 
 def bounds(rope: Rope, slow: float, fast: float, *, truncate: bool) -> tuple[float, float]:

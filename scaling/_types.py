@@ -60,8 +60,7 @@ class Rope:
         """
         base = self.base if base is None else base
         if base > torch.finfo(torch.float32).max:
-            message = f"base must be at most 3.4e38, which float32 holds, got {base:.3g}"
-            raise ValueError(message)
+            raise ValueError(f"base must be at most 3.4e38, which float32 holds, got {base:.3g}")
         exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.int64).to(torch.float32)
         powers: torch.Tensor = base ** (exponents / self.rotary_dim)
         return powers
@@ -88,17 +87,15 @@ class Frequencies:
     attention_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for values that would give wrong numbers later."""
         if self.inv_freq.dtype != torch.float32 or self.inv_freq.dim() != 1:
             kind = f"{self.inv_freq.dtype} {tuple(self.inv_freq.shape)}"
-            message = f"inv_freq must be one row of float32, got {kind}"
-            raise ValueError(message)
+            raise ValueError(f"inv_freq must be one row of float32, got {kind}")
         if not bool(torch.isfinite(self.inv_freq).all()) or bool((self.inv_freq < 0).any()):
-            message = f"inv_freq must be finite and not negative, got {self.inv_freq.tolist()}"
-            raise ValueError(message)
+            raise ValueError(
+                f"inv_freq must be finite and not negative, got {self.inv_freq.tolist()}"
+            )
         if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
-            message = f"attention_factor must be positive, got {self.attention_factor}"
-            raise ValueError(message)
+            raise ValueError(f"attention_factor must be positive, got {self.attention_factor}")
 
     @property
     def fingerprint(self) -> str:
@@ -113,6 +110,5 @@ def factor_or_stretch(factor: float | None, rope: Rope, length: int) -> float:
     if factor is None:
         return rope.stretch(length)
     if not (math.isfinite(factor) and factor >= 1):
-        message = f"factor must be 1 or more, got {factor}"
-        raise ValueError(message)
+        raise ValueError(f"factor must be 1 or more, got {factor}")
     return float(factor)

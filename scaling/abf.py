@@ -19,6 +19,5 @@ def frequencies(
     otherwise than it was trained: not ``none`` at stretch 1. The paper trains on with it.
     """
     if not (math.isfinite(base) and base > 1):
-        message = f"base must be above 1, got {base}"
-        raise ValueError(message)
+        raise ValueError(f"base must be above 1, got {base}")
     return Frequencies(rope.inv_freq(base))

@@ -34,14 +34,12 @@ def frequencies(
     whose cosine is over the frequency and not over the index.
     """
     if clip not in ("soft", "hard"):
-        message = f"clip is soft or hard, got {clip}"
-        raise ValueError(message)
+        raise ValueError(f"clip is soft or hard, got {clip}")
     inner = frequencies_on(on, rope, length)
     pairs = len(inner.inv_freq)
     first = int((rope.turns() >= 1).sum()) if onset is None else onset
     if not 0 <= first <= pairs:
-        message = f"onset must be a channel from 0 to {pairs}, got {onset}"
-        raise ValueError(message)
+        raise ValueError(f"onset must be a channel from 0 to {pairs}, got {onset}")
     weights = torch.zeros(pairs - first)
     if clip == "soft":
         weights = 0.5 * (1.0 + torch.cos(torch.linspace(0.0, torch.pi, pairs - first)))

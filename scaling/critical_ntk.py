@@ -22,8 +22,9 @@ def frequencies(
     """
     turning = math.log(max(rope.trained_length, 1) / (2 * math.pi))
     if turning <= 0:
-        message = f"critical_ntk needs a trained window of 7 tokens, got {rope.trained_length}"
-        raise ValueError(message)
+        raise ValueError(
+            f"critical_ntk needs a trained window of 7 tokens, got {rope.trained_length}"
+        )
     scale = factor_or_stretch(factor, rope, length)
     exponent = math.log(rope.base) / turning
     if critical is not None:

@@ -34,11 +34,10 @@ def bands(
     cap = 3 * rope.trained_length // 4 if largest is None else largest
     size = cap - rope.trained_length // 8 if chunk is None else chunk
     if not 1 <= size <= cap < rope.trained_length:
-        message = (
+        raise ValueError(
             f"chunk and largest must be 1 <= chunk <= largest < {rope.trained_length} tokens, "
             f"got {size} and {cap}"
         )
-        raise ValueError(message)
     frequencies = frequencies_on(on, rope, length)
     here = torch.arange(length)
     key, began = here % size, here // size * size

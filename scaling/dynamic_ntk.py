@@ -34,8 +34,7 @@ def bands(
     token, keys keeping the base of their time.
     """
     if block < 1:
-        message = f"block must be 1 token or more, got {block}"
-        raise ValueError(message)
+        raise ValueError(f"block must be 1 token or more, got {block}")
     if mode == "frozen" or length <= rope.trained_length:
         return frequencies(rope, length, factor=factor)
     whole = frequencies(rope, length, factor=factor)

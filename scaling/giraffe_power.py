@@ -21,8 +21,7 @@ def frequencies(
     it. It is the same at every length: not ``none`` at stretch 1.
     """
     if not (math.isfinite(power) and power >= 0):
-        message = f"power must be 0 or more, got {power}"
-        raise ValueError(message)
+        raise ValueError(f"power must be 0 or more, got {power}")
     pairs = rope.rotary_dim // 2
     shares = 1 - torch.arange(pairs, dtype=torch.float32) / pairs
     return Frequencies(rope.inv_freq() * shares**power)

@@ -24,8 +24,7 @@ def frequencies(rope: Rope, length: int, *, cutoff: float | None = None) -> Freq
     if cutoff is None:
         cutoff = float(rope.trained_length)
     if not (math.isfinite(cutoff) and cutoff > 0):
-        message = f"cutoff must be a number of tokens above 0, got {cutoff}"
-        raise ValueError(message)
+        raise ValueError(f"cutoff must be a number of tokens above 0, got {cutoff}")
     slowest = 2 * math.pi / cutoff
     plain = rope.inv_freq()
     fixed = torch.full_like(plain, slowest / 16)

@@ -41,26 +41,24 @@ def bands(
     near = window_of(rope, max(1, rope.trained_length // 16) if window is None else window)
     frequencies = frequencies_on(on, rope, length)
     if far not in ("grouped", "ramped"):
-        message = f"far is grouped or ramped, got {far}"
-        raise ValueError(message)
+        raise ValueError(f"far is grouped or ramped, got {far}")
     size = math.ceil(length / rope.trained_length) if group is None else group
     if size < 1:
-        message = f"group must be 1 or more, got {group}"
-        raise ValueError(message)
+        raise ValueError(f"group must be 1 or more, got {group}")
     if far == "grouped":
         grouped = torch.arange(length) // size
         return beyond(length, frequencies, near + 1, query=grouped, key=grouped)
     if on is not none.frequencies or group is not None:
-        message = "far=ramped has yarn's frequencies and no groups; leave out on and group, or far"
-        raise ValueError(message)
+        raise ValueError(
+            "far=ramped has yarn's frequencies and no groups; leave out on and group, or far"
+        )
     return frequencies if length <= rope.trained_length else _ramped(rope, length, near)
 
 
 def _ramped(rope: Rope, length: int, near: int) -> Bands | Frequencies:
     """Return the model's own frequencies near, and lower ones that go on from there beyond."""
     if near >= rope.trained_length:
-        message = f"window must be below {rope.trained_length} tokens, got {near}"
-        raise ValueError(message)
+        raise ValueError(f"window must be below {rope.trained_length} tokens, got {near}")
     s = (length - near) / (rope.trained_length - near)
     first, last = bounds(rope, 1.0, 32.0, truncate=True)
     last = min(last, rope.rotary_dim // 2 - 1)

@@ -39,11 +39,9 @@ def frequencies(
     points = (first, second, third, last)
     for share in points:
         if not 0 <= share <= 4:
-            message = f"first, second, third and last must be from 0 to 4, got {share}"
-            raise ValueError(message)
+            raise ValueError(f"first, second, third and last must be from 0 to 4, got {share}")
     if kind not in SCALED:
-        message = f"kind is pi, ntk or yarn, got {kind}"
-        raise ValueError(message)
+        raise ValueError(f"kind is pi, ntk or yarn, got {kind}")
     whole, deepest = factor_or_stretch(factor, rope, length), max(1, rope.layers - 1)
     shares = [_curve(points, layer / deepest) for layer in range(rope.layers)]
     return by_layer([SCALED[kind](rope, length, factor=whole**share) for share in shares])

@@ -42,10 +42,10 @@ def _factor(rope: Rope, length: int, near: int, factor: float | None) -> float:
         if length <= rope.trained_length:
             return 1.0
         if near >= rope.trained_length:
-            message = f"window {near} leaves no room in {rope.trained_length} tokens; set factor"
-            raise ValueError(message)
+            raise ValueError(
+                f"window {near} leaves no room in {rope.trained_length} tokens; set factor"
+            )
         return (length - near) / (rope.trained_length - near)
     if not (math.isfinite(factor) and factor >= 1):
-        message = f"factor must be 1 or more, got {factor}"
-        raise ValueError(message)
+        raise ValueError(f"factor must be 1 or more, got {factor}")
     return float(factor)

@@ -23,11 +23,10 @@ def frequencies(
     """
     low, high = low_freq_factor, high_freq_factor
     if not (math.isfinite(high) and high > low > 0):
-        message = (
+        raise ValueError(
             "high_freq_factor must be above low_freq_factor, and both above 0, "
             f"got low_freq_factor={low}, high_freq_factor={high}"
         )
-        raise ValueError(message)
     scale = factor_or_stretch(factor, rope, length)
     plain = rope.inv_freq()
     if scale == 1:

@@ -28,8 +28,7 @@ def bands(
     """
     near = rope.trained_length if window is None else window
     if near < 1 or sinks < 0:
-        message = f"window must be 1 or more and sinks 0 or more, got {near} and {sinks}"
-        raise ValueError(message)
+        raise ValueError(f"window must be 1 or more and sinks 0 or more, got {near} and {sinks}")
     frequencies = frequencies_on(on, rope, length)
     reached = (torch.arange(length) + 1 - near).clamp(min=0)
     first = Band(

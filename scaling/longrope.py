@@ -35,8 +35,7 @@ def frequencies(
         return _of(rope, length, table, factors, factor)
     layers = table["layers"]
     if not isinstance(layers, list) or {isinstance(one, dict) for one in layers} != {True}:
-        message = f"layers must be a list of tables, one per layer, in {factors}"
-        raise ValueError(message)
+        raise ValueError(f"layers must be a list of tables, one per layer, in {factors}")
     tables = [{**table, **one} for one in layers]
     return Layered(tuple(_of(rope, length, one, factors, factor) for one in tables))
 
@@ -47,11 +46,10 @@ def _of(
     """Return the frequencies of one table."""
     if not {"short_factor", "long_factor"} <= table.keys():
         where = "the checkpoint ships none" if given is None else f"{given} has none"
-        message = (
+        raise ValueError(
             f"longrope needs a searched table, and {where}: "
             "give factors=PATH, a JSON file with short_factor and long_factor"
         )
-        raise ValueError(message)
     pairs = rope.rotary_dim // 2
     short, long = (_factors(table, name, pairs) for name in ("short_factor", "long_factor"))
     searched = torch.tensor(long if length > rope.trained_length else short, dtype=torch.float32)
@@ -69,11 +67,9 @@ def _read(path: str) -> Mapping[str, object]:
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        message = f"the factors file {path} cannot be read as JSON: {error}"
-        raise ValueError(message) from error
+        raise ValueError(f"the factors file {path} cannot be read as JSON: {error}") from error
     if not isinstance(table, dict):
-        message = f"the factors file {path} must hold one JSON object"
-        raise ValueError(message)
+        raise ValueError(f"the factors file {path} must hold one JSON object")
     return table
 
 
@@ -82,12 +78,12 @@ def _factors(table: Mapping[str, object], name: str, pairs: int) -> list[float]:
     values = table[name]
     if not isinstance(values, list | tuple) or len(values) != pairs:
         got = f"{len(values)} values" if isinstance(values, list | tuple) else repr(values)
-        message = f"{name} must be a list of {pairs} numbers, one per channel pair, got {got}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{name} must be a list of {pairs} numbers, one per channel pair, got {got}"
+        )
     for value in values:
         if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
-            message = f"{name} must be positive numbers, got {value!r}"
-            raise ValueError(message)
+            raise ValueError(f"{name} must be positive numbers, got {value!r}")
     return list(values)
 
 
@@ -96,5 +92,4 @@ def _number(table: Mapping[str, object], name: str) -> float | None:
     value = table.get(name)
     if value is None or isinstance(value, int | float):
         return value
-    message = f"{name} must be a number, got {value!r}"
-    raise ValueError(message)
+    raise ValueError(f"{name} must be a number, got {value!r}")

@@ -32,14 +32,12 @@ def frequencies(
     that quote its equations; they agree.
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
-        message = (
+        raise ValueError(
             "beta_fast must be above beta_slow, and both above 0, "
             f"got beta_fast={beta_fast}, beta_slow={beta_slow}"
         )
-        raise ValueError(message)
     if kind not in ("uni", "pro"):
-        message = f"kind is uni or pro, got {kind}"
-        raise ValueError(message)
+        raise ValueError(f"kind is uni or pro, got {kind}")
     scale = factor_or_stretch(factor, rope, length)
     last_kept, first_divided = bounds(rope, beta_slow, beta_fast, truncate=True)
     n = max(first_divided - last_kept, 1)

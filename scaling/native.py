@@ -52,11 +52,10 @@ def shipped_type(rope: Rope) -> str:
     if isinstance(kind, str) and kind in TYPES:
         return kind
     known = ", ".join(list(TYPES)[:-1])
-    message = (
+    raise ValueError(
         f"native reads rope_type {known} and {list(TYPES)[-1]}, the checkpoint ships {kind!r}: "
         "use another method"
     )
-    raise ValueError(message)
 
 
 def shipped_options(rope: Rope) -> dict[str, float | bool | None]:
@@ -95,8 +94,7 @@ def _required(rope: Rope, name: str) -> float:
     value = rope.shipped.get(name)
     if isinstance(value, int | float):
         return value
-    message = f"the shipped {name} must be a number, got {value!r}"
-    raise ValueError(message)
+    raise ValueError(f"the shipped {name} must be a number, got {value!r}")
 
 
 def _optional(rope: Rope, name: str) -> float | None:

@@ -20,8 +20,7 @@ def frequencies(
     if base is not None:
         return Frequencies(rope.inv_freq(_checked(base, factor)))
     if rope.rotary_dim < 4:
-        message = f"ntk needs a rotary_dim of 4 or more, got {rope.rotary_dim}"
-        raise ValueError(message)
+        raise ValueError(f"ntk needs a rotary_dim of 4 or more, got {rope.rotary_dim}")
     scale = factor_or_stretch(factor, rope, length)
     exponent = rope.rotary_dim / (rope.rotary_dim - 2)
     return Frequencies(rope.inv_freq(rope.base * scale**exponent))
@@ -30,9 +29,7 @@ def frequencies(
 def _checked(base: float, factor: float | None) -> float:
     """Return the base; raise ValueError for one that is not valid."""
     if factor is not None:
-        message = f"give factor or base, not both, got factor={factor} and base={base}"
-        raise ValueError(message)
+        raise ValueError(f"give factor or base, not both, got factor={factor} and base={base}")
     if not (math.isfinite(base) and base > 1):
-        message = f"base must be above 1, got {base}"
-        raise ValueError(message)
+        raise ValueError(f"base must be above 1, got {base}")
     return base

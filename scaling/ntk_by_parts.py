@@ -28,7 +28,8 @@ def frequencies(
     other bounds: ``ntk_by_parts_code`` is that one, with up to 3.18 times these frequencies.
     """
     if not (math.isfinite(beta) and beta > alpha >= 0):
-        message = f"beta must be above alpha, and alpha 0 or more, got alpha={alpha}, beta={beta}"
-        raise ValueError(message)
+        raise ValueError(
+            f"beta must be above alpha, and alpha 0 or more, got alpha={alpha}, beta={beta}"
+        )
     scale = factor_or_stretch(factor, rope, length)
     return Frequencies(mixed(rope, scale, by_turns(rope, alpha, beta, critical)))

@@ -26,8 +26,7 @@ def frequencies(
     out here; and its factor is fixed at 12.
     """
     if not 0 < exponent <= 1:
-        message = f"exponent must be above 0 and at most 1, got {exponent}"
-        raise ValueError(message)
+        raise ValueError(f"exponent must be above 0 and at most 1, got {exponent}")
     scale = factor_or_stretch(factor, rope, length)
     pairs = rope.rotary_dim // 2
     shares = (torch.arange(1, pairs + 1, dtype=torch.float32) / pairs) ** exponent

@@ -22,8 +22,7 @@ def frequencies(
     ``factor``, if one is shipped. Otherwise the numbers agree to 2.4e-7.
     """
     if not 0 <= p <= 1:
-        message = f"p must be from 0 to 1, got {p}"
-        raise ValueError(message)
+        raise ValueError(f"p must be from 0 to 1, got {p}")
     inv_freq = rope.inv_freq()
     inv_freq[int(p * rope.rotary_dim // 2) :] = 0
     return Frequencies(inv_freq)

@@ -33,6 +33,5 @@ def window_of(rope: Rope, window: int | None) -> int:
     if window is None:
         return max(1, rope.trained_length // 4)
     if window < 1:
-        message = f"window must be 1 token or more, got {window}"
-        raise ValueError(message)
+        raise ValueError(f"window must be 1 token or more, got {window}")
     return window

@@ -41,10 +41,10 @@ def _group(rope: Rope, length: int, near: int, group: int | None) -> int:
         if length <= rope.trained_length:
             return 1
         if room <= 0:
-            message = f"window {near} is two thirds of {rope.trained_length} or more; set group"
-            raise ValueError(message)
+            raise ValueError(
+                f"window {near} is two thirds of {rope.trained_length} or more; set group"
+            )
         return -(-3 * (length - near) // room)
     if group < 1:
-        message = f"group must be 1 or more, got {group}"
-        raise ValueError(message)
+        raise ValueError(f"group must be 1 or more, got {group}")
     return group

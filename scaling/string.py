@@ -31,8 +31,9 @@ def bands(
     away = rope.trained_length // 3 if shift is None else shift
     kept = min(128, rope.trained_length // 32) if local is None else local
     if not 0 <= kept <= away or away < 1:
-        message = f"local and shift must be 0 <= local <= shift tokens, got {kept} and {away}"
-        raise ValueError(message)
+        raise ValueError(
+            f"local and shift must be 0 <= local <= shift tokens, got {kept} and {away}"
+        )
     frequencies = frequencies_on(on, rope, length)
     query = torch.arange(length) - away + kept
     return beyond(length, frequencies, away, query=query)

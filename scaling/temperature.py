@@ -31,8 +31,7 @@ def bands(
     """
     step = rope.trained_length if floor is None else floor
     if step < 1 or not (math.isfinite(scale) and scale >= 0):
-        message = f"floor must be 1 or more and scale 0 or more, got {step} and {scale}"
-        raise ValueError(message)
+        raise ValueError(f"floor must be 1 or more and scale 0 or more, got {step} and {scale}")
     here = torch.arange(1, length + 1, dtype=torch.float64)
     growth = 1 + scale * (1 + (here / step).floor()).log()
     return plainest(scaled(found_on(on, rope, length), length, growth))

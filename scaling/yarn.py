@@ -37,19 +37,19 @@ def frequencies(
     3.04 times lower frequencies (channel 38 of 64); ``ramp="paper"`` is that one.
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
-        message = (
+        raise ValueError(
             "beta_fast must be above beta_slow, and both above 0, "
             f"got beta_fast={beta_fast}, beta_slow={beta_slow}"
         )
-        raise ValueError(message)
     scale = factor_or_stretch(factor, rope, length)
     if ramp == "code":
         kept = by_index(rope, beta_slow, beta_fast, truncate=truncate, critical=critical)
     elif ramp == "paper" and truncate:
         kept = by_turns(rope, beta_slow, beta_fast, critical)
     else:
-        message = f"ramp is code or paper, truncate=False for code only, got {ramp} and {truncate}"
-        raise ValueError(message)
+        raise ValueError(
+            f"ramp is code or paper, truncate=False for code only, got {ramp} and {truncate}"
+        )
     attention = _attention(scale, attention_factor, mscale, mscale_all_dim)
     return Frequencies(mixed(rope, scale, kept), attention)
 
@@ -63,8 +63,7 @@ def _attention(
     if given is None and mscale and mscale_all_dim:
         logarithm = math.log(scale)
         return (0.1 * mscale * logarithm + 1.0) / (0.1 * mscale_all_dim * logarithm + 1.0)
-    message = (
+    raise ValueError(
         "give attention_factor, or mscale and mscale_all_dim (not 0), or none of them, "
         f"got {given}, {mscale} and {mscale_all_dim}"
     )
-    raise ValueError(message)

@@ -135,7 +135,6 @@ class Training:
     def __init__(
         self, model: Any, recipe: Recipe, texts: Texts, out: Path, settings: Mapping[str, Any]
     ) -> None:
-        """Begin, or go on from the last checkpoint."""
         self.model, self.recipe, self.texts, self.out = model, recipe, texts, out
         self.settings = dict(settings)
         decayed = [p for p in model.parameters() if p.dim() > 1]
@@ -152,8 +151,7 @@ class Training:
     def _read(self, checkpoint: Path) -> None:
         saved = torch.load(checkpoint, weights_only=True, map_location=self.model.device)
         if saved["recipe"] != self.settings:
-            message = f"{self.out} holds a run of another recipe: {saved['recipe']}"
-            raise UserError(message)
+            raise UserError(f"{self.out} holds a run of another recipe: {saved['recipe']}")
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.state = saved["state"]
@@ -178,8 +176,9 @@ class Training:
         for number in track(steps, title, console=console):
             loss = self.step(number)
             if not math.isfinite(loss):
-                message = f"{title}: the loss of step {number + 1} is {loss}; training ends here."
-                raise UserError(message)
+                raise UserError(
+                    f"{title}: the loss of step {number + 1} is {loss}; training ends here."
+                )
             if (number + 1) % every == 0 or number + 1 == self.recipe.steps:
                 self.state["seconds"] += time.time() - began
                 began = time.time()

@@ -75,8 +75,7 @@ def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path
     if (out / "training.json").exists():
         known = json.loads((out / "training.json").read_text())["recipe"]
         if known != settings(config(encoding, recipe, tokenizer), recipe):
-            message = f"{out} is a model of another file or recipe; move it, or give --out."
-            raise UserError(message)
+            raise UserError(f"{out} is a model of another file or recipe; move it, or give --out.")
         console.print(f"{out} is there already")
         return
     task = begin(encoding, recipe, texts, tokenizer, out)
@@ -123,8 +122,9 @@ def recipe_for(
     if kept.exists():
         recipe = Recipe(**json.loads(kept.read_text()))
         if steps not in (None, recipe.steps):
-            message = f"{out} has models of {recipe.steps} steps; give another folder with --out."
-            raise UserError(message)
+            raise UserError(
+                f"{out} has models of {recipe.steps} steps; give another folder with --out."
+            )
         if minutes:
             console.print(f"{out} has a recipe already, which decides the steps; not --minutes.")
         return recipe
@@ -155,8 +155,7 @@ def main(
         out: The folder of all models.
     """
     if steps and minutes:
-        message = "--steps and --minutes both say how long to train; give one of them."
-        raise UserError(message)
+        raise UserError("--steps and --minutes both say how long to train; give one of them.")
     asked = list(encodings or names("encoding"))
     tokenizer = AutoTokenizer.from_pretrained(REFERENCE)
     own = [encoding for encoding in asked if config(encoding, PLAIN, tokenizer).code]

@@ -73,11 +73,10 @@ def text(written: Written, known: list[str], alpha: float, space: int, draw: Ran
         made = [written(every[0]), *(written(f" {word}") for word in every[1:])]
         if _most(known[1:4], every, made, space):
             return list(chain.from_iterable(made))[:space]
-    message = (
+    raise ValueError(
         f"in {ORDERS} orders of a text of {space} tokens the cut left other words as frequent as "
         "the three asked for; give a longer length"
     )
-    raise ValueError(message)
 
 
 def _most(asked: list[str], text: list[str], made: list[list[int]], space: int) -> bool:

@@ -64,7 +64,6 @@ class Opened:
     """A task with its documents at every length, each made once."""
 
     def __init__(self, tokenizer: Any, wanted: Wanted) -> None:
-        """Load nothing yet."""
         self.tokenizer, self.wanted = tokenizer, wanted
         self.task: Any = None
         self.made: dict[tuple[int, int], list[Document]] = {}
@@ -156,8 +155,7 @@ def _question(
 ) -> Question:
     """Return the question of a document; what decides its grade beside the answer is in ``by``."""
     if not parts:
-        message = f"{unit} has no text"
-        raise ValueError(message)
+        raise ValueError(f"{unit} has no text")
     longest = max(parts, key=lambda part: part.length)
     by = " ".join([by, *map(str, facts.values())])
     return replace(longest, unit=unit, facts=facts, cell=length, parts=tuple(parts), graded_by=by)

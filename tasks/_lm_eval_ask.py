@@ -63,8 +63,7 @@ def _class() -> Any:
             self, context: Any, max_length: int, stop: list[str], **options: Any
         ) -> Any:
             if options.get("do_sample") or set(options) - GREEDY:
-                message = f"its answers are not greedy: {_told(options)}"
-                raise ValueError(message)
+                raise ValueError(f"its answers are not greedy: {_told(options)}")
             (tokens,) = context.tolist()
             new, stops = max_length - len(tokens), tuple(filter(None, stop))
             question = Question("request", max_length, tokens, len(tokens), new=new, stop=stops)

@@ -70,8 +70,7 @@ def _said(requests: Sequence[Any]) -> str | list[float]:
 def _value(document: Document, metrics: dict[str, Any]) -> tuple[float, int]:
     metric = document.metric
     if metric not in metrics:
-        message = f"the task gives {', '.join(metrics)}, and no {metric}"
-        raise ValueError(message)
+        raise ValueError(f"the task gives {', '.join(metrics)}, and no {metric}")
     given, made = metrics[metric], document.question.facts["made"]
     if made == "mean":
         return float(given), 1
@@ -99,16 +98,14 @@ def chosen_metric(task: Any, wanted: Wanted, length: int) -> str:
     lengths = bool(every) and all(name.isdigit() for name in every)
     metric = wanted.metric or (str(length) if lengths else every[0])
     if not lengths and metric not in every:
-        message = f"{wanted.tasks} has no metric {metric}; it has {', '.join(every)}"
-        raise ValueError(message)
+        raise ValueError(f"{wanted.tasks} has no metric {metric}; it has {', '.join(every)}")
     known = task.higher_is_better().get(metric, True) or metric in LOWER
     if not known or not made_of(task, metric):
         can = [name for name in every if name != metric and made_of(task, name)]
-        message = (
+        raise ValueError(
             f"{metric} of {wanted.tasks} is not made of one value a document, or less of it is"
             f" better in a way reports do not know; choose another with metric={'|'.join(can)}"
         )
-        raise ValueError(message)
     return metric
 
 
@@ -130,6 +127,5 @@ def made_of(task: Any, metric: str) -> str:
 def chosen_filter(task: Any, wanted: Wanted) -> str:
     names = [one.name for one in task._filters]
     if wanted.filter and wanted.filter not in names:
-        message = f"{wanted.tasks} has no filter {wanted.filter}; it has {', '.join(names)}"
-        raise ValueError(message)
+        raise ValueError(f"{wanted.tasks} has no filter {wanted.filter}; it has {', '.join(names)}")
     return wanted.filter or names[0]

@@ -38,8 +38,7 @@ def version() -> str:
     try:
         return installed("lm_eval")
     except PackageNotFoundError:
-        message = f"it needs the package lm-eval; {INSTALL}"
-        raise ValueError(message) from None
+        raise ValueError(f"it needs the package lm-eval; {INSTALL}") from None
 
 
 @contextmanager
@@ -49,12 +48,12 @@ def working(name: str, what: str) -> Iterator[None]:
         with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
             yield
     except ModuleNotFoundError as error:
-        message = f"lm-eval's task {name} needs the package {error.name}; install it with pip"
-        raise ValueError(message) from error
+        raise ValueError(
+            f"lm-eval's task {name} needs the package {error.name}; install it with pip"
+        ) from error
     except Exception as error:
         told = " ".join(str(error).split())[:200]
-        message = f"lm-eval cannot {what} {name}: {type(error).__name__}: {told}"
-        raise ValueError(message) from error
+        raise ValueError(f"lm-eval cannot {what} {name}: {type(error).__name__}: {told}") from error
 
 
 def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
@@ -66,20 +65,19 @@ def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
     version()
     name = wanted.tasks
     if not name:
-        message = "name a task of lm-eval: lm_eval:tasks=NAME"
-        raise ValueError(message)
+        raise ValueError("name a task of lm-eval: lm_eval:tasks=NAME")
     told = f"{getattr(tokenizer, 'name_or_path', '')}#{id(tokenizer)}"
     metadata = {"max_seq_lengths": [length], "tokenizer": told}
     with working(name, "find"):
         manager = _manager(_folders(name, wanted.include), metadata)
         entry = manager.task_index.get(name)
     if entry is None:
-        message = f"lm-eval has no task {name!r}; lm-eval ls tasks prints all"
-        raise ValueError(message)
+        raise ValueError(f"lm-eval has no task {name!r}; lm-eval ls tasks prints all")
     if entry.kind.name in ("GROUP", "TAG"):
         parts = entry.tags or [part for part in entry.cfg["task"] if isinstance(part, str)]
-        message = f"{name} is several tasks of lm-eval; name them: tasks={'+'.join(sorted(parts))}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{name} is several tasks of lm-eval; name them: tasks={'+'.join(sorted(parts))}"
+        )
     with working(name, "load the data of"), _own_tokenizer(told, tokenizer):
         task = manager.load([name])["tasks"][name]
     _check(name, task)
@@ -89,11 +87,11 @@ def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
 
 def _check(name: str, task: Any) -> None:
     if getattr(task, "UNSAFE_CODE", False):
-        message = f"lm-eval's task {name} executes what a model writes, which is not done here"
-        raise ValueError(message)
+        raise ValueError(
+            f"lm-eval's task {name} executes what a model writes, which is not done here"
+        )
     if getattr(task, "MULTIMODAL", False):
-        message = f"lm-eval's task {name} has images or sound; only texts are asked here"
-        raise ValueError(message)
+        raise ValueError(f"lm-eval's task {name} has images or sound; only texts are asked here")
 
 
 def _set_fewshot(task: Any, count: int | None) -> None:
@@ -116,8 +114,7 @@ def _manager(folders: tuple[Path, ...], metadata: dict[str, Any]) -> Any:
 def _folders(name: str, include: str) -> tuple[Path, ...]:
     """Return the folders whose YAML files name a task; to parse all would take a minute."""
     if include and not Path(include).is_dir():
-        message = f"the folder {include} of include does not exist"
-        raise NotADirectoryError(message)
+        raise NotADirectoryError(f"the folder {include} of include does not exist")
     import lm_eval.tasks
 
     # Paths from the package's own folder are tried after the user's.

@@ -69,10 +69,9 @@ def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
     ValueError for options beside a preset, and for keys in turn that are not hidden.
     """
     if preset != "single_1" and given != Setting():
-        message = (
+        raise ValueError(
             f"preset={preset} sets haystack, key, value, keys, values and queries: leave them out"
         )
-        raise ValueError(message)
     message, setting = "", given if preset == "single_1" else PRESETS[preset]
     if setting.haystack == "needles":
         setting = setting._replace(keys=max(setting.keys, in_turn))

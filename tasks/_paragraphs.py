@@ -53,22 +53,22 @@ def read(given: str) -> Data:
         found = _file(name, listed) if name.endswith(".json") else _rows(name, listed)
         questions, every = _squad(found) if _is_squad(found) else _hotpotqa(found)
     except (KeyError, TypeError, AttributeError) as error:
-        message = f"{name} is not of the form of {KNOWN}: {type(error).__name__} {error}"
-        raise ValueError(message) from error
+        raise ValueError(
+            f"{name} is not of the form of {KNOWN}: {type(error).__name__} {error}"
+        ) from error
     except (OSError, ValueError) as error:
-        message = f"{name} cannot be read: {' '.join(str(error).split())[:200]}"
-        raise ValueError(message) from error
+        raise ValueError(f"{name} cannot be read: {' '.join(str(error).split())[:200]}") from error
     if not questions:
-        message = f"{name} has no question with an answer"
-        raise ValueError(message)
+        raise ValueError(f"{name} has no question with an answer")
     return Data(tuple(questions), tuple(sorted(set(every))))
 
 
 def _file(name: str, listed: str) -> Any:
     """Return the content of a JSON file; refuse options, which are those of a data set."""
     if listed:
-        message = f"it is a file, which has no {listed.partition('=')[0]}: leave {listed} out"
-        raise ValueError(message)
+        raise ValueError(
+            f"it is a file, which has no {listed.partition('=')[0]}: leave {listed} out"
+        )
     return json.loads(Path(name).expanduser().read_text("utf-8-sig"))
 
 
@@ -78,8 +78,7 @@ def _rows(name: str, listed: str) -> list[dict[str, Any]]:
 
     options = dict(part.partition("=")[::2] for part in listed.split("+") if part)
     if unknown := [key for key in options if key not in OPTIONS]:
-        message = f"it has no option {unknown[0]!r}; there are {', '.join(OPTIONS)}"
-        raise ValueError(message)
+        raise ValueError(f"it has no option {unknown[0]!r}; there are {', '.join(OPTIONS)}")
     if any((Path(name) / f"dataset_{part}.json").exists() for part in ("info", "dict")):
         return _saved(name, options)
     split, config = options.pop("split", SPLIT), options.pop("config", None)
@@ -93,12 +92,10 @@ def _saved(name: str, options: dict[str, str]) -> list[dict[str, Any]]:
     found = datasets.load_from_disk(name)
     several = isinstance(found, datasets.DatasetDict)
     if other := [key for key in options if key != "split" or not several]:
-        message = f"it is a saved data set, which has no {other[0]}: leave {other[0]}=… out"
-        raise ValueError(message)
+        raise ValueError(f"it is a saved data set, which has no {other[0]}: leave {other[0]}=… out")
     split = options.get("split", SPLIT)
     if several and split not in found:
-        message = f"it has no split {split!r}; there are {', '.join(found)}"
-        raise ValueError(message)
+        raise ValueError(f"it has no split {split!r}; there are {', '.join(found)}")
     return list(found[split] if several else found)
 
 

@@ -55,8 +55,7 @@ def prompt(
     head, needle, question, answer = frame(source, key, chat=chat)
     least = len(head) + len(needle) + len(question) + len(answer)
     if length < least:
-        message = f"a passkey prompt needs at least {least} tokens, length is {length}"
-        raise ValueError(message)
+        raise ValueError(f"a passkey prompt needs at least {least} tokens, length is {length}")
     before, after = _filler(source, length - least, depth, filler, draw)
     tokens = (*head, *before, *needle, *after, *question, *answer)
     return Prompt(tokens, len(head) + len(before), length - len(answer))
@@ -99,13 +98,13 @@ def around(
     question = continued(source, stem)
     whole = continued(source, stem + answer)
     if whole[: len(question)] != question:
-        message = "the tokenizer merges the question with the answer, so neither can be told apart"
-        raise ValueError(message)
+        raise ValueError(
+            "the tokenizer merges the question with the answer, so neither can be told apart"
+        )
     said = whole[len(question) :]
     if source.decode(said).strip() != answer.strip():
         told = f"the tokenizer cannot write {answer.strip()}: it reads back as"
-        message = f"{told} {source.decode(said)!r}"
-        raise ValueError(message)
+        raise ValueError(f"{told} {source.decode(said)!r}")
     return Frame(head, [*asked, *question], said)
 
 
@@ -132,8 +131,9 @@ def inserted(
         tokens += piece
         bounds.append(len(tokens))
     if not 0 <= free <= len(tokens):
-        message = f"{free} tokens are left for the text around what it hides; it has {len(tokens)}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{free} tokens are left for the text around what it hides; it has {len(tokens)}"
+        )
     if bounds[-1] > free and len(end) <= free - bounds[-2]:
         tokens[free - len(end) : free] = end
     least = free - more
@@ -184,8 +184,7 @@ def _excerpt(passages: Sequence[Passage], room: int, draw: Random) -> Sequence[i
     fitting = [passage for passage in passages if len(passage.tokens) >= room]
     if not fitting:
         longest = max((len(passage.tokens) for passage in passages), default=0)
-        message = f"no document holds {room} tokens of filler; the longest has {longest}"
-        raise ValueError(message)
+        raise ValueError(f"no document holds {room} tokens of filler; the longest has {longest}")
     tokens = draw.choice(fitting).tokens
     first = draw.randrange(len(tokens) - room + 1)
     return tokens[first : first + room]

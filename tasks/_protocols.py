@@ -191,22 +191,19 @@ PROTOCOLS: dict[Protocol, Windows] = {
 def check(protocol: Protocol, layout: Layout, length: int) -> None:
     """Raise ValueError for options that leave the shortest window without targets or context."""
     if layout.windows < 1:
-        message = f"windows={layout.windows} is not 1 or more"
-        raise ValueError(message)
+        raise ValueError(f"windows={layout.windows} is not 1 or more")
     shortest = layout.longest if layout.slide else length
     if protocol == "tail" and not 0 < layout.tail < shortest - len(layout.opening):
-        message = f"tail={layout.tail} leaves no context in a window of {shortest} tokens"
-        raise ValueError(message)
+        raise ValueError(f"tail={layout.tail} leaves no context in a window of {shortest} tokens")
     if layout.slide and protocol != "tail":
-        message = f"slide is an option of protocol=tail; protocol={protocol} has none"
-        raise ValueError(message)
+        raise ValueError(f"slide is an option of protocol=tail; protocol={protocol} has none")
     if layout.room(length) < 1:
-        message = f"a window of {length} token has no target"
-        raise ValueError(message)
+        raise ValueError(f"a window of {length} token has no target")
     most = length if protocol == "overlap" else layout.room(length)
     if protocol in ("press", "overlap") and not 0 < layout.stride <= most:
-        message = f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"
-        raise ValueError(message)
+        raise ValueError(
+            f"stride={layout.stride} is not 1 to {most}, for a window of {length} tokens"
+        )
 
 
 def check_count(
@@ -215,11 +212,10 @@ def check_count(
     """Raise ValueError for more windows than a sweep may have, before one is made."""
     many = sum(count(protocol, passages, length, layout) for length in lengths)
     if many > MOST:
-        message = (
+        raise ValueError(
             f"the documents have {many:,} windows of this protocol and these lengths, at most"
             f" {MOST:,} are measured: ask for a larger stride, or for fewer documents or lengths"
         )
-        raise ValueError(message)
 
 
 def count(protocol: Protocol, passages: Sequence[Passage], length: int, layout: Layout) -> int:
@@ -254,9 +250,8 @@ def fitting(passages: list[Passage], protocol: Protocol, layout: Layout) -> list
         held = max(room, default=0)
         found = [p for p, tokens in zip(passages, room, strict=True) if tokens >= length]
     if not found:
-        message = (
+        raise ValueError(
             f"no document holds a window of {length} tokens; the longest that fits is "
             f"{max(held, 0)}: ask for shorter lengths or give longer documents"
         )
-        raise ValueError(message)
     return found

@@ -28,14 +28,12 @@ def check_trials(trials: int, depths: int | None = None, *, tasks: int = 1) -> N
     most = MOST // tasks
     if depths is None and not 1 <= trials <= most:
         of = "" if tasks == 1 else f" of each of {tasks} tasks"
-        message = f"trials must be 1 or more, {most}{of} a length at the most, got {trials}"
-        raise ValueError(message)
+        raise ValueError(f"trials must be 1 or more, {most}{of} a length at the most, got {trials}")
     if depths is not None and (depths < 1 or trials < 1 or depths * trials > MOST):
-        message = (
+        raise ValueError(
             f"depths and trials must be 1 or more, depths x trials {MOST} a length at the most,"
             f" got {depths} and {trials}"
         )
-        raise ValueError(message)
 
 
 def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
@@ -50,8 +48,7 @@ def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
 def new_tokens(form: Form, new: int) -> int:
     """Return how many tokens are generated, 0 of targets; raise ValueError for a text of none."""
     if new < 1:
-        message = f"new={new} is not 1 or more"
-        raise ValueError(message)
+        raise ValueError(f"new={new} is not 1 or more")
     return new if form == "text" else 0
 
 
@@ -63,10 +60,9 @@ def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
     around = frame.taken(new)
     if length <= around + hidden:
         least = around + hidden + 1
-        message = (
+        raise ValueError(
             f"a prompt and room for the answer need at least {least} tokens, length is {length}"
         )
-        raise ValueError(message)
     return length - around
 
 

@@ -24,5 +24,4 @@ def sentences(source: Source, room: int) -> list[list[int]]:
             held += len(found[-1])
             if held >= room:
                 return found
-    message = f"the documents have {held} tokens of sentences where {room} are needed"
-    raise ValueError(message)
+    raise ValueError(f"the documents have {held} tokens of sentences where {room} are needed")

@@ -20,7 +20,6 @@ class Tokens(Sequence[int]):
     head: tuple[int, ...]
 
     def __init__(self, tokens: Iterable[int] = (), head: Sequence[int] = ()) -> None:
-        """Keep the tokens, without a copy of those that are kept already."""
         shared = isinstance(tokens, Tokens) and not tokens.head
         self.body = (
             tokens.body if shared else memoryview(array("i", tokens)).toreadonly()  # type: ignore[attr-defined]

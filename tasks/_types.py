@@ -28,7 +28,6 @@ class Passage:
     ends: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        """Keep a book of a million tokens in 12 bytes a token."""
         object.__setattr__(self, "tokens", kept(self.tokens))
         if self.ends is not None and not isinstance(self.ends, array):
             object.__setattr__(self, "ends", array("q", self.ends))
@@ -36,8 +35,7 @@ class Passage:
 
 def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
     """Raise ValueError: the tokenizer has no chat template."""
-    message = "the tokenizer has no chat template; leave out chat=true"
-    raise ValueError(message)
+    raise ValueError("the tokenizer has no chat template; leave out chat=true")
 
 
 @dataclass(frozen=True)
@@ -101,21 +99,21 @@ class Question:
     divergence: bool = False
 
     def __post_init__(self) -> None:
-        """Check what every task promises: the exact length, and a context for every target."""
         object.__setattr__(self, "tokens", kept(self.tokens))
         if len(self.tokens) + self.new != self.length:
             room = f" and room for {self.new}" if self.new else ""
-            message = f"{self.unit}: {len(self.tokens)} tokens{room} where length is {self.length}"
-            raise ValueError(message)
+            raise ValueError(
+                f"{self.unit}: {len(self.tokens)} tokens{room} where length is {self.length}"
+            )
         if self.new and (self.start != len(self.tokens) or not all(self.stop) or self.divergence):
-            message = (
+            raise ValueError(
                 f"{self.unit}: a text starts after the prompt and has no divergence, and no stop"
                 " string is empty"
             )
-            raise ValueError(message)
         if not 0 < self.start < self.length:
-            message = f"{self.unit}: the first target {self.start} is outside 1..{self.length - 1}"
-            raise ValueError(message)
+            raise ValueError(
+                f"{self.unit}: the first target {self.start} is outside 1..{self.length - 1}"
+            )
 
     @cached_property
     def digest(self) -> str:

@@ -94,9 +94,8 @@ def filled(
     while most < len(order) and len(tokens(most)) < space:
         most = min(2 * most, len(order))
     if not least <= space <= len(tokens(most)):
-        message = (
+        raise ValueError(
             f"{space} tokens are left for a list, which has {least} or more of the words known"
         )
-        raise ValueError(message)
     place = bisect_left(range(COMMON, most), space, key=lambda n: len(tokens(n)))
     return tokens(COMMON + place)[:space]

@@ -50,8 +50,7 @@ def ask(
     check_trials(trials)
     new = new_tokens("text", new)
     if not 1 < alpha <= MOST:
-        message = f"alpha={alpha} is not above 1 and {MOST} at the most"
-        raise ValueError(message)
+        raise ValueError(f"alpha={alpha} is not above 1 and {MOST} at the most")
     written = cache(lambda text: continued(source, text))
     frame = around(source, BEFORE, AFTER, REPLY, chat=chat)
     fixed = len(frame.head) + len(frame.tail) + new

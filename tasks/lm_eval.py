@@ -46,8 +46,7 @@ def ask(
     """
     for name, count in (("limit", limit), ("num_fewshot", num_fewshot or 0)):
         if count < 0:
-            message = f"{name}={count} is not 0 or more"
-            raise ValueError(message)
+            raise ValueError(f"{name}={count} is not 0 or more")
     if chat and not getattr(source.tokenizer, "chat_template", None):
         no_template("")
     wanted = Wanted(tasks, limit, num_fewshot, metric, filter, include, chat)

@@ -63,8 +63,9 @@ def ask(
     new = new_tokens(form, new)
     setting = chosen(preset, Setting(haystack, key, value, keys, values, queries), in_turn)
     if form == "argmax" and setting.answers > 1:
-        message = f"form=argmax scores one value, {setting.answers} are asked for: leave it out"
-        raise ValueError(message)
+        raise ValueError(
+            f"form=argmax scores one value, {setting.answers} are asked for: leave it out"
+        )
     sentences = [
         filler(source, setting, max(lengths), Random(f"{seed}/filler/{trial}"))
         for trial in range(trials if setting.haystack == "needles" else 1)

@@ -51,12 +51,12 @@ def ask(
     check_trials(trials)
     new = new_tokens("text", new)
     if not data:
-        message = "name the questions: data=FILE.json, or data=NAME:config=…+split=… of a data set"
-        raise ValueError(message)
+        raise ValueError(
+            "name the questions: data=FILE.json, or data=NAME:config=…+split=… of a data set"
+        )
     known = read(data)
     if trials > len(known.questions):
-        message = f"{data} has {len(known.questions)} questions, fewer than trials={trials}"
-        raise ValueError(message)
+        raise ValueError(f"{data} has {len(known.questions)} questions, fewer than trials={trials}")
     drawn = Random(f"{seed}/questions").sample(known.questions, trials)
     written = cache(lambda text: continued(source, text))
     for length in lengths:

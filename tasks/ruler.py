@@ -53,8 +53,7 @@ def ask(
                 facts = {**asked.facts, "part": name}
                 yield replace(asked, unit=f"{name} {asked.unit}", facts=facts)
         except ValueError as error:
-            message = f"{name}: {error}"
-            raise ValueError(message) from error
+            raise ValueError(f"{name}: {error}") from error
 
 
 def given(squad: str, hotpotqa: str) -> dict[str, str]:

@@ -48,8 +48,7 @@ def ask(
     check_trials(trials)
     new = new_tokens("text", new)
     if chains < 1 or not 1 <= hops < NAMES:
-        message = f"chains is 1 or more and hops 1 to {NAMES - 1}, got {chains} and {hops}"
-        raise ValueError(message)
+        raise ValueError(f"chains is 1 or more and hops 1 to {NAMES - 1}, got {chains} and {hops}")
     filler, end = continued(source, LINE), continued(source, "\n")
     for length in lengths:
         for trial in range(trials):

@@ -35,8 +35,9 @@ def ask(
     """
     inside = [length for length in lengths if length <= source.trained_length]
     if not inside:
-        message = f"no length is inside the trained window of {source.trained_length}: add 1x"
-        raise ValueError(message)
+        raise ValueError(
+            f"no length is inside the trained window of {source.trained_length}: add 1x"
+        )
     for asked in perplexity.ask(source, inside, seed=seed, tail=tail, windows=windows):
         facts = {name: fact for name, fact in asked.facts.items() if name in FACTS}
         yield replace(asked, facts=facts, divergence=True)

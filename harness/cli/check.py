@@ -67,11 +67,10 @@ def _checked(given: str, asked: dict[str, Any]) -> list[tuple[str, Sequence[Find
         own = all(defines(name, module, part) for part in contract)
         kinds = ["encoding" if own else "method"]
         if not own and not any(defines(name, module, part) for part in METHOD):
-            message = (
+            raise UserError(
                 f"{name} is no method, which defines {' or '.join(METHOD)}, and no encoding, which "
                 f"defines {', '.join(contract)}."
             )
-            raise UserError(message)
     geometry = _geometry(asked) if asked else None
     if geometry:
         kinds = [kind for kind in kinds if kind == "method"] or ["method"]
@@ -92,8 +91,7 @@ def _geometry(asked: dict[str, Any]) -> tuple[Rope, tuple[float, ...]]:
     from harness.rope.config import rope_of
 
     if "model" not in asked:
-        message = f"--{next(iter(asked))} is for a model; give --model too."
-        raise UserError(message)
+        raise UserError(f"--{next(iter(asked))} is for a model; give --model too.")
     spec = read_spec(asked, {"length": [f"{WINDOWS[-1]:g}x"]})
     config = read_config(
         spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code

@@ -34,8 +34,7 @@ def compare(
         mixed: Compare even with another protocol or trained length, and say so.
     """
     if tolerance < 0:
-        message = f"--tolerance must be 0 or more percent, got {tolerance:g}."
-        raise UserError(message)
+        raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
     from harness.cli.tables import grids
     from harness.published.compare import beside, readable, rows_of, tasks_of, unlike, words
     from harness.published.tables import read_table
@@ -52,8 +51,7 @@ def compare(
     same = rows["metric"].iloc[0] in {task["metric"] for task in record["tasks"].values()}
     if reasons and not (mixed and same):
         hint = " With --mixed it is compared all the same." * same
-        message = f"{run} is not comparable with {name}: {'; '.join(reasons)}.{hint}"
-        raise UserError(message)
+        raise UserError(f"{run} is not comparable with {name}: {'; '.join(reasons)}.{hint}")
     scores = cells(make_frame([run]))
     labels = tasks_of(rows, record)
     metric = scores["metric"] == rows["metric"].iloc[0]
@@ -79,6 +77,5 @@ def _asked(run: Path, record: dict[str, Any]) -> str:
     """Return the table that a run's sweep file names; raise UserError where it names none."""
     name = record.get("asked", {}).get("published")
     if name is None:
-        message = f"{run} was not asked to reproduce a table; name one with --published."
-        raise UserError(message)
+        raise UserError(f"{run} was not asked to reproduce a table; name one with --published.")
     return str(name)

@@ -92,20 +92,20 @@ def _found(name: str, kinds: Iterable[str]) -> tuple[str, ModuleType]:
             return kind, module_of(kind, name)[0]
     if "." not in name:
         known = {*bundled(), *(plugin for kind in FOLDERS for plugin in names(kind))}
-        message = f"nothing is called {name!r}; {nearest(name, known)}, or a path to a .py file."
-        raise UserError(message)
+        raise UserError(
+            f"nothing is called {name!r}; {nearest(name, known)}, or a path to a .py file."
+        )
     module = module_of("plug-in", name)[0]
     if any(defines(name, module, part) for part in METHOD):
         return "method", module
     for kind in ("task", "report", "encoding"):
         if all(defines(name, module, part) for part in CONTRACTS[kind]):
             return kind, module
-    message = (
+    raise UserError(
         f"{name} is no plug-in: a method defines {' or '.join(METHOD)}, a task "
         f"{', '.join(CONTRACTS['task'])}, a report {', '.join(CONTRACTS['report'])}, an encoding "
         f"{', '.join(CONTRACTS['encoding'])}."
     )
-    raise UserError(message)
 
 
 def _type(hint: Any) -> str:

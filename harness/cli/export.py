@@ -45,8 +45,7 @@ def export(
         "offline": offline, "trust_remote_code": trust_remote_code,
     }  # fmt: skip
     if copy and out is None:
-        message = "--copy copies weights into the folder of --out; name one."
-        raise UserError(message)
+        raise UserError("--copy copies weights into the folder of --out; name one.")
     spec = read_spec(asked)
     with err.status("Reading config"):
         from harness.export._export import export

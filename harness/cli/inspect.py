@@ -51,8 +51,7 @@ def inspect(
         inspection = inspect(spec)
         rope, longest = inspection.rope, max(reading.length for reading in inspection.readings)
         if out and longest < 2:
-            message = "figures over distance need a --length of 2 tokens or more."
-            raise UserError(message)
+            raise UserError("figures over distance need a --length of 2 tokens or more.")
         bases = [of_base(one, rope, longest) for one in base or ()]
         trusted = spec.trust_remote_code
         encodings = [of_encoding(one, rope, longest, trusted=trusted) for one in encoding or ()]

@@ -26,14 +26,12 @@ class Measuring:
     """Shows cells done, the last sample, the rate and the time left; plain lines in a log."""
 
     def __init__(self, console: Console, plan: Plan, machine: str) -> None:
-        """Show on a console; ``machine`` names what measures, for the speeds known of it."""
         self.console, self.plan, self.machine = console, plan, machine
         self.pace: Pace | None = None
         self.text, self.shown = LOADING, time.monotonic()
 
     @contextmanager
     def __call__(self, work: Sequence[Batch]) -> Iterator[Watch]:
-        """Show the measurement of these questions; yield what is given each sample."""
         if not work:
             self._line("Complete: nothing to measure.")
             yield lambda *_: None

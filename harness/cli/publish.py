@@ -77,13 +77,11 @@ def publish(
 def _check_samples(to: str, *, asked: bool, others: bool) -> None:
     """Raise UserError for settings of samples where none are written."""
     if asked and to != "every-eval-ever":
-        message = f"--samples are written by --to every-eval-ever alone, not by {to!r}."
-        raise UserError(message)
+        raise UserError(f"--samples are written by --to every-eval-ever alone, not by {to!r}.")
     if others and not asked:
-        message = (
+        raise UserError(
             "--model, --docs and --run-code go with --samples; without it no question is read."
         )
-        raise UserError(message)
 
 
 def _questions(

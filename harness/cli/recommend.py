@@ -88,8 +88,7 @@ def answered(
         ("margin", margin, "above 0"),
     ):
         if not math.isfinite(value) or value < 0 or (flag == "margin" and not value):
-            message = f"--{flag} {value:g} is invalid: it is a percentage, {least}."
-            raise UserError(message)
+            raise UserError(f"--{flag} {value:g} is invalid: it is a percentage, {least}.")
     from harness.cluster.connect import connected
     from harness.plugins import load
     from harness.recommend.answer import Ended, so_far
@@ -121,11 +120,10 @@ def _plan(spec: Spec, ray: Cluster | None, *, chosen: bool, loaded: Checkpoint |
     trained = checkpoint.rope.trained_length
     target = spec.lengths(trained)
     if len(target) > 1 or target[0] <= trained:
-        message = (
+        raise UserError(
             f"--length must be one length beyond the trained window ({trained:,} tokens), got "
             f"{' '.join(spec.length)}."
         )
-        raise UserError(message)
     ships = native.ships(checkpoint.rope)
     named = spec.scaling if chosen else usual(target[0] / trained, ships=ships)
     requested = {
@@ -160,8 +158,9 @@ def _race(
     coded = unserved(plan, every, to)
     names = {name: same for name, same in every.items() if to is None or name not in coded}
     if not names:
-        message = f"--to {to} can express none of the candidates; leave it out, or name others."
-        raise UserError(message)
+        raise UserError(
+            f"--to {to} can express none of the candidates; leave it out, or name others."
+        )
     servable = frozenset(name for name in names if name not in coded)
     rules = Rules(rounds(len(measured.order)), OWN, servable, tolerance / 100, margin / 100)
     race = Race(measured, tuple(names), rules)

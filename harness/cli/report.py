@@ -88,14 +88,12 @@ def report(
 
     found = runs_in(runs)
     if len(runs) > 1 and out is None and page is None:
-        message = (
+        raise UserError(
             "several runs are joined: say with --out where their tables and figures go, or with "
             "--page where a page of them goes."
         )
-        raise UserError(message)
     if page is not None and page.suffix.lower() not in (".html", ".htm"):
-        message = f"--page {page}: name a file that ends in .html."
-        raise UserError(message)
+        raise UserError(f"--page {page}: name a file that ends in .html.")
     flags = {"width": width, "style": style, "only": only, "rename": rename}
     figures = asked(runs[0], flags)
     folder = out or (reports_of(runs[0]) if len(runs) == 1 else None)
@@ -185,5 +183,4 @@ def compared(frame: pd.DataFrame, asked: bool | None) -> pd.DataFrame:
     except ValueError as error:
         if asked is None:
             return frame
-        message = f"--together: {error}."
-        raise UserError(message) from None
+        raise UserError(f"--together: {error}.") from None

@@ -44,8 +44,7 @@ def rerun(
         dry_run: Only check that the record is enough; read no weights and write nothing.
     """
     if not 0 <= tolerance < math.inf:
-        message = f"--tolerance must be 0 or more and finite, got {tolerance:g}."
-        raise UserError(message)
+        raise UserError(f"--tolerance must be 0 or more and finite, got {tolerance:g}.")
     from harness.cli.models import measured_one
     from harness.cli.show import unnamed
     from harness.runs.schema import outcomes

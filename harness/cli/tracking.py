@@ -26,8 +26,9 @@ def check_tracker(given: str) -> None:
     """Raise UserError for an unknown tracker, and for one whose package is not installed."""
     package = getattr(load("tracker", given).module, "PACKAGE", None)
     if package and find_spec(package) is None:
-        message = f"--track {given} needs the package {package}: pip install 'ropewalk[{package}]'."
-        raise UserError(message)
+        raise UserError(
+            f"--track {given} needs the package {package}: pip install 'ropewalk[{package}]'."
+        )
 
 
 @contextmanager

@@ -78,11 +78,9 @@ def tune(
     """Search a method's options, or free factors of the channels."""
     spec = read_spec({"model": model, **settings}, DEFAULTS)
     if {len(spec.scaling), len(spec.task), len(spec.length)} != {1}:
-        message = "tune searches one --scaling by one --task at one --length."
-        raise UserError(message)
+        raise UserError("tune searches one --scaling by one --task at one --length.")
     if not 1 <= trials <= CELLS:
-        message = f"--trials {trials} is invalid: tune tries 1 to {CELLS:,} points."
-        raise UserError(message)
+        raise UserError(f"--trials {trials} is invalid: tune tries 1 to {CELLS:,} points.")
     with connected(spec, say) as ray:
         tuning, space = _set_up(spec, against or AGAINST, ray, key_tokens=key_tokens)
         check_installed()

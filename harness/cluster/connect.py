@@ -44,8 +44,7 @@ def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None
         os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
         import ray
     except ImportError:
-        message = f"--workers and --cluster need Ray; {HINT}"
-        raise UserError(message) from None
+        raise UserError(f"--workers and --cluster need Ray; {HINT}") from None
     # The path of a socket has at most 107 characters, and TMPDIR may be long.
     place = os.environ.get("RAY_TMPDIR", "/tmp")
     try:
@@ -53,8 +52,9 @@ def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None
             prefix="ropewalk-ray-", dir=place, ignore_cleanup_errors=True
         )
     except OSError as error:
-        message = f"Ray's files cannot be in {place}: {error.strerror}; set RAY_TMPDIR to a folder."
-        raise UserError(message) from None
+        raise UserError(
+            f"Ray's files cannot be in {place}: {error.strerror}; set RAY_TMPDIR to a folder."
+        ) from None
     with _quiet(), temporary as folder:
         try:
             yield (
@@ -98,8 +98,7 @@ def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Clu
     device = _device(ray, spec)
     gpus = ray.cluster_resources().get("GPU", 0)
     if device == "cuda" and not gpus:
-        message = "--device cuda: this machine has no GPU for a worker; use --device cpu."
-        raise UserError(message)
+        raise UserError("--device cuda: this machine has no GPU for a worker; use --device cpu.")
     if device == "cuda" and gpus < count:
         say(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
     return _cluster(ray, count, device, threads, say)
@@ -112,24 +111,25 @@ def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
     known = re.fullmatch(r"[^/\s]+:[0-9]{1,5}", address) and int(port) < 2**16
     if address != "auto" and not known:
         given = reason(repr(address))
-        message = f"--cluster {given} is no address; give HOST:PORT, or auto on a node of it."
-        raise UserError(message)
+        raise UserError(
+            f"--cluster {given} is no address; give HOST:PORT, or auto on a node of it."
+        )
     if address != "auto":  # Ray itself would try for two minutes, with many messages
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, ValueError) as error:  # a ValueError of a host that cannot be
             told = getattr(error, "strerror", None) or reason(error)
-            message = f"no cluster answers at {address}: {told}; start one with: ray start --head"
-            raise UserError(message) from None
+            raise UserError(
+                f"no cluster answers at {address}: {told}; start one with: ray start --head"
+            ) from None
     try:
         _start(ray, address=address)
     except ConnectionError as error:
-        message = (
+        raise UserError(
             "no cluster runs on this machine; start one with: ray start --head"
             if "not find any running" in str(error)
             else f"Ray at {address} does not let us in; set RAY_AUTH_MODE here as on its nodes."
-        )
-        raise UserError(message) from None
+        ) from None
     device = _device(ray, spec)
     has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus, cores = ([int(node.get(kind, 0)) for node in has] for kind in ("GPU", "CPU"))
@@ -159,8 +159,7 @@ def _start(ray: Any, **where: Any) -> None:
     except ConnectionError:
         raise
     except (Exception, SystemExit) as error:
-        message = f"Ray cannot be reached: {reason(error)}"
-        raise UserError(message) from error
+        raise UserError(f"Ray cannot be reached: {reason(error)}") from error
     finally:
         signal.signal(signal.SIGTERM, before)  # Ray's own ends the process with another status
 
@@ -170,8 +169,9 @@ def _device(ray: Any, spec: Spec) -> str:
     if spec.device == "auto":
         return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
     if spec.device not in ("cpu", "cuda"):
-        message = f"workers are given their GPU by Ray: --device {spec.device} must be cpu or cuda."
-        raise UserError(message)
+        raise UserError(
+            f"workers are given their GPU by Ray: --device {spec.device} must be cpu or cuda."
+        )
     return spec.device
 
 

@@ -24,7 +24,6 @@ class Watch:
     """
 
     def __init__(self, ray: Any, head: str, node: str) -> None:
-        """Begin with a head that has just answered."""
         self.ray, self.head, self.node = ray, head, node
         self.seen = time.monotonic()
 
@@ -50,10 +49,10 @@ class Watch:
             socket.create_connection((host, int(port)), timeout=STEP).close()
         except OSError:
             if silent >= GRACE:
-                message = f"the head of the cluster at {self.head} is gone; {KEPT}"
-                raise StrandedError(message) from None
+                raise StrandedError(
+                    f"the head of the cluster at {self.head} is gone; {KEPT}"
+                ) from None
             return
         self.seen = time.monotonic()
         if self.node in [node["NodeID"] for node in self.ray.nodes() if not node["Alive"]]:
-            message = f"Ray's node on this machine is gone; {KEPT}"
-            raise StrandedError(message)
+            raise StrandedError(f"Ray's node on this machine is gone; {KEPT}")

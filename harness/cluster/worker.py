@@ -38,8 +38,7 @@ class Worker:
         try:
             checkpoint = open_model(spec)
             if checkpoint.fingerprint != fingerprint:
-                message = f"its files of the model differ ({checkpoint.fingerprint})."
-                raise UserError(message)
+                raise UserError(f"its files of the model differ ({checkpoint.fingerprint}).")
             self.model, self.checkpoint = ready(checkpoint), checkpoint
         except UserError as error:
             return {"refused": f"worker on {where}: {error}"}

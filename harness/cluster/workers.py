@@ -42,7 +42,6 @@ class Workers:
     """The backend of many processes: the workers of a cluster, each with the weights."""
 
     def __init__(self, cluster: Cluster) -> None:
-        """Begin without a worker."""
         self.cluster = cluster
         self.dispatch: Dispatch | None = None
 
@@ -83,7 +82,6 @@ class Assignment:
     losses: int
 
     def __post_init__(self) -> None:
-        """Begin with every item."""
         self.left: dict[Key, Item] = {item.key: item for item in self.batch.items}
 
 
@@ -91,7 +89,6 @@ class Dispatch:
     """The batches of a sweep: which wait, which worker has which, and who still loads."""
 
     def __init__(self, cluster: Cluster, plan: Plan, work: Sequence[Batch], sizes: Sizes) -> None:
-        """Begin with every batch in the queue and no worker."""
         import ray
 
         self.ray, self.cluster, self.plan, self.sizes = ray, cluster, plan, sizes
@@ -146,8 +143,9 @@ class Dispatch:
                 self.cluster.say(f"Still waiting for a worker; {each}.")
             elif silent % SILENT == 0:
                 self._say_silent(silent * PATIENCE / 60)
-        message = "no worker is left, nor a node that could hold one; what was measured is kept."
-        raise UserError(message)
+        raise UserError(
+            "no worker is left, nor a node that could hold one; what was measured is kept."
+        )
 
     def _say_silent(self, minutes: float) -> None:
         places = ", ".join(assignment.worker.place for assignment in self.busy.values())

@@ -24,11 +24,10 @@ def giant(label: str) -> str:
 def _check_unpacked(label: str, unpacked: int, packed: int) -> None:
     """Raise UserError for a small file that unpacks to far more than its size."""
     if unpacked > max(UNPACKED, TIMES * packed):
-        message = (
+        raise UserError(
             f"{label} unpacks to {unpacked / 2**20:,.0f} MiB, more than {TIMES} times its size; "
             "write it in smaller parts."
         )
-        raise UserError(message)
 
 
 def parquet(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
@@ -84,8 +83,7 @@ def check_batches(path: Path, name: str) -> None:
                 try:
                     _check_unpacked(label, _unpacked(message), len(message.body))
                 except struct.error as error:
-                    message = f"{label} is damaged: {error}."
-                    raise UserError(message) from None
+                    raise UserError(f"{label} is damaged: {error}.") from None
 
 
 def _unpacked(message: Any) -> int:

@@ -42,12 +42,12 @@ def _rendered(tokenizer: Any) -> tuple[str, str, str]:
     try:
         text = _applied(tokenizer, [USER], add_generation_prompt=True)
     except ValueError as error:
-        message = f"the tokenizer's chat template fails: {error}"
-        raise ValueError(message) from error
+        raise ValueError(f"the tokenizer's chat template fails: {error}") from error
     before, found, after = text.partition(MESSAGE)
     if not found or MESSAGE in after:
-        message = "the tokenizer's chat template does not contain a user's message once, as it is"
-        raise ValueError(message)
+        raise ValueError(
+            "the tokenizer's chat template does not contain a user's message once, as it is"
+        )
     try:
         replied = _applied(tokenizer, [USER, REPLY], add_generation_prompt=False)
     except ValueError:

@@ -38,7 +38,6 @@ class Corpus:
     """The documents of one name in a model's tokens, read on a task's first use."""
 
     def __init__(self, documents: Documents, tokenizer: Any, trained_length: int) -> None:
-        """Read nothing yet."""
         self.label, self.found = documents.label, Read()
 
         def passages() -> tuple[Passage, ...]:
@@ -94,17 +93,15 @@ def open_all(
     known = {*named, *named.values()}
     for key in docs:
         if key not in known:
-            message = (
+            raise UserError(
                 f"docs names a task {key!r} that the sweep does not have; {nearest(key, known)}."
             )
-            raise UserError(message)
     opened = {given: opening(given) for given in docs.values()}
     found = {}
     for label, name in named.items():
         given = docs.get(label, docs.get(name))
         if given is None:
-            message = f"docs names no documents for task {label}; add {name}: … to it."
-            raise UserError(message)
+            raise UserError(f"docs names no documents for task {label}; add {name}: … to it.")
         found[label] = opened[given]
     return found
 
@@ -170,19 +167,17 @@ def _oddities(given: str, text: str) -> Entry:
 def _check_size(documents: Documents, size: int) -> None:
     """Raise UserError before hours of tokenizing."""
     if size > LARGEST:
-        message = (
+        raise UserError(
             f"--docs {documents.label} holds more than {LARGEST:,} characters; take the first with "
             "count=… or limit=…, or their beginnings with max_chars=…"
         )
-        raise UserError(message)
 
 
 def _check_enough(documents: Documents, found: int) -> None:
     """Raise UserError where fewer documents were found than wanted."""
     wanted = documents.count or 1
     if found < wanted and (documents.count or documents.min_tokens):
-        message = (
+        raise UserError(
             f"--docs {documents.label} holds {found} documents of {documents.min_tokens} tokens or "
             f"more, not {wanted}; give a smaller count or min_tokens."
         )
-        raise UserError(message)

@@ -94,14 +94,14 @@ def _selection(name: str, listed: str) -> Selection:
     known = NUMBERS if name == "embedded" else OPTIONS
     for key, value in options.items():
         if key not in known:
-            message = f"--docs {name} has no option {key!r}; {nearest(key, known)}."
-            raise UserError(message)
+            raise UserError(f"--docs {name} has no option {key!r}; {nearest(key, known)}.")
         least = 0 if key == "seed" else 1
         if key in NUMBERS and not (
             value.isascii() and value.isdecimal() and len(value) < 16 and int(value) >= least
         ):
-            message = f"--docs {name}: {key}={value} should be a whole number above {least - 1}."
-            raise UserError(message)
+            raise UserError(
+                f"--docs {name}: {key}={value} should be a whole number above {least - 1}."
+            )
     read: Any = {key: int(v) if key in NUMBERS else v for key, v in options.items()}
     return Selection(name, **read)
 
@@ -109,24 +109,23 @@ def _selection(name: str, listed: str) -> Selection:
 def _check_exists(given: str, name: str) -> None:
     """Raise UserError where a name that looks like a path does not exist."""
     if given.startswith((f"{name}://", f"{name}::")):
-        message = (
+        raise UserError(
             f"--docs {given}: documents are files and data sets, not web addresses; download the "
             "file and name it, or write a data set of the hub as OWNER/NAME:split=…"
         )
-        raise UserError(message)
     path = place(name)
     if name == "embedded" or _is_path(path):
         return
     if has_magic(name):
         if not _matching(name):
-            message = f"no file matches {name}."
-            raise UserError(message)
+            raise UserError(f"no file matches {name}.")
         return
     file = kind(path) in {*TEXT, *MANY} and _is_path(path.parent)  # else it may be on the hub
     bad = "\0" in name or not name
     if name.startswith((".", "/", "~")) or path.suffix in TEXT or file or bad:
-        message = f"documents {given} do not exist; give a file, a folder or a data set's name."
-        raise UserError(message)
+        raise UserError(
+            f"documents {given} do not exist; give a file, a folder or a data set's name."
+        )
 
 
 def _matching(pattern: str) -> list[Path]:
@@ -147,16 +146,14 @@ def _read(chosen: Selection) -> Iterator[Document]:
         empty = empty and not (text and text.strip())
         yield label, text and beginning(text, chosen.max_chars)
     if empty:
-        message = f"--docs {chosen.name} has no text."
-        raise UserError(message)
+        raise UserError(f"--docs {chosen.name} has no text.")
 
 
 def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[Document]:
     """Yield the documents of files; with a seed in a drawn order, rows through a buffer."""
     seed, field = chosen.seed, _field(chosen)
     if chosen.field is not None and not any(kind(path) in ROWS for path, _ in files):
-        message = f"--docs {chosen.name}: field is for files of rows; these are texts."
-        raise UserError(message)
+        raise UserError(f"--docs {chosen.name}: field is for files of rows; these are texts.")
     whole = all(kind(path) not in MANY for path, _ in files)  # drawing files draws documents
     ordered = _drawn(files, seed)
     found = (
@@ -194,8 +191,7 @@ def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
     if path.is_file() or has_magic(name):
         for key in ("split", "config", "revision"):
             if key in of_a_set:
-                message = f"--docs {name}: {key} is for data sets; these are files."
-                raise UserError(message)
+                raise UserError(f"--docs {name}: {key} is for data sets; these are files.")
     if path.is_file():
         return [(path, path.name)]
     if path.is_dir():

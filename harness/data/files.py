@@ -79,8 +79,7 @@ def in_folder(folder: Path) -> list[Path]:
     found = [p for p in paths if kind(p) in {*TEXT, ".zip"} and p.is_file()]
     if not found or is_set(paths):
         kinds = ", ".join(sorted(TEXT))
-        message = f"{folder} has no text file ({kinds}); a data set needs {folder}:split=…"
-        raise UserError(message)
+        raise UserError(f"{folder} has no text file ({kinds}); a data set needs {folder}:split=…")
     return found
 
 
@@ -103,43 +102,40 @@ def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterato
     except UserError:
         raise
     except BROKEN as error:
-        message = f"{path} cannot be read: {reason(error).removesuffix('.')}."
-        raise UserError(message) from error
+        raise UserError(f"{path} cannot be read: {reason(error).removesuffix('.')}.") from error
 
 
 def _check_packing(path: Path) -> None:
     """Raise UserError for an archive of another kind, and for a file that is packed in itself."""
     inner, outer = kind(path), path.suffix.lower()
     if inner in TAR:
-        message = f"{path} is an archive; unpack it and give the folder, or make it a .zip."
-        raise UserError(message)
+        raise UserError(f"{path} is an archive; unpack it and give the folder, or make it a .zip.")
     if inner != outer and inner in PACKED:
-        message = f"{path} is a {inner} file that was packed again ({outer}); unpack it first."
-        raise UserError(message)
+        raise UserError(
+            f"{path} is a {inner} file that was packed again ({outer}); unpack it first."
+        )
 
 
 def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None:
     """Return the text of a row, None where it is null; raise UserError for a row without it."""
     if not isinstance(row, dict):
-        message = f"{label} is not a record with fields, but {type(row).__name__}."
-        raise UserError(message)
+        raise UserError(f"{label} is not a record with fields, but {type(row).__name__}.")
     if field not in row:
-        message = (
+        raise UserError(
             f"{label} has no field {field!r}; name the one with the text by :field=NAME "
             f"({nearest(field, map(str, row))})."
         )
-        raise UserError(message)
     if row[field] is None:
         return None
     if not isinstance(row[field], str):
-        message = f"{label}: field {field!r} is {type(row[field]).__name__}, not text."
-        raise UserError(message)
+        raise UserError(f"{label}: field {field!r} is {type(row[field]).__name__}, not text.")
     text = beginning(row[field], longest)
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        message = f"{label} has a lone surrogate (half a character) at character {error.start}."
-        raise UserError(message) from None
+        raise UserError(
+            f"{label} has a lone surrogate (half a character) at character {error.start}."
+        ) from None
     if size > LARGEST:
         raise UserError(_too_large(label))
     return text
@@ -172,8 +168,9 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
             place = size - len(chunk) + error.start - (len(error.object) - len(chunk))
             found = [MARKS[mark] for mark in MARKS if not place and error.object.startswith(mark)]
             guess = f" ({found[0]}, by its first bytes)" if found else ""
-            message = f"{label} is not UTF-8 text (byte {place}){guess}; convert it first."
-            raise UserError(message) from None
+            raise UserError(
+                f"{label} is not UTF-8 text (byte {place}){guess}; convert it first."
+            ) from None
         letters += len(parts[-1])
         if not chunk:
             break
@@ -186,8 +183,7 @@ def _members(path: Path, name: str, longest: int | None) -> Iterator[Document]:
         shown = (name for name in sorted(archive.namelist()) if not _hidden(Path(name)))
         members = [name for name in shown if Path(name).suffix.lower() in TEXT]
         if not members:
-            message = f"{path} has no text file ({', '.join(sorted(TEXT))})."
-            raise UserError(message)
+            raise UserError(f"{path} has no text file ({', '.join(sorted(TEXT))}).")
         for member in members:
             with archive.open(member) as file:
                 yield f"{name}/{member}", _text(file, f"{path}/{member}", longest)
@@ -207,8 +203,7 @@ def _parsed(text: bytes, label: str) -> Any:
     try:
         return json.loads(text.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        message = f"{label} is not JSON: {reason(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{label} is not JSON: {reason(error)}.") from None
 
 
 def _json(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
@@ -216,8 +211,9 @@ def _json(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
     with _opened(path) as file:
         content = file.read(GIANT + 1)
     if len(content) > GIANT:
-        message = f"{path} is longer than {GIANT / 2**20:g} MiB; convert it to JSON lines (.jsonl)."
-        raise UserError(message)
+        raise UserError(
+            f"{path} is longer than {GIANT / 2**20:g} MiB; convert it to JSON lines (.jsonl)."
+        )
     read = _parsed(content, str(path))
     for index, row in enumerate(read if isinstance(read, list) else [read]):
         yield f"{name}[{index}]", row

@@ -71,8 +71,9 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
         why = refusal(error, rows.name, "data set") or reason(error.__cause__ or error)
         if isinstance(error, DatasetNotFoundError) and "gated" in why:
             why = gated(rows.name, "data set")
-        message = f"{_not_here(rows)}data set {rows.name} (split {split}) cannot be read: {why}"
-        raise UserError(message) from error
+        raise UserError(
+            f"{_not_here(rows)}data set {rows.name} (split {split}) cannot be read: {why}"
+        ) from error
 
 
 def _not_here(rows: Rows) -> str:
@@ -117,12 +118,12 @@ def _opened(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
     found: Any = datasets.load_from_disk(rows.name)
     if not isinstance(found, datasets.DatasetDict):
         if rows.split is not None:
-            message = f"--docs {rows.name} is one data set without splits; leave split={split} out."
-            raise UserError(message)
+            raise UserError(
+                f"--docs {rows.name} is one data set without splits; leave split={split} out."
+            )
         return found  # type: ignore[no-any-return]
     if split not in found:
-        message = f"--docs {rows.name} has no split {split!r}; {nearest(split, found)}."
-        raise UserError(message)
+        raise UserError(f"--docs {rows.name} has no split {split!r}; {nearest(split, found)}.")
     return found[split]  # type: ignore[no-any-return]
 
 
@@ -132,8 +133,9 @@ def _check_place(rows: Rows) -> None:
     config = rows.config if is_saved(path) else None  # a folder like a repository may have some
     for key, value in (("revision", rows.revision), ("config", config)):
         if path.exists() and value is not None:
-            message = f"--docs {rows.name} is a folder without a {key}; leave {key}={value} out."
-            raise UserError(message)
+            raise UserError(
+                f"--docs {rows.name} is a folder without a {key}; leave {key}={value} out."
+            )
 
 
 def _of_split(rows: Rows, split: str) -> dict[str, Any]:
@@ -155,12 +157,11 @@ def _downloaded(rows: Rows) -> str:
             rows.name, repo_type="dataset", revision=rows.revision, local_files_only=True
         )
     except (OSError, ValueError) as error:
-        message = (
+        raise UserError(
             f"{_not_here(rows)}data set {rows.name} (split {rows.split or DEFAULT}) "
             "cannot be read offline: the cache does not have it "
             f"(hf download --repo-type dataset {rows.name})."
-        )
-        raise UserError(message) from error
+        ) from error
     found = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}
     for name in sorted(found):
         part = SHARD.fullmatch(name)
@@ -169,8 +170,7 @@ def _downloaded(rows: Rows) -> str:
         )
         lacking = [other for other in others if other not in found]
         if lacking:
-            message = (
+            raise UserError(
                 f"the hub's cache has only some files of data set {rows.name}: no {lacking[0]}."
             )
-            raise UserError(message)
     return folder

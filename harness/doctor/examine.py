@@ -75,11 +75,10 @@ def _examined(spec: Spec, server: Server | None, quick: bool, say: Say) -> Itera
     rotation = resolve(method, rope, length)
     text, tokens = _document(spec, checkpoint)
     if min(length, len(tokens)) < 2:
-        message = (
+        raise UserError(
             "a cache has 2 tokens or more: --length is "
             f"{length:,}, and the first document of --docs has {len(tokens):,}."
         )
-        raise UserError(message)
     say(f"Loading the weights: {checkpoint.parameter_count / 1e6:,.0f} million parameters")
     model: Any = load_weights(checkpoint)
     if layers is not None:

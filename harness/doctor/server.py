@@ -94,17 +94,16 @@ class Server:
     """A server and the name of the model that it serves; all requests share one time limit."""
 
     def __init__(self, url: str, *, quick: bool = False) -> None:
-        """Connect; raise UserError where nothing that serves a model answers."""
         if not url.startswith(("http://", "https://")):
-            message = f"--server {url}: write its address, http://HOST:PORT."
-            raise UserError(message)
+            raise UserError(f"--server {url}: write its address, http://HOST:PORT.")
         self.url = url.rstrip("/").removesuffix("/v1")
         self.limit = self.left = QUICK_SECONDS if quick else SECONDS
         try:
             self.model = self._call("/v1/models", _Models).data[0].id
         except _Unknown as error:
-            message = f"--server {url} does not name a model (/v1/models): {error}."
-            raise UserError(message) from None
+            raise UserError(
+                f"--server {url} does not name a model (/v1/models): {error}."
+            ) from None
 
     def losses(
         self, text: str, tokens: Sequence[int], say: Say = lambda _: None
@@ -153,11 +152,10 @@ class Server:
             if tokens[at] in likely:
                 found[at] = likely[tokens[at]]
         if not found:
-            message = (
+            raise UserError(
                 f"--server {self.url} gives no log-probabilities, neither of a prompt (echo, "
                 "prompt_logprobs) nor of the next token (llama.cpp's /completion)."
             )
-            raise UserError(message)
         return found
 
     def _call(self, path: str, kind: type[Reply], asked: dict[str, Any] | None = None) -> Reply:
@@ -173,14 +171,12 @@ class Server:
             error.close()
             if 300 <= error.code < 400:
                 told = reason(error.headers.get("Location", "nowhere"))
-                message = (
+                raise UserError(
                     f"--server {self.url} redirects to {told}; give that address if you mean it."
-                )
-                raise UserError(message) from None
+                ) from None
             raise _Unknown(reason(error)) from None
         except (HTTPException, OSError, ValueError) as error:
-            message = f"--server {self.url} does not answer: {reason(error)}."
-            raise UserError(message) from None
+            raise UserError(f"--server {self.url} does not answer: {reason(error)}.") from None
         try:
             return kind.model_validate(json.loads(body, parse_constant=_refused))
         except ValidationError as error:
@@ -188,8 +184,9 @@ class Server:
             why = f"{'.'.join(map(str, first['loc'])) or 'the whole'}: {first['msg']}"
         except (ValueError, RecursionError) as error:
             why = reason(error)
-        message = f"--server {self.url}{path} replies with something else than expected: {why}."
-        raise UserError(message)
+        raise UserError(
+            f"--server {self.url}{path} replies with something else than expected: {why}."
+        )
 
     def _timed(self, request: Request) -> bytes:
         """Return the body of a reply; raise UserError where the time is over or it is too long.
@@ -204,16 +201,14 @@ class Server:
         thread.join(max(self.left, 0))
         self.left -= time.monotonic() - begun
         if not done or isinstance(done[0], TimeoutError):
-            message = (
+            raise _Slow(
                 f"--server {self.url} takes longer than the {self.limit:g} seconds that all its "
                 "replies together may take."
             )
-            raise _Slow(message)
         if isinstance(done[0], BaseException):
             raise done[0]
         if len(done[0]) > MOST:
-            message = f"--server {self.url} replies with more than {MOST // 2**20} MiB."
-            raise UserError(message)
+            raise UserError(f"--server {self.url} replies with more than {MOST // 2**20} MiB.")
         return done[0]
 
 
@@ -227,5 +222,4 @@ def _fetch(request: Request, seconds: float, done: list[bytes | BaseException]) 
 
 
 def _refused(constant: str) -> float:
-    message = f"{constant} is not a number of JSON"
-    raise ValueError(message)
+    raise ValueError(f"{constant} is not a number of JSON")

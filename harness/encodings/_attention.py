@@ -23,7 +23,6 @@ class EncodingAttention(nn.Module):
     """
 
     def __init__(self, config: EncodingConfig, layer_idx: int, encoding: Any) -> None:
-        """``encoding`` is the model's one module, which is registered there."""
         super().__init__()
         self.config, self.layer_idx, self.held = config, layer_idx, (encoding,)
         self.head_dim = config.shape.head_dim

@@ -22,8 +22,8 @@ def bucket(distance: torch.Tensor, buckets: int, farthest: int) -> torch.Tensor:
 def check(buckets: int, farthest: int) -> None:
     """Raise ValueError for buckets that cannot be half exact and half logarithmic."""
     if buckets < 2 or buckets % 2:
-        message = f"buckets must be even, 2 or more, got {buckets}"
-        raise ValueError(message)
+        raise ValueError(f"buckets must be even, 2 or more, got {buckets}")
     if farthest <= buckets // 2:
-        message = f"farthest must be more than half of the {buckets} buckets, got {farthest}"
-        raise ValueError(message)
+        raise ValueError(
+            f"farthest must be more than half of the {buckets} buckets, got {farthest}"
+        )

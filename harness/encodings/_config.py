@@ -52,7 +52,6 @@ class EncodingConfig(PreTrainedConfig):  # type: ignore[misc]  # its type is Any
     rope_parameters: dict[str, Any] | None = None
 
     def __post_init__(self, **more: Any) -> None:
-        """Fill in what follows from other fields."""
         self.num_key_value_heads = self.num_attention_heads
         self.head_dim = self.head_dim or self.hidden_size // self.num_attention_heads
         given = self.rope_parameters
@@ -111,8 +110,7 @@ def plugin_of(config: EncodingConfig) -> Plugin:
     check_code(config)
     found = load("encoding", f"{name}{colon}{options}")
     if config.code not in (None, found.digest):
-        message = f"{name} is not the file of the encoding that the model was trained with."
-        raise UserError(message)
+        raise UserError(f"{name} is not the file of the encoding that the model was trained with.")
     return found
 
 
@@ -121,14 +119,14 @@ def check_code(config: EncodingConfig) -> None:
     name, known = config.encoding.partition(":")[0], names("encoding")
     if not (name.endswith(".py") or is_dotted(name) or name in known):
         where = config.name_or_path or "the model"
-        message = f"the config of {where}: no encoding is called {name!r}; {nearest(name, known)}."
-        raise UserError(message)
+        raise UserError(
+            f"the config of {where}: no encoding is called {name!r}; {nearest(name, known)}."
+        )
     if not config.run_code and names_code("encoding", config.encoding):
-        message = (
+        raise UserError(
             f"{config.name_or_path or 'the model'} has the encoding {config.encoding}, which is"
             " code beside its weights; --trust-remote-code (in Python run_code=True) runs it."
         )
-        raise UserError(message)
 
 
 def built(plugin: Plugin, shape: Shape) -> Any:
@@ -136,8 +134,7 @@ def built(plugin: Plugin, shape: Shape) -> Any:
     what = f"encoding {plugin.label}"
     module: Any = call(what, lambda: plugin.module.Encoding(shape, **plugin.arguments))
     if not isinstance(module, torch.nn.Module):
-        message = f"{what}: it is {type(module).__name__}, not a torch.nn.Module."
-        raise UserError(message)
+        raise UserError(f"{what}: it is {type(module).__name__}, not a torch.nn.Module.")
     _check_base(what, getattr(module, "base", 1.0))
     return module
 
@@ -147,19 +144,17 @@ def _check_base(what: str, base: Any) -> None:
     number = isinstance(base, Real) and not isinstance(base, bool)
     if not (number and 1 <= base <= torch.finfo(torch.float32).max):
         given = f"got {base:g}" if number else f"not of type {type(base).__name__}"
-        message = f"{what}: base must be a number from 1 to 3.4e38, {given}."
-        raise UserError(message)
+        raise UserError(f"{what}: base must be a number from 1 to 3.4e38, {given}.")
 
 
 def check_rotary(config: EncodingConfig, encoding: Any) -> None:
     """Raise UserError for a config without the rotary embedding that its encoding turns by."""
     if hasattr(encoding, "base") and not config.rope_parameters:
-        message = (
+        raise UserError(
             f"the config of {config.name_or_path or 'the model'} lacks rope_parameters, by which"
             f" its encoding {config.encoding} rotates; write in config.json the base it was trained"
             f' with, as "rope_parameters": {{"rope_theta": {float(encoding.base)}}}.'
         )
-        raise UserError(message)
 
 
 def config_of(encoding: str, **fields: Any) -> EncodingConfig:
@@ -176,8 +171,9 @@ def config_of(encoding: str, **fields: Any) -> EncodingConfig:
     channel = 3 * config.hidden_size * config.num_hidden_layers  # of all MLPs
     config.intermediate_size -= round(added / channel / STEP) * STEP
     if config.intermediate_size < STEP:
-        message = f"encoding {plugin.label} adds {added:,} parameters, more than the model has."
-        raise UserError(message)
+        raise UserError(
+            f"encoding {plugin.label} adds {added:,} parameters, more than the model has."
+        )
     if hasattr(module, "base"):
         config.rope_parameters = {"rope_type": "default", "rope_theta": float(module.base)}
     return config

@@ -29,7 +29,6 @@ class EncodingLayer(GradientCheckpointingLayer):  # type: ignore[misc]  # its ty
     """Attention and MLP, each after a norm."""
 
     def __init__(self, config: EncodingConfig, layer_idx: int, encoding: Any) -> None:
-        """Build Llama's parts around the attention."""
         super().__init__()
         self.self_attn = EncodingAttention(config, layer_idx, encoding)
         self.mlp = LlamaMLP(config)
@@ -59,7 +58,6 @@ class EncodingModel(EncodingPreTrainedModel):
     """From tokens to hidden states."""
 
     def __init__(self, config: EncodingConfig) -> None:
-        """Build the layers around one encoding, which keeps its own initial weights."""
         super().__init__(config)
         self.encoding = built(plugin_of(config), config.shape)
         check_rotary(config, self.encoding)
@@ -113,7 +111,6 @@ class EncodingForCausalLM(EncodingPreTrainedModel, GenerationMixin):  # type: ig
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: EncodingConfig) -> None:
-        """Build the model of a config; raise UserError for an encoding that it cannot have."""
         super().__init__(config)
         self.model = EncodingModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)

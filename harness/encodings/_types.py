@@ -67,8 +67,7 @@ def check_rows(mask: torch.Tensor | None, positions: torch.Tensor) -> None:
     """
     begun_later = mask is not None and mask.dim() == 2 and bool((mask[:, 1:] > mask[:, :-1]).any())
     if begun_later or bool((positions != positions[:1]).any()):
-        message = "the rows of a batch must have the same positions; pad at the end alone"
-        raise ValueError(message)
+        raise ValueError("the rows of a batch must have the same positions; pad at the end alone")
 
 
 def check_cached(positions: torch.Tensor, wanted: torch.Tensor) -> None:
@@ -77,8 +76,7 @@ def check_cached(positions: torch.Tensor, wanted: torch.Tensor) -> None:
     It holds no positions: its keys are at 0, 1, 2 and on.
     """
     if bool((positions != wanted).any()):
-        message = (
+        raise ValueError(
             f"with a cache the positions go on from it, here from {int(wanted[0, 0])}; give none,"
             " or use_cache=False"
         )
-        raise ValueError(message)

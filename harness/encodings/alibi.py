@@ -23,7 +23,6 @@ class Encoding(nn.Module):
     """Section 3: softmax(q·k / sqrt(d) - slope * (i - j)); nothing is learned."""
 
     def __init__(self, shape: Shape) -> None:
-        """It has no parameters."""
         super().__init__()
         self.slopes = slopes(shape.heads)
 

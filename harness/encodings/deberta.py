@@ -18,12 +18,10 @@ class Encoding(nn.Module):
     copies = 8  # arrays of a number a head and pair that are held at once
 
     def __init__(self, shape: Shape, *, clip: int | None = None) -> None:
-        """``clip`` is the paper's k; unset, it is the trained window, as the paper's is."""
         super().__init__()
         self.clip = shape.window if clip is None else clip
         if self.clip < 1:
-            message = f"clip must be 1 or more, got {clip}"
-            raise ValueError(message)
+            raise ValueError(f"clip must be 1 or more, got {clip}")
         self.heads, self.scale = shape.heads, (3 * shape.head_dim) ** -0.5
         self.vectors = nn.Parameter(torch.randn(2 * self.clip, shape.width) * 0.02)
 

@@ -21,11 +21,9 @@ class Encoding(nn.Module):
     copies = 17  # arrays of a number a head and pair that are held at once
 
     def __init__(self, shape: Shape, *, hidden: int = 32, held: bool = False) -> None:
-        """``hidden`` is the width of the network, of one hidden layer."""
         super().__init__()
         if hidden < 1:
-            message = f"hidden must be 1 or more, got {hidden}"
-            raise ValueError(message)
+            raise ValueError(f"hidden must be 1 or more, got {hidden}")
         self.window, self.held = shape.window, held
         self.networks = nn.ModuleList(
             nn.Sequential(nn.Linear(1, hidden), nn.ReLU(), nn.Linear(hidden, shape.heads))

@@ -15,7 +15,6 @@ class Encoding(nn.Module):
     """Equations 5 and 6: -r1 log(1 + r2 |m-n|), or -r1 |m-n|^r2; each layer's and head's."""
 
     def __init__(self, shape: Shape, *, kind: Literal["log", "power"] = "log") -> None:
-        """Begin uniform, as the authors' code does: up to 2 and 1, of a power up to 1 and 2."""
         super().__init__()
         self.kind = kind
         ends = (2, 1) if kind == "log" else (1, 2)

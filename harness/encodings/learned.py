@@ -10,7 +10,6 @@ class Encoding(nn.Module):
     """A table with a row for every position of the trained window; beyond it there is none."""
 
     def __init__(self, shape: Shape) -> None:
-        """Begin with small vectors, as GPT does."""
         super().__init__()
         self.table = nn.Embedding(shape.window, shape.width)
         nn.init.normal_(self.table.weight, std=0.02)

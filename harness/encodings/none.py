@@ -9,6 +9,5 @@ class Encoding(nn.Module):
     """It adds nothing."""
 
     def __init__(self, shape: Shape) -> None:
-        """It needs nothing of the shape."""
         del shape
         super().__init__()

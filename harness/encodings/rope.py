@@ -12,7 +12,6 @@ class Encoding(nn.Module):
     """Section 3.2.2, channel pairs half-split: x cos + swapped(x) sin at base^(-2i/d) per token."""
 
     def __init__(self, shape: Shape, *, base: float = 10_000.0) -> None:
-        """``base`` goes to the model's own rotary embedding, which every scaling method patches."""
         del shape
         super().__init__()
         self.base = base

@@ -19,7 +19,6 @@ class Encoding(nn.Module):
     """
 
     def __init__(self, shape: Shape, *, rotated: bool = True, base: float = 10_000.0) -> None:
-        """``rotated=false`` is plain linear attention (Katharopoulos 2020, arXiv:2006.16236)."""
         del shape
         super().__init__()
         if rotated:

@@ -16,11 +16,9 @@ class Encoding(nn.Module):
     """
 
     def __init__(self, shape: Shape, *, clip: int = 16) -> None:
-        """``clip`` is the paper's k, beyond which all distances have one vector."""
         super().__init__()
         if clip < 1:
-            message = f"clip must be 1 or more, got {clip}"
-            raise ValueError(message)
+            raise ValueError(f"clip must be 1 or more, got {clip}")
         self.clip = clip
         size = (shape.layers, shape.heads, clip + 1, shape.head_dim)
         self.keys = nn.Parameter(torch.randn(size) * 0.02)

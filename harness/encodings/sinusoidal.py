@@ -10,7 +10,6 @@ class Encoding(nn.Module):
     """Section 3.5: channels 2i and 2i+1 are sin and cos of position / 10000^(2i/width)."""
 
     def __init__(self, shape: Shape) -> None:
-        """It has no parameters."""
         super().__init__()
         self.width = shape.width
 

@@ -19,7 +19,6 @@ class Encoding(nn.Module):
     """
 
     def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:
-        """Distances from ``farthest`` on are in one bucket."""
         super().__init__()
         check(buckets, farthest)
         self.farthest = farthest

@@ -12,7 +12,6 @@ class Encoding(nn.Module):
     """Section 3.3: q·k + q·W_R R(i-j) + u·k + v·W_R R(i-j); u and v of all layers, W_R of each."""
 
     def __init__(self, shape: Shape) -> None:
-        """Begin with u and v at 0, so that content alone counts first."""
         super().__init__()
         self.shape = shape
         self.u = nn.Parameter(torch.zeros(shape.heads, shape.head_dim))

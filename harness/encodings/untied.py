@@ -18,7 +18,6 @@ class Encoding(nn.Module):
     """
 
     def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:
-        """Begin with small projections and no bias."""
         super().__init__()
         check(buckets, farthest)
         self.heads, self.farthest = shape.heads, farthest

@@ -20,12 +20,12 @@ class Encoding(nn.Module):
         self, shape: Shape, *, base: float = 10_000.0, gamma: float = 0.4,
         scale_base: float | None = None,
     ) -> None:  # fmt: skip
-        """``scale_base`` is B in tokens; a larger ``gamma`` decays less."""
         super().__init__()
         scale_base = shape.window / 2 if scale_base is None else scale_base
         if gamma <= 0 or scale_base <= 0:
-            message = f"gamma and scale_base must be more than 0, got {gamma} and {scale_base:g}"
-            raise ValueError(message)
+            raise ValueError(
+                f"gamma and scale_base must be more than 0, got {gamma} and {scale_base:g}"
+            )
         self.base, self.gamma, self.scale_base = base, gamma, scale_base
 
     def turn(

@@ -49,8 +49,7 @@ Answered = Iterator[tuple[int, Answer | OutOfMemory]]  # by the question's index
 
 def no_tokenizer(_: Sequence[int]) -> str:
     """Stand for a tokenizer where no text is asked for."""
-    message = "a text needs the tokenizer's decode"
-    raise ValueError(message)
+    raise ValueError("a text needs the tokenizer's decode")
 
 
 @torch.inference_mode()

@@ -25,7 +25,6 @@ class Gather:
     """
 
     def __init__(self, tree: PrefixTree, questions: Sequence[Question]) -> None:
-        """Record the rows that every question needs."""
         self.tree = tree
         self.questions = questions
         self.rows: dict[int, _Rows] = {}  # of nodes that unanswered questions wait for

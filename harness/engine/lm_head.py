@@ -26,7 +26,6 @@ class _Hidden(BaseModelOutput):  # type: ignore[misc]  # its type is Any here
     """Hidden states, and None for every other output of a trunk that a head hands on."""
 
     def __getattr__(self, name: str) -> None:
-        """Return None, of a name that is not Python's own."""
         if name.startswith("__"):
             raise AttributeError(name)
 

@@ -120,8 +120,7 @@ def installed(model: Any, name: str = NAME) -> Iterator[None]:
 def _no_mask(*_: Any, local_size: int | None = None, **__: Any) -> None:
     """Return no mask; raise for sliding and chunked layers, which would need one."""
     if local_size is not None:
-        message = "local attention"
-        raise NotShareableError(message)
+        raise NotShareableError("local attention")
 
 
 def _attend(

@@ -32,10 +32,9 @@ def trunk_name(model: nn.Module) -> str:
     """
     found = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
     if len(found) != 1:
-        message = (
+        raise UserError(
             f"{type(model).__name__} is not a causal language model of one trunk and one head."
         )
-        raise UserError(message)
     return found[0]
 
 

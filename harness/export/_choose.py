@@ -90,8 +90,7 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
         said = {str(error): []}
     reasons = [f"{', '.join(forms)}: {why}" for why, forms in said.items()]
     told = [*(reasons if len(said) > 1 else said), *([nearest[1]] if nearest else [])]
-    message = f"{name} cannot serve {asked.told} ({'; '.join(told)})."
-    raise UserError(message)
+    raise UserError(f"{name} cannot serve {asked.told} ({'; '.join(told)}).")
 
 
 def _forms(asked: Asked, method: Plugin, known: tuple[str, ...]) -> Iterator[Words]:
@@ -101,11 +100,10 @@ def _forms(asked: Asked, method: Plugin, known: tuple[str, ...]) -> Iterator[Wor
         yield {"rope_type": "bands"}
     elif isinstance(rotation, Served):
         if "dynamic" not in known:
-            message = (
+            raise ValueError(
                 "a base that follows the length step by step is in transformers alone. The nearest:"
                 " mode=frozen, the base of one length"
             )
-            raise ValueError(message)
         yield {**rotation.rope_parameters, "rope_theta": asked.rope.base}
     else:
         name = method.module.__name__.rpartition(".")[2]

@@ -37,8 +37,9 @@ def changes(words: Words, asked: Asked) -> dict[str, Any]:
         changed_config(changed, asked)
     except (StrictDataclassError, KeyError) as error:
         told = reason(error.__cause__ or error).rstrip(".")
-        message = f"transformers' {type(asked.config).__name__} refuses it: {told}"
-        raise ValueError(message) from error
+        raise ValueError(
+            f"transformers' {type(asked.config).__name__} refuses it: {told}"
+        ) from error
     return changed
 
 
@@ -57,11 +58,10 @@ def words_of(changed: dict[str, Any]) -> Words:
 def check_flat(asked: Asked, engine: str) -> None:
     """Raise ValueError for a model that has a rotary embedding per layer type."""
     if asked.slotted:
-        message = (
+        raise ValueError(
             f"{asked.config.model_type} has a rotary embedding per layer type, and how {engine} "
             "reads a scaling of one of them is not checked. The nearest: --to transformers"
         )
-        raise ValueError(message)
 
 
 def check_read(words: Words, kind: str, only: Mapping[str, str]) -> None:
@@ -73,11 +73,9 @@ def check_read(words: Words, kind: str, only: Mapping[str, str]) -> None:
     read = only.get(kind, given)
     if given != read:
         what = "no scaling, a base alone" if read == "default" else f"{read} alone"
-        message = f"its class for {kind} reads {what}"
-        raise ValueError(message)
+        raise ValueError(f"its class for {kind} reads {what}")
     if given == "longrope" and kind in INTERLEAVED:
-        message = f"its longrope does not take {kind}, whose channel pairs are neighbours"
-        raise ValueError(message)
+        raise ValueError(f"its longrope does not take {kind}, whose channel pairs are neighbours")
 
 
 def torch_frequencies(words: Words, asked: Asked) -> Frequencies:

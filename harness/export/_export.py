@@ -21,20 +21,17 @@ def export(spec: Spec, engine: str) -> Export:
     Raises UserError for what the engine cannot express, with its reason and the nearest it can.
     """
     if len(spec.scaling) != 1 or len(spec.length) != 1:
-        message = "an export has one --scaling and one --length."
-        raise UserError(message)
+        raise UserError("an export has one --scaling and one --length.")
     plugin, method = load("engine", engine.replace("-", "_")), load("method", spec.scaling[0])
     trusted = spec.trust_remote_code
     where, commit, config = open_config(spec.model, spec.revision, trusted)
     if isinstance(config, EncodingConfig) and plugin.module is not transformers:
-        message = (
+        raise UserError(
             f"{spec.model} is a model of the laboratory, which Ropewalk's own class in transformers"
             f" alone reads, and {engine} does not; --to transformers writes methods of frequencies."
         )
-        raise UserError(message)
     if not is_rotary(config):
-        message = f"{spec.model} has no rotary embedding: there is nothing to export."
-        raise UserError(message)
+        raise UserError(f"{spec.model} has no rotary embedding: there is nothing to export.")
     rope = rope_of(config)
     check_shipped(config, rope.shipped, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)

@@ -28,7 +28,6 @@ class AtRest(nn.Module):
     """Stands for the model's rotary embedding: does not rotate, and knows how the model would."""
 
     def __init__(self, inner: Any) -> None:
-        """Store the model's own rotary embedding."""
         super().__init__()
         self.inner = inner
 
@@ -65,7 +64,6 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
     """The model, with the attention below in every layer."""
 
     def __init__(self, config: Any) -> None:
-        """Build the model and read the positions."""
         super().__init__(config)
         trunk = self.base_model
         bands = dict(np.load(cached_file(config._name_or_path, DATA)))
@@ -84,8 +82,7 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
 def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
     """Return no mask; raise ValueError for padded rows."""
     if attention_mask is not None and not bool(attention_mask.all()):
-        message = "positions are moved for whole rows of tokens; padding is not supported"
-        raise ValueError(message)
+        raise ValueError("positions are moved for whole rows of tokens; padding is not supported")
 
 
 def attend(
@@ -95,8 +92,7 @@ def attend(
     bands, _ = module.moved
     first, keys = key.shape[2] - query.shape[2], key.shape[2]
     if keys > bands["length"]:
-        message = f"positions are stored for {bands['length']} tokens, there are {keys}"
-        raise ValueError(message)
+        raise ValueError(f"positions are stored for {bands['length']} tokens, there are {keys}")
     if "query_scale" in bands:
         scale = torch.from_numpy(bands["query_scale"][first:keys])
         query = query * scale.to(query)[:, None]

@@ -53,18 +53,16 @@ class Asked:
         if isinstance(self.rotation, Served):
             return Frequencies(self.rope.inv_freq())
         if isinstance(self.rotation, Layered):
-            message = (
+            raise ValueError(
                 "it has one set of frequencies for all layers, and the method gives each layer its "
                 "own. The nearest: --to hf-code, a folder with a modelling file that does it in "
                 "transformers; or a method that treats all layers alike, as yarn"
             )
-            raise ValueError(message)
-        message = (
+        raise ValueError(
             "it rotates every token to its own position, and the method moves positions or scales "
             "queries. The nearest: --to hf-code, a folder with a modelling file that does it in "
             "transformers; or a method of frequencies, as yarn"
         )
-        raise ValueError(message)
 
     def distance(self, computed: Frequencies) -> Distance:
         """Return how far an engine's frequencies are from those that were asked for."""
@@ -96,7 +94,6 @@ class Distance:
         return self.units <= 128 and self.factor <= 1e-6
 
     def __str__(self) -> str:
-        """Return the distance in a sentence without its end."""
         left, units = self.pairs - self.equal, math.ceil(self.units)
         text = f"{self.equal if left else 'all'} of {self.pairs} frequencies are the bits that were"
         text += " measured"

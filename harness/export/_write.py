@@ -30,11 +30,10 @@ def write(export: Export, out: Path, revision: str | None, *, copy: bool) -> Pat
     asked = export.asked
     if export.engine == "gguf":
         if not is_gguf(asked.place):
-            message = (
+            raise UserError(
                 f"--to gguf rewrites a GGUF file, {asked.place} is none: convert it with "
                 "llama.cpp's convert_hf_to_gguf.py, and export that file."
             )
-            raise UserError(message)
         target = out if out.suffix.lower() == GGUF else out / Path(asked.place).name
         _check_free(target)
         make_folder(target.absolute().parent, "--out")
@@ -51,8 +50,7 @@ def write(export: Export, out: Path, revision: str | None, *, copy: bool) -> Pat
 def _check_free(place: Path) -> None:
     """Raise UserError where an export would overwrite something."""
     if not is_free(place):
-        message = f"--out {place} is there already; name a new one."
-        raise UserError(message)
+        raise UserError(f"--out {place} is there already; name a new one.")
 
 
 def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> None:

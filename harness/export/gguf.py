@@ -35,8 +35,7 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
         return {**keys, f"{SCALING}type": "linear", f"{SCALING}factor": words["factor"]}
     if kind == "yarn":
         if not words.get("truncate", True):
-            message = "its yarn always rounds the bounds of the ramp"
-            raise ValueError(message)
+            raise ValueError("its yarn always rounds the bounds of the ramp")
         own = 1 + 0.1 * math.log(words["factor"])  # which it always multiplies with
         return {
             **keys, f"{SCALING}type": "yarn", f"{SCALING}factor": words["factor"],
@@ -47,8 +46,9 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
         }  # fmt: skip
     if kind == "longrope":
         if asked.config.model_type not in READ:
-            message = f"it loads {TENSOR} for {', '.join(READ)}, not for {asked.config.model_type}"
-            raise ValueError(message)
+            raise ValueError(
+                f"it loads {TENSOR} for {', '.join(READ)}, not for {asked.config.model_type}"
+            )
         keys = {**keys, f"{SCALING}attn_factor": wanted, TENSOR: words["long_factor"]}
     return keys
 

@@ -33,8 +33,7 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
         raise ValueError(message)
     kind = asked.config.model_type
     if asked.slotted or kind not in READ:
-        message = f"the file is checked for {', '.join(READ)}, not for {kind}"
-        raise ValueError(message)
+        raise ValueError(f"the file is checked for {', '.join(READ)}, not for {kind}")
     window = layers_of(asked.config, trust_remote_code=asked.trusted).window
     moved = isinstance(asked.rotation, Bands)
     if moved and window is not None and window < asked.length:

@@ -29,12 +29,14 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
     check_flat(asked, "mlx-lm")
     kind, wanted = asked.config.model_type, asked.frequencies.attention_factor
     if kind not in READ:
-        message = f"mlx-lm is not known to read a scaling for {kind}, but for {', '.join(READ)}"
-        raise ValueError(message)
+        raise ValueError(
+            f"mlx-lm is not known to read a scaling for {kind}, but for {', '.join(READ)}"
+        )
     if words["rope_type"] == "longrope":
         if wanted < 1:
-            message = f"its longrope has no attention factor below 1, {wanted:.4g} is wanted"
-            raise ValueError(message)
+            raise ValueError(
+                f"its longrope has no attention factor below 1, {wanted:.4g} is wanted"
+            )
         window = asked.length ** (1 / wanted**2)
         words = {
             **words,
@@ -52,8 +54,7 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
 def _yarn(words: Words, wanted: float) -> Words:
     """Return yarn with its attention factor in the two keys that mlx-lm reads."""
     if not words.get("truncate", True):
-        message = "its yarn always rounds the bounds of the ramp"
-        raise ValueError(message)
+        raise ValueError("its yarn always rounds the bounds of the ramp")
     gain = 0.1 * math.log(words["factor"])
     return {**words, "mscale": (wanted - 1) / gain if gain else 1.0, "mscale_all_dim": 0.0}
 

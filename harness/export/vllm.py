@@ -31,8 +31,7 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
     check_read(words, asked.config.model_type, ONLY)
     reach = words.get("factor", 1) * words.get("original_max_position_embeddings", asked.length)
     if words["rope_type"] == "yarn" and asked.length > reach:
-        message = f"its yarn has angles for factor x window = {reach:,.0f} tokens only"
-        raise ValueError(message)
+        raise ValueError(f"its yarn has angles for factor x window = {reach:,.0f} tokens only")
     return changes(words, asked)
 
 

@@ -17,12 +17,11 @@ from scaling._types import Rope
 def check_rotary(model: str, config: Any) -> None:
     """Raise UserError for a model of the laboratory whose encoding does not rotate."""
     if isinstance(config, EncodingConfig) and not config.rope_parameters:
-        message = (
+        raise UserError(
             f"{model} has the encoding {config.encoding} and no rotary embedding (no "
             "rope_parameters in its config), so no channels; to draw its scores by distance: "
             f"ropewalk inspect --encoding {model} --out FOLDER."
         )
-        raise UserError(message)
 
 
 def notes(

@@ -67,8 +67,7 @@ def of_rotation(panel: str, name: str, found: Rotation, length: int) -> Curve:
 def of_base(base: float, rope: Rope, length: int) -> Curve:
     """Return the curve of the plain rotary embedding at another base; raise UserError for none."""
     if not 1 <= base <= torch.finfo(torch.float32).max:
-        message = f"--base must be a number from 1 to 3.4e38, got {base:g}."
-        raise UserError(message)
+        raise UserError(f"--base must be a number from 1 to 3.4e38, got {base:g}.")
     plain = Frequencies(replace(rope, base=base).inv_freq())
     return of_rotation(BASES, f"base {base:g}", plain, length)
 
@@ -85,19 +84,18 @@ def of_encoding(given: str, rope: Rope, length: int, *, trusted: bool) -> Curve:
     first = _opened(given, rope, trusted=trusted)
     encoding = first.encoding
     if hasattr(encoding, "attend"):
-        message = f"encoding {given} has no scores: it replaces softmax attention."
-        raise UserError(message)
+        raise UserError(f"encoding {given} has no scores: it replaces softmax attention.")
     tables = [m.num_embeddings for m in encoding.modules() if isinstance(m, torch.nn.Embedding)]
     every = distances(min(length, *tables, length))
     scores = call(f"encoding {given}", lambda: _scores(first, every))
     if not scores.isfinite().all():
-        message = f"encoding {given} has no finite scores at {every[-1] + 1:,} tokens."
-        raise UserError(message)
+        raise UserError(f"encoding {given} has no finite scores at {every[-1] + 1:,} tokens.")
     some = sorted({*every[::2], every[-1]})
     kept = [every.index(distance) for distance in some]
     if not torch.allclose(scores[:, kept], _scores(first, some), atol=1e-3):
-        message = f"encoding {given} has no curve by distance: a score depends on other keys."
-        raise UserError(message)
+        raise UserError(
+            f"encoding {given} has no curve by distance: a score depends on other keys."
+        )
     return _curve(ENCODINGS, first.name, every, scores)
 
 
@@ -151,11 +149,10 @@ def _opened(given: str, rope: Rope, *, trusted: bool) -> _First:
     if (folder / "config.json").exists():
         kind = read_config(str(resolved(folder)), revision=None, trust_remote_code=trusted)[1]
         if not isinstance(kind, EncodingConfig):
-            message = (
+            raise UserError(
                 f"--encoding {given} is a model of type {kind.model_type}; name an encoding, or a "
                 "model that scripts/train_encodings.py wrote."
             )
-            raise UserError(message)
         trunk = EncodingForCausalLM.from_pretrained(folder, run_code=trusted).model
         own = trunk.config.shape.window  # the figure marks that of the model inspected
         name = folder.name if own == rope.trained_length else f"{folder.name}, window of {own:,}"

@@ -123,8 +123,7 @@ def _as_bands(found: Rotation, length: int) -> Bands:
     if isinstance(found, Frequencies):
         return Bands(length, (by_distance(length, found, 0),))
     if not isinstance(found, Bands):
-        message = f"it returned {type(found).__name__}, not Bands or Frequencies"
-        raise ValueError(message)
+        raise ValueError(f"it returned {type(found).__name__}, not Bands or Frequencies")
     return found
 
 

@@ -30,21 +30,19 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
 def _checked(what: str, found: Any, rope: Rope, length: int) -> Rotation:
     """Return what a method returned if it is a rotation for this geometry; else raise UserError."""
     if not isinstance(found, Rotation):
-        message = f"{what}: it returned {type(found).__name__}, not Frequencies, Layered or Bands."
-        raise UserError(message)
+        raise UserError(
+            f"{what}: it returned {type(found).__name__}, not Frequencies, Layered or Bands."
+        )
     if isinstance(found, Bands) and found.length != length:
-        message = f"{what}: its bands are for {found.length} tokens."
-        raise UserError(message)
+        raise UserError(f"{what}: its bands are for {found.length} tokens.")
     if isinstance(found, Layered) and len(found.layers) != rope.layers:
-        message = (
+        raise UserError(
             f"{what}: {len(found.layers)} sets of frequencies for {rope.layers} layers; a method"
             " returns one for each layer."
         )
-        raise UserError(message)
     wanted = rope.rotary_dim // 2
     for counts in {len(part.inv_freq) for part in sets_of(found)} - {wanted}:
-        message = f"{what}: {counts} frequencies for {wanted} channel pairs."
-        raise UserError(message)
+        raise UserError(f"{what}: {counts} frequencies for {wanted} channel pairs.")
     return by_layer(found.layers) if isinstance(found, Layered) else found
 
 

@@ -160,23 +160,21 @@ def begin(what: str, name: str, folder: Path) -> Path:
     """Write NAME.py, a plug-in of a kind, or bands; raise UserError for a bad name."""
     kind = "method" if what == "bands" else what
     if not name.isidentifier() or iskeyword(name):
-        message = (
+        raise UserError(
             f"{name!r} is not a name for {article(kind)}; write letters, digits and _, "
             f"as in my_{kind}."
         )
-        raise UserError(message)
     if name in names(kind):
-        message = f"{article(kind)} of Ropewalk is called {name!r}; choose another name."
-        raise UserError(message)
+        raise UserError(f"{article(kind)} of Ropewalk is called {name!r}; choose another name.")
     file = folder / f"{name}.py"
     if file.exists():
-        message = f"{file} exists already; choose another name, or another folder with --out."
-        raise UserError(message)
+        raise UserError(
+            f"{file} exists already; choose another name, or another folder with --out."
+        )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as opened:
             opened.write(TEXTS[what].format(name=name))
     except OSError as error:
-        message = f"{file} cannot be written: {error.strerror}."
-        raise UserError(message) from None
+        raise UserError(f"{file} cannot be written: {error.strerror}.") from None
     return file

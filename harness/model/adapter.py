@@ -58,8 +58,7 @@ def open_adapter(
     that; an adapter of a matrix that two layers share stays beside it, else both would change.
     """
     if find_spec("peft") is None:
-        message = "--adapter needs the package peft: pip install 'ropewalk[peft]'."
-        raise UserError(message)
+        raise UserError("--adapter needs the package peft: pip install 'ropewalk[peft]'.")
     folder = _folder(given, allow_pickle=allow_pickle)
     weights = _weights(folder, given, allow_pickle=allow_pickle)
     asked = _checked_config(folder, given)
@@ -120,15 +119,15 @@ def _fetched(given: str, *, allow_pickle: bool) -> Path:
 def _weights(folder: Path, given: str, *, allow_pickle: bool) -> Path:
     """Return the file of the weights that PEFT reads, and check both files."""
     if not (folder / CONFIG).exists():
-        message = f"{printable(given)} is not an adapter, it has no {CONFIG}; give --model for it."
-        raise UserError(message)
+        raise UserError(
+            f"{printable(given)} is not an adapter, it has no {CONFIG}; give --model for it."
+        )
     check_file(folder / CONFIG, LARGEST)
     found = folder / WEIGHTS
     if not found.exists() and allow_pickle:
         found = folder / PICKLED
     if not found.exists():
-        message = f"the adapter {printable(given)} has no {WEIGHTS}; {ONLY_SAFE}"
-        raise UserError(message)
+        raise UserError(f"the adapter {printable(given)} has no {WEIGHTS}; {ONLY_SAFE}")
     check_file(found)
     return found
 
@@ -142,8 +141,9 @@ def _checked_config(folder: Path, given: str) -> Any:
     )
     kind = reason(told.get("peft_type"))
     if kind not in PEFT_TYPE_TO_CONFIG_MAPPING:
-        message = f"the adapter {given} is of the kind {kind}, which this PEFT does not read."
-        raise UserError(message)
+        raise UserError(
+            f"the adapter {given} is of the kind {kind}, which this PEFT does not read."
+        )
     with warnings.catch_warnings():
         # A field that PEFT does not know may change the numbers.
         warnings.filterwarnings("error", message="Unexpected keyword")
@@ -158,8 +158,7 @@ def _checked_config(folder: Path, given: str) -> Any:
         message += " converted (PEFT: path_initial_model_for_weight_conversion)."
         raise UserError(message)
     if told.get("megatron_config"):
-        message = f"the adapter {given} needs Megatron, which is not supported."
-        raise UserError(message)
+        raise UserError(f"the adapter {given} needs Megatron, which is not supported.")
     return found
 
 
@@ -171,12 +170,11 @@ def _check_base(given: str, base: str | None, where: str) -> None:
     path = Path(where).absolute()
     same = path.stem.lower().startswith(wanted) if is_gguf(where) else path.name.lower() == wanted
     if not same:
-        message = (
+        raise UserError(
             f"the adapter {printable(given)} was trained on {printable(base)}, not on {where}; give"
             f" that --model, or, where {path.name} is a copy of it, its name as"
             f" base_model_name_or_path in {CONFIG}."
         )
-        raise UserError(message)
 
 
 def _shapes(weights: Path) -> Shapes:

@@ -166,11 +166,10 @@ def check_shipped(config: Any, shipped: Mapping[str, object], *, trust_remote_co
     changed = [name for name in with_it if with_it[name] != without.get(name)]
     beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
     if changed or beyond:
-        message = (
+        raise UserError(
             f"{config.model_type} applies the scaling it ships outside its rotary embedding too "
             f"({(changed + beyond)[0]}), where no method can remove it; not supported."
         )
-        raise UserError(message)
 
 
 def _positions(config: Any, trusted: bool) -> int | None:
@@ -211,11 +210,10 @@ def _check_begin(where: str, tokenizer: Any) -> None:
     folder = Path(where)
     told = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
     if tokenizer.bos_token_id is None and not told:
-        message = (
+        raise UserError(
             f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is none; "
             "copy it from where the model came from."
         )
-        raise UserError(message)
 
 
 def _device(device: str) -> str:
@@ -224,8 +222,7 @@ def _device(device: str) -> str:
     try:
         torch.empty(1, device=device).cpu()  # the meta device has no values to copy
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        message = f"device {device!r} is unavailable: {reason(error)}"
-        raise UserError(message) from None
+        raise UserError(f"device {device!r} is unavailable: {reason(error)}") from None
     return device
 
 

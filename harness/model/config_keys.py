@@ -39,10 +39,9 @@ def check_config(where: str, given: dict[str, Any]) -> None:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
             why = first["msg"].replace("Input should", "it should")
-            message = (
+            raise UserError(
                 f"the config of {where} gives {name} as {reason(repr(first['input']))}; {why}."
-            )
-            raise UserError(message) from None
+            ) from None
 
 
 def _check_numbers(where: str, given: object, name: str) -> None:
@@ -55,5 +54,6 @@ def _check_numbers(where: str, given: object, name: str) -> None:
     elif isinstance(given, int):
         limit = MOST_LAYERS if "layer" in name else LARGEST
         if abs(given) > limit:
-            message = f"the config of {where} gives {name} as {reason(given)}; at most {limit:,}."
-            raise UserError(message)
+            raise UserError(
+                f"the config of {where} gives {name} as {reason(given)}; at most {limit:,}."
+            )

@@ -23,8 +23,7 @@ FRESH = 60  # seconds in which a new folder may not be locked yet
 def check_whole(device_map: str | None, device: str) -> None:
     """Raise UserError for a device beside a device map, which uses all devices."""
     if device_map and device != "auto":
-        message = f"--device-map {device_map} uses every device; leave --device out."
-        raise UserError(message)
+        raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
 
 
 def spread() -> dict[str, Any]:

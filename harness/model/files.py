@@ -40,11 +40,13 @@ def check_place(name: str) -> Path:
     try:
         found, folder = path.exists(), path.is_dir()
     except OSError as error:  # a part of the name is too long
-        message = f"--model {printable(reason(name))} is not a path: {error.strerror}."
-        raise UserError(message) from None
+        raise UserError(
+            f"--model {printable(reason(name))} is not a path: {error.strerror}."
+        ) from None
     if found and not folder and path.suffix.lower() != GGUF:
-        message = f"model {name} is a file; give the folder with its config.json, or a GGUF file."
-        raise UserError(message)
+        raise UserError(
+            f"model {name} is a file; give the folder with its config.json, or a GGUF file."
+        )
     return path
 
 
@@ -56,11 +58,11 @@ def check_folder(folder: Path) -> None:
     """
     names = sorted(entry.name for entry in os.scandir(folder))
     if "adapter_config.json" in names:
-        message = f"{folder} holds an adapter (adapter_config.json): {ADAPTER}"
-        raise UserError(message)
+        raise UserError(f"{folder} holds an adapter (adapter_config.json): {ADAPTER}")
     if "config.json" not in names:
-        message = f"{folder} is not a model, it has no config.json; give the folder that has one."
-        raise UserError(message)
+        raise UserError(
+            f"{folder} is not a model, it has no config.json; give the folder that has one."
+        )
     for name in names:
         path = folder / name
         if path.suffix in (*WHOLE, *HASHED) and not path.is_dir():
@@ -73,11 +75,9 @@ def check_file(path: Path, limit: int | None = None) -> None:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
-        message = f"{path} cannot be read: {error.strerror or reason(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{path} cannot be read: {error.strerror or reason(error)}.") from None
     if limit is not None and size > limit:
-        message = f"{path} has {size / MIB:,.0f} MiB; at most {limit // MIB} MiB are read."
-        raise UserError(message)
+        raise UserError(f"{path} has {size / MIB:,.0f} MiB; at most {limit // MIB} MiB are read.")
 
 
 def named_weights(where: str, commit: str | None, config: Any, *, allow_pickle: bool) -> set[str]:
@@ -120,25 +120,22 @@ def _weight_map(index: Path) -> set[Any]:
     try:
         found = set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
         if not found:
-            message = "it names no weights"
-            raise ValueError(message)
+            raise ValueError("it names no weights")
         return found
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        message = f"{index} is not an index of weights: {reason(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{index} is not an index of weights: {reason(error)}.") from None
 
 
 def _check_name(where: str, name: Any, *, allow_pickle: bool) -> None:
     if not isinstance(name, str) or "\0" in name:
-        message = f"an index of {where} names {reason(name)} as a file of weights."
-        raise UserError(message)
+        raise UserError(f"an index of {where} names {reason(name)} as a file of weights.")
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
-        message = f"an index of {where} names {reason(name)}, which is outside the model's folder."
-        raise UserError(message)
+        raise UserError(
+            f"an index of {where} names {reason(name)}, which is outside the model's folder."
+        )
     if not (allow_pickle or name.endswith((SAFE, INDEX))):
-        message = f"an index of {where} names {reason(name)}; {ONLY_SAFE}"
-        raise UserError(message)
+        raise UserError(f"an index of {where} names {reason(name)}; {ONLY_SAFE}")
 
 
 def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
@@ -177,5 +174,4 @@ def file_hash(path: Path) -> str:
         with opened as file:
             return file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        message = f"{path} cannot be read: {error.strerror or reason(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{path} cannot be read: {error.strerror or reason(error)}.") from None

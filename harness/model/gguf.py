@@ -49,8 +49,9 @@ def only_gguf(folder: Path) -> Path | None:
     found = sorted(path for path in folder.iterdir() if path.suffix.lower() == GGUF)
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
-        message = f"{folder} holds {len(found)} GGUF files ({names}); give one: --model {found[0]}."
-        raise UserError(message)
+        raise UserError(
+            f"{folder} holds {len(found)} GGUF files ({names}); give one: --model {found[0]}."
+        )
     return found[0] if found else None
 
 
@@ -59,16 +60,14 @@ def check_gguf(path: Path) -> None:
     check_file(path)
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
-            message = f"{path} is not a GGUF file, by its first bytes; download it again."
-            raise UserError(message)
+            raise UserError(f"{path} is not a GGUF file, by its first bytes; download it again.")
     check_reader(str(path))
 
 
 def check_reader(name: str) -> None:
     """Raise UserError where the package that reads GGUF files is not installed."""
     if find_spec("gguf") is None:
-        message = f"{name} needs the package gguf: pip install 'ropewalk[gguf]'."
-        raise UserError(message)
+        raise UserError(f"{name} needs the package gguf: pip install 'ropewalk[gguf]'.")
 
 
 @contextmanager
@@ -100,8 +99,7 @@ def gguf_config(where: str) -> Any:
     facts, tensors = _header(where)
     left = [*_settings(config, facts), *_unread(config, facts["general.architecture"], tensors)]
     if left:
-        message = f"transformers does not read {left[0]} of {where}: {FROM}"
-        raise UserError(message)
+        raise UserError(f"transformers does not read {left[0]} of {where}: {FROM}")
     return config
 
 
@@ -121,8 +119,9 @@ def split_as_told(where: str, tokenizer: Any) -> Any:
         whole = Sequence([digits, ByteLevel(add_prefix_space=False, use_regex=True)])
         tokenizer.backend_tokenizer.pre_tokenizer = whole
     elif kind == "gpt2" and way not in (*AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
-        message = f"transformers does not split a text as {where} says ({reason(way)}): {FROM}"
-        raise UserError(message)
+        raise UserError(
+            f"transformers does not split a text as {where} says ({reason(way)}): {FROM}"
+        )
     if kind == "llama" and facts.get("tokenizer.ggml.add_space_prefix") is False:
         backend = tokenizer.backend_tokenizer
         backend.normalizer, backend.pre_tokenizer = Replace(" ", SPACE), None

@@ -29,15 +29,12 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
     kind = type(model).__name__
     own, model = model, _with_layers(model)
     if tokenizer is None:
-        message = f"{kind} needs its tokenizer: run(model=…, tokenizer=…)."
-        raise UserError(message)
+        raise UserError(f"{kind} needs its tokenizer: run(model=…, tokenizer=…).")
     if model.training:
-        message = f"{kind} is in training mode, where dropout applies; call model.eval()."
-        raise UserError(message)
+        raise UserError(f"{kind} is in training mode, where dropout applies; call model.eval().")
     dtype = str(model.dtype).removeprefix("torch.")
     if dtype not in DTYPES:
-        message = f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured."
-        raise UserError(message)
+        raise UserError(f"{kind} computes in {dtype}; one of {', '.join(DTYPES)} is measured.")
     name = PurePath(str(model.config.name_or_path)).name or kind
     adapter, quantized = _adapter(own), packed(model.config)
     name += f"-{quantized}" if quantized else ""

@@ -36,8 +36,9 @@ def bounded(kind: str) -> Iterator[None]:
         nonlocal count
         count += 1
         if count > MOST_MODULES:
-            message = f"the config of this {kind} defines more than {MOST_MODULES:,} modules."
-            raise UserError(message)
+            raise UserError(
+                f"the config of this {kind} defines more than {MOST_MODULES:,} modules."
+            )
 
     hook = register_module_module_registration_hook(add)
     try:

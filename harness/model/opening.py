@@ -55,14 +55,14 @@ def open_config(
     local = path.exists()
     file = name.lower().endswith(GGUF) or name.count("/") > 1
     if not local and (name.startswith((".", "/", "~")) or file):
-        message = (
+        raise UserError(
             f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
             "owner/name/file.gguf)."
         )
-        raise UserError(message)
     if local and revision:
-        message = f"--revision {revision} is for hub models; {name} is a place on this machine."
-        raise UserError(message)
+        raise UserError(
+            f"--revision {revision} is for hub models; {name} is a place on this machine."
+        )
     where = str(path) if local else name
     if is_gguf(where):
         check_gguf(path)
@@ -80,11 +80,10 @@ def _built(where: str, commit: str | None, trust_remote_code: bool) -> Any:
     options = {"revision": commit, "trust_remote_code": trust_remote_code}
     config = AutoConfig.from_pretrained(where, **options)
     if MOVED in (config.architectures or ()):
-        message = (
+        raise UserError(
             f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code of "
             "its own rotates its tokens. Give the model it was made from, with the same --scaling."
         )
-        raise UserError(message)
     if isinstance(config, EncodingConfig):
         config.run_code = trust_remote_code
         check_code(config)
@@ -143,6 +142,5 @@ def _commit(name: str, revision: str | None) -> str:
     """Return the commit of a hub model's branch or tag; everything else is read at it."""
     commit = fetch(name, "config.json", revision).parent.name
     if exists(name, "adapter_config.json", commit):  # the library would apply it to the model
-        message = f"{name} holds an adapter (adapter_config.json): {ADAPTER}"
-        raise UserError(message)
+        raise UserError(f"{name} holds an adapter (adapter_config.json): {ADAPTER}")
     return commit

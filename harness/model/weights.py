@@ -67,24 +67,20 @@ def _load(checkpoint: Checkpoint) -> Any:
             )
     except OSError as error:
         if safe and commit is None and "safetensors" in str(error):
-            message = f"{where} has no weights in safetensors; {ONLY_SAFE}"
-            raise UserError(message) from error
+            raise UserError(f"{where} has no weights in safetensors; {ONLY_SAFE}") from error
         raise
 
 
 def _check_fit(where: str, info: dict[str, Any]) -> None:
     """Raise UserError for tensors that the library would fill with random numbers."""
     for name, found, wanted in sorted(info["mismatched_keys"]):
-        message = (
+        raise UserError(
             f"the weights of {where} do not fit its config: {name} is {tuple(found)}, by the config"
             f" {tuple(wanted)}."
         )
-        raise UserError(message)
     missing = sorted(info["missing_keys"])
     if missing:
-        message = f"the weights of {where} lack {tensors(missing)}."
-        raise UserError(message)
+        raise UserError(f"the weights of {where} lack {tensors(missing)}.")
     extra = sorted(info["unexpected_keys"]) if is_gguf(where) else ()
     if extra:
-        message = f"transformers does not read the tensor {extra[0]} of {where}."
-        raise UserError(message)
+        raise UserError(f"transformers does not read the tensor {extra[0]} of {where}.")

@@ -46,10 +46,9 @@ def answered(frame: pd.DataFrame) -> list[str]:
     measures = {str(task): measure(rows) for task, rows in frame.groupby("task", sort=False)}
     found = [task for task, how in measures.items() if how.share and not how.lower]
     if not found:
-        message = (
+        raise UserError(
             f"no samples of {', '.join(measures)} are right or wrong; publish without --samples."
         )
-        raise UserError(message)
     return found
 
 
@@ -96,8 +95,7 @@ def _lines(source: Source) -> Iterator[dict[str, Any]]:
         for scaling, value in values:
             sample = samples[keys[task, scaling, length]["key"], digest]
             if "shares" in sample["facts"]:
-                message = f"{task} asks several prompts a trial, and {SEVERAL}"
-                raise UserError(message)
+                raise UserError(f"{task} asks several prompts a trial, and {SEVERAL}")
             yield {
                 "evaluation_name": task,
                 "evaluation_result_id": result_id(task, scaling, length),
@@ -141,10 +139,9 @@ def _message(asked: Asked, question: Question, text: str, *, ends: bool) -> str:
         text.rfind(after.rstrip()) if ends else len(text)
     )  # lm-eval's answers begin with the space
     if not text.startswith(before) or end < len(before):
-        message = (
+        raise UserError(
             f"{asked.task.label}, {question.unit}: its chat template is not found in its text."
         )
-        raise UserError(message)
     return text[len(before) : end]
 
 

@@ -23,8 +23,6 @@ def check(to: str, out: Path) -> None:
     """Raise UserError for an unknown target, and for a folder that has anything in it."""
     if to not in TARGETS:
         known = nearest(to, [*TARGETS, *names("tracker")])
-        message = f"nothing is published to {to!r}; {known}."
-        raise UserError(message)
+        raise UserError(f"nothing is published to {to!r}; {known}.")
     if not is_free(out):
-        message = f"{out} exists; name a new folder with --out, or remove it."
-        raise UserError(message)
+        raise UserError(f"{out} exists; name a new folder with --out, or remove it.")

@@ -60,11 +60,10 @@ def source(
         public = make_frame([copy], tasks)
     numbers = [*SCORE, "status"]
     if not cells(frame)[numbers].equals(cells(public)[numbers]):
-        message = (
+        raise UserError(
             f"{run} cannot be published: without their folders, files that it names have the same "
             "name; measure it with files of different names."
         )
-        raise UserError(message)
     cleaned = {entry(label): one for label, one in (asked or {}).items()}
     return Source(record, samples, public, paper, " ".join(raw_text([record])), cleaned)
 

@@ -32,13 +32,15 @@ def rows_of(
     found = model or (models[0] if len(models) == 1 else plain.get(_plain(measured_model)))
     if found not in models:
         hint = nearest(model or measured_model, models)
-        message = f"the table has no model {found or measured_model!r}: choose by --model; {hint}."
-        raise UserError(message)
+        raise UserError(
+            f"the table has no model {found or measured_model!r}: choose by --model; {hint}."
+        )
     rows = table[table["model"] == found]
     kinds = list(rows["tuned"].unique())
     if tuned is not None and tuned not in kinds:
-        message = f"the table has no rows of {found} tuned {tuned!r}; {nearest(tuned, kinds)}."
-        raise UserError(message)
+        raise UserError(
+            f"the table has no rows of {found} tuned {tuned!r}; {nearest(tuned, kinds)}."
+        )
     chosen = rows[rows["tuned"] == tuned] if tuned else rows[rows["tuned"].isin(UNTUNED)]
     return rows if chosen.empty else chosen
 
@@ -92,8 +94,9 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
     """
     if cells["task"].nunique() > 1:
         tasks = ", ".join(cells["task"].unique())
-        message = f"the run has several tasks to compare ({tasks}); give a run of one of them."
-        raise UserError(message)
+        raise UserError(
+            f"the run has several tasks to compare ({tasks}); give a run of one of them."
+        )
     made = []
     measured = [_method(label) for label in cells["scaling"]]
     for value in rows.to_dict("records"):
@@ -115,11 +118,10 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
     if (table["verdict"] == NOT_MEASURED).all():
         wanted = sorted({text for text in (*rows["method"], *rows["scaling"]) if text})
         lengths = ", ".join(map(str, sorted(rows["length"].unique())))
-        message = (
+        raise UserError(
             "the run has none of the table's values: they need a scaling of "
             f"{', '.join(wanted)} at a length of {lengths}."
         )
-        raise UserError(message)
     return table
 
 

@@ -43,6 +43,5 @@ def read_table(name: str) -> pd.DataFrame:
     frame = read_tables()
     known = list(frame["table"].unique())
     if name not in known:
-        message = f"no published table is called {name!r}; {nearest(name, known)}."
-        raise UserError(message)
+        raise UserError(f"no published table is called {name!r}; {nearest(name, known)}.")
     return frame[frame["table"] == name].reset_index(drop=True)

@@ -21,7 +21,6 @@ class Budget:
     timed: bool = False
 
     def __str__(self) -> str:
-        """Return it in words."""
         return "no limit" if math.isinf(self.most) else self.told(self.most)
 
     def told(self, cost: float) -> str:
@@ -37,6 +36,7 @@ def read_budget(text: str | None, default: float) -> Budget:
         return Budget()
     found = WRITTEN.fullmatch(text)
     if found is None or (not found[2] and "." in found[1]):
-        message = f"--budget {text!r} is invalid: write 2h, 15min, a number of forwards, or all."
-        raise UserError(message)
+        raise UserError(
+            f"--budget {text!r} is invalid: write 2h, 15min, a number of forwards, or all."
+        )
     return Budget(float(found[1]) * SECONDS.get(found[2], 1.0), timed=bool(found[2]))

@@ -136,7 +136,6 @@ class Bounds:
     """Upper bounds of all differences between the servable candidates, over all rounds."""
 
     def __init__(self, names: tuple[str, ...], rules: Rules) -> None:
-        """Begin with nothing known."""
         self.names, self.rules = names, rules
         self.main = [name for name in names if name in rules.servable] or list(names)
         self.upper = np.full((len(self.main), len(self.main)), np.inf)
@@ -247,8 +246,9 @@ class Race:
         going = self._left()
         if not going:
             why = "is too costly inside the window" if self.costly else "has no number"
-            message = f"every candidate failed or {why}; give other --scaling, or more --tolerance."
-            raise UserError(message)
+            raise UserError(
+                f"every candidate failed or {why}; give other --scaling, or more --tolerance."
+            )
         bounds, standing = Bounds(going, self.rules), None
         for end in self.planned:
             documents = self._reach(going, standing.documents, end) if standing else end
@@ -332,12 +332,11 @@ class Race:
         while not self._fits(self._left(), first):
             if len(self._left()) <= 2:
                 least = self.measured.spent() + self.cost(self._left(), first)
-                message = (
+                raise UserError(
                     f"--budget is too small for {len(self._left())} candidates on {first} "
                     "documents, with their in-window cost and truncation: it must be at least "
                     f"{self.measured.budget.told(least)}."
                 )
-                raise UserError(message)
             self.names = tuple(name for name in self.names if name != self._left()[-1])
 
     def cost(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> float:

@@ -50,7 +50,6 @@ class Measured:
     asked: dict[Key, tuple[str, int]] = field(default_factory=dict)  # the method and the length
 
     def __post_init__(self) -> None:
-        """Find the cells, and put the documents in an order of their own."""
         self.window, self.target = self.plan.lengths
         far, near = (task.label for task in self.plan.tasks)
         where = {FAR: (far, self.target), NEAR: (near, self.window), CUT: (far, self.window)}
@@ -116,11 +115,10 @@ class Measured:
             if bad:
                 lost[name] = str(bad.get("reason") or bad.get("status"))
                 if (kind, name) == (NEAR, OWN):
-                    message = (
+                    raise UserError(
                         f"{self.plan.checkpoint.label} itself has no number at {self.window:,} "
                         f"tokens: {lost[name]}"
                     )
-                    raise UserError(message)
         return lost
 
     @property

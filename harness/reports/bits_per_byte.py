@@ -24,13 +24,13 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     """
     asked = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
     if asked.empty:
-        message = "no perplexity was measured"
-        raise ValueError(message)
+        raise ValueError("no perplexity was measured")
     whole = asked.get("bytes", asked["score"] * float("nan")).notna()
     known = asked[whole.groupby([asked[name] for name in CELL]).transform("all")]
     if known.empty:
-        message = "no cell has the bytes of all its text; measure perplexity again to have them"
-        raise ValueError(message)
+        raise ValueError(
+            "no cell has the bytes of all its text; measure perplexity again to have them"
+        )
     sums = known.groupby(CELL, sort=False)[["weight", "bytes"]].sum().reset_index()
     table = cells(frame).merge(sums, on=CELL)
     per_byte = table["weight"] / table["bytes"] / math.log(2)

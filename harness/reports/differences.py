@@ -26,18 +26,16 @@ def make(frame: pd.DataFrame, *, baseline: str | None = None) -> pd.DataFrame:
     known, baseline = list(frame["scaling"].unique()), chosen(frame, baseline)
     models = checkpoints(frame)
     if len(models) == 0 and (baseline not in known or len(known) < 2):
-        message = (
+        raise ValueError(
             f"nothing to compare with {baseline!r}: the sweep has {', '.join(known)}; "
             "choose another by differences:baseline=NAME"
         )
-        raise ValueError(message)
     table = pd.concat([against(frame, baseline), models], ignore_index=True)
     if table.empty:
         scored = set(frame.dropna(subset="score")["scaling"])
         lacks = "no other method has a score where it has one"
         told = lacks if baseline in scored else "it has no score"
-        message = f"nothing to compare with {baseline!r}: {told}"
-        raise ValueError(message)
+        raise ValueError(f"nothing to compare with {baseline!r}: {told}")
     return table
 
 

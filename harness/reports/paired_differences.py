@@ -35,8 +35,7 @@ def make(frame: pd.DataFrame, *, baseline: str | None = None) -> Figure:
     table = pd.concat([against(frame, baseline), checkpoints(frame)], ignore_index=True)
     table = known.drawn(table) if len(table) else table
     if table.empty or table["same"].all():
-        message = f"no method differs from {baseline!r} here; choose another baseline=NAME"
-        raise ValueError(message)
+        raise ValueError(f"no method differs from {baseline!r} here; choose another baseline=NAME")
     order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
     every = [_lengths(kin) for _, kin in table.groupby(["model", "task", "baseline"], sort=False)]
     columns = max(map(len, every))

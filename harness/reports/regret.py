@@ -37,8 +37,9 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
                 for one in of.everyone(name)
             ]  # fmt: skip
     if not rows:
-        message = "no two methods can be compared: it needs two, on the same 3 documents or a trial"
-        raise ValueError(message)
+        raise ValueError(
+            "no two methods can be compared: it needs two, on the same 3 documents or a trial"
+        )
     return pd.DataFrame(rows)
 
 

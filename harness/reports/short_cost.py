@@ -27,13 +27,13 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     models = dict(list(inside.groupby("model", sort=False)))
     own = {model: _own(rows) for model, rows in models.items()}
     if not any(own.values()) or inside["scaling"].nunique() < 2:
-        message = "no cost inside the window to show: add a length of 1x and the scaling none"
-        raise ValueError(message)
+        raise ValueError(
+            "no cost inside the window to show: add a length of 1x and the scaling none"
+        )
     made = [against(rows, name) for model, rows in models.items() if (name := own[model])]
     table = pd.concat(made, ignore_index=True)
     if table.empty:
-        message = f"{' or '.join(OWN)} has no score inside the window to compare with"
-        raise ValueError(message)
+        raise ValueError(f"{' or '.join(OWN)} has no score inside the window to compare with")
     # One set of frequencies at every length is what can be served; others follow the length.
     return with_divergence(table.assign(fixed=table["scaling"].isin(fixed_factors(frame))), apart)
 

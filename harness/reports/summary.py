@@ -31,8 +31,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     each = cells(frame)
     table = coinciding(each)
     if table["score"].isna().all():
-        message = "no scores to sum up: nothing was measured"
-        raise ValueError(message)
+        raise ValueError("no scores to sum up: nothing was measured")
     inside = table["length"].where(table["length"] <= table["trained_length"])
     ends = table.assign(inside=inside, longest=table["length"]).groupby(["model", "task"])
     table = table.join(ends[["inside", "longest"]].transform("max")).assign(first=each["scaling"])

@@ -79,7 +79,6 @@ class BandedAttention:
     """
 
     def __init__(self, bands: Bands, layouts: Mapping[nn.Module, Layout | None]) -> None:
-        """Store the bands, and the layout of each layer; None is a layer that does not rotate."""
         self.bands, self.layouts = bands, layouts
         self.kernel: Kernel | None = None
         self._plain = by_distance(bands.length, bands.frequencies, 0)
@@ -106,7 +105,6 @@ class BandedAttention:
         sliding_window: int | None = None,
         **__: Any,
     ) -> tuple[torch.Tensor, None]:
-        """Return (batch, rows, heads, width); the rows are the last positions of the keys."""
         batch, heads, rows = query.shape[:3]
         dropped = 0 if sliding_window is None else self._dropped
         position = key.shape[2] + dropped - rows
@@ -134,8 +132,7 @@ class BandedAttention:
     ) -> Merged:  # fmt: skip
         """Return the softmax of rows at ``position``…; the first ``dropped`` keys are not given."""
         if module not in self.layouts:
-            message = "the config is shared with another model; give each model its own."
-            raise UserError(message)
+            raise UserError("the config is shared with another model; give each model its own.")
         layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
         fused = blocked(query.device) and softcap is None and query.dtype in FLASH
         rows, asked = self._asked(
@@ -168,10 +165,9 @@ class BandedAttention:
         """
         position, rows, rotated, window = call
         if position + rows > self.bands.length:
-            message = (
+            raise ValueError(
                 f"the bands are for {self.bands.length} tokens, the context has {position + rows}"
             )
-            raise ValueError(message)
         if (call, fused) not in self._calls:
             if len(self._calls) == KEPT_CALLS:
                 del self._calls[next(iter(self._calls))]

@@ -106,15 +106,15 @@ def runs(kind: str) -> Iterator[None]:
     try:
         yield
     except (TypeError, AttributeError, IndexError) as error:
-        message = f"{kind} does not let its attention be replaced; positions cannot be moved in it."
-        raise UserError(message) from error
+        raise UserError(
+            f"{kind} does not let its attention be replaced; positions cannot be moved in it."
+        ) from error
 
 
 def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
     """Return no mask; raise UserError where rows are padded."""
     if attention_mask is not None and not bool(attention_mask.all()):
-        message = "positions are moved for whole rows of tokens; padding is not supported."
-        raise UserError(message)
+        raise UserError("positions are moved for whole rows of tokens; padding is not supported.")
 
 
 def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: Any) -> torch.Tensor:
@@ -133,8 +133,9 @@ def layouts(model: Any) -> dict[nn.Module, Layout | None]:
     pairs = len(as_is(model.get_submodule(name)).inv_freq)
     plain = _captured(model, name, torch.zeros(pairs))
     if not plain:
-        message = f"{kind} does not let its attention be replaced; positions cannot be moved in it."
-        raise UserError(message)
+        raise UserError(
+            f"{kind} does not let its attention be replaced; positions cannot be moved in it."
+        )
     quarter = math.pi / 2
     turned = _captured(model, name, torch.full((pairs,), quarter))
     index = torch.arange(pairs)
@@ -149,8 +150,7 @@ def layouts(model: Any) -> dict[nn.Module, Layout | None]:
         }
     )
     if all(layout is None for layout in found.values()):
-        message = f"{kind}: no layer's queries depend on its rotary module; not supported."
-        raise UserError(message)
+        raise UserError(f"{kind}: no layer's queries depend on its rotary module; not supported.")
     return found
 
 
@@ -184,11 +184,13 @@ def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, 
         extra = [n for n, x in more.items() if isinstance(x, torch.Tensor) and n not in UNDERSTOOD]
         if extra or (attention_mask is not None and attention_mask.numel() != 1):
             how = f" ({', '.join(extra)})" if extra else ""
-            message = f"{kind} masks or biases its scores itself{how}; positions cannot be moved."
-            raise UserError(message)
+            raise UserError(
+                f"{kind} masks or biases its scores itself{how}; positions cannot be moved."
+            )
         if (0 if attention_mask is None else int(attention_mask)) != (sliding_window or 0):
-            message = f"{kind} does not pass its windows to attention; positions cannot be moved."
-            raise UserError(message)
+            raise UserError(
+                f"{kind} does not pass its windows to attention; positions cannot be moved."
+            )
         seen[module] = torch.cat((query[0, :, 1], key[0, :, 1])).float().cpu()
         shape = (len(query), query.shape[2], query.shape[1], value.shape[-1])
         return query.new_zeros(shape), None
@@ -231,10 +233,9 @@ def _layout(
         and int(pair[moved].max()) < pairs
     )
     if not paired:
-        message = (
+        raise UserError(
             f"{kind} does not rotate pairs of channels just before its attention; not supported."
         )
-        raise UserError(message)
     swapped = torch.arange(size).roll(size // 2)
     halves = bool(moved.all()) and torch.equal(partner, swapped)
     return Layout(pair.masked_fill(at_rest, -1), partner, sign, halves)

@@ -40,17 +40,17 @@ def geometry_of(config: Any, trained_length: int | None = None) -> Rope:
         windows = [getattr(text, name, None) for name in WINDOWS]
         window = next((w for w in windows if isinstance(w, int) and 1 <= w <= LONGEST), None)
         if window is None and trained_length is None:
-            message = (
+            raise UserError(
                 f"{text.model_type}: the config gives no trained window; give --trained-length"
                 " TOKENS, a window of its pretraining."
             )
-            raise UserError(message)
         found, rope = f"a window of {window} tokens", Rope(0, 1.0, window or trained_length or 1)
         if window is None:
             return rope
     if trained_length not in (None, rope.trained_length):
-        message = f"--trained-length {trained_length}: the config gives {found}; leave it out."
-        raise UserError(message)
+        raise UserError(
+            f"--trained-length {trained_length}: the config gives {found}; leave it out."
+        )
     return rope
 
 
@@ -73,10 +73,9 @@ def _rope_of(config: Any) -> Rope:
     part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
     rotary_dim = int(_head_dim(config) * part)
     if not 2 <= rotary_dim <= WIDEST or rotary_dim % 2:
-        message = (
+        raise UserError(
             f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives {rotary_dim}."
         )
-        raise UserError(message)
     trained = _trained_length(config, shipped)
     given = dict(shipped)
     if slot:
@@ -86,8 +85,7 @@ def _rope_of(config: Any) -> Rope:
         given["factor"] = config.max_position_embeddings / trained
     base = _number(kind, "rope_theta", shipped.get("rope_theta"))
     if base <= 0:
-        message = f"{kind}: rope_theta must be above 0, the config gives {base:g}."
-        raise UserError(message)
+        raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
     return Rope(rotary_dim, base, trained, given, config.num_hidden_layers)
 
 
@@ -106,16 +104,16 @@ def _slot(config: Any) -> str:
     """Return which entry of rope_parameters is scaled: "" where it is one flat entry."""
     kind, shipped = config.model_type, getattr(config, "rope_parameters", None)
     if not shipped:
-        message = f"{kind} models have no rotary embedding (no rope_parameters in the config)."
-        raise UserError(message)
+        raise UserError(
+            f"{kind} models have no rotary embedding (no rope_parameters in the config)."
+        )
     if "rope_theta" in shipped:
         return ""
     if not shipped.get(FULL):
         slots = ", ".join(str(name) for name, given in shipped.items() if given)
-        message = (
+        raise UserError(
             f"{kind}: it has a rotary embedding for {slots}, but none for {FULL}; not supported."
         )
-        raise UserError(message)
     return FULL
 
 
@@ -125,8 +123,9 @@ def _head_dim(config: Any) -> int:
         found = getattr(config, "head_dim", None)
         return int(found or config.hidden_size // config.num_attention_heads)
     except (AttributeError, RuntimeError):  # the latter of Gemma 4, whose layers are unlike
-        message = f"{config.model_type}: the config gives no head_dim of all layers; not supported."
-        raise UserError(message) from None
+        raise UserError(
+            f"{config.model_type}: the config gives no head_dim of all layers; not supported."
+        ) from None
 
 
 def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
@@ -142,21 +141,18 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
     if original is None or shipped.get("rope_type") == "dynamic":
         original = getattr(config, "max_position_embeddings", None)
     if not original:
-        message = f"{config.model_type}: the config has no max_position_embeddings."
-        raise UserError(message)
+        raise UserError(f"{config.model_type}: the config has no max_position_embeddings.")
     trained = int(_number(config.model_type, "the trained length", original))
     if not 1 <= trained <= LONGEST:
-        message = (
+        raise UserError(
             f"{config.model_type}: the trained length must be from 1 to {LONGEST:,} tokens, it is"
             f" {trained:,}."
         )
-        raise UserError(message)
     return trained
 
 
 def _number(kind: str, name: str, given: object) -> float:
     """Return a field of a config as a number; raise UserError if it is none."""
     if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
-        message = f"{kind}: {name} must be a number, the config gives {given!r}."
-        raise UserError(message)
+        raise UserError(f"{kind}: {name} must be a number, the config gives {given!r}.")
     return float(given)

@@ -31,7 +31,6 @@ class PatchedRotary(nn.Module):
     """
 
     def __init__(self, inner: nn.Module, frequencies: Frequencies) -> None:
-        """Store the model's own module and the frequencies that replace its own."""
         super().__init__()
         self.inner = inner
         self.frequencies = frequencies
@@ -48,7 +47,6 @@ class PatchedRotary(nn.Module):
             return own(x, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        """Delegate all other attributes that the model reads from its rotary module."""
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -73,18 +71,19 @@ def rotary_name(model: nn.Module) -> str:
     Raises UserError where there is none or several, or one is patched already or has other fields.
     """
     if any(isinstance(module, PatchedRotary) for module in model.modules()):
-        message = "the model is patched already; patches do not nest."
-        raise UserError(message)
+        raise UserError("the model is patched already; patches do not nest.")
     found = [n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")]
     kind = type(model).__name__
     if len(found) != 1:
-        message = f"{kind} has {len(found)} rotary modules ({', '.join(found)}); one is supported."
-        raise UserError(message)
+        raise UserError(
+            f"{kind} has {len(found)} rotary modules ({', '.join(found)}); one is supported."
+        )
     own = model.get_submodule(found[0])
     missing = [n for n in _names(own) if not hasattr(own, n)]
     if missing:
-        message = f"the rotary module of {kind} has no {', '.join(missing)}; it cannot be patched."
-        raise UserError(message)
+        raise UserError(
+            f"the rotary module of {kind} has no {', '.join(missing)}; it cannot be patched."
+        )
     return str(found[0])
 
 
@@ -99,8 +98,9 @@ def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
     name = rotary_name(model)
     given, wanted = (len(f.inv_freq) for f in (frequencies, as_is(model.get_submodule(name))))
     if given != wanted:
-        message = f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
-        raise UserError(message)
+        raise UserError(
+            f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
+        )
     once(model, "frequencies", lambda: _verify(model, name))
     with placed(model, name, frequencies):
         check_angles(model, name, frequencies)
@@ -142,24 +142,24 @@ def _verify(model: Any, name: str) -> None:
     try:
         before = probe(model)
     except Exception as error:
-        message = f"{kind} cannot run a short prompt: {type(error).__name__}: {reason(error)}"
-        raise UserError(message) from error
+        raise UserError(
+            f"{kind} cannot run a short prompt: {type(error).__name__}: {reason(error)}"
+        ) from error
     if not bool(torch.isfinite(before).all()):
-        message = f"{kind} gives no finite logits for a short prompt; not supported."
-        raise UserError(message)
+        raise UserError(f"{kind} gives no finite logits for a short prompt; not supported.")
     shipped, held = as_is(own), getattr(own, _names(own)[0])
     outputs = []
     for frequencies in (shipped, Frequencies(torch.zeros_like(shipped.inv_freq))):
         with placed(model, name, frequencies):
             outputs.append(probe(model))
     if held.dtype == torch.float32 and not torch.equal(outputs[0], before):
-        message = (
+        raise UserError(
             f"{kind}: its own frequencies put through the patch change its output; not supported."
         )
-        raise UserError(message)
     if torch.equal(outputs[1], before):
-        message = f"{kind}: its output does not depend on its rotary frequencies; not supported."
-        raise UserError(message)
+        raise UserError(
+            f"{kind}: its output does not depend on its rotary frequencies; not supported."
+        )
 
 
 @torch.inference_mode()
@@ -190,8 +190,7 @@ def check_angles(model: Any, name: str, frequencies: Frequencies) -> None:
         found = values[0].real.float().cpu().sort(-1).values
         if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
             kind = type(model).__name__
-            message = f"{kind}: its rotary module does not return the given angles."
-            raise UserError(message)
+            raise UserError(f"{kind}: its rotary module does not return the given angles.")
 
 
 def check_geometry(model: Any, rope: Rope) -> None:
@@ -209,5 +208,6 @@ def check_geometry(model: Any, rope: Rope) -> None:
     )
     if not same or abs(theirs.attention_factor - ours.attention_factor) > tolerance:
         kind = type(model).__name__
-        message = f"{kind}: its rotary frequencies are not those its config describes ({rope})."
-        raise UserError(message)
+        raise UserError(
+            f"{kind}: its rotary frequencies are not those its config describes ({rope})."
+        )

@@ -53,11 +53,10 @@ def _replaced(model: Any, name: str, found: Layered) -> Iterator[None]:
     except NotShareableError:
         layers = []
     if len(layers) != len(found.layers) or _shares_keys(model):
-        message = (
+        raise UserError(
             f"{kind} cannot have frequencies for each layer: its layers are not one list of "
             f"{len(found.layers)} that each rotate their own keys."
         )
-        raise UserError(message)
     last = threading.local()
 
     def remember(_: Any, args: Any, kwargs: Any, output: Any) -> None:
@@ -98,5 +97,6 @@ def _prove(model: Any, name: str) -> None:
     with placed(model, name, own), _replaced(model, name, Layered((none,) * count)):
         found = probe(model)
     if not torch.equal(found, wanted):
-        message = f"{type(model).__name__}: some layer does not use the cos and sin given to it."
-        raise UserError(message)
+        raise UserError(
+            f"{type(model).__name__}: some layer does not use the cos and sin given to it."
+        )

@@ -74,8 +74,9 @@ def comparing(
     Raises UserError as ``scaled`` does, and for a rotation that follows the tokens it is served.
     """
     if isinstance(rotation, Served):
-        message = "the divergence from the unpatched model is not measured for what is served."
-        raise UserError(message)
+        raise UserError(
+            "the divergence from the unpatched model is not measured for what is served."
+        )
     yield partial(_compared, model, rotation, sizes)
 
 

@@ -31,10 +31,9 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     name = rotary_name(model)
     own = as_is(model.get_submodule(name)).inv_freq
     if any(len(band.frequencies.inv_freq) != len(own) for band in bands.bands):
-        message = (
+        raise UserError(
             f"{type(model).__name__} rotates {len(own)} channel pairs, the bands another number."
         )
-        raise UserError(message)
     found = once(model, "bands", lambda: _proved(model, name))
     at_rest = Frequencies(torch.zeros_like(own))
     attention = BandedAttention(bands, found)

@@ -77,8 +77,7 @@ def prove(model: Any, name: str, found: Layouts) -> None:
         error = _within(kind, "attention", outputs[0], wanted, EXACT)
         effect |= float((outputs[1] - wanted).abs().max()) > error
     if not effect:
-        message = f"{kind}: its output does not depend on relative positions; not supported."
-        raise UserError(message)
+        raise UserError(f"{kind}: its output does not depend on relative positions; not supported.")
 
 
 def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call], torch.Tensor]:
@@ -126,11 +125,10 @@ def _within(kind: str, what: str, found: torch.Tensor, wanted: torch.Tensor, sha
     error = float(apart.max() if share == EXACT else apart.mean())
     allowed = share * float(wanted.abs().max() if share == EXACT else wanted.float().std())
     if not error <= allowed:
-        message = (
+        raise UserError(
             f"{kind}: its own rotary embedding, cut into bands, changes its {what} by {error:.2g}"
             f" (allowed: {allowed:.2g}); positions cannot be moved in it."
         )
-        raise UserError(message)
     return error
 
 

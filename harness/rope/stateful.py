@@ -58,8 +58,9 @@ def _rotary(kind: type[nn.Module], model: Any, served: Served) -> nn.Module:
     try:
         return kind(config=config).to(model.device)
     except (KeyError, ValueError, TypeError) as error:
-        message = f"{type(model).__name__} cannot be built with {dict(served.rope_parameters)}."
-        raise UserError(message) from error
+        raise UserError(
+            f"{type(model).__name__} cannot be built with {dict(served.rope_parameters)}."
+        ) from error
 
 
 def _answer(model: Any, question: Question) -> Answer:

@@ -19,15 +19,13 @@ LETTER, NUMBER = 6, 26  # bytes that one may take in a line of JSON
 
 def _is_text(text: str) -> str:
     if not text.isprintable():
-        message = "should be printable"
-        raise ValueError(message)
+        raise ValueError("should be printable")
     return text
 
 
 def _is_name(text: str) -> str:
     if len(_is_text(text)) > LONGEST:
-        message = f"has {len(text):,} characters, at most {LONGEST:,} are allowed"
-        raise ValueError(message)
+        raise ValueError(f"has {len(text):,} characters, at most {LONGEST:,} are allowed")
     return text
 
 
@@ -42,8 +40,7 @@ def is_fact(value: Any) -> Any:
     if set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)):
         return value  # as losses are: twice as fast
     if value is not None and not all(map(_is_number, numbers)):
-        message = "should be a text, a finite number, a list of numbers or None"
-        raise ValueError(message)
+        raise ValueError("should be a text, a finite number, a list of numbers or None")
     return value
 
 
@@ -67,8 +64,7 @@ COLUMNS = {  # of the frame, which a fact of the same name would not reach
 
 def _is_no_column(name: str) -> str:
     if name in COLUMNS:
-        message = f"a fact may not be called {name}, which is a column of the frame"
-        raise ValueError(message)
+        raise ValueError(f"a fact may not be called {name}, which is a column of the frame")
     return name
 
 
@@ -77,8 +73,9 @@ def _fit(facts: dict[str, Any]) -> dict[str, Any]:
     lengths = (len(fact) if isinstance(fact, str | list) else 1 for fact in facts.values())
     size = sum(map(operator.mul, sizes, lengths)) + sum(LETTER * len(name) for name in facts)
     if size > LINE // 2:
-        message = f"up to {size / MIB:,.0f} MiB in a record, at most {LINE // 2 // MIB} are written"
-        raise ValueError(message)
+        raise ValueError(
+            f"up to {size / MIB:,.0f} MiB in a record, at most {LINE // 2 // MIB} are written"
+        )
     return facts
 
 

@@ -35,8 +35,7 @@ SHOWN = 60  # letters of a name in a figure
 
 def _shown(name: str) -> str:
     if not (name.isprintable() and 0 < len(name) <= SHOWN):
-        message = f"a name in figures has 1 to {SHOWN} printable letters"
-        raise ValueError(message)
+        raise ValueError(f"a name in figures has 1 to {SHOWN} printable letters")
     return name
 
 
@@ -61,8 +60,7 @@ class Figures(BaseModel):
         except (TypeError, ValueError):
             width = 0.0
         if not LEAST <= width <= MOST:
-            message = f"write 'page', 'column' or the inches, from {LEAST} to {MOST}"
-            raise ValueError(message)
+            raise ValueError(f"write 'page', 'column' or the inches, from {LEAST} to {MOST}")
         return width
 
 
@@ -87,11 +85,10 @@ def _told(file: Path) -> dict[str, Any]:
         import matplotlib.style
 
         if told["style"] not in (known := matplotlib.style.available):
-            message = (
+            raise UserError(
                 f"{file}: style {reason(repr(told['style']))} is none of Matplotlib's; "
                 f"{nearest(str(told['style']), known)}. A style file is named with --style."
             )
-            raise UserError(message)
     return told
 
 
@@ -102,8 +99,7 @@ def _figures(values: Mapping[str, Any], place: Callable[[str, Any], str], known:
     except ValidationError as error:
         first = error.errors()[0]
         where = place(printable(".".join(map(str, first["loc"]))), reason(first["input"]))
-        message = f"{where}: {first['msg'].removeprefix('Value error, ')}{known}."
-        raise UserError(message) from None
+        raise UserError(f"{where}: {first['msg'].removeprefix('Value error, ')}{known}.") from None
 
 
 def _renamed(pairs: Sequence[str]) -> dict[str, str]:
@@ -112,8 +108,7 @@ def _renamed(pairs: Sequence[str]) -> dict[str, str]:
     for pair in pairs:
         method, sign, name = pair.rpartition("=")
         if not (method and sign and name):
-            message = f"--rename {pair!r}: write METHOD=NAME, as yarn:factor=4=YaRN."
-            raise UserError(message)
+            raise UserError(f"--rename {pair!r}: write METHOD=NAME, as yarn:factor=4=YaRN.")
         found[method] = name
     return found
 
@@ -132,12 +127,12 @@ def paper(figures: Figures, frame: pd.DataFrame) -> Paper:
     named = (figures.only, figures.order, figures.rename, figures.colours)
     for method in (one for given in named for one in given):
         if method not in methods:
-            message = f"no method of these runs is called {method!r}; {nearest(method, methods)}."
-            raise UserError(message)
+            raise UserError(
+                f"no method of these runs is called {method!r}; {nearest(method, methods)}."
+            )
     for method, colour in figures.colours.items():
         if not is_color_like(colour):
-            message = f"{colour!r}, of {method}, is no colour; write one as '#0072B2'."
-            raise UserError(message)
+            raise UserError(f"{colour!r}, of {method}, is no colour; write one as '#0072B2'.")
     return Paper(
         width=figures.width,
         style=_style(figures.style) if figures.style else {},

@@ -25,16 +25,14 @@ def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -
     if not several:
         return [out or default_folder(records[0])]
     if out is None:
-        message = "several models are measured: name the folder of their runs with --out."
-        raise UserError(message)
+        raise UserError("several models are measured: name the folder of their runs with --out.")
     models = [str(record["model"]["name"]) for record in records]
     for model in models:
         if models.count(model) > 1 or model == REPORTS:
-            message = (
+            raise UserError(
                 f"{out} has room for one folder called {model!r}: rename the folder of a model, or"
                 " sweep it apart."
             )
-            raise UserError(message)
     return [out / model for model in models]
 
 
@@ -65,18 +63,16 @@ def record_in(folder: Path) -> dict[str, Any] | None:
     """
     first = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
     if not first.is_dir():
-        message = f"{first} is not a folder; choose another --out."
-        raise UserError(message)
+        raise UserError(f"{first} is not a folder; choose another --out.")
     try:
         there, samples = (folder / RUN).exists(), folder / SAMPLES
         others = not there and samples.exists() and samples.stat().st_size > 0
     except OSError:
         there = others = False
     if others:
-        message = (
+        raise UserError(
             f"{folder} has a {SAMPLES} but no {RUN}, so it is not a run; choose another --out."
         )
-        raise UserError(message)
     return checked_run(folder) if there else None
 
 
@@ -96,8 +92,7 @@ def check_same_question(folder: Path, old: Record, new: Record) -> None:
     """
     unlike = next(_other_question(old, new), None)
     if unlike:
-        message = f"{folder} has another sweep, with other {unlike}; choose another --out."
-        raise UserError(message)
+        raise UserError(f"{folder} has another sweep, with other {unlike}; choose another --out.")
 
 
 def other_model(old: Record, new: Record) -> str | None:
@@ -120,8 +115,9 @@ def _other_question(old: Record, new: Record) -> Iterator[str]:
 def reports_of(run: Path) -> Path:
     """Return the reports folder of a run; raise UserError where it is a link."""
     if (run / REPORTS).is_symlink():
-        message = f"{run / REPORTS} is a symbolic link; name a folder for the reports with --out."
-        raise UserError(message)
+        raise UserError(
+            f"{run / REPORTS} is a symbolic link; name a folder for the reports with --out."
+        )
     return run / REPORTS
 
 

@@ -56,8 +56,7 @@ def make_frame(
     runs = {folder: checked_run(folder) for folder in folders}
     unlike = reasons(runs)
     if unlike and not mixed:
-        message = f"{unlike[0]}; report them apart, or beside each other with --mixed."
-        raise UserError(message)
+        raise UserError(f"{unlike[0]}; report them apart, or beside each other with --mixed.")
     own = own_tasks(tasks)
     for folder, run in runs.items():
         name = _called(folder, runs)
@@ -67,11 +66,10 @@ def make_frame(
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
                 named = ", ".join(map(str, place))
-                message = (
+                raise UserError(
                     f"{known.run} and {cell.run} measured {named} with other settings or on other "
                     "documents; report them apart."
                 )
-                raise UserError(message)
             for question, record in cell.records.items():
                 before = known.records[question]
                 if before is None or before.status != "ok":
@@ -88,8 +86,7 @@ def own_tasks(tasks: Iterable[str]) -> list[Plugin]:
 def _framed(cells: Mapping[Key, Cell], runs: Iterable[Path]) -> pd.DataFrame:
     frame = columns_of([_rows(place, cell) for place, cell in cells.items()])
     if frame.empty:
-        message = f"{', '.join(map(str, runs))}: the record has no questions."
-        raise UserError(message)
+        raise UserError(f"{', '.join(map(str, runs))}: the record has no questions.")
     # A column of None alone, such as intervals of one document, would have dtype object.
     return frame.astype(dict.fromkeys(NUMBERS, float))
 
@@ -116,12 +113,11 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
         units = {(str(r.unit), str(r.told.get("window", 0))) for r in records}
         first, other, before = known.setdefault((model, task), (length, cell, units))
         if units != before and cell.run != other.run:
-            message = (
+            raise UserError(
                 f"{model}, {task}: {len(before)} samples at {first} tokens and {len(units)} at "
                 f"{length} are not the same documents or windows; measure both lengths in one"
                 " sweep."
             )
-            raise UserError(message)
 
 
 def _cells(
@@ -191,18 +187,16 @@ def task_of(folder: Path, record: Mapping[str, Any], own: Sequence[Plugin]) -> P
     built_in = record["file"] is None and given.partition(":")[0] in names("task")
     known = {task.digest: task for task in own}
     if not built_in and record["file"] not in known:
-        message = (
+        raise UserError(
             f"{folder} was measured with the task {given}, whose code runs only when named: "
             f"add --task {given.partition(':')[0]}, the same file as then."
         )
-        raise UserError(message)
     task = load("task", given) if built_in else known[record["file"]]
     if record["version"] != task.module.VERSION:
-        message = (
+        raise UserError(
             f"{folder} was measured with another version of {given}; "
             "run the sweep again or bring that version back."
         )
-        raise UserError(message)
     return task
 
 
@@ -222,10 +216,10 @@ def _score(task: Any, records: list[Kept]) -> tuple[dict[str, Any], dict[str, An
 def _held(score: Any) -> Score:
     """Return a score; raise ValueError for another type, or a value that is not a number."""
     if not isinstance(score, Score):
-        message = f"it scored with {type(score).__name__}, not Score"
-        raise ValueError(message)  # shown as one sentence, as every error of a task
+        raise ValueError(
+            f"it scored with {type(score).__name__}, not Score"
+        )  # shown as one sentence, as every error of a task
     ends = [end for end in (score.low, score.high) if end is not None]
     if not all(math.isfinite(number) for number in (score.value, *ends)):
-        message = f"its score is {score.value} [{score.low}, {score.high}]"
-        raise ValueError(message)
+        raise ValueError(f"its score is {score.value} [{score.low}, {score.high}]")
     return score

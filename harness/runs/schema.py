@@ -85,13 +85,11 @@ def outcome(record: Mapping[str, Any]) -> Outcome:
 def check_question(question: Any) -> None:
     """Raise ValueError for a question that no record can store."""
     if not isinstance(question, Question):
-        message = f"it yields {type(question).__name__}, not Question"
-        raise ValueError(message)
+        raise ValueError(f"it yields {type(question).__name__}, not Question")
     _hold(_Question, {"unit": question.unit, "facts": question.facts}, "of a question ")
     least = int(kept(question.tokens).numbers().min())
     if least < 0:
-        message = f"{question.unit}: token {least} is not in a vocabulary"
-        raise ValueError(message)
+        raise ValueError(f"{question.unit}: token {least} is not in a vocabulary")
     question.digest  # noqa: B018  # raises for a token that is not a whole number
 
 
@@ -106,10 +104,9 @@ def check_run(where: str, record: Any) -> None:
     for cell in record["cells"]:
         task: Mapping[str, Any] = record["tasks"].get(cell["task"], {})
         if str(cell["length"]) not in task.get("questions", {}):
-            message = (
+            raise UserError(
                 f"{where} is damaged: no questions of {cell['task']} at {cell['length']} tokens."
             )
-            raise UserError(message)
 
 
 def check_sample(where: str, record: Any) -> None:
@@ -118,8 +115,7 @@ def check_sample(where: str, record: Any) -> None:
         return
     _check(where, _Sample, record)
     if record["status"] == "ok" and (record["value"] is None or not record["weight"]):
-        message = f"{where} is damaged: a sample of status ok has no value."
-        raise UserError(message)
+        raise UserError(f"{where} is damaged: a sample of status ok has no value.")
 
 
 def is_ordinary(record: Mapping[str, Any]) -> bool:
@@ -155,8 +151,7 @@ def _check(where: str, kind: type[BaseModel], record: Any) -> None:
     try:
         _hold(kind, record)
     except ValueError as error:
-        message = f"{where} is damaged: {error}."
-        raise UserError(message) from None
+        raise UserError(f"{where} is damaged: {error}.") from None
 
 
 def _hold(kind: type[BaseModel], record: Any, what: str = "") -> None:
@@ -166,5 +161,4 @@ def _hold(kind: type[BaseModel], record: Any, what: str = "") -> None:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
         why = first["msg"].removeprefix("Value error, ")
-        message = f"{what}{printable(place)[:80]}: {why}"
-        raise ValueError(message) from None
+        raise ValueError(f"{what}{printable(place)[:80]}: {why}") from None

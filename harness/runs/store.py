@@ -51,11 +51,13 @@ def writing(folder: Path) -> Iterator[Samples]:
             _lock(file)
             _cut_torn_line(file)
         except BlockingIOError:
-            message = f"another process is writing {folder}; wait for it or choose another --out."
-            raise UserError(message) from None
+            raise UserError(
+                f"another process is writing {folder}; wait for it or choose another --out."
+            ) from None
         except OSError as error:
-            message = f"run folder {folder} cannot be written: {SAMPLES}: {why(error)}."
-            raise UserError(message) from None
+            raise UserError(
+                f"run folder {folder} cannot be written: {SAMPLES}: {why(error)}."
+            ) from None
         sync_names(folder)
         yield Samples(path, file)
 
@@ -85,11 +87,10 @@ def append(samples: Samples, record: Mapping[str, Any]) -> None:
     except OSError as error:
         with suppress(OSError):
             file.truncate(end)
-        message = (
+        raise UserError(
             f"{samples.path} cannot be written: {why(error)}; everything measured before is kept, "
             "and the same command continues."
-        )
-        raise UserError(message) from None
+        ) from None
 
 
 def check_held(samples: Samples) -> None:
@@ -118,8 +119,9 @@ def check_held(samples: Samples) -> None:
         rest = f"the samples of this run are in {place}, and the same command continues"
     except OSError as error:
         rest = f"and {place} cannot be written: {why(error)}"
-    message = f"{samples.path} was removed, emptied or replaced while this run wrote it; {rest}."
-    raise UserError(message)
+    raise UserError(
+        f"{samples.path} was removed, emptied or replaced while this run wrote it; {rest}."
+    )
 
 
 def _put_back(path: Path, lines: Iterable[bytes]) -> None:
@@ -158,8 +160,7 @@ def each_sample(folder: Path) -> Iterator[dict[str, Any]]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except (OSError, ValueError) as error:
-        message = f"{path} cannot be read: {why(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{path} cannot be read: {why(error)}.") from None
 
 
 def _records(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
@@ -179,8 +180,9 @@ def _records(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
             after = file.readline(LINE + 1) if cut else b"\n"
             if len(after) <= LINE and not after.endswith(b"\n"):
                 return
-            message = f"{path}, line {number} is broken; take the line out to measure it again."
-            raise UserError(message) from None
+            raise UserError(
+                f"{path}, line {number} is broken; take the line out to measure it again."
+            ) from None
         yield record
 
 
@@ -196,18 +198,14 @@ def read_run(folder: Path) -> dict[str, Any]:
         text = read_regular(path, limit=LARGEST_RUN, follow=False).decode()
         record = json.loads(text, parse_float=finite, parse_constant=finite)
     except (FileNotFoundError, NotADirectoryError):
-        message = f"{folder} is not a run folder: it has no {RUN}."
-        raise UserError(message) from None
+        raise UserError(f"{folder} is not a run folder: it has no {RUN}.") from None
     except OSError as error:
-        message = f"{path} cannot be read: {why(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{path} cannot be read: {why(error)}.") from None
     except (ValueError, RecursionError) as error:
-        message = f"{path} is not JSON: {reason(error)}."
-        raise UserError(message) from None
+        raise UserError(f"{path} is not JSON: {reason(error)}.") from None
     schema = record.get("schema") if isinstance(record, dict) else None
     if schema != SCHEMA:
-        message = f"{path} has schema {reason(repr(schema))}; this version reads {SCHEMA}."
-        raise UserError(message)
+        raise UserError(f"{path} has schema {reason(repr(schema))}; this version reads {SCHEMA}.")
     return dict(record)
 
 
@@ -231,8 +229,7 @@ def _whole(content: bytes) -> bytes:
 
 def _loaded(line: bytes) -> Any:
     if len(line) > LINE:
-        message = "longer than any line of a run"
-        raise ValueError(message)
+        raise ValueError("longer than any line of a run")
     return from_json(line)
 
 

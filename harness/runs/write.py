@@ -96,8 +96,9 @@ def _made(
         noted = [(shown, [*said, *notes]) for shown, said in parts]
         return _Made(table_files(made, noted) if files else {}, _told(report, made, parts))
     if not isinstance(made, Figure):
-        message = f"it made {type(made).__name__}, neither a DataFrame nor a figure of Matplotlib"
-        raise ValueError(message)  # shown as one sentence, as every error of a report
+        raise ValueError(
+            f"it made {type(made).__name__}, neither a DataFrame nor a figure of Matplotlib"
+        )  # shown as one sentence, as every error of a report
     return _Made(figure_files(_noted(made, note), paper) if files else {})
 
 

@@ -59,11 +59,10 @@ def ask_again(
     try:
         return _asked(record, spec, plugins, labels)
     except UserError as error:
-        message = (
+        raise UserError(
             f"the questions of {folder} cannot be asked again (--model and --docs say where model "
             f"and documents lie now): {error}"
-        )
-        raise UserError(message) from error
+        ) from error
 
 
 def _asked(
@@ -81,11 +80,10 @@ def _asked(
         for length, questions in asked.items():
             then = set(record["tasks"][label]["questions"].get(str(length), ()))
             if not then <= {question.digest for question in questions}:
-                message = (
+                raise UserError(
                     f"those of {label} at {length} tokens are not what was asked; documents, "
                     "tokenizer or a package changed."
                 )
-                raise UserError(message)
         every = {question.digest: question for some in asked.values() for question in some}
         found[label] = Asked(task, source, every)
     return found

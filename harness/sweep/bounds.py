@@ -16,25 +16,24 @@ def check_cells(methods: int, tasks: int, lengths: int) -> None:
     """Raise UserError for a sweep of too many cells."""
     cells = methods * tasks * lengths
     if cells > CELLS:
-        message = (
+        raise UserError(
             f"{methods:,} methods x {tasks:,} tasks x {lengths:,} lengths are {cells:,} cells;"
             f" at most {CELLS:,} are planned; give fewer."
         )
-        raise UserError(message)
 
 
 def check_length(given: str, tokens: int) -> None:
     """Raise UserError for a length that holds no token, or too many."""
     if not 1 <= tokens <= LENGTH:
-        message = f"length {given} is {tokens:,} tokens here; write one of 1 to {LENGTH:,} tokens."
-        raise UserError(message)
+        raise UserError(
+            f"length {given} is {tokens:,} tokens here; write one of 1 to {LENGTH:,} tokens."
+        )
 
 
 class Tally:
     """Counts the questions of a plan and the tokens they keep."""
 
     def __init__(self) -> None:
-        """Begin with none."""
         self.questions = 0
         self.held = 0
         self.runs: set[int] = set()  # windows on one text share its tokens
@@ -52,8 +51,7 @@ class Tally:
             self._refuse(f"questions of more than {HELD:,} tokens")
 
     def _refuse(self, much: str) -> None:
-        message = (
+        raise UserError(
             f"the plan has {much}, more than one sweep may have; give fewer lengths,"
             " documents or trials, or for windows further apart."
         )
-        raise UserError(message)

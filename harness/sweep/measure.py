@@ -191,8 +191,9 @@ def _lost(question: Question, status: str, reason: str, **facts: Fact) -> Record
 def _ok(sample: Any) -> Record:
     """Return a graded sample as it is recorded; raise ValueError for what no record can hold."""
     if not isinstance(sample, Sample):
-        message = f"it graded with {type(sample).__name__}, not Sample"
-        raise ValueError(message)  # a sentence, as every other of a task's
+        raise ValueError(
+            f"it graded with {type(sample).__name__}, not Sample"
+        )  # a sentence, as every other of a task's
     outcome = {"value": float(sample.value), "weight": sample.weight, "facts": dict(sample.facts)}
     check_graded(outcome)
     return {"status": "ok", **outcome}

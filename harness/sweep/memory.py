@@ -54,11 +54,10 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
     for sizes, needed in needs.items():
         if needed <= limit:
             return sizes
-    message = (
+    raise UserError(
         f"--max-memory {plan.spec.max_memory} is too little: the weights and the longest question"
         f" need about {min(needs.values()) / 2**20:,.0f} MiB; give shorter lengths or more memory."
     )
-    raise UserError(message)
 
 
 def _loading(plan: Plan, parameters: int) -> int:

@@ -24,8 +24,7 @@ def expand(entry: str) -> list[str]:
         return [entry]
     choices = [_choices(entry, part) for part in _parts(entry, options)]
     if prod(map(len, choices)) > MOST:
-        message = f"{entry!r} is more than {MOST} entries"
-        raise ValueError(message)
+        raise ValueError(f"{entry!r} is more than {MOST} entries")
     return [f"{name}{colon}{','.join(chosen)}" for chosen in product(*choices)]
 
 
@@ -35,8 +34,7 @@ def _parts(entry: str, options: str) -> list[str]:
         found = PART.match(options, place)
         end = found.end() if found else place
         if end < len(options) and options[end] != ",":
-            message = f"the brackets of {entry!r} do not close; write option=[1,2]"
-            raise ValueError(message)
+            raise ValueError(f"the brackets of {entry!r} do not close; write option=[1,2]")
         parts.append(options[place:end])
         place = end + 1
     return parts
@@ -48,6 +46,5 @@ def _choices(entry: str, part: str) -> list[str]:
     listed = LISTED.fullmatch(part)
     values = [value.strip() for value in listed[2].split(",")] if listed else []
     if listed is None or not all(values):
-        message = f"{part!r} in {entry!r} is not a list of values; write option=[1,2]"
-        raise ValueError(message)
+        raise ValueError(f"{part!r} in {entry!r} is not a list of values; write option=[1,2]")
     return [f"{listed[1].strip()}={value}" for value in values]

@@ -42,7 +42,6 @@ class _Part:
     needs: dict[Key, tuple[int, ...]]
 
     def __post_init__(self) -> None:
-        """Begin with every step left."""
         self.left = dict(enumerate(self.steps.steps))
         self.cost = sum((step.cost for step in self.steps.steps), NOTHING)
 
@@ -90,7 +89,6 @@ class Pace:
         return cls(tuple(parts), known, guess, now=next(iter(parts), None))
 
     def __post_init__(self) -> None:
-        """Find the part of every question."""
         self.part_of = {key: part for part in self.parts for key in part.needs}
         self.whole = sum((part.cost for part in self.parts), NOTHING)
         self.took = 0.0

@@ -24,8 +24,7 @@ def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
     """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does."""
     specs = parse_all(file, flags)
     if len(specs) > 1:
-        message = f"{len(specs)} models are named; name one."
-        raise UserError(message)
+        raise UserError(f"{len(specs)} models are named; name one.")
     return specs[0]
 
 
@@ -38,8 +37,7 @@ def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
     for key in (*sheet.settings, *flags):
         if key not in Spec.model_fields:
             known = nearest(key, Spec.model_fields)
-            message = f"{sheet.where((key,))}no setting is called {key!r}; {known}."
-            raise UserError(message)
+            raise UserError(f"{sheet.where((key,))}no setting is called {key!r}; {known}.")
     given = {**sheet.settings, **flags}
     blamed = Sheet(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
     models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
@@ -72,8 +70,7 @@ def _at(sheet: Sheet, place: tuple[str | int, ...], check: Callable[[], object])
     try:
         check()
     except UserError as error:
-        message = f"{sheet.where(place)}{error}"
-        raise UserError(message) from None
+        raise UserError(f"{sheet.where(place)}{error}") from None
 
 
 def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
@@ -84,17 +81,16 @@ def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
     names = list(named) if isinstance(named, list | tuple) else [named]
     where = f"{sheet.where(('model',))}model: "
     if not names:
-        message = f"{where}name at least one (given: {SHORT.repr(named)})."
-        raise UserError(message)
+        raise UserError(f"{where}name at least one (given: {SHORT.repr(named)}).")
     for name in names:
         if names.count(name) > 1:
-            message = f"{where}{SHORT.repr(name)} is named twice; leave one out."
-            raise UserError(message)
+            raise UserError(f"{where}{SHORT.repr(name)} is named twice; leave one out.")
     models = [_split(name) for name in names]
     pinned = any("revision" in model for model in models)
     if given.get("revision") is not None and (len(models) > 1 or pinned):
-        message = f"{where}a revision is one model's; write each as NAME@REVISION and no other."
-        raise UserError(message)
+        raise UserError(
+            f"{where}a revision is one model's; write each as NAME@REVISION and no other."
+        )
     return models
 
 
@@ -139,5 +135,4 @@ def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Sp
             known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
             reason = nearest(first["input"], known)
         where = "" if key in flags else sheet.where(place)
-        message = f"{where}{key}: {reason}{_given(first['input'], reason)}."
-        raise UserError(message) from None
+        raise UserError(f"{where}{key}: {reason}{_given(first['input'], reason)}.") from None

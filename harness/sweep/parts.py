@@ -15,7 +15,6 @@ class Parts:
     """Holds replies until all parts of their question have one."""
 
     def __init__(self, plan: Plan) -> None:
-        """Know which question every part is of."""
         self.plan = plan
         self.replies: dict[Key, dict[Key, Reply]] = {}
 

@@ -133,11 +133,10 @@ def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
     """Raise UserError for a method asked of a model that has no rotary embedding."""
     changing = [method.label for method in methods if method.module not in (none, native)]
     if changing and not checkpoint.rope.rotary_dim:
-        message = (
+        raise UserError(
             f"{checkpoint.label} ({checkpoint.config.model_type}) has no rotary embedding that"
             f" {changing[0]} could change; measure it as it is: ropewalk run --scaling none."
         )
-        raise UserError(message)
 
 
 def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
@@ -150,8 +149,7 @@ def once_each(flag: str, names: Sequence[str]) -> None:
     """Raise UserError for a name that a flag gives twice."""
     for name in names:
         if names.count(name) > 1:
-            message = f"--{flag} names {name!r} twice; leave one out, or rename a file."
-            raise UserError(message)
+            raise UserError(f"--{flag} names {name!r} twice; leave one out, or rename a file.")
 
 
 def ask(
@@ -179,8 +177,7 @@ def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterato
         check_question(question)
         length = question.cell or question.length
         if length not in lengths:
-            message = f"{question.unit}: its {length} tokens are not a length of the sweep"
-            raise ValueError(message)
+            raise ValueError(f"{question.unit}: its {length} tokens are not a length of the sweep")
         for part in question.asked:
             if part is not question:
                 check_question(part)
@@ -196,8 +193,7 @@ def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
     runs = [kept(part.tokens).numbers() for question in every for part in question.asked]
     largest = max((int(tokens.max()) for tokens in runs), default=0)
     if largest >= size:
-        message = (
+        raise UserError(
             f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"
             " they do not belong together."
         )
-        raise UserError(message)

@@ -42,11 +42,10 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
     key = other_model(before, {"model": model}) if before else None
     if before and key:
         old = before["model"]
-        message = (
+        raise UserError(
             f"the run folder holds a run of model {old['name']} ({key}: {old[key]}, now "
             f"{model.get(key)}); choose another --out."
         )
-        raise UserError(message)
     return {
         "schema": SCHEMA,
         "asked": plan.spec.model_dump(mode="json"),

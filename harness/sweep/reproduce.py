@@ -56,19 +56,17 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     if not code:
         check_no_code(folder, _named_code(spec))
     if resolved(out) == resolved(folder):
-        message = f"{folder} is the run itself; choose another --out to measure it again."
-        raise UserError(message)
+        raise UserError(f"{folder} is the run itself; choose another --out to measure it again.")
     if spec.offline:
         go_offline()
     plan = make_plan(spec)
     now = describe(plan, None, measuring=False)
     for section in DECIDES:
         for place, was, found in differences(record[section], now[section], section):
-            message = (
+            raise UserError(
                 f"{folder} cannot be measured again as it was: {place} is {found!r}, the record "
                 f"has {was!r}."
             )
-            raise UserError(message)
     return replace(plan, only=samples.keys())
 
 
@@ -114,10 +112,9 @@ def _named_code(asked: Spec) -> list[str]:
 def check_no_code(folder: Path, named: Sequence[str]) -> None:
     """Raise UserError where a record names code to run."""
     if named:
-        message = (
+        raise UserError(
             f"{folder} names code to run ({named[0]}); look at it, and add --run-code to let it."
         )
-        raise UserError(message)
 
 
 def differences(was: Any, now: Any, place: str) -> Iterator[tuple[str, Any, Any]]:

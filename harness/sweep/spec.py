@@ -143,8 +143,7 @@ class Spec(BaseModel):
         parts = [*value, *value.values()] if isinstance(value, dict) else value
         for text in parts if isinstance(parts, list | tuple) else [value]:
             if isinstance(text, str) and not _is_utf8(text):
-                message = "it is not UTF-8; rename the file or the folder"
-                raise ValueError(message)
+                raise ValueError("it is not UTF-8; rename the file or the folder")
         return value
 
     @field_validator("scaling", "task", "length", mode="before")
@@ -153,11 +152,9 @@ class Spec(BaseModel):
         """Accept YAML's numbers, and one entry for a list of one."""
         items = value if isinstance(value, list | tuple) else [value]
         if not items:
-            message = "name at least one"
-            raise ValueError(message)
+            raise ValueError("name at least one")
         if len(items) > CELLS:
-            message = f"{len(items):,} entries; name at most {CELLS:,}"
-            raise ValueError(message)
+            raise ValueError(f"{len(items):,} entries; name at most {CELLS:,}")
         return tuple(str(item) if _is_whole(item) else item for item in items)
 
     @field_validator("scaling", "task", mode="after")
@@ -167,10 +164,9 @@ class Spec(BaseModel):
         for before, entry in pairwise(("NAME", *names)):
             if re.match(r"\w+=(?!.*\.py$)", entry):
                 colon = "," if ":" in before else ":"
-                message = (
+                raise ValueError(
                     f"{entry!r} is an option; write it behind its name: {before}{colon}{entry}"
                 )
-                raise ValueError(message)
         return tuple(
             entry
             for given in value
@@ -187,8 +183,9 @@ class Spec(BaseModel):
         names = list(value.values()) if isinstance(value, dict) else [value]
         keys = value if isinstance(value, dict) else ()
         if not names or not all(isinstance(text, str) and text for text in (*names, *keys)):
-            message = "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
-            raise ValueError(message)
+            raise ValueError(
+                "name a text file, a folder or a data set, or one for each task (TASK: NAME)"
+            )
         return value
 
     @field_validator("out", mode="after")
@@ -196,8 +193,7 @@ class Spec(BaseModel):
     def _a_folder(cls, value: Path | None) -> Path | None:
         """Refuse an empty name, as of a variable that is not set."""
         if value == Path():
-            message = "name a folder; for the working folder, write its path in full"
-            raise ValueError(message)
+            raise ValueError("name a folder; for the working folder, write its path in full")
         return value
 
     @field_validator("max_memory", mode="before")

@@ -48,16 +48,15 @@ def read_sheet(given: Path) -> Sheet:
     """Read a sweep file, or the bundled one of this name; raise UserError for any other content."""
     file = _place(given)
     if file.suffix == ".py":
-        message = f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
-        raise UserError(message)
+        raise UserError(
+            f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
+        )
     try:
         content = read_regular(file, limit=LARGEST)
     except FileNotFoundError:
-        message = f"sweep file {file} does not exist{_meant(given)}."
-        raise UserError(message) from None
+        raise UserError(f"sweep file {file} does not exist{_meant(given)}.") from None
     except (OSError, ValueError) as error:
-        message = f"sweep file {file} cannot be read: {why(error)}."
-        raise UserError(message) from None
+        raise UserError(f"sweep file {file} cannot be read: {why(error)}.") from None
     return _parsed(file, content)
 
 
@@ -80,8 +79,7 @@ def _parsed(file: Path, content: bytes) -> Sheet:
             _check_scalars(file, node)
         read = loader.construct_document(node) if node is not None else None
     if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
-        message = f"sweep file {file} must hold settings (model: …, scaling: […], …)."
-        raise UserError(message)
+        raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
     sheet = Sheet(file, {str(key): value for key, value in read.items()}, {})
     for key, value in node.value:
         _note(sheet, (str(key.value),), key)
@@ -102,8 +100,7 @@ def _check_scalars(file: Path, node: yaml.Node) -> None:
         node = waiting.pop()
         told = _misread(node)
         if told:
-            message = f"{file}, line {node.start_mark.line + 1}: {told}."
-            raise UserError(message)
+            raise UserError(f"{file}, line {node.start_mark.line + 1}: {told}.")
         parts = node.value if isinstance(node.value, list) else []
         found = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
         waiting += [n for n in found if id(n) not in seen]  # a file may hold itself, by an anchor
@@ -126,6 +123,5 @@ def _note(sheet: Sheet, place: Place, node: yaml.Node) -> None:
     if place in sheet.lines:
         first = sheet.lines[place]
         line = node.start_mark.line + 1
-        message = f"{sheet.file}, line {line}: {place[-1]} is on line {first} too; keep one."
-        raise UserError(message)
+        raise UserError(f"{sheet.file}, line {line}: {place[-1]} is on line {first} too; keep one.")
     sheet.lines[place] = node.start_mark.line + 1

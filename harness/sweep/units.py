@@ -21,8 +21,7 @@ def size(text: str) -> int:
     """Return the bytes of 800MiB, 12GB or 4096; raise ValueError for any other text."""
     found = SIZE.fullmatch(text)
     if found is None:
-        message = f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes"
-        raise ValueError(message)
+        raise ValueError(f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes")
     return int(Fraction(found[1]) * UNITS[found[2]])
 
 
@@ -34,7 +33,8 @@ def tokens(text: str, trained_length: int) -> int:
     found = LENGTH.fullmatch(text)
     if found is None:
         given = SHORT.repr(text)
-        message = f"{given} is not a length; write 512, 4k (4096), or 2x or 1.5x (of the window)"
-        raise ValueError(message)
+        raise ValueError(
+            f"{given} is not a length; write 512, 4k (4096), or 2x or 1.5x (of the window)"
+        )
     unit = {"": 1, "k": 1024, "x": trained_length}
     return round(Fraction(found[1]) * unit[found[2].lower()])

@@ -33,7 +33,6 @@ class Following:
     """A run folder and the tracker that it is sent to."""
 
     def __init__(self, folder: Path, tracker: Plugin, tasks: Sequence[str], say: Say) -> None:
-        """Follow a folder; ``say`` shows the user a sentence."""
         self.folder, self.tracker, self.tasks, self.say = folder, tracker, tasks, say
         self.run: Tracked | None = None
         self.state = _state(folder).get(tracker.label, {"id": None, "sent": {}})

@@ -54,8 +54,7 @@ def scores(frame: pd.DataFrame) -> Scores:
         task, scaling = entry(row["task"]), entry(row["scaling"])
         values = found.setdefault(int(row["length"]), {})
         if f"{task}/{scaling}" in values:
-            message = f"{task}, {scaling} are two without the folders of their files"
-            raise ValueError(message)
+            raise ValueError(f"{task}, {scaling} are two without the folders of their files")
         ends = {f"{task} {end}/{scaling}": row[end] for end in ("low", "high")}
         values |= {f"{task}/{scaling}": row["score"]}
         values |= {name: end for name, end in ends.items() if pd.notna(end)}

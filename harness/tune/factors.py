@@ -40,8 +40,9 @@ def of_factors(given: str, rope: Rope, length: int, begin: Frequencies, folder: 
     knots = _knots(given, pairs)
     most = math.log(BEYOND * rope.stretch(length))
     if most <= math.log(BEYOND):
-        message = f"{given} is searched beyond the trained window, {length} tokens are inside it."
-        raise UserError(message)
+        raise UserError(
+            f"{given} is searched beyond the trained window, {length} tokens are inside it."
+        )
     places = np.linspace(0, pairs - 1, knots)
     logs = np.log(np.maximum((rope.inv_freq() / begin.inv_freq.clamp(min=1e-30)).numpy(), 1.0))
     start = broken(np.interp(places, np.arange(pairs), logs) / most)
@@ -85,12 +86,12 @@ def _knots(given: str, pairs: int) -> int:
     name, _, listed = given.partition(":")
     options = split_options(name, listed)
     for key in options.keys() - ({"knots"} if name == "spline" else set()):
-        message = f"{name} has no option {key!r}; {nearest(key, ['knots'] * (name == 'spline'))}."
-        raise UserError(message)
+        raise UserError(
+            f"{name} has no option {key!r}; {nearest(key, ['knots'] * (name == 'spline'))}."
+        )
     if name == "channels":
         return pairs
     told = options.get("knots", "5")
     if not (told.isdecimal() and FEWEST <= int(told) <= MOST):
-        message = f"spline: knots={told} should be {FEWEST} to {MOST}."
-        raise UserError(message)
+        raise UserError(f"spline: knots={told} should be {FEWEST} to {MOST}.")
     return min(int(told), pairs)

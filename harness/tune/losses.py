@@ -37,11 +37,10 @@ class Split:
         """Draw one of every two neighbours for the search; raise UserError where there is one."""
         units = list(dict.fromkeys(q.unit for cell in plan.cells for q in cell.questions))
         if len(units) < 2:
-            message = (
+            raise UserError(
                 f"tune needs two documents or more, to hold some out; {len(units)} has room for"
                 f" {max(plan.lengths)} tokens."
             )
-            raise UserError(message)
         draw = Random(seed)
         pairs = [units[at : at + 2] for at in range(0, len(units) - 1, 2)]
         search = frozenset(draw.choice(pair) for pair in pairs)
@@ -54,22 +53,21 @@ def kind_of(plan: Plan, *, key_tokens: bool) -> Kind:
     questions = [q for cell in plan.cells for q in cell.questions]
     losses = task.module.METRIC == "perplexity"
     if key_tokens and not (losses and all(q.facts.get("protocol") == "tail" for q in questions)):
-        message = f"--key-tokens needs perplexity by the protocol tail, the task is {task.label}."
-        raise UserError(message)
+        raise UserError(
+            f"--key-tokens needs perplexity by the protocol tail, the task is {task.label}."
+        )
     if any(q.facts.get("protocol") == "overlap" for q in questions):
-        message = (
+        raise UserError(
             f"{task.label} reads across the ends of documents: what is held out would be searched "
             "too. Give another protocol."
         )
-        raise UserError(message)
     if losses:
         return "key tokens" if key_tokens else "targets"
     told = "logprob" in getattr(task.module, "FACTS", {})
     if told and not any(q.new for q in questions):
         return "answers"
     form = "; write form=argmax" if told else ", as perplexity and passkey do"
-    message = f"{task.label} gives no log-probability to search by{form}."
-    raise UserError(message)
+    raise UserError(f"{task.label} gives no log-probability to search by{form}.")
 
 
 def wanted(cell: Cell, length: int, kind: Kind) -> bool:
@@ -125,11 +123,10 @@ def key_masks(plan: Plan, samples: Samples, split: Split) -> Masks:
     masks = {at: of.keys(short[at], long[at]) for at in short if at in long}
     for half, units in (("of the search", split.search), ("held out", split.held)):
         if not any(mask.any() for (unit, _), mask in masks.items() if unit in units):
-            message = (
+            raise UserError(
                 f"no target is a key token on the documents {half}; give more documents, or a "
                 "larger tail."
             )
-            raise UserError(message)
     return masks
 
 

@@ -27,8 +27,7 @@ class Trial:
 def check_installed() -> None:
     """Raise UserError where the optimiser is not installed, before anything is measured."""
     if find_spec("cmaes") is None:
-        message = "tune needs the package cmaes: pip install 'ropewalk[tune]'."
-        raise UserError(message)
+        raise UserError("tune needs the package cmaes: pip install 'ropewalk[tune]'.")
 
 
 def search(

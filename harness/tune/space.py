@@ -47,7 +47,6 @@ class Axis:
         return (start - low) / (high - low)
 
     def __str__(self) -> str:
-        """Return it as a user writes it."""
         return f"{self.name}={self.low:.4g}..{self.high:.4g}{' (log)' if self.log else ''}"
 
 
@@ -77,8 +76,7 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
     hints, known = _declared(name)
     if ranges:
         for key in ranges.keys() - known.keys():
-            message = f"{name} has no option {key!r}; {nearest(key, known)}."
-            raise UserError(message)
+            raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.")
         axes = [
             _axis(name, key, _typed(name, key, found, hints[key]), hints[key], known[key])
             for key, found in ranges.items()
@@ -91,8 +89,9 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
             if key not in fixed and (declared := _range(hints[key])) is not None
         ]
     if not axes:
-        message = f"{name} has no option with a range to search; write {name}:OPTION=LOW..HIGH."
-        raise UserError(message)
+        raise UserError(
+            f"{name} has no option with a range to search; write {name}:OPTION=LOW..HIGH."
+        )
 
     def method(x: Sequence[float], _: int) -> str:
         values = {axis.name: f"{axis.at(one):.15g}" for axis, one in zip(axes, x, strict=False)}
@@ -142,11 +141,11 @@ def _typed(name: str, key: str, found: re.Match[str], hint: Any) -> Range:
     except ValueError:
         low, high = 0.0, 0.0
     if not (math.isfinite(high - low) and low < high):
-        message = f"{name}: {key}={found[0]} is no range; write {key}=LOW..HIGH, as in 8..64."
-        raise UserError(message)
+        raise UserError(
+            f"{name}: {key}={found[0]} is no range; write {key}=LOW..HIGH, as in 8..64."
+        )
     if key == "factor" and low < 1:
-        message = f"{name}: {key}={found[0]} begins below 1, and a factor is 1 or more."
-        raise UserError(message)
+        raise UserError(f"{name}: {key}={found[0]} begins below 1, and a factor is 1 or more.")
     declared = _range(hint)
     log = declared.log if declared else low > 0 and high / low >= WIDE
     return Range(low, high, log=log and low > 0)
@@ -163,16 +162,16 @@ def _axis(name: str, key: str, found: Range, hint: Any, default: Any) -> Axis:
     kinds = {hint, *typing.get_args(hint)}
     kinds |= {part for kind in kinds for part in typing.get_args(kind)}
     if not kinds & {int, float}:
-        message = f"{name}: {key} is no number and cannot be searched; give it a value."
-        raise UserError(message)
+        raise UserError(f"{name}: {key} is no number and cannot be searched; give it a value.")
     low, high = found.low, found.high
     whole = float not in kinds
     if whole:
         low = max(1.0, float(round(low))) if found.log else float(round(low))
         high = float(round(high))
         if low >= high:
-            message = f"{name}: {key} is whole, and {found.low:g}..{found.high:g} holds one value."
-            raise UserError(message)
+            raise UserError(
+                f"{name}: {key} is whole, and {found.low:g}..{found.high:g} holds one value."
+            )
     middle = math.sqrt(low * high) if found.log else (low + high) / 2
     start = float(default) if isinstance(default, int | float) else middle
     return Axis(key, low, high, found.log, whole, start)

@@ -50,7 +50,6 @@ class Tuning:
     masks: Masks = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Note the closed-form methods."""
         self.closed = [method.label for method in self.plan.methods]
 
     def run(self, space: Space, trials: int, seed: int, told: Told) -> list[Trial]:
@@ -109,8 +108,7 @@ class Tuning:
             return None
         known = {one.label: one.given for one in self.plan.methods}
         if known.get(method.label, given) != given:
-            message = f"{known[method.label]} and {given} have one name; rename the first."
-            raise UserError(message)
+            raise UserError(f"{known[method.label]} and {given} have one name; rename the first.")
         if method.label not in known:
             more = with_methods(self.plan, [given])
             scaling = (*self.plan.spec.scaling, given)
@@ -140,8 +138,7 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     """Return the trial with the least loss, the first of equals; raise UserError for none."""
     found = min(trials, key=lambda trial: trial.score)
     if not math.isfinite(found.score):
-        message = (
+        raise UserError(
             f"none of {counted(len(trials), 'trials')} has a number; samples.jsonl has the reasons."
         )
-        raise UserError(message)
     return found

@@ -70,8 +70,7 @@ def answered(
     found = [answer for _, answer in sorted(answers(model, asked, sizes), key=itemgetter(0))]
     whole = [answer for answer in found if not isinstance(answer, OutOfMemory)]
     if len(whole) < len(found) or _failed(setting) > before:
-        message = "a question ran out of memory"
-        raise torch.OutOfMemoryError(message)
+        raise torch.OutOfMemoryError("a question ran out of memory")
     return whole
 
 

@@ -57,7 +57,6 @@ class _Timed(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its own
         self.seconds: dict[Called, float] = defaultdict(float)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call the operator, timed."""
         began = self.clock()
         try:
             return func(*args, **(kwargs or {}))

@@ -44,8 +44,7 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
         table = table.merge(frame[[*CELL, "single"]], on=CELL)
     table = known.drawn(table)
     if table["score"].isna().all():
-        message = f"no scores to draw: the cells are {', '.join(table['status'].unique())}"
-        raise ValueError(message)
+        raise ValueError(f"no scores to draw: the cells are {', '.join(table['status'].unique())}")
     if table.groupby(["model", "task"])["length"].nunique().max() == 1:
         raise ValueError(ONE_LENGTH)
     every = list(table.groupby(["model", "task"], sort=False))

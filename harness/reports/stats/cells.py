@@ -88,8 +88,7 @@ def _check_one_score(measured: pd.DataFrame) -> None:
     cell = ", ".join(f"{name} {facts[name]}" for name in CELL)
     scores = ", ".join(f"{score:g}" for score in samples["score"].unique())
     runs = ", ".join(samples["run"].unique())
-    message = f"{cell} has several scores ({scores}) in {runs}; report these runs apart"
-    raise ValueError(message)
+    raise ValueError(f"{cell} has several scores ({scores}) in {runs}; report these runs apart")
 
 
 def _summary(counts: Mapping[str, int]) -> str:

@@ -81,16 +81,16 @@ def as_methods(frame: pd.DataFrame) -> pd.DataFrame:
     """
     groups, windows = alike(frame), sorted(frame["trained_length"].unique())
     if len(windows) > 1:
-        message = f"the models have trained windows of {' and '.join(map(str, windows))} tokens"
-        raise ValueError(message)
+        raise ValueError(
+            f"the models have trained windows of {' and '.join(map(str, windows))} tokens"
+        )
     same = len(groups) == 1 and len(groups[0]) == frame["model"].nunique()
     made = together(frame) if same else frame.iloc[:0]
     if len(made) < len(frame):  # a task or length of some models alone would be in no report
-        message = (
+        raise ValueError(
             "it needs models that were asked the same questions: the same documents in the same "
             "tokens, tasks and lengths"
         )
-        raise ValueError(message)
     return made
 
 

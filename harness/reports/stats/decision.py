@@ -119,8 +119,7 @@ def decide(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
             row |= {"trained_length": None, "relative_length": None}
         made[place] = _decision(row, of, inside.get(place[:2], {}), margin)
     if not made:
-        message = "no scores to choose by"
-        raise ValueError(message)
+        raise ValueError("no scores to choose by")
     return made
 
 

@@ -26,8 +26,9 @@ def with_divergence(table: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame
         return table
     found = cells(measured).rename(columns=ENDS)[[*PLACE, *ENDS.values()]]
     if found.duplicated(PLACE).any():
-        message = f"samples of one task {KL} are shown, these are of several; report them apart."
-        raise ValueError(message)
+        raise ValueError(
+            f"samples of one task {KL} are shown, these are of several; report them apart."
+        )
     return table.merge(found, how="left", on=PLACE)
 
 

@@ -22,8 +22,9 @@ def ends(table: pd.DataFrame) -> pd.DataFrame:
     far = beyond[list(ENDS)].add_suffix("_long")
     both = inside[[*ENDS, "metric", "n"]].join(far, how="inner").reset_index()
     if both.empty:
-        message = "nothing to set against each other: it needs lengths inside the window and beyond"
-        raise ValueError(message)
+        raise ValueError(
+            "nothing to set against each other: it needs lengths inside the window and beyond"
+        )
     # A method lost at the longest length would be shown at a shorter one, beside the others.
     longest = both.groupby(["model", "task"])["length_long"].transform("max")
     return both[both["length_long"] == longest]

@@ -101,16 +101,16 @@ def rule(samples: pd.DataFrame, evaluator: str, drop: float, most: float) -> Rul
     Raises ValueError where it has no two lengths inside its trained window.
     """
     if samples.empty:
-        message = "the evaluator's model has no losses of this task; see scores for the names"
-        raise ValueError(message)
+        raise ValueError(
+            "the evaluator's model has no losses of this task; see scores for the names"
+        )
     known = samples[samples["scaling"] == evaluator]
     inside = known.loc[known["length"] <= known["trained_length"], "length"]
     if inside.nunique() < 2:
-        message = (
+        raise ValueError(
             f"key tokens need two lengths of {evaluator!r} inside the trained window, such as "
             "--length 0.25x 1x; choose another method by key_tokens:evaluator=NAME"
         )
-        raise ValueError(message)
     return Rule(evaluator, int(inside.min()), int(inside.max()), drop, most)
 
 

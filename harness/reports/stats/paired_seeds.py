@@ -46,8 +46,9 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
     baseline = baseline or str(names.iloc[0])
     if baseline not in every.values() or len(every) < 2:
         known = ", ".join(dict.fromkeys(every.values()))
-        message = f"nothing to compare with {baseline!r}: of several seeds there are {known}"
-        raise ValueError(message)
+        raise ValueError(
+            f"nothing to compare with {baseline!r}: of several seeds there are {known}"
+        )
     how = {str(task): _measure(rows) for task, rows in named.groupby("task", sort=False)}
     seeds = {name: set(of) for name, of in named.groupby("name")["seed"]}
     rows: list[dict[str, Any]] = []
