@@ -1,11 +1,13 @@
-"""Say what the hub refuses in one sentence, and its waits in words."""
+"""Errors of the hub and of foreign models as one sentence, waits in words, and offline mode."""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from huggingface_hub import constants
@@ -18,6 +20,8 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 from huggingface_hub.utils import logging as hub_logging
+
+from harness.errors import UserError, panicked, reason, words
 
 LOG_IN = "hf auth login"
 MISSING = re.compile(r"missing \((.+?)\)")
@@ -103,3 +107,59 @@ def _told(error: Any, name: str, kind: str) -> str:
     if status == 401:
         return f"the hub does not accept the token (HTTP 401): log in again ({LOG_IN})."
     return f"the hub answers HTTP {status}; try again later, or --offline to read its cache."
+
+
+TRUST = "where you trust it, let it run with --trust-remote-code."
+
+
+@contextmanager
+def attempting(part: str, where: str) -> Iterator[None]:
+    """Turn any error of reading a model's content into a UserError naming the part and the model.
+
+    What a model says is foreign: a value of a wrong type fails somewhere in the library, or here.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except BaseException as error:
+        if not (isinstance(error, Exception) or panicked(error)):
+            raise
+        raise UserError(_sentence(part, where, error)) from error
+
+
+def attempt(part: str, where: str, function: Callable[[], Any]) -> Any:
+    """Return what a function reads of a model; raise UserError as ``attempting`` does."""
+    with attempting(part, where):
+        return function()
+
+
+def _sentence(part: str, where: str, error: BaseException) -> str:
+    """Return what went wrong, and by the kind of the error what to do."""
+    if "trust_remote_code=True" in words(error):
+        return f"the {part} of {where} needs the repository's own code; {TRUST}"
+    why = refusal(error, where) or reason(error)
+    if isinstance(error, ImportError):
+        install = f" (pip install {error.name})" if error.name else ""
+        return f"the {part} of {where} cannot be read without a package: {why}{install}"
+    damaged = type(error).__name__ == "SafetensorError"
+    hint = "; the file is damaged or incomplete: download it again." if damaged else ""
+    return f"the {part} of {where} cannot be read: {why}{hint}"
+
+
+# What each library read when it was imported; the variables reach those not imported yet, and the
+# processes that are started.
+READ = {
+    "huggingface_hub.constants": ("HF_HUB_OFFLINE",),
+    "datasets.config": ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE"),
+}
+
+
+def go_offline() -> None:
+    """Set HF_HUB_OFFLINE, also in libraries that have read it, for the rest of the process."""
+    os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
+    for module, names in READ.items():
+        if module in sys.modules:
+            for name in names:
+                if hasattr(sys.modules[module], name):
+                    setattr(sys.modules[module], name, True)

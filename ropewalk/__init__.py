@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from harness.engine import OutOfMemory as OutOfMemory
     from harness.engine import answers as answers
     from harness.errors import UserError as UserError
-    from harness.recommend.write import Recommendation as Recommendation
-    from harness.rope.config import rope_of as rope_of
+    from harness.patching.config import rope_of as rope_of
+    from harness.select.write import Recommendation as Recommendation
     from ropewalk import methods as methods
     from ropewalk._doctor import doctor as doctor
     from ropewalk._export import export as export
@@ -29,30 +29,38 @@ if TYPE_CHECKING:
     from scaling import Band as Band
     from scaling import Bands as Bands
     from scaling import Frequencies as Frequencies
-    from scaling import Layered as Layered
+    from scaling import PerLayerFrequencies as PerLayerFrequencies
     from scaling import Rope as Rope
     from scaling import Rotation as Rotation
     from scaling import by_distance as by_distance
-    from tasks import Answer as Answer
-    from tasks import Passage as Passage
-    from tasks import Question as Question
+    from tasks import Document as Document
+    from tasks import Request as Request
+    from tasks import Response as Response
     from tasks import Sample as Sample
     from tasks import Score as Score
-    from tasks import Source as Source
+    from tasks import TaskContext as TaskContext
 
 HOMES = {
     "harness.engine": ("OutOfMemory", "answers"),
     "harness.errors": ("UserError",),
-    "harness.recommend.write": ("Recommendation",),
-    "harness.rope.config": ("rope_of",),
+    "harness.select.write": ("Recommendation",),
+    "harness.patching.config": ("rope_of",),
     "ropewalk": ("methods",),
     "ropewalk._doctor": ("doctor",),
     "ropewalk._export": ("export",),
     "ropewalk._patched": ("patched",),
     "ropewalk._recommend": ("recommend",),
     "ropewalk._run": ("Run", "frame", "run"),
-    "scaling": ("Band", "Bands", "Frequencies", "Layered", "Rope", "Rotation", "by_distance"),
-    "tasks": ("Answer", "Passage", "Question", "Sample", "Score", "Source"),
+    "scaling": (
+        "Band",
+        "Bands",
+        "Frequencies",
+        "PerLayerFrequencies",
+        "Rope",
+        "Rotation",
+        "by_distance",
+    ),
+    "tasks": ("Response", "Document", "Request", "Sample", "Score", "TaskContext"),
 }
 __all__ = sorted(name for names in HOMES.values() for name in names)
 

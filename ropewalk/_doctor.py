@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.one_model import read_spec
-from harness.doctor.examine import examine
-from harness.doctor.server import Server
 from harness.methods.findings import Finding
+from harness.serve._doctor_examine import examine
+from harness.serve._doctor_server import Server
 
 
 def doctor(

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli.one_model import read_spec
-from harness.export._choose import Export
-from harness.export._export import export as chosen
-from harness.export._write import write
+from harness.serve._choose import Export
+from harness.serve._export import export as chosen
+from harness.serve._write import write
 
 
 def export(

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from harness.errors import UserError
-from harness.rope.patch import scaled
-from scaling import Rotation, Served
+from harness.patching.patch import scaled
+from scaling import Rotation, StatefulRope
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def patched(model: Any, rotation: Rotation) -> Iterator[Any]:
     Raises UserError, naming the model, where its rotary embedding cannot be replaced as a whole,
     and for a rotation that is the library's own stateful type.
     """
-    if isinstance(rotation, Served):
+    if isinstance(rotation, StatefulRope):
         raise UserError(
             "this rotation is transformers' own stateful type: load the model with it instead."
         )

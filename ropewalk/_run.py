@@ -11,15 +11,15 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from harness.backends.connect import connected
 from harness.cli.console import say
 from harness.cli.models import measured, planned
-from harness.cluster.connect import connected
 from harness.errors import UserError
-from harness.model.checkpoint import Checkpoint
-from harness.model.loaded import hold
-from harness.offline import go_offline
+from harness.hub import go_offline
+from harness.models.checkpoint import Checkpoint
+from harness.models.loaded import hold
 from harness.plugins import load, names_code
-from harness.reports.drawing.style import drawing
+from harness.reports.plots.style import drawing
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
 from harness.sweep.spec import Spec
@@ -76,8 +76,8 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
 
     ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
     ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
-    Rotation`` (Frequencies, Layered or Bands). The other settings are those of the command line and
-    of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``);
+    Rotation`` (Frequencies, PerLayerFrequencies or Bands). The other settings are those of the
+    command line and of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``);
     those of how a model is opened (``dtype``, ``adapter``, …) are refused beside a loaded one.
     Raises UserError, in one sentence, before any weight is read.
     """

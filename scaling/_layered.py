@@ -10,7 +10,7 @@ from scaling._types import Frequencies
 
 
 @dataclass(frozen=True, eq=False)
-class Layered:
+class PerLayerFrequencies:
     """The frequencies of each decoder layer, the first layer (that next to the tokens) first.
 
     There are as many as ``rope.layers``; those of layers that a method never scales (without a
@@ -28,7 +28,7 @@ class Layered:
         return hashlib.sha256(" ".join(["layers", *prints]).encode()).hexdigest()[:16]
 
 
-def by_layer(layers: Sequence[Frequencies]) -> Layered | Frequencies:
+def by_layer(layers: Sequence[Frequencies]) -> PerLayerFrequencies | Frequencies:
     """Return frequencies layer by layer; only frequencies where all layers are alike."""
     alike = len({one.fingerprint for one in layers}) == 1
-    return layers[0] if alike else Layered(tuple(layers))
+    return layers[0] if alike else PerLayerFrequencies(tuple(layers))

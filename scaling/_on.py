@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from scaling._bands import Bands
-from scaling._layered import Layered
+from scaling._layered import PerLayerFrequencies
 from scaling._rotation import Rotation
-from scaling._served import Served
+from scaling._served import StatefulRope
 from scaling._types import Frequencies, Rope
 
 # A method with its options filled in. On the command line ``on=yarn``, ``on=yarn:factor=8`` or
@@ -21,9 +21,9 @@ def found_on(on: Method, rope: Rope, length: int) -> Frequencies | Bands:
     Raises ValueError for one that is run as served, and for frequencies of each layer.
     """
     found = on(rope, length)
-    if isinstance(found, Served):
+    if isinstance(found, StatefulRope):
         raise ValueError(f"on={_name(on)} only runs as it is served; nothing can build on it")
-    if isinstance(found, Layered):
+    if isinstance(found, PerLayerFrequencies):
         raise ValueError(
             f"on={_name(on)} gives frequencies for each layer; nothing can build on it"
         )

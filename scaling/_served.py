@@ -11,7 +11,7 @@ from scaling._types import Frequencies
 
 
 @dataclass(frozen=True, eq=False)
-class Served:
+class StatefulRope:
     """The library's own rope type, whose frequencies follow the tokens it has seen.
 
     ``rope_parameters`` are added to the config's own (``rope_type`` and its parameters),

@@ -9,7 +9,7 @@ import torch
 
 from scaling import ntk
 from scaling._bands import Band, Bands, plainest
-from scaling._served import Served
+from scaling._served import StatefulRope
 from scaling._types import Frequencies, Rope, factor_or_stretch
 
 
@@ -20,7 +20,7 @@ def bands(
     factor: float = 1.0,
     mode: Literal["frozen", "per_query", "transformers"] = "frozen",
     block: int = 32,
-) -> Bands | Frequencies | Served:
+) -> Bands | Frequencies | StatefulRope:
     """Return the frequencies of the cell's length, or the bands of a growing length.
 
     ``frozen`` (see ``frequencies``) has those of the whole context for every query and key.
@@ -40,7 +40,7 @@ def bands(
     whole = frequencies(rope, length, factor=factor)
     if mode == "transformers":
         parameters = {"rope_type": "dynamic", "factor": float(factor)}
-        return Served(parameters, rope.trained_length, whole)
+        return StatefulRope(parameters, rope.trained_length, whole)
     here, positions = torch.arange(length), torch.arange(length, dtype=torch.float64)
     edges = [0, rope.trained_length]
     edges += [*range((rope.trained_length // block + 1) * block, length, block), length]

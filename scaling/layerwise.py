@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from scaling import ntk, pi, yarn
-from scaling._layered import Layered, by_layer
+from scaling._layered import PerLayerFrequencies, by_layer
 from scaling._types import Factor, Frequencies, Range, Rope, factor_or_stretch
 
 SCALED = {"pi": pi.frequencies, "ntk": ntk.frequencies, "yarn": yarn.frequencies}
@@ -23,7 +23,7 @@ def frequencies(
     third: Share = 1.0,
     last: Share = 1.0,
     kind: Literal["pi", "ntk", "yarn"] = "pi",
-) -> Frequencies | Layered:
+) -> Frequencies | PerLayerFrequencies:
     """Return for each layer the frequencies of ``kind`` at its own factor, ``factor`` ** share.
 
     The share of a layer is on a cubic Bezier curve over the depth: ``first`` at the first layer,

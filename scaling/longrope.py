@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 
-from scaling._layered import Layered
+from scaling._layered import PerLayerFrequencies
 from scaling._types import Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(
     rope: Rope, length: int, *, factors: str | None = None, factor: float | None = None
-) -> Frequencies | Layered:
+) -> Frequencies | PerLayerFrequencies:
     """Return inv_freq / short_factor up to the trained length, / long_factor above it.
 
     ``factors`` is the path of a JSON file with the lists ``short_factor`` and ``long_factor``, one
@@ -37,7 +37,7 @@ def frequencies(
     if not isinstance(layers, list) or {isinstance(one, dict) for one in layers} != {True}:
         raise ValueError(f"layers must be a list of tables, one per layer, in {factors}")
     tables = [{**table, **one} for one in layers]
-    return Layered(tuple(_of(rope, length, one, factors, factor) for one in tables))
+    return PerLayerFrequencies(tuple(_of(rope, length, one, factors, factor) for one in tables))
 
 
 def _of(

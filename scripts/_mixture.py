@@ -11,7 +11,7 @@ from random import Random
 import torch
 
 from tasks._prompt import Filler, prompt
-from tasks._types import Source
+from tasks._types import TaskContext
 
 FILLERS: tuple[Filler, ...] = ("standard", "documents")
 
@@ -42,7 +42,7 @@ class Row:
     weights: list[float]
 
 
-def text_row(source: Source, window: int, draw: Random) -> Row:
+def text_row(source: TaskContext, window: int, draw: Random) -> Row:
     """Draw a window of text: the begin token, then consecutive tokens of one document."""
     while True:
         passage = draw.choices(source.passages(), cum_weights=_cumulative(source))[0]
@@ -54,12 +54,12 @@ def text_row(source: Source, window: int, draw: Random) -> Row:
 
 
 @cache
-def _cumulative(source: Source) -> list[int]:
+def _cumulative(source: TaskContext) -> list[int]:
     """Return the running sum of the passages' lengths: a token is drawn, not a document."""
     return list(accumulate(len(passage.tokens) for passage in source.passages()))
 
 
-def passkey_row(source: Source, recipe: Recipe, least: int, draw: Random) -> Row:
+def passkey_row(source: TaskContext, recipe: Recipe, least: int, draw: Random) -> Row:
     """Draw a pass key prompt of random length, depth and filler; text follows a short one."""
     length = draw.randint(least, recipe.window)
     key, depth = draw.randrange(10_000, 100_000), draw.random()
@@ -76,7 +76,7 @@ def passkey_row(source: Source, recipe: Recipe, least: int, draw: Random) -> Row
     return Row(list(tokens), weights)
 
 
-def span_row(source: Source, recipe: Recipe, draw: Random) -> Row:
+def span_row(source: TaskContext, recipe: Recipe, draw: Random) -> Row:
     """Repeat a span of text or of random tokens, digits mixed in, until the window is full."""
     length = draw.randint(12, recipe.window // 2)
     if draw.random() < 0.5:
@@ -92,7 +92,7 @@ def span_row(source: Source, recipe: Recipe, draw: Random) -> Row:
 
 
 def batch(
-    source: Source, recipe: Recipe, least: int, step: int
+    source: TaskContext, recipe: Recipe, least: int, step: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the tokens and weights of a step, each (rows, window); a function of the step."""
     draw = Random(f"{recipe.seed}/{step}")

@@ -22,12 +22,12 @@ from transformers.utils import logging
 from harness.data.embedded import held_out
 from harness.data.source import make_source
 from harness.errors import UserError
+from harness.files import make_folder
 from harness.names import printable
-from harness.replacing import make_folder
 from harness.reports.writing.sentences import counted
 from harness.sweep.record import named
 from tasks._prompt import frame, prompt
-from tasks._types import Source
+from tasks._types import TaskContext
 
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
 console = Console()
@@ -54,8 +54,8 @@ def machine(device: Any) -> str:
 class Texts:
     """What is trained on and what is watched, in tokens, and the length of the shortest prompt."""
 
-    source: Source
-    watched: Source
+    source: TaskContext
+    watched: TaskContext
     least: int
 
 
@@ -93,7 +93,7 @@ def loss_of(model: Any, tokens: torch.Tensor, weights: torch.Tensor) -> torch.Te
 
 
 @torch.inference_mode()
-def held_out_loss(model: Any, source: Source, window: int) -> dict[str, float]:
+def held_out_loss(model: Any, source: TaskContext, window: int) -> dict[str, float]:
     """Return the mean loss over held-out windows, and over their first and last quarter."""
     rows = [
         [*source.opening, *passage.tokens[first : first + window - 1]]
@@ -111,7 +111,7 @@ def held_out_loss(model: Any, source: Source, window: int) -> dict[str, float]:
 
 
 @torch.inference_mode()
-def passkey_share(model: Any, source: Source, window: int, least: int) -> float:
+def passkey_share(model: Any, source: TaskContext, window: int, least: int) -> float:
     """Return the share of pass keys found inside the window, for the progress line."""
     found = 0
     for trial in range(WATCHED):

@@ -18,11 +18,11 @@ import torch
 from harness.data.source import make_source
 from harness.engine import DEFAULT
 from harness.methods.resolve import resolve
-from harness.model.checkpoint import open_checkpoint
-from harness.model.weights import load_weights
+from harness.models.checkpoint import open_checkpoint
+from harness.models.weights import load_weights
+from harness.patching.patch import answering
 from harness.plugins import load
-from harness.rope.patch import answering
-from tasks import Answer, Question, Source, key_value, niah, passkey
+from tasks import Request, Response, TaskContext, key_value, niah, passkey
 
 METHODS = ("none", "yarn:factor=4", "self_extend:group=4,window=128")
 ONE = ("single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3")
@@ -31,7 +31,7 @@ LENGTHS, TRIALS = (512, 1024), 2
 MORE = 2  # tokens of a text after as many as the answer has: they show where it ends
 
 
-def asked(source: Source, length: int) -> Iterator[tuple[str, Any, Question]]:
+def asked(source: TaskContext, length: int) -> Iterator[tuple[str, Any, Request]]:
     """Yield a name, the task and the question by argmax of every trial."""
     for preset in ONE:
         given: Any = {"preset": preset, "form": "argmax", "depths": 1, "trials": TRIALS}
@@ -42,11 +42,11 @@ def asked(source: Source, length: int) -> Iterator[tuple[str, Any, Question]]:
             yield task.__name__.rpartition(".")[2], task, question
 
 
-def as_text(question: Question) -> Question:
+def as_text(question: Request) -> Request:
     """Return the same prompt as a question for a text."""
     prompt = question.tokens[: question.start]
     new = len(question.tokens) - len(prompt) + MORE
-    return Question(question.unit, len(prompt) + new, prompt, len(prompt), question.facts, new=new)
+    return Request(question.unit, len(prompt) + new, prompt, len(prompt), question.facts, new=new)
 
 
 def says(answer: str, text: str) -> bool:
@@ -56,7 +56,7 @@ def says(answer: str, text: str) -> bool:
 
 
 def rows(
-    model: Any, checkpoint: Any, source: Source, done: set[tuple[str, ...]]
+    model: Any, checkpoint: Any, source: TaskContext, done: set[tuple[str, ...]]
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of every trial that is not done, a trial of each task after the other."""
     for trial, length in product(range(TRIALS), LENGTHS):
@@ -69,8 +69,8 @@ def rows(
                         continue
                     forms = dict(answer([question, as_text(question)]))
                     targets, text = forms[0], forms[1]
-                    assert isinstance(targets, Answer)
-                    assert isinstance(text, Answer)
+                    assert isinstance(targets, Response)
+                    assert isinstance(text, Response)
                     sample = task.grade(question, targets, source)
                     wanted = str(question.facts.get("answer") or question.facts["key"])
                     yield {

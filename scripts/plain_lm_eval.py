@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 import ropewalk as rw
-from harness.model.checkpoint import open_checkpoint
-from harness.model.weights import load_weights
+from harness.models.checkpoint import open_checkpoint
+from harness.models.weights import load_weights
 
 HASHES = ("doc_hash", "prompt_hash", "target_hash")
 

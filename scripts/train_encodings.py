@@ -31,9 +31,9 @@ from harness.data.embedded import training
 from harness.encodings._config import EncodingConfig, config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
-from harness.model.opening import REFERENCE
+from harness.files import make_folder, replacing
+from harness.models.opening import REFERENCE
 from harness.plugins import call, names
-from harness.replacing import make_folder, replacing
 from harness.reports.writing.sentences import counted
 
 # A fifth of the reference model's parameters, a quarter of its rows, more steps, a higher rate.

@@ -25,7 +25,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.data.embedded import training
-from harness.replacing import make_folder
+from harness.files import make_folder
 from tasks._prompt import FILLER, INTRODUCTION, NEEDLE, QUESTION
 
 app = App(help=__doc__)

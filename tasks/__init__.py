@@ -4,6 +4,6 @@ A task defines ``ask(source, lengths, *, seed, options)``, ``grade(question, ans
 ``score(samples)``, ``VERSION`` and ``METRIC``. The types are exported here.
 """
 
-from tasks._types import Answer, Passage, Question, Sample, Score, Source
+from tasks._types import Document, Request, Response, Sample, Score, TaskContext
 
-__all__ = ["Answer", "Passage", "Question", "Sample", "Score", "Source"]
+__all__ = ["Document", "Request", "Response", "Sample", "Score", "TaskContext"]

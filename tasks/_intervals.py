@@ -12,14 +12,14 @@ from tasks._types import Sample
 
 Array = Any  # of numpy, which is imported only where it is needed
 
-LEVEL = 0.95
-LEAST = 3  # documents; of fewer no interval is given
+CONFIDENCE = 0.95
+MIN_DOCUMENTS = 3  # documents; of fewer no interval is given
 RESAMPLES = 1999
 CHUNK = 500  # columns resampled at a time, which bounds the memory
 MOST_RESAMPLED = 2000  # documents; the mean of more is close to normal
 # The bootstrap of few documents covers less than its level says: its tail probabilities count
 # 1.5 times, which simulated lognormal losses of unequal lengths call for.
-TAIL = (1 - LEVEL) / 2 / 1.5
+TAIL = (1 - CONFIDENCE) / 2 / 1.5
 # One document in n that is unlike the others needs 2.2 times Student's t (binomial, n to 60).
 WIDEST = 3.0
 
@@ -38,7 +38,7 @@ class Ratio:
     below: float = 1.0
     above: float = 1.0
 
-    def interval(self, level: float = LEVEL) -> tuple[float | None, float | None]:
+    def interval(self, level: float = CONFIDENCE) -> tuple[float | None, float | None]:
         """Return the interval."""
         from scipy.special import stdtrit
 
@@ -79,7 +79,7 @@ def proportion(hits: float, n: int) -> tuple[float, float]:
     """
     from scipy.special import ndtri
 
-    p, z = hits / n, float(ndtri((1 + LEVEL) / 2))
+    p, z = hits / n, float(ndtri((1 + CONFIDENCE) / 2))
     scale = 2 * (n + z**2)
     center = (2 * n * p + z**2) / scale
     half = z / scale * math.sqrt(4 * n * p * (1 - p) + z**2)
@@ -141,7 +141,7 @@ def _ratios(sums: Array, counts: Array) -> list[Ratio]:
     import numpy as np
 
     value, error, degrees = jackknife(sums, counts)
-    if len(sums) < LEAST or degrees.min() < 1:
+    if len(sums) < MIN_DOCUMENTS or degrees.min() < 1:
         return [Ratio(float(one), None, 0) for one in value]
     # Equal rates differ by their rounding, which is no spread.
     error[error <= 1e-12 * np.abs(value)] = 0
@@ -184,7 +184,7 @@ def _widths(sums: Array, counts: Array) -> tuple[Array, Array]:
     drawn = studentised(deviations, shares)
     place = int(TAIL * (len(drawn) + 1))
     cut = np.partition(drawn, (place, -place - 1), axis=0)
-    half = stdtrit(degrees, (1 + LEVEL) / 2)
+    half = stdtrit(degrees, (1 + CONFIDENCE) / 2)
     below, above = cut[-place - 1] / half, -cut[place] / half
     return below.clip(1, WIDEST), above.clip(1, WIDEST)
 

@@ -11,7 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from tasks._lm_eval_ask import asker
-from tasks._lm_eval_grade import Document, chosen_filter, chosen_metric, grade, made_of
+from tasks._lm_eval_grade import Doc, chosen_filter, chosen_metric, grade, made_of
 from tasks._lm_eval_load import (
     FEWSHOT_SEED,
     Wanted,
@@ -21,12 +21,12 @@ from tasks._lm_eval_load import (
     version,
     working,
 )
-from tasks._types import Answer, Fact, Question, Source
+from tasks._types import Fact, Request, Response, TaskContext
 
-_OPENED: WeakKeyDictionary[Source, dict[Wanted, Opened]] = WeakKeyDictionary()
+_OPENED: WeakKeyDictionary[TaskContext, dict[Wanted, Opened]] = WeakKeyDictionary()
 
 
-def opened(source: Source, wanted: Wanted) -> Opened:
+def opened(source: TaskContext, wanted: Wanted) -> Opened:
     """Return a task as it is asked with these options, opened once."""
     known = _OPENED.setdefault(source, {})
     if wanted not in known:
@@ -35,13 +35,13 @@ def opened(source: Source, wanted: Wanted) -> Opened:
 
 
 def graded(
-    source: Source, question: Question, answer: Answer
+    source: TaskContext, question: Request, answer: Response
 ) -> tuple[float, int, dict[str, Fact]]:
     """Return value, weight and facts of a document, by the task's own filters and metric."""
     return grade(_document(source, question), answer)
 
 
-def targets(source: Source, question: Question) -> list[str | int]:
+def targets(source: TaskContext, question: Request) -> list[str | int]:
     """Return the target of a document as text; of several parts, the place of the right one."""
     document = _document(source, question)
     task, doc = document.task, document.requests[0][0].doc
@@ -55,7 +55,7 @@ def targets(source: Source, question: Question) -> list[str | int]:
     return [str(texts.get(one, one)) for one in several]
 
 
-def _document(source: Source, question: Question) -> Document:
+def _document(source: TaskContext, question: Request) -> Doc:
     every = _OPENED[source].values()
     return next(one.known[question.digest] for one in every if question.digest in one.known)
 
@@ -66,10 +66,10 @@ class Opened:
     def __init__(self, tokenizer: Any, wanted: Wanted) -> None:
         self.tokenizer, self.wanted = tokenizer, wanted
         self.task: Any = None
-        self.made: dict[tuple[int, int], list[Document]] = {}
-        self.known: dict[str, Document] = {}  # by the digest of the question
+        self.made: dict[tuple[int, int], list[Doc]] = {}
+        self.known: dict[str, Doc] = {}  # by the digest of the question
 
-    def documents(self, length: int, seed: int) -> list[Document]:
+    def documents(self, length: int, seed: int) -> list[Doc]:
         """Return the documents at a length; raise ValueError where they cannot be asked."""
         if (length, seed) not in self.made:
             with drawing(seed):
@@ -109,7 +109,7 @@ class Opened:
         text = json.dumps(config, default=lambda value: type(value).__name__, sort_keys=True)
         return _hash(text + code_digest(self.wanted.include))[:16]
 
-    def _documents(self, length: int) -> list[Document]:
+    def _documents(self, length: int) -> list[Doc]:
         wanted, name = self.wanted, self.wanted.tasks
         with working(name, "ask"):
             ask = asker(self.tokenizer, length)
@@ -131,7 +131,7 @@ class Opened:
                 facts = self._facts(number, group[0], metric)
             question = _question(f"document {number}", length, sum(parts, ()), facts, by)
             kept = tuple(zip(group, map(len, parts), strict=True))
-            found.append(Document(self.task, kept, metric, keep, question))
+            found.append(Doc(self.task, kept, metric, keep, question))
         return found
 
     def _facts(self, number: int, request: Any, metric: str) -> dict[str, Fact]:
@@ -151,8 +151,8 @@ class Opened:
 
 
 def _question(
-    unit: str, length: int, parts: Sequence[Question], facts: dict[str, Fact], by: str
-) -> Question:
+    unit: str, length: int, parts: Sequence[Request], facts: dict[str, Fact], by: str
+) -> Request:
     """Return the question of a document; what decides its grade beside the answer is in ``by``."""
     if not parts:
         raise ValueError(f"{unit} has no text")
@@ -161,7 +161,7 @@ def _question(
     return replace(longest, unit=unit, facts=facts, cell=length, parts=tuple(parts), graded_by=by)
 
 
-def _hashes(question: Question) -> str:
+def _hashes(question: Request) -> str:
     return "".join(str(question.facts[f"{what}_hash"]) for what in ("doc", "prompt", "target"))
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks._lm_eval_load import Wanted, working
-from tasks._types import Answer, Fact, Question
+from tasks._types import Fact, Request, Response
 
 # Metrics of which less is better, as the reports know them; more is better of all others.
 LOWER = {
@@ -17,17 +17,17 @@ LOWER = {
 
 
 @dataclass(frozen=True)
-class Document:
+class Doc:
     """One document of a task, with its requests in lm-eval's order and the question of all."""
 
     task: Any
     requests: tuple[Any, ...]
     metric: str
     filter: str
-    question: Question
+    question: Request
 
 
-def grade(document: Document, answer: Answer) -> tuple[float, int, dict[str, Fact]]:
+def grade(document: Doc, answer: Response) -> tuple[float, int, dict[str, Fact]]:
     answers, parts = iter(answer.parts), iter(document.question.parts)
     asked = []
     for request, count in document.requests:
@@ -48,7 +48,7 @@ def grade(document: Document, answer: Answer) -> tuple[float, int, dict[str, Fac
     return *value, facts
 
 
-def _response(kind: str, taken: Sequence[tuple[Question, Answer]]) -> Any:
+def _response(kind: str, taken: Sequence[tuple[Request, Response]]) -> Any:
     """Return the answer to a request as lm-eval's models give it."""
     logprob = -math.fsum(loss for _, answer in taken for loss in answer.nll)
     if kind == "loglikelihood_rolling":
@@ -67,7 +67,7 @@ def _said(requests: Sequence[Any]) -> str | list[float]:
     return [one[0] if isinstance(one, tuple) else one for one in responses]
 
 
-def _value(document: Document, metrics: dict[str, Any]) -> tuple[float, int]:
+def _value(document: Doc, metrics: dict[str, Any]) -> tuple[float, int]:
     metric = document.metric
     if metric not in metrics:
         raise ValueError(f"the task gives {', '.join(metrics)}, and no {metric}")

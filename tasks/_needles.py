@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from tasks._prompt import FILLER, Frame, around, continued, inserted
 from tasks._retrieval import BETWEEN, question, room
 from tasks._sentences import sentences
-from tasks._types import Question, Source
+from tasks._types import Request, TaskContext
 from tasks._words import Kind, drawn
 
 Haystack = Literal["repeat", "documents", "needles"]
@@ -113,7 +113,7 @@ def hide(setting: Setting, draw: Random) -> Hidden:
     return Hidden(pairs, setting.queries)
 
 
-def framed(source: Source, setting: Setting, hidden: Hidden, *, chat: bool) -> Frame:
+def framed(source: TaskContext, setting: Setting, hidden: Hidden, *, chat: bool) -> Frame:
     """Return what stands around the haystack; of one value its tokens too."""
     keys = [key for key, _ in hidden.pairs[: hidden.queries]]
     asked = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
@@ -126,7 +126,9 @@ def framed(source: Source, setting: Setting, hidden: Hidden, *, chat: bool) -> F
     return around(source, before, after, reply, answer, chat=chat)
 
 
-def filler(source: Source, setting: Setting, longest: int, draw: Random) -> Iterable[list[int]]:
+def filler(
+    source: TaskContext, setting: Setting, longest: int, draw: Random
+) -> Iterable[list[int]]:
     """Return the sentences of a haystack, of ``longest`` tokens or more."""
     if setting.haystack == "documents":
         return sentences(source, longest)
@@ -140,13 +142,13 @@ def filler(source: Source, setting: Setting, longest: int, draw: Random) -> Iter
     return found
 
 
-def _needle(source: Source, setting: Setting, key: str, value: str) -> list[int]:
+def _needle(source: TaskContext, setting: Setting, key: str, value: str) -> list[int]:
     text = NEEDLE.format(kind=setting.value, key=key, value=value)
     return continued(source, f" {text}" if setting.haystack == "documents" else f"{text}\n")
 
 
 def context(
-    source: Source,
+    source: TaskContext,
     setting: Setting,
     hidden: Hidden,
     pieces: Iterable[Sequence[int]],
@@ -167,7 +169,7 @@ def context(
 
 
 def prompts(
-    source: Source,
+    source: TaskContext,
     setting: Setting,
     hidden: Hidden,
     pieces: Iterable[Sequence[int]],
@@ -178,7 +180,7 @@ def prompts(
     in_turn: int,
     new: int,
     chat: bool,
-) -> Iterator[tuple[Question, list[int]]]:
+) -> Iterator[tuple[Request, list[int]]]:
     """Yield a prompt of exactly ``length`` for each of the first keys in turn, and its needles.
 
     All are of one haystack: in a prompt whose query is shorter, only the last sentence is cut as

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from tasks._types import Passage, Source
+from tasks._types import Document, TaskContext
 
 # The text of Mohtashami & Jaggi (arXiv:2305.16300), as most papers of the field use it.
 INTRODUCTION = (
@@ -38,7 +38,7 @@ class Prompt:
 
 
 def prompt(
-    source: Source,
+    source: TaskContext,
     length: int,
     key: int,
     depth: float,
@@ -62,7 +62,7 @@ def prompt(
 
 
 def frame(
-    source: Source, key: int, *, chat: bool = False
+    source: TaskContext, key: int, *, chat: bool = False
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Return the tokens of introduction, needle, question and answer, which every prompt has."""
     made = around(source, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
@@ -83,7 +83,13 @@ class Frame:
 
 
 def around(
-    source: Source, before: str, after: str, reply: str, answer: str = "", *, chat: bool = False
+    source: TaskContext,
+    before: str,
+    after: str,
+    reply: str,
+    answer: str = "",
+    *,
+    chat: bool = False,
 ) -> Frame:
     """Return what stands around a context; in a chat ``reply`` begins the assistant's message.
 
@@ -149,7 +155,7 @@ def inserted(
     return made + tokens[done:free], starts
 
 
-def continued(source: Source, text: str) -> list[int]:
+def continued(source: TaskContext, text: str) -> list[int]:
     """Return the tokens of a text that continues other text.
 
     A SentencePiece tokenizer puts a space before any text, so the text is tokenized after an
@@ -162,7 +168,7 @@ def continued(source: Source, text: str) -> list[int]:
 
 
 def _filler(
-    source: Source, room: int, depth: float, kind: Filler, draw: Random
+    source: TaskContext, room: int, depth: float, kind: Filler, draw: Random
 ) -> tuple[Sequence[int], Sequence[int]]:
     """Return ``room`` tokens of filler in two parts, before and after the needle."""
     if kind == "documents":
@@ -179,7 +185,7 @@ def _filler(
     return tokens[:cut], tokens[cut:room]
 
 
-def _excerpt(passages: Sequence[Passage], room: int, draw: Random) -> Sequence[int]:
+def _excerpt(passages: Sequence[Document], room: int, draw: Random) -> Sequence[int]:
     """Draw ``room`` consecutive tokens from one of the passages that have so many."""
     fitting = [passage for passage in passages if len(passage.tokens) >= room]
     if not fitting:

@@ -9,7 +9,7 @@ from itertools import accumulate, chain
 from typing import Literal
 
 from tasks._tokens import Tokens
-from tasks._types import Passage
+from tasks._types import Document
 
 SLIDE = 8  # windows that slide move on by one part of their length in so many
 MOST = 300_000  # windows of a task; a plan has no room for more questions
@@ -57,10 +57,10 @@ class Window:
     ends: Sequence[int] = ()
 
 
-Windows = Callable[[Sequence[Passage], int, Layout], Iterator[Window]]
+Windows = Callable[[Sequence[Document], int, Layout], Iterator[Window]]
 
 
-def tail(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
+def tail(passages: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield windows whose last tokens are scored: the same targets at every length.
 
     With ``slide``, every length but the longest has several windows for these targets, moved on by
@@ -75,7 +75,7 @@ def tail(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[W
                 yield replace(window, number=number, ends=ends)
 
 
-def tail_ends(passage: Passage, layout: Layout) -> list[int]:
+def tail_ends(passage: Document, layout: Layout) -> list[int]:
     """Return where the windows of a document end, in tokens, spread evenly over its third quarter.
 
     The first ends at three quarters, each further one earlier. There are fewer than ``windows``
@@ -87,18 +87,18 @@ def tail_ends(passage: Passage, layout: Layout) -> list[int]:
     return [end for end in ends if end + len(layout.opening) >= layout.longest]
 
 
-def tail_end(passage: Passage) -> int:
+def tail_end(passage: Document) -> int:
     """Return where the last window of the tail protocol ends, in tokens."""
     return len(passage.tokens) * 3 // 4
 
 
-def prefix(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
+def prefix(passages: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield the first tokens of each document."""
     for passage in passages:
         yield _window(passage, 0, 0, length - len(layout.opening), layout)
 
 
-def press(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
+def press(passages: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield windows that move by the stride and score only their new tokens.
 
     The first scores all of its tokens, so every token of a document counts once. Differs from the
@@ -111,7 +111,7 @@ def press(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[
         yield from _slid(passage, text, len(passage.tokens), length, layout.stride, layout)
 
 
-def disjoint(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
+def disjoint(passages: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield windows side by side, every token once; the last is moved back as in ``press``.
 
     Differs from lm-evaluation-harness: each window opens with the begin token, where that has it
@@ -120,7 +120,7 @@ def disjoint(passages: Sequence[Passage], length: int, layout: Layout) -> Iterat
     yield from press(passages, length, replace(layout, stride=layout.room(length)))
 
 
-def overlap(passages: Sequence[Passage], length: int, layout: Layout) -> Iterator[Window]:
+def overlap(passages: Sequence[Document], length: int, layout: Layout) -> Iterator[Window]:
     """Yield windows a stride apart over all documents in one stream, every position scored.
 
     As LongLoRA, LCEG and ChunkLlama do: windows cross documents, only a document opens with the
@@ -145,21 +145,21 @@ def overlap_starts(total: int, length: int, stride: int) -> range:
     return range(0, total - length, stride)[:-1]
 
 
-def stream(passages: Sequence[Passage], opening: tuple[int, ...]) -> Passage:
+def stream(passages: Sequence[Document], opening: tuple[int, ...]) -> Document:
     """Join documents, each after its begin tokens, which have no bytes."""
     tokens = Tokens(chain.from_iterable((*opening, *p.tokens) for p in passages))
     if any(passage.ends is None for passage in passages):
-        return Passage("", tokens)
+        return Document("", tokens)
     ends, total = array("q", [0]), 0
     for passage in passages:
         ends.extend([total] * len(opening))
         ends.extend(total + end for end in (passage.ends or ())[1:])
         total = ends[-1]
-    return Passage("", tokens, ends)
+    return Document("", tokens, ends)
 
 
 def _slid(
-    passage: Passage, seen: int, last: int, length: int, stride: int, layout: Layout
+    passage: Document, seen: int, last: int, length: int, stride: int, layout: Layout
 ) -> Iterator[Window]:
     """Yield windows of one length that score the tokens from ``seen`` to ``last`` once."""
     text = length - len(layout.opening)
@@ -169,7 +169,7 @@ def _slid(
         seen = end
 
 
-def _window(passage: Passage, begin: int, first: int, end: int, layout: Layout) -> Window:
+def _window(passage: Document, begin: int, first: int, end: int, layout: Layout) -> Window:
     """Return the document's tokens from ``begin`` to ``end``, scored from ``first`` on."""
     tokens = Tokens(passage.tokens[begin:end], layout.opening)
     # Without a begin token, nothing precedes the first token.
@@ -207,7 +207,7 @@ def check(protocol: Protocol, layout: Layout, length: int) -> None:
 
 
 def check_count(
-    protocol: Protocol, passages: Sequence[Passage], lengths: Sequence[int], layout: Layout
+    protocol: Protocol, passages: Sequence[Document], lengths: Sequence[int], layout: Layout
 ) -> None:
     """Raise ValueError for more windows than a sweep may have, before one is made."""
     many = sum(count(protocol, passages, length, layout) for length in lengths)
@@ -218,7 +218,7 @@ def check_count(
         )
 
 
-def count(protocol: Protocol, passages: Sequence[Passage], length: int, layout: Layout) -> int:
+def count(protocol: Protocol, passages: Sequence[Document], length: int, layout: Layout) -> int:
     """Return how many windows a protocol has at one length."""
     if protocol == "overlap":
         total = sum(len(layout.opening) + len(passage.tokens) for passage in passages)
@@ -234,7 +234,7 @@ def count(protocol: Protocol, passages: Sequence[Passage], length: int, layout: 
     return sum(1 - -tokens // stride for tokens in unseen)
 
 
-def fitting(passages: list[Passage], protocol: Protocol, layout: Layout) -> list[Passage]:
+def fitting(passages: list[Document], protocol: Protocol, layout: Layout) -> list[Document]:
     """Return the documents with room for the longest length; of overlap, all or none.
 
     Raises ValueError where none has, with the length that would fit.

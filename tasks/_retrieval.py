@@ -9,7 +9,7 @@ from typing import Literal
 
 from tasks._intervals import macro_average, proportion
 from tasks._prompt import Frame
-from tasks._types import Answer, Fact, Question, Sample, Score, Source
+from tasks._types import Fact, Request, Response, Sample, Score, TaskContext
 
 Form = Literal["text", "argmax"]
 FACTS = {
@@ -73,19 +73,19 @@ def question(
     context: Sequence[int],
     facts: Mapping[str, Fact],
     new: int,
-) -> Question:
+) -> Request:
     """Return a question for a text of up to ``new`` tokens; of 0, for the answer as targets."""
     prompt = [*frame.head, *context, *frame.tail]
     whole = prompt if new else [*prompt, *frame.answer]
-    return Question(unit, length, whole, len(prompt), facts, new=new)
+    return Request(unit, length, whole, len(prompt), facts, new=new)
 
 
-def together(asked: Sequence[Question], facts: Mapping[str, Fact]) -> Question:
+def together(asked: Sequence[Request], facts: Mapping[str, Fact]) -> Request:
     """Return one question, or several prompts of one length as the parts of one."""
     return replace(asked[0], facts=facts, parts=tuple(asked) if len(asked) > 1 else ())
 
 
-def answers(question: Question, source: Source) -> list[str]:
+def answers(question: Request, source: TaskContext) -> list[str]:
     """Return the answers that count."""
     del source
     return str(question.facts["answer"]).split(BETWEEN)
@@ -96,7 +96,7 @@ def shown(text: str) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + MORE
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
     ``found`` of one answer is exact, where the text begins with it; format, where it comes later;
@@ -118,7 +118,7 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
     return Sample(question.unit, hits / len(wanted), 1, facts)
 
 
-def _mean(question: Question, answer: Answer, source: Source) -> Sample:
+def _mean(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Grade every prompt by itself; ``shares`` has the share of each, ``said`` a JSON list."""
     pairs = zip(question.parts, answer.parts, strict=True)
     graded = [grade(part, its, source) for part, its in pairs]
@@ -130,7 +130,7 @@ def _mean(question: Question, answer: Answer, source: Source) -> Sample:
     return Sample(question.unit, sum(shares) / len(shares), 1, facts)
 
 
-def _targets(question: Question, answer: Answer, source: Source, wanted: str) -> Sample:
+def _targets(question: Request, answer: Response, source: TaskContext, wanted: str) -> Sample:
     """Score 1 when greedy decoding gives exactly the answer, and then ends the word."""
     said = source.decode(answer.argmax).lstrip(QUOTE)
     same = answer.argmax[:-1] == tuple(question.tokens[question.start :])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from tasks._prompt import continued
-from tasks._types import Source
+from tasks._types import TaskContext
 
 END = re.compile(r"(?<=[.!?]) ")
 
 
-def sentences(source: Source, room: int) -> list[list[int]]:
+def sentences(source: TaskContext, room: int) -> list[list[int]]:
     """Return the first sentences of the documents, each after a space, of ``room`` tokens or more.
 
     White space is a single space, as in RULER. Raises ValueError where the documents have less.

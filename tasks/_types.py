@@ -16,7 +16,7 @@ CodeFolder = NewType("CodeFolder", str)  # an option that names a folder whose c
 
 
 @dataclass(frozen=True)
-class Passage:
+class Document:
     """One document in the model's own tokens, without any special token.
 
     ``ends[i]`` are the bytes of the document's text, in UTF-8, before token i: n + 1 numbers for n
@@ -39,7 +39,7 @@ def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskContext:
     """The model's tokenizer and window and the documents, before any weight is read.
 
     ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
@@ -55,7 +55,7 @@ class Source:
     decode: Callable[[Sequence[int]], str]
     bos: int | None
     trained_length: int
-    passages: Callable[[], Sequence[Passage]]
+    passages: Callable[[], Sequence[Document]]
     chat: Callable[[str], tuple[list[int], list[int], str]] = no_template
     tokenizer: Any = field(default=None, compare=False)
 
@@ -66,7 +66,7 @@ class Source:
 
 
 @dataclass(frozen=True)
-class Question:
+class Request:
     """The smallest thing measured: the loss of tokens, or a text that continues them.
 
     Of a loss, ``tokens`` is the whole input, and those from ``start`` on are the targets. Of a
@@ -94,7 +94,7 @@ class Question:
     new: int = 0
     stop: tuple[str, ...] = ()
     cell: int = 0
-    parts: tuple[Question, ...] = ()
+    parts: tuple[Request, ...] = ()
     graded_by: str = ""
     divergence: bool = False
 
@@ -131,7 +131,7 @@ class Question:
         return asked.hexdigest()[:16]
 
     @cached_property
-    def asked(self) -> tuple[Question, ...]:
+    def asked(self) -> tuple[Request, ...]:
         """Return what the model is asked: this question, or its parts, each with its own digest."""
         own = [
             replace(part, graded_by=f"{self.digest}/{index}")
@@ -146,7 +146,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """The model's output for one question with n targets, or a text of n tokens.
 
     ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
@@ -161,7 +161,7 @@ class Answer:
     nll: tuple[float, ...]
     argmax: tuple[int, ...]
     text: str = ""
-    parts: tuple[Answer, ...] = ()
+    parts: tuple[Response, ...] = ()
     divergence: tuple[float, ...] = ()
 
 

@@ -13,7 +13,7 @@ from random import Random
 
 from tasks._prompt import around, continued
 from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
-from tasks._types import Fact, Question, Source
+from tasks._types import Fact, Request, TaskContext
 from tasks._words import words
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -32,14 +32,14 @@ MOST_SHOWN = max(shown for *_, shown in OFTEN.values())
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
     new: int = 120,
     trials: int = 25,
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield ``trials`` lists of every length, of which only the last words are cut.
 
     Raises ValueError where a list cannot fit, or needs more words than there are.

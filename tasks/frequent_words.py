@@ -15,7 +15,7 @@ from random import Random
 from tasks._coded_words import fewest, size_of, text, vocabulary
 from tasks._prompt import around, continued
 from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
-from tasks._types import Fact, Question, Source
+from tasks._types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
@@ -33,7 +33,7 @@ MOST = 10  # of alpha: the fourth word of a text occurs once in a million
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -41,7 +41,7 @@ def ask(
     new: int = 50,
     trials: int = 25,
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield ``trials`` coded texts of every length, of which only the last words are cut.
 
     An order of the words of which the cut spoils the counts is drawn again. Raises ValueError where

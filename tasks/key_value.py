@@ -21,7 +21,7 @@ from tasks._retrieval import (
     room,
     score,
 )
-from tasks._types import Fact, Question, Source
+from tasks._types import Fact, Request, TaskContext
 from tasks._words import drawn
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -36,7 +36,7 @@ REPLY = 'Corresponding value: "'
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -45,7 +45,7 @@ def ask(
     depths: int = 5,
     trials: int = 5,
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` prompts of every length, each of the exact length.
 
     Trials have other pairs; depths and lengths share them. Raises ValueError where a prompt cannot
@@ -71,7 +71,7 @@ def ask(
             yield question(unit, length, frame, made, facts, new)
 
 
-def _pairs(source: Source, longest: int, draw: Random) -> list[list[int]]:
+def _pairs(source: TaskContext, longest: int, draw: Random) -> list[list[int]]:
     """Return lines of pairs of ``longest`` tokens or more."""
     found: list[list[int]] = []
     held = 0
@@ -81,5 +81,5 @@ def _pairs(source: Source, longest: int, draw: Random) -> list[list[int]]:
     return found
 
 
-def _pair(source: Source, key: str, value: str) -> list[int]:
+def _pair(source: TaskContext, key: str, value: str) -> list[int]:
     return continued(source, f'"{key}": "{value}",\n')

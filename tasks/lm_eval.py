@@ -16,7 +16,7 @@ from typing import Any
 from tasks._intervals import proportion, ratio
 from tasks._lm_eval import graded, opened, targets
 from tasks._lm_eval_load import Wanted
-from tasks._types import Answer, CodeFolder, Question, Sample, Score, Source, no_template
+from tasks._types import CodeFolder, Request, Response, Sample, Score, TaskContext, no_template
 
 VERSION = 1
 EXAMPLE_OPTIONS = "tasks=hellaswag,limit=50"
@@ -25,7 +25,7 @@ FACTS = {"doc": int, "doc_hash": str, "prompt_hash": str, "target_hash": str, "m
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -36,7 +36,7 @@ def ask(
     filter: str = "",
     include: CodeFolder = CodeFolder(""),  # noqa: B008  # a text
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield the first ``limit`` documents of a task at every length, 0 for all.
 
     ``metric`` is one of the task's whose score is made of a value a document, by default its first;
@@ -55,17 +55,17 @@ def ask(
             yield document.question
 
 
-def about(source: Source, **options: Any) -> Mapping[str, Any]:
+def about(source: TaskContext, **options: Any) -> Mapping[str, Any]:
     """Return what the record says of the task: its metric, versions and hashes."""
     return opened(source, Wanted(**options)).about(METRIC)
 
 
-def answers(question: Question, source: Source) -> list[str | int]:
+def answers(question: Request, source: TaskContext) -> list[str | int]:
     """Return what lm-eval compares a text with; of choices, the place of the right one."""
     return targets(source, question)
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Grade a document by the task's own filters and metric."""
     value, weight, facts = graded(source, question, answer)
     return Sample(question.unit, value, weight, {**question.facts, **facts})

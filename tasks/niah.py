@@ -24,7 +24,7 @@ from tasks._retrieval import (
     score,
     together,
 )
-from tasks._types import Fact, Question, Source
+from tasks._types import Fact, Request, TaskContext
 from tasks._words import Kind
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -33,7 +33,7 @@ METRIC = "recall"
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -50,7 +50,7 @@ def ask(
     depths: int = 5,
     trials: int = 5,
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield ``depths`` x ``trials`` haystacks of every length, each prompt of the exact length.
 
     Keys and values depend on seed, depth and trial alone. One value stands at its depth; of

@@ -12,7 +12,7 @@ from random import Random
 
 from tasks._prompt import Filler, prompt
 from tasks._retrieval import check_trials, grid, score
-from tasks._types import Answer, Fact, Question, Sample, Source
+from tasks._types import Fact, Request, Response, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -24,7 +24,7 @@ FACTS = {
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -32,7 +32,7 @@ def ask(
     trials: int = 5,
     filler: Filler = "standard",
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield a grid of ``depths`` evenly spaced depths x ``trials`` keys at every length.
 
     The keys depend on seed, depth and trial alone, so every method and every length is asked
@@ -49,10 +49,10 @@ def ask(
             facts: dict[str, Fact] = {
                 "depth": depth, "trial": trial, "key": str(key), "needle": made.needle,
             }  # fmt: skip
-            yield Question(unit, length, made.tokens, made.start, facts)
+            yield Request(unit, length, made.tokens, made.start, facts)
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Score 1 when greedy decoding gives exactly the key and then stops the number.
 
     The fact ``found`` says what kind of answer it was: ``exact``, ``format`` or ``wrong``.
@@ -70,7 +70,7 @@ def grade(question: Question, answer: Answer, source: Source) -> Sample:
     return Sample(question.unit, float(found), 1, facts)
 
 
-def _says(source: Source, said: Sequence[int], key: Sequence[int]) -> bool:
+def _says(source: TaskContext, said: Sequence[int], key: Sequence[int]) -> bool:
     """Return whether every digit of the key is the most likely one, given the key before it.
 
     Only beside the number, at white space or a sign such as a single space token before it, may
@@ -85,7 +85,7 @@ def _says(source: Source, said: Sequence[int], key: Sequence[int]) -> bool:
     return all(one == other if other else number.startswith(one) for one, other in pairs)
 
 
-def _extends(source: Source, key: tuple[int, ...], following: int) -> bool:
+def _extends(source: TaskContext, key: tuple[int, ...], following: int) -> bool:
     """Return whether the token after the key continues the number."""
     said = source.decode(key)
     more = source.decode((*key, following))[len(said) :]

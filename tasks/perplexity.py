@@ -16,7 +16,7 @@ from itertools import pairwise
 from tasks._intervals import per_weight
 from tasks._positions import by_position
 from tasks._protocols import PROTOCOLS, Layout, Protocol, check, check_count, fitting
-from tasks._types import Answer, Fact, Question, Sample, Score, Source
+from tasks._types import Fact, Request, Response, Sample, Score, TaskContext
 
 VERSION = 1
 METRIC = "perplexity"
@@ -27,7 +27,7 @@ FACTS = {
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -36,7 +36,7 @@ def ask(
     windows: int = 1,
     stride: int = 256,
     slide: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield the windows of a protocol, of the documents with room for the longest length.
 
     ``tail`` is the number of targets of a window of the tail protocol, in tokens, ``windows`` how
@@ -66,10 +66,10 @@ def ask(
             if window.ends:  # where every target stands in the text
                 facts["begin"] = window.ends[0]
                 facts["sizes"] = " ".join(str(end - one) for one, end in pairwise(window.ends))
-            yield Question(window.unit, length, window.tokens, window.start, facts)
+            yield Request(window.unit, length, window.tokens, window.start, facts)
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Sum the loss over the targets, in nats; a fair sum in float64.
 
     Of ``tail``, whose windows have the same targets at every length, the loss of each is kept.

@@ -15,7 +15,7 @@ from typing import Any
 from tasks._paragraphs import filled, listed, others, read
 from tasks._prompt import around, continued
 from tasks._retrieval import check_trials, new_tokens, question, room, score, shown
-from tasks._types import Answer, Fact, Question, Sample, Source
+from tasks._types import Fact, Request, Response, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
 VERSION = 1
@@ -33,7 +33,7 @@ LINE = "\n"  # between answers in a record
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -41,10 +41,10 @@ def ask(
     new: int = 32,
     trials: int = 25,
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length, each of the exact length.
 
-    Question, paragraphs and their order depend on seed and trial alone; a longer prompt has more
+    Request, paragraphs and their order depend on seed and trial alone; a longer prompt has more
     of them, and the one that was added last is cut. Raises ValueError where the paragraphs of a
     question do not fit, naming the least length.
     """
@@ -73,19 +73,19 @@ def ask(
             yield replace(asked, graded_by=str(facts["answer"]))  # which no prompt holds
 
 
-def about(source: Source, *, data: str = "", **options: Any) -> Mapping[str, Any]:
+def about(source: TaskContext, *, data: str = "", **options: Any) -> Mapping[str, Any]:
     """Return what the record says of the data."""
     del source, options
     return {"data": read(data).facts}
 
 
-def answers(question: Question, source: Source) -> list[str]:
+def answers(question: Request, source: TaskContext) -> list[str]:
     """Return the answers of which any counts."""
     del source
     return str(question.facts["answer"]).split(LINE)
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Score 1 when any of the answers occurs in the text, case aside."""
     said = answer.text.lower()
     hit = any(one.lower() in said for one in answers(question, source))

@@ -15,13 +15,13 @@ from typing import Any
 from tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
 from tasks._needles import PRESETS
 from tasks._retrieval import check_trials, score
-from tasks._types import Answer, Question, Sample, Source
+from tasks._types import Request, Response, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
 VERSION = 4
 METRIC = "recall"
 FACTS = {**_retrieval.FACTS, **qa.FACTS, "part": str}
-PARTS: dict[str, Callable[..., Iterator[Question]]] = {
+PARTS: dict[str, Callable[..., Iterator[Request]]] = {
     **{f"niah_{name}": partial(niah.ask, preset=name, depths=0) for name in PRESETS},
     "vt": variable_tracking.ask,
     "cwe": common_words.ask,
@@ -30,7 +30,7 @@ PARTS: dict[str, Callable[..., Iterator[Question]]] = {
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -38,7 +38,7 @@ def ask(
     hotpotqa: str = "",
     trials: int = 5,
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield ``trials`` prompts of every part at every length, each of the exact length.
 
     Raises ValueError, with the name of the part, where one cannot fit.
@@ -62,21 +62,21 @@ def given(squad: str, hotpotqa: str) -> dict[str, str]:
 
 
 def about(
-    source: Source, *, squad: str = "", hotpotqa: str = "", **options: Any
+    source: TaskContext, *, squad: str = "", hotpotqa: str = "", **options: Any
 ) -> Mapping[str, Any]:
     """Return what the record says of the data."""
     named = given(squad, hotpotqa).items()
     return {name: qa.about(source, data=data, **options)["data"] for name, data in named}
 
 
-def answers(question: Question, source: Source) -> list[str]:
+def answers(question: Request, source: TaskContext) -> list[str]:
     """Return the answers that count."""
     if "query" in question.facts:
         return qa.answers(question, source)
     return _retrieval.answers(question, source)
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text; of qa_1 and qa_2 any of them counts."""
     if "query" in question.facts:
         return qa.grade(question, answer, source)

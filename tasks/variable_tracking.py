@@ -13,7 +13,7 @@ from string import ascii_uppercase
 
 from tasks._prompt import FILLER, around, continued, inserted
 from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
-from tasks._types import Fact, Question, Source
+from tasks._types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -30,7 +30,7 @@ EXAMPLE = 500  # tokens of the example, at the most
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -39,7 +39,7 @@ def ask(
     new: int = 30,
     trials: int = 25,
     chat: bool = False,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield ``trials`` prompts of every length; the first of ``chains`` of ``hops`` is asked for.
 
     Names, values and depths depend on seed and trial alone. Raises ValueError where a prompt
@@ -85,7 +85,7 @@ def chain(hops: int, letters: int, draw: Random) -> tuple[int, list[str], list[s
     return value, names, lines
 
 
-def example(source: Source, hops: int, draw: Random) -> str:
+def example(source: TaskContext, hops: int, draw: Random) -> str:
     """Return a prompt with its answer, of short names, as long as whole lines of filler allow."""
     value, names, lines = chain(hops, 3, draw)
     asked = (AFTER + REPLY).format(value=value, count=len(names)) + " " + " ".join(names) + "\n\n"

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tasks import perplexity
 from tasks._intervals import per_weight
-from tasks._types import Answer, Question, Sample, Score, Source
+from tasks._types import Request, Response, Sample, Score, TaskContext
 
 VERSION = 1
 METRIC = "window_kl"
@@ -21,13 +21,13 @@ FACTS = {"first": int, "window": int, "tokens": int}
 
 
 def ask(
-    source: Source,
+    source: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
     tail: int = 128,
     windows: int = 1,
-) -> Iterator[Question]:
+) -> Iterator[Request]:
     """Yield the windows of every length that is not longer than the trained window.
 
     ``tail`` and ``windows`` are those of perplexity. Raises ValueError as it does, and where no
@@ -43,7 +43,7 @@ def ask(
         yield replace(asked, facts=facts, divergence=True)
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Sum the divergence over the targets, in nats; a fair sum in float64."""
     del source
     facts = {**question.facts, "tokens": len(answer.divergence)}

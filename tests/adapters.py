@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.model.checkpoint import Checkpoint, open_checkpoint
+from harness.models.checkpoint import Checkpoint, open_checkpoint
 
 
 def config(kind: str) -> Any:

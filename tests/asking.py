@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from harness.engine import Sizes, answers, shareable
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 
-def asked(longest: int = 600) -> list[Question]:
+def asked(longest: int = 600) -> list[Request]:
     """Return questions that share: lengths of one text, forks, equal tokens, a few tokens alone."""
     draw = Random("exact")
 
@@ -24,14 +24,14 @@ def asked(longest: int = 600) -> list[Question]:
         (text, 1), (text[:512], 1), (text[:301], 40), (fork, 330), (fork, 340),
         (text[:411] + drawn(150), 520), (drawn(20), 3), (drawn(5), 1), (drawn(129), 100),
     ]  # fmt: skip
-    return [Question("q", len(tokens), tuple(tokens), start) for tokens, start in given]
+    return [Request("q", len(tokens), tuple(tokens), start) for tokens, start in given]
 
 
-def together(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, Answer | None]:
+def together(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, Response | None]:
     return dict(answers(model, questions, sizes))
 
 
-def forwarded(model: Any, questions: list[Question]) -> int:
+def forwarded(model: Any, questions: list[Request]) -> int:
     """Return the tokens that pass the trunk, the short check apart."""
     counts: list[int] = []
     with torch.inference_mode():

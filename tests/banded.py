@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from harness.rope.config import rope_of
-from harness.rope.positions import banded
+from harness.patching.config import rope_of
+from harness.patching.positions import banded
 from scaling import (
     dual_chunk,
     dynamic_ntk,

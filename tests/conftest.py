@@ -36,7 +36,7 @@ from tests.command_line import MANY, Outcome, Ropewalk, sweep
 # What takes seconds to import is imported where it is used: a process that only hands out tests,
 # as that of ``pytest -n``, waits for none of it.
 if TYPE_CHECKING:
-    from harness.model.checkpoint import Checkpoint
+    from harness.models.checkpoint import Checkpoint
 
 # How long an example takes says how busy the machine is, and nothing of the property.
 settings.register_profile(
@@ -159,8 +159,8 @@ def docs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def reference() -> tuple[Checkpoint, Any]:
     """Return the embedded checkpoint and its model, float32 on the CPU."""
-    from harness.model.checkpoint import open_checkpoint
-    from harness.model.weights import load_weights
+    from harness.models.checkpoint import open_checkpoint
+    from harness.models.weights import load_weights
 
     opened = open_checkpoint(
         "reference", revision=None, dtype="float32", device="cpu",

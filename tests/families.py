@@ -19,15 +19,15 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.engine import DEFAULT, answers, shareable
 from harness.errors import UserError
-from harness.model.layers import Layers, layers_of, position_limit
-from harness.rope.config import FULL, geometry_of, is_rotary, rope_of
-from harness.rope.frequencies import check_geometry, patched
-from harness.rope.patch import answering
-from harness.rope.positions import banded
+from harness.models.layers import Layers, layers_of, position_limit
+from harness.patching.config import FULL, geometry_of, is_rotary, rope_of
+from harness.patching.frequencies import check_geometry, patched
+from harness.patching.patch import answering
+from harness.patching.positions import banded
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling._bands import Band, Bands, by_distance
 from scaling._types import Frequencies, Rope
-from tasks._types import Question
+from tasks._types import Request
 from tests.tiny import SHAPE, WINDOW
 
 LENGTH = 3 * WINDOW
@@ -162,7 +162,7 @@ def find_plainly(family: str) -> Plainly:
     positions = None if is_rotary(config) else position_limit(model)
     tokens = TOKENS[:, : positions or 2 * WINDOW]
     rope = geometry_of(config)
-    question = Question("q", tokens.shape[1], tuple(tokens[0].tolist()), 1)
+    question = Request("q", tokens.shape[1], tuple(tokens[0].tolist()), 1)
     with answering(model, none.frequencies(rope, question.length), DEFAULT) as answer:
         ((_, found),) = answer([question])
     with torch.inference_mode():
@@ -224,7 +224,7 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
     before = logits(model)
     plain = [inside(model, one.frequencies(rope, LENGTH)) for one in (none, native)]
     strong = inside(model, ntk.frequencies(rope, LENGTH, factor=8))
-    question = Question("q", LENGTH, tuple(TOKENS[0].tolist()), 1)
+    question = Request("q", LENGTH, tuple(TOKENS[0].tolist()), 1)
     ((_, answer),) = answers(model, [question])
     assert answer is not None
     with torch.inference_mode():

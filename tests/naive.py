@@ -18,8 +18,8 @@ from unittest.mock import patch
 
 import torch
 
-from harness.rope.config import FULL
-from harness.rope.frequencies import PatchedRotary, placed, rotary_name
+from harness.patching.config import FULL
+from harness.patching.frequencies import PatchedRotary, placed, rotary_name
 from scaling._bands import Band, Bands
 from scaling._types import Frequencies
 

@@ -19,14 +19,14 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import ropewalk as rw
 from harness.engine import answers, shareable
 from harness.errors import UserError
-from harness.model.weights import load_weights
-from tasks._types import Question
+from harness.models.weights import load_weights
+from tasks._types import Request
 from tests.adapters import opened, save
 from tests.command_line import Ropewalk, sweep
 from tests.tiny import save_tiny
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-QUESTION = Question("q", 96, tuple(range(1, 97)), 1)
+QUESTION = Request("q", 96, tuple(range(1, 97)), 1)
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -101,7 +101,7 @@ def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(
     assert not found.adapter.merged
     torch.testing.assert_close(losses(model), wanted, rtol=1e-4, atol=1e-4)
     assert shareable(model)
-    shorter = Question("s", 41, QUESTION.tokens[:41], 1)
+    shorter = Request("s", 41, QUESTION.tokens[:41], 1)
     both = dict(answers(model, [shorter, QUESTION]))
     assert torch.equal(torch.tensor(both[1].nll), losses(model))  # type: ignore[union-attr]
 
@@ -190,7 +190,7 @@ def test_without_the_package_it_is_named(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ropewalk: Ropewalk
 ) -> None:
     """Status 2, and what to install."""
-    monkeypatch.setattr("harness.model.adapter.find_spec", lambda _: None)
+    monkeypatch.setattr("harness.models.adapter.find_spec", lambda _: None)
     ended = ropewalk("run", "--model", tiny, "--adapter", tmp_path, "--dry-run")
     assert (ended.status, "pip install 'ropewalk[peft]'" in ended.err) == (2, True)
 

@@ -13,13 +13,13 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
 
 from harness.errors import UserError
-from harness.model.checkpoint import Checkpoint
-from harness.rope import channel_layout
-from harness.rope.banded_attention import parts
-from harness.rope.channel_layout import NAME, layouts
-from harness.rope.config import rope_of
-from harness.rope.patch import scaled
-from harness.rope.positions import banded
+from harness.models.checkpoint import Checkpoint
+from harness.patching import channel_layout
+from harness.patching.banded_attention import parts
+from harness.patching.channel_layout import NAME, layouts
+from harness.patching.config import rope_of
+from harness.patching.patch import scaled
+from harness.patching.positions import banded
 from scaling import none, self_extend
 from scaling._bands import Bands
 from tests.banded import LENGTH, TOKEN, bands_of, inside, likelihoods, model_of

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.rope.channel_layout import Layout
-from harness.rope.config import rope_of
-from harness.rope.positions import banded
+from harness.patching.channel_layout import Layout
+from harness.patching.config import rope_of
+from harness.patching.positions import banded
 from scaling import dual_chunk, dynamic_ntk, rerope
 from scaling._bands import Bands, by_distance
 from scaling._types import Frequencies, Rope

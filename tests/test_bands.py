@@ -31,7 +31,7 @@ from scaling import (
     yarn,
 )  # fmt: skip
 from scaling._bands import Band, Bands, by_distance
-from scaling._served import Served
+from scaling._served import StatefulRope
 from scaling._types import Frequencies, Rope
 from tests.naive import positions
 
@@ -339,7 +339,7 @@ def test_a_block_of_queries_has_the_base_of_its_end() -> None:
 def test_the_served_type_is_known_by_its_parameters_and_the_whole_context() -> None:
     """mode=transformers: its recorded frequencies are those of the length, and so is its key."""
     one, again, other = (dynamic_ntk.bands(ROPE, n, mode="transformers") for n in (60, 60, 90))
-    assert isinstance(one, Served)
+    assert isinstance(one, StatefulRope)
     assert one.fingerprint == again.fingerprint != other.fingerprint
     strong = dynamic_ntk.bands(ROPE, 60, factor=4.0, mode="transformers")
     assert strong.fingerprint != one.fingerprint

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.engine import OutOfMemory, answers
-from tasks._types import Answer
+from tasks._types import Response
 from tests import ROOT
 
 TINY = {
@@ -99,7 +99,7 @@ def test_the_longest_length_ends_where_memory_or_patience_does(
         def one(_: Any, asked: Any) -> Any:
             tried.append(asked[0].length)
             whole = asked[0].length <= most
-            return [(0, Answer((1.0,), (1, 1)) if whole else OutOfMemory())]
+            return [(0, Response((1.0,), (1, 1)) if whole else OutOfMemory())]
 
         return one
 
@@ -157,7 +157,7 @@ def test_the_law_of_sharing_is_that_of_the_operations(bench: Any) -> None:
     """It is the operations counted one by one: rows of layers, keys that each sees, the head."""
     shaped = bench.setting.config("S", **TINY)
     one, other = (tuple(range(start, start + 60)) for start in (0, 100))
-    question = bench.gpu.Question
+    question = bench.gpu.Request
     asked = [question("q", 100, (*one[:40], *rest), 90) for rest in (one, other)]
     layer = 2 * (2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96)
     seen = [at + 1 for at in range(100)]
@@ -179,8 +179,8 @@ def test_unequal_bits_are_counted(bench: Any) -> None:
     assert [row.what.rpartition(", ")[2] for row in rows] == [*ways, *ways]
     assert [row.value for row in rows] == [0.0] * 6
     assert rows[0].equal.startswith("0 of 568 losses unequal, at most 0.0e+00 nats apart; 0 of 576")
-    first = [Answer((1.0, 2.0), (3, 4, 5)), Answer((4.0, 8.0), (6, 7, 8))]
-    second = [Answer((1.0, 2.5), (3, 4, 5)), Answer((4.0, 8.0), (6, 9, 8))]
+    first = [Response((1.0, 2.0), (3, 4, 5)), Response((4.0, 8.0), (6, 7, 8))]
+    second = [Response((1.0, 2.5), (3, 4, 5)), Response((4.0, 8.0), (6, 9, 8))]
     row = bench.bits.unequal("x", first, second)
     assert row.value == 25.0
     assert row.equal == "1 of 4 losses unequal, at most 5.0e-01 nats apart; 1 of 6 likeliest tokens"

@@ -15,7 +15,7 @@ from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout, Protocol, count, fitting
-from tasks._types import Passage, Question, Source
+from tasks._types import Document, Request, TaskContext
 from tests.tiny import save_tiny
 
 
@@ -63,7 +63,7 @@ def test_questions_have_a_bound(tiny: Path, docs: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_windows_are_counted_before_they_are_made(protocol: Protocol) -> None:
     """The count is that of the windows there are, of any protocol, with and without a begin."""
-    texts = [Passage(str(size), range(size)) for size in (200, 256, 321)]
+    texts = [Document(str(size), range(size)) for size in (200, 256, 321)]
     for opening, length, stride in product(((), (0,)), (64, 199), (1, 7, 64)):
         layout = Layout(opening, 16, stride, 3, 199)
         found = fitting(texts, protocol, layout) if protocol != "tail" else texts[2:]
@@ -73,8 +73,8 @@ def test_windows_are_counted_before_they_are_made(protocol: Protocol) -> None:
 
 def test_windows_a_token_apart_are_refused_at_once() -> None:
     """Of a million tokens none is made; the sentence has their number."""
-    book = Passage("book", range(1_000_000))
-    source = Source(lambda _: [], lambda _: "", 0, 512, lambda: [book])
+    book = Document("book", range(1_000_000))
+    source = TaskContext(lambda _: [], lambda _: "", 0, 512, lambda: [book])
     with pytest.raises(ValueError, match="999,488 windows .* at most 300,000"):
         next(perplexity.ask(source, [512], protocol="overlap", stride=1))
 
@@ -82,11 +82,11 @@ def test_windows_a_token_apart_are_refused_at_once() -> None:
 def test_tokens_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows on one text count its tokens once, prompts each their own."""
     monkeypatch.setattr(bounds, "HELD", 100)
-    text, tally = Passage("book", range(90)).tokens, bounds.Tally()
+    text, tally = Document("book", range(90)).tokens, bounds.Tally()
     for first in range(40):
-        tally.add(Question("window", 50, text[first : first + 50], 1))
+        tally.add(Request("window", 50, text[first : first + 50], 1))
     with pytest.raises(UserError, match="more than 100 tokens"):
-        tally.add(Question("prompt", 50, range(50), 1))
+        tally.add(Request("prompt", 50, range(50), 1))
 
 
 def test_a_window_is_not_negative(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from harness.cli.app import main
 from harness.data.source import make_source
 from tasks import passkey
-from tasks._types import Question, Source
+from tasks._types import Request, TaskContext
 from tests.tiny import save_tiny, tiny_tokenizer
 
 TEMPLATE = (
@@ -39,7 +39,7 @@ def status(words: list[str]) -> object:
     return ended.value.code
 
 
-def asked(source: Source, lengths: Sequence[int] = (600,), **options: Any) -> list[Question]:
+def asked(source: TaskContext, lengths: Sequence[int] = (600,), **options: Any) -> list[Request]:
     return list(passkey.ask(source, lengths, depths=2, trials=1, **options))
 
 
@@ -119,7 +119,7 @@ def test_a_template_that_cannot_hold_the_message_is_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """One sentence at planning, and no sample; also where it has no end."""
-    monkeypatch.setattr("harness.confined.SECONDS", 1)
+    monkeypatch.setattr("harness.files.SECONDS", 1)
     model = save_tiny(tmp_path / "model")
     tokenizer = tiny_tokenizer() if template is None else chatting(template)
     tokenizer.save_pretrained(model)

@@ -14,9 +14,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from harness.errors import UserError
-from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
-from harness.rope.config import rope_of
-from harness.rope.frequencies import check_geometry, patched
+from harness.models.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
+from harness.patching.config import rope_of
+from harness.patching.frequencies import check_geometry, patched
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from scaling import native

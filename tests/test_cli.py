@@ -306,7 +306,7 @@ class TestRun:
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """It is a row with a status and exit status 1, and the next run measures it again."""
-        from harness.rope import patch
+        from harness.patching import patch
 
         answers, short_of = patch.answers, set[str]()
 

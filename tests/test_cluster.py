@@ -24,20 +24,20 @@ import psutil
 import pytest
 import torch
 
-from harness.cluster.batches import split
-from harness.cluster.connect import connected, most_threads
-from harness.cluster.watch import GRACE, STEP, StrandedError, Watch
-from harness.cluster.worker import anywhere
-from harness.cluster.workers import LOSSES, PATIENCE, SILENT, Assignment, Dispatch, Loaded
+from harness.backends.batches import split
+from harness.backends.connect import connected, most_threads
+from harness.backends.watch import GRACE, STEP, StrandedError, Watch
+from harness.backends.worker import anywhere
+from harness.backends.workers import LOSSES, PATIENCE, SILENT, Assignment, Dispatch, Loaded
 from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
-from harness.recommend import race
 from harness.runs.store import RUN, append
+from harness.select import race
 from harness.sweep.answer import Failed
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling._types import Frequencies
-from tasks._types import Question
+from tasks._types import Request
 from tests.command_line import MANY, Ropewalk, samples, sweep
 
 ray = pytest.importorskip("ray")
@@ -105,9 +105,7 @@ class TestBatches:
         """Return questions of these tokens in one cell."""
         rotation = Frequencies(torch.ones(1))
         cell = Cell("none", "task", 1, rotation, "key", ())
-        return Batch(
-            rotation, tuple(Item(cell, Question("u", len(t), tuple(t), 1)) for t in tokens)
-        )
+        return Batch(rotation, tuple(Item(cell, Request("u", len(t), tuple(t), 1)) for t in tokens))
 
     @pytest.mark.parametrize("workers", [1, 2, 7, 100])
     def test_every_question_is_in_one_batch(self, workers: int) -> None:
@@ -146,7 +144,7 @@ class TestLosses:
         """Return a dispatch whose workers are objects, and which notes what they are asked."""
         given: list[Any] = []
 
-        def remote(_: Any, questions: Mapping[Any, Question], sizes: Sizes) -> object:
+        def remote(_: Any, questions: Mapping[Any, Request], sizes: Sizes) -> object:
             given.append((len(questions), sizes))
             return object()
 
@@ -270,8 +268,8 @@ class TestLosses:
     ) -> None:
         """Its own end would wait for the head; any other error ends it in its own way."""
         done: list[str] = []
-        monkeypatch.setattr("harness.cluster.connect._local", lambda *_: None)
-        monkeypatch.setattr("harness.cluster.connect._leave_behind", lambda: done.append("left"))
+        monkeypatch.setattr("harness.backends.connect._local", lambda *_: None)
+        monkeypatch.setattr("harness.backends.connect._leave_behind", lambda: done.append("left"))
         monkeypatch.setattr(ray, "shutdown", lambda: done.append("ended"))
         for error in (StrandedError("gone"), UserError("other")):
             with pytest.raises(UserError), connected(Spec(workers=1), pytest.fail):

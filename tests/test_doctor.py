@@ -21,15 +21,15 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
-from harness.doctor.cache import affordable, checked_length
-from harness.doctor.compare import server_finding
-from harness.doctor.config import config_findings
-from harness.doctor.examine import _losses
-from harness.doctor.server import Server
 from harness.errors import UserError
 from harness.methods.resolve import resolve
+from harness.patching.patch import scaled
 from harness.plugins import load
-from harness.rope.patch import scaled
+from harness.serve._doctor_cache import affordable, checked_length
+from harness.serve._doctor_compare import server_finding
+from harness.serve._doctor_config import config_findings
+from harness.serve._doctor_examine import _losses
+from harness.serve._doctor_server import Server
 from scaling import Frequencies, Rope, rerope
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
@@ -453,9 +453,9 @@ def test_a_hostile_server_is_one_sentence(
     reply: Callable[[socket.socket], Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is no reply, has no end or leads elsewhere is neither followed nor waited for."""
-    monkeypatch.setattr("harness.doctor.server.MOST", 2**20)
+    monkeypatch.setattr("harness.serve._doctor_server.MOST", 2**20)
     if "0.5 seconds" in words:
-        monkeypatch.setattr("harness.doctor.server.SECONDS", 0.5)
+        monkeypatch.setattr("harness.serve._doctor_server.SECONDS", 0.5)
     with replying(reply) as url, pytest.raises(UserError) as refused:
         Server(url)
     assert words in str(refused.value)

@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from harness.engine import OutOfMemory, Sizes, answers, forward, sizes, trunk_name
 from harness.errors import UserError
-from tasks._types import Question
+from tasks._types import Request
 from tests.tiny import FAMILIES, tiny_config
 
 
@@ -22,9 +22,9 @@ def build(family: str, **changes: Any) -> Any:
     return AutoModelForCausalLM.from_config(tiny_config(family, **changes)).eval()
 
 
-def question(length: int, start: int = 1, seed: int = 0) -> Question:
+def question(length: int, start: int = 1, seed: int = 0) -> Request:
     draw = Random(seed)
-    return Question("q", length, tuple(draw.randrange(1, 257) for _ in range(length)), start)
+    return Request("q", length, tuple(draw.randrange(1, 257) for _ in range(length)), start)
 
 
 @pytest.mark.slow

@@ -12,19 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.engine import Sizes, answers, shareable
-from harness.model.checkpoint import Checkpoint
-from harness.rope.banded_attention import BandedAttention
-from harness.rope.channel_layout import Layout
-from harness.rope.config import rope_of
-from harness.rope.patch import scaled
-from harness.rope.positions import banded
-from harness.rope.row_tiles import TILE, Rows
+from harness.models.checkpoint import Checkpoint
+from harness.patching.banded_attention import BandedAttention
+from harness.patching.channel_layout import Layout
+from harness.patching.config import rope_of
+from harness.patching.patch import scaled
+from harness.patching.positions import banded
+from harness.patching.row_tiles import TILE, Rows
 from harness.sweep.cells import Batch
 from harness.sweep.costs import steps_of
 from scaling import dual_chunk, rerope
 from scaling._bands import Band, Bands
 from scaling._types import Frequencies, Rope
-from tasks._types import Question
+from tasks._types import Request
 from tests.asking import forwarded
 from tests.banded import METHODS, TOKEN, bands_of, likelihoods, model_of
 from tests.naive import naively
@@ -34,17 +34,17 @@ SMALL = Sizes(pack=128, chunk=32, logits=1)
 ELSEWHERE = ("rerope", "dual_chunk", "self_extend", "per_query exact")  # of another family
 
 
-def asked(new: int = 0) -> list[Question]:
+def asked(new: int = 0) -> list[Request]:
     """Return lengths of one text, forks at odd places, another beginning; or texts after them."""
     draw = Random("bands")
     text, other = (draw.choices(range(1, 257), k=LENGTH - new) for _ in range(2))
     given = [text, text[:257], text[:150] + other[150:240], text[:150] + other[30:75], other[:61]]
     if new:
-        return [Question("q", len(t) + new, tuple(t), len(t), new=new) for t in given]
-    return [Question("q", len(t), tuple(t), max(1, len(t) - 40)) for t in given]
+        return [Request("q", len(t) + new, tuple(t), len(t), new=new) for t in given]
+    return [Request("q", len(t), tuple(t), max(1, len(t) - 40)) for t in given]
 
 
-def answered(model: Any, questions: list[Question], sizes: Sizes) -> dict[int, Any]:
+def answered(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, Any]:
     return dict(answers(model, questions, sizes, str))
 
 
@@ -90,14 +90,14 @@ def test_losses_are_those_of_the_matrix_of_positions(
     family: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a text in chunks, with forks, in small tiles: the naive float64 attention's to 1e-5."""
-    monkeypatch.setattr("harness.rope.row_tiles.TILE", 32)
+    monkeypatch.setattr("harness.patching.row_tiles.TILE", 32)
     model, bands = model_of(family), bands_of(family, method)
     tokens = tuple(TOKEN[0].tolist())
     with naively(model, bands) as wide:
         wanted = (-likelihoods(wide)).tolist()
-    fork = Question("q", 70, (*tokens[:50], *tokens[:20]), 60)
+    fork = Request("q", 70, (*tokens[:50], *tokens[:20]), 60)
     with banded(model, bands):
-        whole = answered(model, [Question("q", len(tokens), tokens, 1), fork], SMALL)[0]
+        whole = answered(model, [Request("q", len(tokens), tokens, 1), fork], SMALL)[0]
         plain = (-likelihoods(model)).tolist()
     usual = max(abs(one - other) for one, other in zip(plain, wanted, strict=True))
     assert whole.nll == pytest.approx(wanted, abs=5 * usual + 1e-5)
@@ -115,7 +115,7 @@ def test_a_text_is_the_argmax_of_whole_forwards(method: str) -> None:
             assert tuple(logits.argmax(-1).tolist()) == answer.argmax
 
 
-def answered_in_order(model: Any, questions: list[Question]) -> list[Any]:
+def answered_in_order(model: Any, questions: list[Request]) -> list[Any]:
     found = answered(model, questions, Sizes())
     return [found[index] for index in range(len(questions))]
 
@@ -192,7 +192,7 @@ def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None
     opened, model = reference
     hay = Random(0).choices(range(2, 2000), k=300)
     questions = [
-        Question("q", 300, (*hay[:depth], 2000 + key, *hay[depth:299]), 294)
+        Request("q", 300, (*hay[:depth], 2000 + key, *hay[depth:299]), 294)
         for depth in (0, 100, 200)
         for key in range(3)
     ]

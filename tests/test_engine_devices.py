@@ -11,10 +11,10 @@ from torch.nn.attention.bias import CausalBias
 from harness.engine import Sizes, decode, packed_attention, sdpa, trunk
 from harness.engine.packed_attention import Run
 from harness.engine.prefix_tree import Node
-from harness.rope import banded_attention, online_softmax
-from harness.rope.online_softmax import Merged, attend
-from harness.rope.positions import banded
-from harness.rope.tiles import Piece
+from harness.patching import banded_attention, online_softmax
+from harness.patching.online_softmax import Merged, attend
+from harness.patching.positions import banded
+from harness.patching.tiles import Piece
 from tasks._tokens import kept
 from tests.asking import asked, together
 from tests.banded import bands_of, likelihoods, model_of

@@ -16,13 +16,13 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralC
 
 from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
-from harness.rope.positions import banded
+from harness.patching.positions import banded
 from harness.sweep import memory as sweep_memory
 from harness.sweep.cells import Batch, Cell, Item
 from scaling import dual_chunk
 from scaling._bands import Bands
 from scaling._types import Rope
-from tasks._types import Question
+from tasks._types import Request
 
 
 def config(width: int, layers: int, vocabulary: int) -> LlamaConfig:
@@ -77,9 +77,9 @@ def test_the_estimate_is_what_is_measured(
     shaped = config(width, layers, vocabulary)
     model = AutoModelForCausalLM.from_config(shaped, dtype=getattr(torch, dtype)).eval()
     many = [
-        Question("q", length + new, tokens, length, new=new)
+        Request("q", length + new, tokens, length, new=new)
         if new
-        else Question("q", length, tokens, length - 9 if fork else 1)
+        else Request("q", length, tokens, length - 9 if fork else 1)
         for fork, tokens in enumerate(asked(length, forks))
     ]
     shape = memory.Shape.of(shaped, 4 if dtype == "float32" else 2)
@@ -103,9 +103,9 @@ def test_moved_positions_are_in_the_estimate() -> None:
         memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), len(bands.bands)
     )
     with banded(model, bands):
-        list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
+        list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
     with banded(model, bands):
-        question = Question("q", length, tokens, 1)
+        question = Request("q", length, tokens, 1)
         measured, _ = peaks(lambda: list(answers(model, [question])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
 
@@ -126,7 +126,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
     told = {}
     for length in (1024, 8192):
         (tokens,) = asked(length, 0)
-        question = Question("q", length, tokens, length - 9)
+        question = Request("q", length, tokens, length - 9)
         bands = dual_chunk.bands(Rope(64, 10_000.0, 512), length)
         assert isinstance(bands, Bands)
         cell = Cell("dual_chunk", "task", length, bands, "key", (question,))
@@ -136,7 +136,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
         )
         if length == 1024:
             with banded(model, bands):
-                list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
+                list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
                 measured, _ = peaks(lambda question=question: list(answers(model, [question])))
     assert 0.75 * told[1024] < measured < told[1024]
     assert told[8192] < 8.2 * told[1024]
@@ -151,10 +151,10 @@ def test_copies_of_keys_on_a_gpu_are_in_the_estimate(
     shaped, length = config(512, 1, 1024), 4096
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
-    question, tree = Question("q", length, tokens, length - 9), build_tree([tokens])
+    question, tree = Request("q", length, tokens, length - 9), build_tree([tokens])
     monkeypatch.setattr(sdpa, "blocked", lambda _: False)
     monkeypatch.setattr(sdpa, "copied", lambda *_: copied)
-    list(answers(model, [Question("q", 50, tokens[:50], 1)]))  # the check of the model
+    list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
     # A CPU has a mask beside them, and all scores of keys that are shared.
     monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda query, *_, **__: query.clone())
     shape = replace(memory.Shape.of(shaped, 4), tiled=False, copied=copied)
@@ -198,7 +198,7 @@ def test_every_expert_of_a_token_is_in_the_estimate() -> None:
     (tokens,) = asked(2048, 0)
     shape = memory.Shape.of(shaped, 4)
     told = memory.shared(shape, build_tree([tokens]), 2048, Sizes())
-    measured, _ = peaks(lambda: list(answers(model, [Question("q", 2048, tokens, 1)])))
+    measured, _ = peaks(lambda: list(answers(model, [Request("q", 2048, tokens, 1)])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
 
 

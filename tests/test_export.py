@@ -17,14 +17,14 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 import ropewalk as rw
-from harness.doctor.server import Server
 from harness.errors import UserError
-from harness.export import hf_code
-from harness.export._line import serving
-from harness.export._types import Asked, Distance
 from harness.methods.resolve import resolve
+from harness.patching.patch import scaled
 from harness.plugins import load
-from harness.rope.patch import scaled
+from harness.serve import hf_code
+from harness.serve._doctor_server import Server
+from harness.serve._line import serving
+from harness.serve._types import Asked, Distance
 from harness.sweep.parse import parse
 from scaling import none
 from scaling._types import Rope
@@ -357,7 +357,7 @@ def test_the_command_serves_the_revision_that_was_asked_for(
 ) -> None:
     """Without it a server takes the newest weights, not those of the branch, tag or commit."""
     opened = ("owner/name", "c0ffee", tiny_config())
-    monkeypatch.setattr("harness.export._export.open_config", lambda *_: opened)
+    monkeypatch.setattr("harness.serve._export.open_config", lambda *_: opened)
     given = {"scaling": "yarn:factor=4", "length": LENGTH, "to": to}
     assert "v2" not in rw.export("owner/name", **given).text()
     command = rw.export("owner/name", revision="v2", **given).text().splitlines()[-1]
@@ -482,7 +482,7 @@ def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> 
 
 def test_one_base_is_found_from_its_frequencies() -> None:
     """Every base gives its own bits back; frequencies of none have none."""
-    from harness.export._forms import bases
+    from harness.serve._forms import bases
 
     for base in (2.0, 10_000.0, 41829.3671875, 1e6, 123456789.0):
         rope = Rope(64, 500.0, 64)

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.rope import patch as machine
+from harness.patching import patch as machine
 from harness.runs.store import RUN, SAMPLES
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 

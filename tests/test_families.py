@@ -13,9 +13,9 @@ import transformers
 from transformers import AutoConfig
 
 from harness.errors import UserError
-from harness.model.checkpoint import check_scaling_is_rotary, open_checkpoint
-from harness.rope.config import FULL, geometry_of, rope_of
-from harness.rope.frequencies import check_geometry, patched, rotary_name
+from harness.models.checkpoint import check_scaling_is_rotary, open_checkpoint
+from harness.patching.config import FULL, geometry_of, rope_of
+from harness.patching.frequencies import check_geometry, patched, rotary_name
 from scaling import native, pi, yarn
 from tests import ROOT
 from tests.command_line import Ropewalk

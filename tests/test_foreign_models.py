@@ -16,8 +16,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.doctor.examine import examine
 from harness.errors import UserError
+from harness.serve._doctor_examine import examine
 from harness.sweep.parse import parse
 from tests.child import bounded
 from tests.quantized import save_gguf

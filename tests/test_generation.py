@@ -11,12 +11,12 @@ import torch
 
 from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
 from harness.engine.decode import Text, together
-from harness.engine.generate import Draft
-from harness.rope.config import rope_of
-from harness.rope.patch import scaled
+from harness.engine.generate import Generation
+from harness.patching.config import rope_of
+from harness.patching.patch import scaled
 from scaling import dual_chunk, lm_infinite, self_extend, yarn
 from scaling._types import Frequencies, Rope
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer
 
@@ -38,11 +38,11 @@ def model_of(family: str) -> Any:
     return build(tiny(family))
 
 
-def question(prompt: list[int], new: int = NEW, **more: Any) -> Question:
-    return Question("text", len(prompt) + new, prompt, len(prompt), new=new, **more)
+def question(prompt: list[int], new: int = NEW, **more: Any) -> Request:
+    return Request("text", len(prompt) + new, prompt, len(prompt), new=new, **more)
 
 
-def asked() -> list[Question]:
+def asked() -> list[Request]:
     """Return texts after one haystack, after other beginnings, and after a single token."""
     draw = Random("texts")
     hay = draw.choices(range(1, 257), k=100)
@@ -70,7 +70,7 @@ def whole(model: Any, prompt: list[int], said: list[int]) -> list[int]:
     return logits.argmax(-1).tolist()  # type: ignore[no-any-return]
 
 
-def texts(model: Any, questions: list[Question], sizes: Sizes = DEFAULT) -> list[Answer]:
+def texts(model: Any, questions: list[Request], sizes: Sizes = DEFAULT) -> list[Response]:
     found = dict(answers(model, questions, sizes, decode))
     return [found[index] for index in range(len(questions))]  # type: ignore[misc]
 
@@ -140,11 +140,11 @@ def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(met
         has_the_bits_of_a_scored_sequence(model, [question(one, 66) for one in prompts])
 
 
-def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Question]) -> None:
+def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> None:
     for one, answer in zip(questions, texts(model, questions), strict=True):
         tokens = [*one.tokens, *answer.argmax]
-        ((_, scored),) = answers(model, [Question("s", len(tokens), tokens, one.start)])
-        assert isinstance(scored, Answer)
+        ((_, scored),) = answers(model, [Request("s", len(tokens), tokens, one.start)])
+        assert isinstance(scored, Response)
         assert scored.argmax[:-1] == answer.argmax
         assert scored.nll == answer.nll
 
@@ -154,7 +154,7 @@ def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Question]) -> 
 def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
     """Together, alone, backwards and in packs of a few tokens: equal tokens, and losses."""
     model, questions = model_of(family), asked()[1:4]
-    scored = Question("scored", 100, questions[0].tokens[:100], 40)
+    scored = Request("scored", 100, questions[0].tokens[:100], 40)
     found = texts(model, [*questions, scored])
     alone = [texts(model, [one])[0] for one in (*questions, scored)]
     backwards = texts(model, [scored, *questions[::-1]])[::-1]
@@ -180,7 +180,7 @@ def test_a_shared_haystack_is_read_once() -> None:
 
 def test_mixtures_are_continued_one_at_a_time() -> None:
     """Texts are continued together only where another number of rows has the same bits."""
-    drafts = {i: Text(Draft(one, decode, frozenset())) for i, one in enumerate(asked()[:3])}
+    drafts = {i: Text(Generation(one, decode, frozenset())) for i, one in enumerate(asked()[:3])}
     with torch.inference_mode():
         assert list(together(model_of("llama"), drafts, 300)) == [[0, 1], [2]]
         assert list(together(model_of("qwen3_moe"), drafts, 300)) == [[0], [1], [2]]
@@ -236,13 +236,13 @@ def test_a_loss_that_is_not_finite_ends_a_text() -> None:
 def test_a_question_for_a_text_is_a_question_of_its_own() -> None:
     """New tokens and stop strings are part of what is asked; a scored question's name stays."""
     tokens = list(range(1, 41))
-    assert Question("q", 40, tokens, 30).digest == "ccc5478b39c2c572"
+    assert Request("q", 40, tokens, 30).digest == "ccc5478b39c2c572"
     names = {question(tokens).digest, question(tokens, 9).digest}
     names |= {question(tokens, stop=(stop,)).digest for stop in ("\n", "\n\n")}
     assert len(names) == 4
     with pytest.raises(ValueError, match="40 tokens and room for 8 where length is 40"):
-        Question("q", 40, tokens, 40, new=8)
+        Request("q", 40, tokens, 40, new=8)
     with pytest.raises(ValueError, match="a text starts after the prompt"):
-        Question("q", 48, tokens, 30, new=8)
+        Request("q", 48, tokens, 30, new=8)
     with pytest.raises(ValueError, match="needs the tokenizer's decode"):
         list(answers(model_of("llama"), [question(tokens)]))

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoConfig, LlamaConfig
 
 from harness.errors import UserError
-from harness.rope.config import rope_of
+from harness.patching.config import rope_of
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from transformers import LlamaTokenizer
 
 from harness.engine import answers
 from harness.errors import UserError
-from harness.model.checkpoint import Checkpoint, open_checkpoint
-from harness.model.gguf import SPACE, _read_header, split_as_told
-from harness.model.weights import load_weights
-from tasks._types import Question
+from harness.models.checkpoint import Checkpoint, open_checkpoint
+from harness.models.gguf import SPACE, _read_header, split_as_told
+from harness.models.weights import load_weights
+from tasks._types import Request
 from tests.command_line import Ropewalk
 from tests.quantized import BASE, save_gguf
 from tests.tiny import WINDOW
@@ -50,7 +50,7 @@ def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
     weights, wanted = (model.state_dict() for model in models)
     assert weights.keys() == wanted.keys()
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
-    question = Question("q", 96, tuple(range(1, 97)), 1)
+    question = Request("q", 96, tuple(range(1, 97)), 1)
     losses = [next(iter(answers(model, [question])))[1] for model in models]
     assert losses[0] == losses[1]
 
@@ -162,7 +162,7 @@ def test_a_space_is_put_before_a_text_unless_the_file_says_not(
 ) -> None:
     """By tokenizer.ggml.add_space_prefix of a SentencePiece file; the text comes back as it was."""
     facts = {"tokenizer.ggml.model": "llama", "tokenizer.ggml.add_space_prefix": prefix}
-    monkeypatch.setattr("harness.model.gguf._header", lambda _: (facts, ()))
+    monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
     words = ["<unk>", "<s>", "</s>", SPACE, "a", "b", f"{SPACE}a"]
     plain = LlamaTokenizer({word: index for index, word in enumerate(words)}, merges=[("▁", "a")])
     tokenizer = split_as_told("m.gguf", plain)
@@ -180,7 +180,7 @@ def test_a_text_of_qwen_has_no_begin_token(
 ) -> None:
     """As in its folder on the hub; that of others with the same flag, as SmolLM2, names one."""
     facts = {"tokenizer.ggml.add_bos_token": add, "tokenizer.ggml.pre": way}
-    monkeypatch.setattr("harness.model.gguf._header", lambda _: (facts, ()))
+    monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
     plain = LlamaTokenizer({"<unk>": 0, "<s>": 1, "</s>": 2}, merges=[], bos_token="<s>")
     assert split_as_told("m.gguf", plain).bos_token == begin
 
@@ -215,7 +215,7 @@ def test_the_package_is_named_where_it_lacks(file: Path, monkeypatch: pytest.Mon
     """Without the package gguf one sentence says how to install it."""
     find: Callable[..., Any] = find_spec
     monkeypatch.setattr(
-        "harness.model.gguf.find_spec", lambda name: None if name == "gguf" else find(name)
+        "harness.models.gguf.find_spec", lambda name: None if name == "gguf" else find(name)
     )
     with pytest.raises(UserError, match=r"pip install 'ropewalk\[gguf\]'"):
         opened(file)
@@ -237,5 +237,5 @@ def test_a_real_file_is_read_whole() -> None:
     with torch.inference_mode():
         logits = model(torch.tensor([tokens])).logits[0, :-1].double()
     wanted = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:])).item()
-    answer = next(iter(answers(model, [Question("q", len(tokens), tuple(tokens), 1)])))[1]
+    answer = next(iter(answers(model, [Request("q", len(tokens), tuple(tokens), 1)])))[1]
     assert sum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)  # type: ignore[union-attr]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from harness.cluster.batches import split
+from harness.backends.batches import split
 from harness.engine import DEFAULT
 from harness.sweep.answer import ready, replies
 from harness.sweep.backend import ThisProcess

@@ -15,12 +15,12 @@ from harness.data.source import make_source
 from harness.engine import answers
 from harness.engine.sizes import ROWS
 from harness.runs.store import read_samples
+from harness.select.losses import losses
 from harness.sweep.cells import Cell, Item
-from harness.tune.losses import losses
 from tasks import niah
 from tasks._intervals import proportion
 from tasks._tokens import kept
-from tasks._types import Answer, Question, Source
+from tasks._types import Request, Response, TaskContext
 from tests.asking import forwarded
 from tests.command_line import Ropewalk
 from tests.tiny import BOS, tiny_tokenizer
@@ -40,7 +40,7 @@ VALUES = {"multikey_1": "number", "multikey_2": "number", "multikey_3": "uuid"}
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TaskContext:
     return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
@@ -52,7 +52,7 @@ def model(tiny: Path) -> Any:
 @pytest.mark.parametrize("form", ["text", "argmax"])
 @pytest.mark.parametrize("preset", VALUES)
 def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
-    source: Source, preset: str, form: str
+    source: TaskContext, preset: str, form: str
 ) -> None:
     """To the letter and of the exact length; only the last sentence is cut at other places."""
     given: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
@@ -88,7 +88,7 @@ def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
                 assert set(filler.split("\n")[:-2]) == {"#"}
 
 
-def test_one_key_in_turn_is_the_question_without_the_option(source: Source) -> None:
+def test_one_key_in_turn_is_the_question_without_the_option(source: TaskContext) -> None:
     """The prompt of the first key is that of the preset alone with the same depths drawn."""
     plain = list(niah.ask(source, [2000], preset="multikey_1", depths=0, trials=3))
     assert (
@@ -103,7 +103,7 @@ def test_one_key_in_turn_is_the_question_without_the_option(source: Source) -> N
 
 @pytest.mark.parametrize("preset", ["multikey_1", "multikey_2"])
 def test_one_prefill_answers_all_keys_of_a_haystack(
-    source: Source, model: Any, preset: str
+    source: TaskContext, model: Any, preset: str
 ) -> None:
     """What is forwarded is one haystack and the queries; answers are those of prompts alone."""
     given: dict[str, Any] = {"preset": preset, "in_turn": 4, "depths": 1, "trials": 1}
@@ -118,25 +118,25 @@ def test_one_prefill_answers_all_keys_of_a_haystack(
         every = dict(answers(model, question.parts, decode=source.decode))
         alone = [next(answers(model, [p], decode=source.decode))[1] for p in question.parts]
         assert [every[index] for index in range(4)] == alone
-        whole = niah.grade(question, Answer((), (), parts=tuple(alone)), source)  # type: ignore[arg-type]
+        whole = niah.grade(question, Response((), (), parts=tuple(alone)), source)  # type: ignore[arg-type]
         each = [niah.grade(p, a, source) for p, a in zip(question.parts, alone, strict=True)]  # type: ignore[arg-type]
         assert whole.value == sum(sample.value for sample in each) / 4
         assert json.loads(str(whole.facts["said"])) == [sample.facts["said"] for sample in each]
 
 
-def test_a_haystack_has_the_mean_of_its_answers(source: Source) -> None:
+def test_a_haystack_has_the_mean_of_its_answers(source: TaskContext) -> None:
     """Two texts of three have the value: a trial of two thirds, and one of the interval's n."""
-    prompts = tuple(Question("q", 13, [1] * 3, 3, {"answer": a}, new=10) for a in "abc")
-    asked = Question("q", 13, [1] * 3, 3, {"answer": "a, b, c"}, new=10, parts=prompts)
-    said = tuple(Answer((0.1,), (5,), text) for text in (" a.", " x", " c, b"))
-    sample = niah.grade(asked, Answer((), (), parts=said), source)
+    prompts = tuple(Request("q", 13, [1] * 3, 3, {"answer": a}, new=10) for a in "abc")
+    asked = Request("q", 13, [1] * 3, 3, {"answer": "a, b, c"}, new=10, parts=prompts)
+    said = tuple(Response((0.1,), (5,), text) for text in (" a.", " x", " c, b"))
+    sample = niah.grade(asked, Response((), (), parts=said), source)
     assert (sample.value, sample.weight) == (2 / 3, 1)
     assert sample.facts["shares"] == [1, 0, 1]
     found = niah.score([sample, sample])
     assert (found.n, found.low, found.high) == (2, *proportion(4 / 3, 2))
 
 
-def test_more_keys_than_are_hidden_are_refused(source: Source) -> None:
+def test_more_keys_than_are_hidden_are_refused(source: TaskContext) -> None:
     """And several at a time: a prompt asks for one, of those that the haystack has."""
     for given, told in (
         ({"in_turn": 2}, "in_turn=2 is more than the keys that are hidden, 1"),
@@ -153,13 +153,13 @@ def test_more_keys_than_are_hidden_are_refused(source: Source) -> None:
     assert len(list(niah.ask(source, [least], **given))) == 1  # type: ignore[arg-type]
 
 
-def test_a_search_weighs_all_answers_of_a_haystack(source: Source) -> None:
+def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
     """By the tokens of all: the loss a token is that of the prompts one by one."""
     given: dict[str, Any] = {"preset": "multikey_2", "in_turn": 3, "depths": 1, "trials": 1}
     (asked,) = niah.ask(source, [1500], form="argmax", **given)
     counts = [part.length - part.start for part in asked.parts]
-    told = [Answer((0.5,) * n, (1,) * (n + 1)) for n in counts]
-    sample = niah.grade(asked, Answer((), (), parts=tuple(told)), source)
+    told = [Response((0.5,) * n, (1,) * (n + 1)) for n in counts]
+    sample = niah.grade(asked, Response((), (), parts=tuple(told)), source)
     cell = Cell("none", "niah", 1500, None, "key", (asked,))
     record: Any = {Item(cell, asked).key: {"status": "ok", "facts": sample.facts}}
     found = losses(cell, record, {asked.unit}, "answers", {})

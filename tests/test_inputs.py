@@ -25,8 +25,8 @@ from harness.data import tokenize as tokenizing
 from harness.data.corpus import make_corpora, open_all
 from harness.data.tokenize import make_reader, tokenize
 from harness.errors import UserError
+from harness.files import UNFINISHED
 from harness.plugins import load
-from harness.replacing import UNFINISHED
 from tests.reading import read, refused
 from tests.tiny import tiny_tokenizer
 

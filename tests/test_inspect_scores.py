@@ -21,8 +21,8 @@ from harness.inspection.scores import Curve, frame, of_base, of_encoding, of_rot
 from harness.inspection.wave_figure import draw
 from harness.methods.channels import angles, channels, decay
 from harness.plugins import names
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.style import REST
+from harness.reports.plots.methods import methods
+from harness.reports.plots.style import REST
 from scaling import Bands, Frequencies, Rope, jet_long, pi
 from tests.command_line import Ropewalk
 

@@ -22,20 +22,20 @@ from harness.errors import UserError
 from harness.inspection.inspect import inspect
 from harness.methods.check import check
 from harness.methods.resolve import resolve
-from harness.model.checkpoint import Checkpoint
+from harness.models.checkpoint import Checkpoint
+from harness.patching.config import rope_of
+from harness.patching.frequencies import rotary_name
+from harness.patching.layered import layered
+from harness.patching.patch import answering, scaled
 from harness.plugins import load
-from harness.rope.config import rope_of
-from harness.rope.frequencies import rotary_name
-from harness.rope.layered import layered
-from harness.rope.patch import answering, scaled
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.costs import steps_of
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
-from scaling._layered import Layered, by_layer
+from scaling._layered import PerLayerFrequencies, by_layer
 from scaling._rotation import Rotation
 from scaling._types import Frequencies, Rope
-from tasks._types import Question
+from tasks._types import Request
 from tests import families
 from tests.asking import asked, together
 from tests.command_line import Ropewalk, sweep
@@ -46,19 +46,19 @@ FAMILIES = ("llama", "gemma2", "gpt_neox", "cohere", "gemma3_text", "qwen3_moe",
 FEW = ("llama", "gemma3_text")
 CURVED = "layerwise:first=0.2,last=1.7,kind=yarn"
 FIXED = """
-from scaling import Frequencies, Layered
+from scaling import Frequencies, PerLayerFrequencies
 
 def frequencies(rope, length, *, layers: int = 0):
     own = rope.inv_freq()
     count = layers or rope.layers
-    return Layered(tuple(Frequencies(own / (k + 1), 1 + k / 10) for k in range(count)))
+    return PerLayerFrequencies(tuple(Frequencies(own / (k + 1), 1 + k / 10) for k in range(count)))
 """
 
 
-def found(model: Any) -> Layered:
+def found(model: Any) -> PerLayerFrequencies:
     """Return other frequencies and another attention factor for every layer."""
     rope = rope_of(model.config)
-    return Layered(tuple(
+    return PerLayerFrequencies(tuple(
         Frequencies(ntk.frequencies(rope, 1, factor=3.0 + 4 * k).inv_freq, 1.0 + 0.2 * k)
         for k in range(rope.layers)
     ))  # fmt: skip
@@ -107,7 +107,7 @@ def test_each_layer_rotates_by_its_own_numbers(family: str) -> None:
     with scaled(model, one):
         assert torch.equal(logits(model), wanted)
     if family not in ("gemma3_text", "olmo3", "smollm3"):  # where one layer of two is scaled
-        with scaled(model, Layered(one.layers[::-1])):
+        with scaled(model, PerLayerFrequencies(one.layers[::-1])):
             assert not torch.equal(logits(model), wanted)
     with pytest.raises(RuntimeError, match="inside"), scaled(model, one):
         raise RuntimeError("inside")
@@ -122,7 +122,7 @@ def test_layers_that_are_alike_are_the_plain_patch(family: str) -> None:
     one = yarn.frequencies(rope_of(model.config), 4096)
     with scaled(model, one):
         wanted = logits(model)
-    with layered(model, Layered((one,) * rope_of(model.config).layers)):
+    with layered(model, PerLayerFrequencies((one,) * rope_of(model.config).layers)):
         assert torch.equal(logits(model), wanted)
 
 
@@ -154,7 +154,7 @@ def test_a_text_continues_with_every_layers_own_keys() -> None:
     with scaled(model, one):
         written = model.generate(TOKENS[:, :70], max_new_tokens=5, do_sample=False)
     assert written.tolist() == tokens.tolist()
-    question = Question("q", 75, tuple(TOKENS[0, :70].tolist()), 70, new=5)
+    question = Request("q", 75, tuple(TOKENS[0, :70].tolist()), 70, new=5)
     with answering(model, one, DEFAULT, lambda ids: " ".join(map(str, ids))) as answer:
         ((_, text),) = answer([question])
     assert text.argmax == tuple(tokens[0, 70:].tolist())  # type: ignore[union-attr]
@@ -181,7 +181,7 @@ def test_a_model_that_cannot_is_refused() -> None:
     one = found(model)
     with (
         pytest.raises(UserError, match="not one list of 1"),
-        scaled(model, Layered(one.layers[1:])),
+        scaled(model, PerLayerFrequencies(one.layers[1:])),
     ):
         pass
     model = build(families.tiny("llama"))
@@ -221,7 +221,7 @@ def test_the_curve_is_a_cubic_bezier_curve(a: float, b: float, c: float, d: floa
 def test_layerwise_is_its_method_at_each_layers_factor(kind: Any, plain: Any) -> None:
     """Naively, layer by layer; with all shares alike it is the method; at 0 the model as it is."""
     one = layerwise.frequencies(ROPE, 2048, first=0, second=0.5, third=2, last=1, kind=kind)
-    assert isinstance(one, Layered)
+    assert isinstance(one, PerLayerFrequencies)
     for layer, got in enumerate(one.layers):
         t = layer / 11
         share = 3 * (1 - t) ** 2 * t * 0.5 + 3 * (1 - t) * t**2 * 2 + t**3
@@ -244,7 +244,7 @@ def test_tables_of_layers_may_have_numbers_in_common(tmp_path: Path) -> None:
     common = {"short_factor": [1.0] * 32, "attention_factor": 1.25}
     file.write_text(json.dumps({**common, "layers": own}))
     one = longrope.frequencies(ROPE, 2048, factors=str(file))
-    assert isinstance(one, Layered)
+    assert isinstance(one, PerLayerFrequencies)
     assert [layer.attention_factor for layer in one.layers] == [1.5, 1.25]
     assert [float(layer.inv_freq[0]) for layer in one.layers] == pytest.approx([1 / 2, 1 / 3])
 
@@ -253,11 +253,11 @@ def test_numbers_of_every_layer_are_compared() -> None:
     """Rotations share samples where all layers agree, and no sooner."""
     one = layerwise.frequencies(ROPE, 2048, first=0)
     again = layerwise.frequencies(ROPE, 4096, first=0, factor=8.0)
-    assert isinstance(one, Layered)
+    assert isinstance(one, PerLayerFrequencies)
     assert one.fingerprint == again.fingerprint
-    assert Layered(one.layers[::-1]).fingerprint != one.fingerprint
-    assert Layered((*one.layers[:-1], one.layers[0])).fingerprint != one.fingerprint
-    alike = Layered((one.layers[3],) * 12)
+    assert PerLayerFrequencies(one.layers[::-1]).fingerprint != one.fingerprint
+    assert PerLayerFrequencies((*one.layers[:-1], one.layers[0])).fingerprint != one.fingerprint
+    alike = PerLayerFrequencies((one.layers[3],) * 12)
     assert alike.fingerprint == one.layers[3].fingerprint
     assert by_layer(alike.layers) is one.layers[3]
 
@@ -265,7 +265,7 @@ def test_numbers_of_every_layer_are_compared() -> None:
 def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint, Any]) -> None:
     """A common beginning is counted once, as it is computed once, also under moved positions."""
     opened, _ = reference
-    asked = [Question("u", 64, (*range(62), last, 0), 63) for last in range(4)]
+    asked = [Request("u", 64, (*range(62), last, 0), 63) for last in range(4)]
 
     def tokens(rotation: Rotation) -> int:
         cell = Cell("one", "task", 64, rotation, "key", ())
@@ -274,7 +274,7 @@ def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint,
 
     count = opened.rope.layers
     one = Frequencies(opened.rope.inv_freq())
-    layers = Layered((one, *(Frequencies(one.inv_freq / 2) for _ in range(count - 1))))
+    layers = PerLayerFrequencies((one, *(Frequencies(one.inv_freq / 2) for _ in range(count - 1))))
     assert tokens(one) == tokens(layers) == tokens(rerope.bands(opened.rope, 1024)) < 4 * 64
 
 
@@ -307,7 +307,7 @@ def test_a_run_records_every_layer_and_is_measured_again(
     assert prints["numbers"] == prints["mine"] != prints[CURVED]
     model = rope_of(families.tiny("llama"))
     wanted = resolve(load("method", CURVED), model, 256)
-    assert isinstance(wanted, Layered)
+    assert isinstance(wanted, PerLayerFrequencies)
     kept = record["frequencies"][prints[CURVED]]["layers"]
     assert [one["inv_freq"] for one in kept] == [one.inv_freq.tolist() for one in wanted.layers]
     assert [one["attention_factor"] for one in kept] == [

@@ -12,8 +12,8 @@ from transformers import AutoConfig
 from harness.cli.app import main
 from harness.inspection.notes import equal_to, notes, shipped
 from harness.methods.resolve import resolve
+from harness.patching.config import rope_of
 from harness.plugins import catalogue, load
-from harness.rope.config import rope_of
 from scaling import native
 from scaling._types import Rope
 from tests.tiny import WINDOW, save_tiny

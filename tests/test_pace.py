@@ -18,7 +18,7 @@ from harness.sweep import pace as module
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import measure
 from harness.sweep.memory import estimate
-from harness.sweep.pace import Pace, duration
+from harness.sweep.pace import ETA, duration
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.speeds import Rows, guessed
@@ -60,7 +60,7 @@ def test_what_many_methods_are_asked_is_laid_out_once(
     monkeypatch.setattr(costs, "build_tree", lambda asked: built.append(asked) or build(asked))
     work = plan.work(set())
     assert len(work) == 1 + 2 + 2 + 1  # by the length only where the factor follows it
-    Pace.of(plan, work, {})
+    ETA.of(plan, work, {})
     estimate(plan, set())
     assert len(built) == 3
 
@@ -79,14 +79,14 @@ def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: P
     assert found.seconds_left() is None
 
 
-def begun(plan: Plan, known: Rows | None = None) -> tuple[Pace, list[Any]]:
+def begun(plan: Plan, known: Rows | None = None) -> tuple[ETA, list[Any]]:
     work = plan.work(set())
-    pace = Pace.of(plan, work, known or {})
+    pace = ETA.of(plan, work, known or {})
     pace.begin()
     return pace, [item for batch in work for item in batch.items]
 
 
-def takes(pace: Pace, item: Any) -> float:
+def takes(pace: ETA, item: Any) -> float:
     """Return how long an answer takes on that machine: its steps that no answer has shown yet."""
     part = pace.part_of[item.key]
     left = [part.left[step] for step in part.needs[item.key] if step in part.left]
@@ -127,7 +127,7 @@ def test_what_only_the_first_forward_takes_is_no_speed(plan: Plan, clock: list[f
     """Half a second until kernels are loaded does not make minutes of a sweep that takes one."""
     whole = sum(float(part.cost @ TRUE) for part in begun(plan)[0].parts)
     guess = whole / sum(float(part.cost @ module.USUAL) for part in begun(plan)[0].parts)
-    pace = Pace.of(plan, plan.work(set()), {}, guess)
+    pace = ETA.of(plan, plan.work(set()), {}, guess)
     pace.begin()
     first = next(item for batch in plan.work(set()) for item in batch.items)
     tokens = pace.parts[0].steps.steps[0].tokens
@@ -226,8 +226,8 @@ def test_a_dry_run_says_how_long(
 def test_an_estimate_is_a_range_that_says_what_it_rests_on(plan: Plan) -> None:
     """From one product it may be off twofold, from earlier runs by a third; none is a guess."""
     work = plan.work(set())
-    assert Pace.of(plan, work, {}).estimate() == "unknown on these machines yet"
-    timed = Pace.of(plan, work, {}, guess=1e-6)
+    assert ETA.of(plan, work, {}).estimate() == "unknown on these machines yet"
+    timed = ETA.of(plan, work, {}, guess=1e-6)
     seconds = timed.seconds_left()
     assert seconds is not None
     assert timed.estimate() == (

@@ -21,7 +21,7 @@ from harness import plugins
 from harness.reports import best, scores, summary
 from harness.reports.page.write import page
 from harness.reports.stats.checkpoints import as_methods
-from harness.reports.writing.tables import Told, csv
+from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
 from harness.runs.write import write_reports
@@ -51,7 +51,9 @@ def html(frame: pd.DataFrame, *makers: Any, note: str = "") -> str:
     tables = {}
     for maker in makers:
         table = maker.make(frame)
-        tables[maker.__name__.rpartition(".")[2]] = Told("A table.", maker.words(table), table)
+        tables[maker.__name__.rpartition(".")[2]] = RenderedTable(
+            "A table.", maker.words(table), table
+        )
     return page(frame, tables, FACTS, note)
 
 
@@ -320,7 +322,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert made.keys() >= {"best", "differences", "scores", "short_cost", "summary"}
     texts = [{"name": f"book {n}", "sha256": sha256(b"%d" % n).hexdigest()} for n in range(200)]
     file = tmp_path_factory.mktemp("large") / "page.html"
-    made |= {"documents": Told("The documents.", [], pd.DataFrame(texts))}
+    made |= {"documents": RenderedTable("The documents.", [], pd.DataFrame(texts))}
     file.write_text(page(frame, made, FACTS), encoding="utf-8")
     return file
 

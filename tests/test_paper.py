@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.reports import agreement, curves, paired_differences, passkey_map, scores, short_long
-from harness.reports.drawing.methods import DISTINCT
-from harness.reports.drawing.paper import COLUMN, PAGE, Paper
-from harness.reports.drawing.style import SIZE, drawing
+from harness.reports.plots.methods import DISTINCT
+from harness.reports.plots.paper import COLUMN, PAGE, Paper
+from harness.reports.plots.style import SIZE, drawing
 from harness.reports.writing.latex import latex
 from harness.reports.writing.tables import wide
 from harness.runs import write

@@ -18,31 +18,31 @@ from transformers import AutoModelForCausalLM
 from harness.cli.app import main
 from harness.data.source import make_source
 from harness.engine import answers
-from harness.model.checkpoint import Checkpoint
+from harness.models.checkpoint import Checkpoint
 from harness.reports import scores
 from tasks import passkey
 from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
-from tasks._types import Answer, Question, Source
+from tasks._types import Request, Response, TaskContext
 from tests.tiny import tiny_config, tiny_tokenizer
 
 TEXT = "Once upon a time. " * 300
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TaskContext:
     return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
-def perfect(question: Question) -> Answer:
+def perfect(question: Request) -> Response:
     """Answer as a model that knows every key and then ends the sentence."""
     key = question.tokens[question.start :]
-    return Answer((0.01,) * len(key), (*key, tiny_tokenizer()("."[:1])["input_ids"][0]))
+    return Response((0.01,) * len(key), (*key, tiny_tokenizer()("."[:1])["input_ids"][0]))
 
 
-def blind(question: Question) -> Answer:
+def blind(question: Request) -> Response:
     """Answer as a model that always says the same letter."""
     n = len(question.tokens) - question.start
-    return Answer((5.0,) * n, (99,) * (n + 1))
+    return Response((5.0,) * n, (99,) * (n + 1))
 
 
 @pytest.mark.slow
@@ -73,7 +73,7 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
     assert text.endswith(f"{QUESTION}{REPLY} {key}")
 
 
-def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Source) -> None:
+def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: TaskContext) -> None:
     """Depths x trials at each length; methods and lengths are asked for the same five digits."""
     asked = list(passkey.ask(source, [400, 800], seed=3, depths=3, trials=4))
     assert len(asked) == 2 * 3 * 4
@@ -91,14 +91,14 @@ def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Sou
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("depths", "name"), [(5, "depth 0.25 trial 0"), (300, "depth 0.003")])
-def test_every_trial_has_a_name_of_its_own(source: Source, depths: int, name: str) -> None:
+def test_every_trial_has_a_name_of_its_own(source: TaskContext, depths: int, name: str) -> None:
     """Methods are paired by the names of trials: those of a fine grid differ too."""
     units = [q.unit for q in passkey.ask(source, [400], depths=depths, trials=2)]
     assert len(set(units)) == 2 * depths
     assert units[2].startswith(name)
 
 
-def test_a_prompt_that_cannot_fit_names_the_least_length(source: Source) -> None:
+def test_a_prompt_that_cannot_fit_names_the_least_length(source: TaskContext) -> None:
     """The message says what would fit, and that length does fit."""
     with pytest.raises(ValueError, match="^a passkey prompt needs at least ") as caught:
         list(passkey.ask(source, [100]))
@@ -120,7 +120,7 @@ def test_filler_from_documents_needs_one_long_enough() -> None:
         list(passkey.ask(short, [400], depths=0))
 
 
-def test_a_perfect_model_scores_one_and_a_blind_one_zero(source: Source) -> None:
+def test_a_perfect_model_scores_one_and_a_blind_one_zero(source: TaskContext) -> None:
     """The ends of the scale, with Wilson intervals worked by hand: z = 1.96, n = 6."""
     asked = list(passkey.ask(source, [400], depths=3, trials=2))
     best = passkey.score([passkey.grade(q, perfect(q), source) for q in asked])
@@ -132,15 +132,15 @@ def test_a_perfect_model_scores_one_and_a_blind_one_zero(source: Source) -> None
     assert worst.high == pytest.approx(1 - 0.6097, abs=1e-4)
 
 
-def test_a_key_that_goes_on_is_wrong(source: Source) -> None:
+def test_a_key_that_goes_on_is_wrong(source: TaskContext) -> None:
     """12345 followed by another digit is another number; a space and a digit is the next one."""
     (asked,) = passkey.ask(source, [400], depths=1, trials=1)
     key = asked.tokens[asked.start :]
     losses = (0.1,) * len(key)
     for text, value in (("7", 0.0), (" ", 1.0), (".", 1.0), ("\n", 1.0)):
-        answer = Answer(losses, (*key, *source.encode(text)))
+        answer = Response(losses, (*key, *source.encode(text)))
         assert passkey.grade(asked, answer, source).value == value
-    sample = passkey.grade(asked, Answer(losses, (*key[:-1], 99, 5)), source)
+    sample = passkey.grade(asked, Response(losses, (*key[:-1], 99, 5)), source)
     assert sample.value == 0.0
     assert sample.facts["logprob"] == pytest.approx(-0.1 * len(key))
 
@@ -159,13 +159,13 @@ def test_a_key_that_goes_on_is_wrong(source: Source) -> None:
     ],
 )
 def test_the_grade_says_what_was_wrong_in_kind(
-    source: Source, said: str, after: str, kind: str
+    source: TaskContext, said: str, after: str, kind: str
 ) -> None:
     """The number right in another format is told from a wrong number; neither scores."""
     before = source.encode("The pass key is")
     tokens = (*before, *source.encode(" 12345"))
-    asked = Question("a", len(tokens), tokens, len(before))
-    answer = Answer((0.1,) * 6, (*source.encode(said), *source.encode(after)))
+    asked = Request("a", len(tokens), tokens, len(before))
+    answer = Response((0.1,) * 6, (*source.encode(said), *source.encode(after)))
     sample = passkey.grade(asked, answer, source)
     assert (sample.facts["found"], sample.value) == (kind, float(kind == "exact"))
 
@@ -217,7 +217,7 @@ def test_a_chat_model_is_told_to_be_asked_in_raw_text(
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_score_is_what_greedy_generate_gives(source: Source, seed: int) -> None:
+def test_the_score_is_what_greedy_generate_gives(source: TaskContext, seed: int) -> None:
     """A trial is a hit exactly when the library's greedy decoding says the key and stops there.
 
     Random models never find a key, so half of them are asked for the key they do say.
@@ -228,7 +228,7 @@ def test_the_score_is_what_greedy_generate_gives(source: Source, seed: int) -> N
     before = asked.tokens[: asked.start]
     said = generate(model, before, len(asked.tokens) - asked.start + 1)
     if seed % 2:
-        asked = Question("said", asked.length, (*before, *said[:-1]), asked.start)
+        asked = Request("said", asked.length, (*before, *said[:-1]), asked.start)
     ((_, answer),) = answers(model, [asked])
     key = list(asked.tokens[asked.start :])
     extends = source.decode([*key, said[-1]])[len(source.decode(key)) :][:1].isdigit()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.data.source import make_source
 from tasks import perplexity
-from tasks._types import Answer, Passage, Question, Sample, Source
+from tasks._types import Document, Request, Response, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
 DRAW = Random(5)
@@ -19,11 +19,11 @@ TEXTS = {n: "".join(DRAW.choices("abcdefghij ", k=n)) for n in (300, 1200, 1600)
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TaskContext:
     return make_source(tiny_tokenizer(), lambda: [(str(n), t) for n, t in TEXTS.items()], 64)
 
 
-def test_tail_scores_the_same_tokens_at_every_length(source: Source) -> None:
+def test_tail_scores_the_same_tokens_at_every_length(source: TaskContext) -> None:
     """Only the context grows: each longer window ends with the shorter one's text."""
     asked = list(perplexity.ask(source, [100, 200, 800], tail=50))
     for unit in ("1200", "1600"):
@@ -38,7 +38,7 @@ def test_tail_scores_the_same_tokens_at_every_length(source: Source) -> None:
         assert long.tokens[1:] == text[end - 799 : end]
 
 
-def test_windows_end_evenly_over_the_third_quarter(source: Source) -> None:
+def test_windows_end_evenly_over_the_third_quarter(source: TaskContext) -> None:
     """Five windows of a document of 1600 tokens end 80 apart, the last at three quarters of it."""
     asked = [q for q in perplexity.ask(source, [100, 800], tail=50, windows=5) if q.unit == "1600"]
     for length in (100, 800):
@@ -65,8 +65,8 @@ def test_windows_have_the_same_targets_at_every_length(
     sizes: list[int], lengths: list[int], tail: int, windows: int
 ) -> None:
     """As many as fit, no target twice, whole windows alone, and what one window has is kept."""
-    passages = [Passage(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
-    source = Source(lambda _: [], lambda _: "", 0, 64, lambda: passages)
+    passages = [Document(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
+    source = TaskContext(lambda _: [], lambda _: "", 0, 64, lambda: passages)
     assume(max(sizes) * 3 // 4 + 1 >= max(lengths))
     asked = list(perplexity.ask(source, lengths, tail=tail, windows=windows))
     alone = list(perplexity.ask(source, lengths, tail=tail))
@@ -86,25 +86,25 @@ def test_windows_have_the_same_targets_at_every_length(
             assert count == max(1, min(windows, size // 4 // tail))
 
 
-def test_windows_of_one_document_are_one_unit_of_the_interval(source: Source) -> None:
+def test_windows_of_one_document_are_one_unit_of_the_interval(source: TaskContext) -> None:
     """With several windows n still counts documents, each with the weight of its targets."""
     samples = []
     for question in perplexity.ask(source, [200], tail=50, windows=4):
         n = len(question.tokens) - question.start
         loss = 1.0 + len(question.unit)
-        samples.append(perplexity.grade(question, Answer((loss,) * n, (0,) * (n + 1)), source))
+        samples.append(perplexity.grade(question, Response((loss,) * n, (0,) * (n + 1)), source))
     weights = {unit: sum(s.weight for s in samples if s.unit == unit) for unit in ("300", "1200")}
     assert weights == {"300": 50, "1200": 200}
     assert perplexity.score(samples).n == len({s.unit for s in samples}) == 3
 
 
-def test_windows_below_one_are_refused(source: Source) -> None:
+def test_windows_below_one_are_refused(source: TaskContext) -> None:
     """Zero windows are no measurement."""
     with pytest.raises(ValueError, match="windows=0 is not 1 or more"):
         list(perplexity.ask(source, [200], windows=0))
 
 
-def test_prefix_scores_every_token_of_the_first_window_once(source: Source) -> None:
+def test_prefix_scores_every_token_of_the_first_window_once(source: TaskContext) -> None:
     """A window of L is the begin token and the first L - 1 tokens, all of them targets."""
     asked = list(perplexity.ask(source, [100, 200], protocol="prefix"))
     text = source.passages()[0].tokens
@@ -113,9 +113,9 @@ def test_prefix_scores_every_token_of_the_first_window_once(source: Source) -> N
     assert asked[0].start == 1
 
 
-def test_all_windows_open_with_the_begin_token_where_there_is_one(source: Source) -> None:
+def test_all_windows_open_with_the_begin_token_where_there_is_one(source: TaskContext) -> None:
     """A tokenizer without one gives windows of text alone, of the same exact length."""
-    without = Source(source.encode, source.decode, None, 64, source.passages)
+    without = TaskContext(source.encode, source.decode, None, 64, source.passages)
     for protocol in ("tail", "prefix"):
         asked = list(perplexity.ask(source, [200], protocol=protocol))
         assert all(q.tokens[0] == source.bos and source.bos not in q.tokens[1:] for q in asked)
@@ -123,21 +123,21 @@ def test_all_windows_open_with_the_begin_token_where_there_is_one(source: Source
         assert all(source.bos not in q.tokens and len(q.tokens) == 200 for q in bare)
 
 
-def test_every_length_measures_the_same_documents(source: Source) -> None:
+def test_every_length_measures_the_same_documents(source: TaskContext) -> None:
     """A document too short for the longest length is left out of the shortest too."""
     asked = list(perplexity.ask(source, [200, 800]))
     assert {q.unit for q in asked if q.length == 200} == {"1200", "1600"}
     assert {q.unit for q in asked if q.length == 800} == {"1200", "1600"}
 
 
-def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(source: Source) -> None:
+def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(source: TaskContext) -> None:
     """Adding a length to a sweep changes no question that was asked before."""
     few = {q.digest for q in perplexity.ask(source, [200, 400])}
     more = {q.digest for q in perplexity.ask(source, [200, 400, 880])}
     assert few < more
 
 
-def test_documents_that_are_all_too_short_are_refused_with_the_longest(source: Source) -> None:
+def test_documents_that_are_all_too_short_are_refused_with_the_longest(source: TaskContext) -> None:
     """The message says how long a window the longest document would fill, and that is true."""
     wanted = (
         "no document holds a window of 5000 tokens; the longest that fits is 1201: "
@@ -159,12 +159,12 @@ def test_perplexity_is_token_weighted() -> None:
     assert (alone.value, alone.low, alone.high, alone.n) == (pytest.approx(math.e), None, None, 1)
 
 
-def test_a_uniform_model_has_the_vocabulary_as_perplexity(source: Source) -> None:
+def test_a_uniform_model_has_the_vocabulary_as_perplexity(source: TaskContext) -> None:
     """ln(300) nats at every target is a perplexity of 300, with no spread between documents."""
     samples = []
     for question in perplexity.ask(source, [200]):
         n = len(question.tokens) - question.start
-        answer = Answer((math.log(300),) * n, (0,) * (n + 1))
+        answer = Response((math.log(300),) * n, (0,) * (n + 1))
         samples.append(perplexity.grade(question, answer, source))
     score = perplexity.score(samples)
     assert score.value == pytest.approx(300)
@@ -175,8 +175,8 @@ def test_a_uniform_model_has_the_vocabulary_as_perplexity(source: Source) -> Non
 def test_a_question_holds_its_length_and_a_context() -> None:
     """A task cannot ask for another length than it says, nor score a token without context."""
     with pytest.raises(ValueError, match="3 tokens where length is 4"):
-        Question("q", 4, (1, 2, 3), 1)
+        Request("q", 4, (1, 2, 3), 1)
     with pytest.raises(ValueError, match=r"the first target 0 is outside 1\.\.2"):
-        Question("q", 3, (1, 2, 3), 0)
-    assert Question("a", 3, (1, 2, 3), 1).digest == Question("b", 3, (1, 2, 3), 1).digest
-    assert Question("a", 3, (1, 2, 3), 1).digest != Question("a", 3, (1, 2, 3), 2).digest
+        Request("q", 3, (1, 2, 3), 0)
+    assert Request("a", 3, (1, 2, 3), 1).digest == Request("b", 3, (1, 2, 3), 1).digest
+    assert Request("a", 3, (1, 2, 3), 1).digest != Request("a", 3, (1, 2, 3), 2).digest

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.rope.tiles import Piece, pieces
+from harness.patching.tiles import Piece, pieces
 from scaling import dual_chunk, lm_infinite, rerope, self_extend, string
 from scaling._bands import Bands
 from scaling._types import Rope

@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.model import device_map
+from harness.models import device_map
 from harness.sweep.answer import ready
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec

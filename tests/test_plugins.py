@@ -14,8 +14,7 @@ import torch
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.names import nearest
-from harness.options import split_options
-from harness.plugins import FOLDERS, ROOT, catalogue, load, names
+from harness.plugins import FOLDERS, ROOT, catalogue, load, names, split_options
 from scaling._types import Rope
 from tests.command_line import Ropewalk
 
@@ -278,7 +277,7 @@ def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) 
 @pytest.mark.parametrize(
     ("returned", "told"),
     [
-        ("rope.inv_freq()", "it returned Tensor, not Frequencies, Layered or Bands."),
+        ("rope.inv_freq()", "it returned Tensor, not Frequencies, PerLayerFrequencies or Bands."),
         ("Frequencies(rope.inv_freq()[1:])", "3 frequencies for 4 channel pairs."),
         (
             "Frequencies(rope.inv_freq().double())",

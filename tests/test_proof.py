@@ -12,15 +12,15 @@ from transformers import AutoConfig
 from harness.engine import answers
 from harness.errors import UserError
 from harness.methods.resolve import resolve
-from harness.model.checkpoint import Checkpoint
+from harness.models.checkpoint import Checkpoint
+from harness.patching.banded_attention import BandedAttention
+from harness.patching.config import rope_of
+from harness.patching.patch import scaled
+from harness.patching.positions import banded
 from harness.plugins import load
-from harness.rope.banded_attention import BandedAttention
-from harness.rope.config import rope_of
-from harness.rope.patch import scaled
-from harness.rope.positions import banded
 from scaling import pi
 from scaling._rotation import Rotation
-from tasks._types import Question
+from tasks._types import Request
 from tests.banded import bands_of, inside, likelihoods, model_of
 from tests.families import EXPERTS, INDEXED, TOKENS, build
 from tests.naive import naively
@@ -102,7 +102,7 @@ def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
     model = deepcopy(model_of("llama"))
     frequencies = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
     with monkeypatch.context() as broken:
-        broken.setattr("harness.rope.frequencies.probe", lambda _: torch.full((1,), torch.nan))
+        broken.setattr("harness.patching.frequencies.probe", lambda _: torch.full((1,), torch.nan))
         for _ in range(2):
             with pytest.raises(UserError, match="no finite logits"), scaled(model, frequencies):
                 pass
@@ -148,7 +148,7 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
     """Questions that share beginnings, of several lengths: each as the naive attention has it."""
     model, bands, text = model_of(family), bands_of(family, method), TOKENS[0].tolist()
     texts = [text[:128], text[:100], [*text[:70], *text[90:120]]]
-    asked = [Question(str(n), len(t), tuple(t), 1) for n, t in enumerate(texts)]
+    asked = [Request(str(n), len(t), tuple(t), 1) for n, t in enumerate(texts)]
     with banded(model, bands):
         found = dict(answers(model, asked))
     with naively(model, bands) as wide:
@@ -169,7 +169,7 @@ def test_neighbours_change_no_bit_of_moved_positions(
     """Moved positions on the reference model: each question alone, or among the others."""
     opened, model = reference
     text = tuple((7919 * i) % opened.config.vocab_size for i in range(512))
-    questions = [Question("q", n, text[:n], n - 20) for n in (256, 300, 512)]
+    questions = [Request("q", n, text[:n], n - 20) for n in (256, 300, 512)]
     rotation = resolve(load("method", method), opened.rope, 512)
     with scaled(model, rotation):
         together = dict(answers(model, questions))

@@ -23,7 +23,7 @@ from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
-from tasks._types import Answer, Passage, Sample, Source
+from tasks._types import Document, Response, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
 LENGTH, STRIDE = 48, 16
@@ -33,7 +33,7 @@ TEXTS = {name: "".join(DRAW.choices("abcdefghij ", k=k)) for name, k in (("a", 9
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TaskContext:
     return make_source(tiny_tokenizer(), TEXTS.items, 64)  # type: ignore[arg-type]
 
 
@@ -42,7 +42,7 @@ def model(tiny: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(tiny).eval()
 
 
-def measured(model: Any, source: Source, protocol: str, length: int = LENGTH) -> list[Sample]:
+def measured(model: Any, source: TaskContext, protocol: str, length: int = LENGTH) -> list[Sample]:
     """Return the samples of a protocol, by the engine."""
     questions = list(
         perplexity.ask(source, [length], protocol=protocol, stride=STRIDE)  # type: ignore[arg-type]
@@ -68,7 +68,7 @@ def perplexity_of(parts: list[tuple[float, int]]) -> float:
     return math.exp(sum(nll for nll, _ in parts) / sum(n for _, n in parts))
 
 
-def slid(model: Any, source: Source, stride: int) -> list[tuple[float, int]]:
+def slid(model: Any, source: TaskContext, stride: int) -> list[tuple[float, int]]:
     """Slide a window as the published loops do, but leave the last one as long as the others."""
     parts = []
     for passage in source.passages():
@@ -84,20 +84,20 @@ def slid(model: Any, source: Source, stride: int) -> list[tuple[float, int]]:
     return parts
 
 
-def test_press_is_the_sliding_loop(model: Any, source: Source) -> None:
+def test_press_is_the_sliding_loop(model: Any, source: TaskContext) -> None:
     """A window of L moves by S, opens with the begin token, and scores what is new."""
     score = perplexity.score(measured(model, source, "press"))
     assert score.value == pytest.approx(perplexity_of(slid(model, source, STRIDE)), rel=1e-5)
     assert score.n == 2
 
 
-def test_disjoint_is_the_loop_that_moves_a_whole_window(model: Any, source: Source) -> None:
+def test_disjoint_is_the_loop_that_moves_a_whole_window(model: Any, source: TaskContext) -> None:
     """Windows side by side, each with its begin token, every token once."""
     score = perplexity.score(measured(model, source, "disjoint"))
     assert score.value == pytest.approx(perplexity_of(slid(model, source, LENGTH - 1)), rel=1e-5)
 
 
-def test_overlap_is_the_loop_over_one_stream(model: Any, source: Source) -> None:
+def test_overlap_is_the_loop_over_one_stream(model: Any, source: TaskContext) -> None:
     """All documents in a row, windows S apart, every position, the last window dropped."""
     stream = [token for p in source.passages() for token in (source.bos, *p.tokens)]
     starts = list(range(0, len(stream) - LENGTH, STRIDE))
@@ -116,7 +116,7 @@ def test_overlap_is_the_loop_over_one_stream(model: Any, source: Source) -> None
 
 @pytest.mark.parametrize("length", [32, 37])
 def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
-    model: Any, source: Source, length: int
+    model: Any, source: TaskContext, length: int
 ) -> None:
     """Windows [kL, (k + 1)L) of one stream, the last whole one included, each but its first token.
 
@@ -139,14 +139,14 @@ def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
     assert perplexity.score(samples).value == pytest.approx(naive, rel=1e-5)
 
 
-def test_one_whole_stream_is_a_window(source: Source) -> None:
+def test_one_whole_stream_is_a_window(source: TaskContext) -> None:
     """The last window is kept where it is the only one, and one token more is refused."""
     assert len(list(perplexity.ask(source, [258], protocol="overlap", stride=258))) == 1
     with pytest.raises(ValueError, match="the longest that fits is 258"):
         list(perplexity.ask(source, [259], protocol="overlap", stride=259))
 
 
-def test_prefix_is_one_window_a_document(model: Any, source: Source) -> None:
+def test_prefix_is_one_window_a_document(model: Any, source: TaskContext) -> None:
     """The begin token and the first L - 1 tokens of each document, all scored."""
     parts = [
         loss(model, [source.bos, *p.tokens[: LENGTH - 1]], LENGTH - 1)  # type: ignore[list-item]
@@ -157,7 +157,7 @@ def test_prefix_is_one_window_a_document(model: Any, source: Source) -> None:
 
 
 def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(
-    model: Any, source: Source
+    model: Any, source: TaskContext
 ) -> None:
     """The targets of the longest length, by windows of 16 tokens moved on by 2, as by the model."""
     length, longest, targets = 16, LENGTH, 32
@@ -183,7 +183,7 @@ def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(
 
 @pytest.mark.parametrize(("length", "tail"), [(16, 32), (16, 40), (40, 32), (17, 45)])
 def test_slide_scores_each_target_once_after_most_of_a_window(
-    source: Source, length: int, tail: int
+    source: TaskContext, length: int, tail: int
 ) -> None:
     """Whatever the sizes: the same targets at both lengths, with 7/8 of a window before each."""
     scored: dict[int, list[tuple[str, int]]] = {}
@@ -200,14 +200,14 @@ def test_slide_scores_each_target_once_after_most_of_a_window(
 
 passages = st.lists(
     st.lists(st.integers(1, 99), min_size=20, max_size=70).map(tuple), min_size=1, max_size=4
-).map(lambda texts: [Passage(str(i), t, tuple(range(len(t) + 1))) for i, t in enumerate(texts)])
+).map(lambda texts: [Document(str(i), t, tuple(range(len(t) + 1))) for i, t in enumerate(texts)])
 
 
 @pytest.mark.slow
 @settings(max_examples=20)
 @given(passages, st.integers(2, 20), st.integers(1, 19), st.booleans())
 def test_press_and_disjoint_score_every_token_once(
-    texts: list[Passage], length: int, stride: int, begin: bool
+    texts: list[Document], length: int, stride: int, begin: bool
 ) -> None:
     """Whatever the sizes: all windows are whole, and targets and bytes add up to the document."""
     opening = (0,) if begin else ()
@@ -237,7 +237,7 @@ def test_bytes_before_tokens_add_up_to_the_text(text: str) -> None:
         assert list(ends) == [*range(len(text) + 1)]  # this tokenizer has one token a byte
 
 
-def test_a_window_knows_the_bytes_it_scores(source: Source) -> None:
+def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
     """In ASCII and one token a byte, the bytes of a sample are its targets."""
     for protocol in PROTOCOLS:
         for question in perplexity.ask(source, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
@@ -248,7 +248,7 @@ def test_a_window_knows_the_bytes_it_scores(source: Source) -> None:
 def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
     """Beside a document without text, windows over the stream of all know their bytes too."""
     texts = {"empty": "", **TEXTS}
-    beside: Source = make_source(tiny_tokenizer(), texts.items, 64)  # type: ignore[arg-type]
+    beside: TaskContext = make_source(tiny_tokenizer(), texts.items, 64)  # type: ignore[arg-type]
     for question in perplexity.ask(beside, [LENGTH], protocol="overlap", stride=STRIDE):
         scored = question.tokens[question.start :]
         assert question.facts["bytes"] == len(scored) - scored.count(beside.bos or 0)
@@ -309,14 +309,14 @@ def test_documents_are_the_unit_of_the_interval() -> None:
     ],
 )
 def test_what_cannot_be_slid_is_refused(
-    options: dict[str, Any], length: int, message: str, source: Source
+    options: dict[str, Any], length: int, message: str, source: TaskContext
 ) -> None:
     """A stride that leaves tokens out, or a stream too short, is one sentence."""
     with pytest.raises(ValueError, match=f"^{message}$"):
         list(perplexity.ask(source, [length], **options))
 
 
-def test_the_longest_stream_that_fits_is_told_right(source: Source) -> None:
+def test_the_longest_stream_that_fits_is_told_right(source: TaskContext) -> None:
     """The length named by the refusal does have a window."""
     assert len(list(perplexity.ask(source, [241], protocol="overlap", stride=16))) == 1
 
@@ -336,12 +336,12 @@ def test_a_stream_leaves_no_document_out(
         assert capsys.readouterr().out.count("are left out: c.txt") == told
 
 
-def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: Source) -> None:
+def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: TaskContext) -> None:
     """ln(300) nats a token is a perplexity of 300, however tokens are counted."""
     for protocol in PROTOCOLS:
         samples = []
         for question in perplexity.ask(source, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
             n = LENGTH - question.start
-            answer = Answer((math.log(300),) * n, (0,) * (n + 1))
+            answer = Response((math.log(300),) * n, (0,) * (n + 1))
             samples.append(perplexity.grade(question, answer, source))
         assert perplexity.score(samples).value == pytest.approx(300)

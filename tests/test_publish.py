@@ -15,8 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from harness.publish import card, every_eval_ever
-from harness.publish.clean import (
+from harness.reports.plots.paper import Paper
+from harness.reports.stats.cells import CELL, SCORE, cells
+from harness.runs.frame import make_frame
+from harness.runs.store import SAMPLES, read_run, read_samples
+from harness.share import card, every_eval_ever
+from harness.share.clean import (
     LEFT_OUT,
     base,
     clean_record,
@@ -26,12 +30,8 @@ from harness.publish.clean import (
     said,
     sentence,
 )
-from harness.publish.publishing import TARGETS
-from harness.publish.source import Source
-from harness.reports.drawing.paper import Paper
-from harness.reports.stats.cells import CELL, SCORE, cells
-from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES, read_run, read_samples
+from harness.share.publishing import TARGETS
+from harness.share.source import Source
 from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.frames import PASSKEY, PERPLEXITY, sweep

@@ -16,10 +16,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
 from harness.errors import UserError
-from harness.model.loaded import hold
+from harness.models.loaded import hold
 from harness.plugins import names
-from harness.recommend import race
 from harness.runs.provenance import command
+from harness.select import race
 from ropewalk._run import opened
 from tests import ROOT
 from tests.child import in_child

@@ -13,7 +13,7 @@ import pytest
 
 from harness.data.source import make_source
 from harness.runs.frame import make_frame
-from tasks import Answer, Question, Source, qa, ruler
+from tasks import Request, Response, TaskContext, qa, ruler
 from tasks._paragraphs import END, listed, others, read
 from tasks._prompt import around, continued
 from tests.command_line import Ropewalk
@@ -25,7 +25,7 @@ BOTH = pytest.mark.parametrize("name", ["qa_1", "qa_2"])
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TaskContext:
     return make_source(tiny_tokenizer(), lambda: [("tale", "It was. It is. " * 400)], 512)
 
 
@@ -39,7 +39,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @BOTH
-def test_the_text_is_rulers(source: Source, files: dict[str, str], name: str) -> None:
+def test_the_text_is_rulers(source: TaskContext, files: dict[str, str], name: str) -> None:
     """To the letter, of the same paragraphs in the same order; and the question's own answers."""
     text, data = RULER[name]["text"], read(files[name])
     context = text.removeprefix(qa.BEFORE).partition(qa.TOLD)[0]
@@ -104,7 +104,7 @@ def test_other_paragraphs_are_those_of_the_article_first(files: dict[str, str]) 
 
 
 def test_other_answers_are_another_question(
-    source: Source, files: dict[str, str], tmp_path: Path
+    source: TaskContext, files: dict[str, str], tmp_path: Path
 ) -> None:
     """No prompt holds them: a sample graded by others is not taken for it."""
     other = tmp_path / "qa_2.json"
@@ -172,7 +172,9 @@ def test_options_that_a_saved_data_set_has_not_are_refused(tmp_path: Path) -> No
 
 @pytest.mark.slow
 @BOTH
-def test_every_prompt_is_exact_and_shared(source: Source, files: dict[str, str], name: str) -> None:
+def test_every_prompt_is_exact_and_shared(
+    source: TaskContext, files: dict[str, str], name: str
+) -> None:
     """To the token at any length, with the question's own paragraphs whole; the last may be cut."""
     data = read(files[name])
     for seed in range(3):
@@ -190,17 +192,17 @@ def test_every_prompt_is_exact_and_shared(source: Source, files: dict[str, str],
 
 
 @pytest.mark.parametrize(
-    ("said", "value"), [("It is A Sheet Bend.", 1.0), ("hemp, tar", 1.0), ("Hemp", 0.0)]
+    ("said", "value"), [("It is A SweepFile Bend.", 1.0), ("hemp, tar", 1.0), ("Hemp", 0.0)]
 )
-def test_any_answer_counts(source: Source, said: str, value: float) -> None:
+def test_any_answer_counts(source: TaskContext, said: str, value: float) -> None:
     """Case aside, as RULER's string_match_part; a comma divides nothing."""
-    asked = Question("q", 13, [1] * 3, 3, {"query": "?", "answer": "Hemp, tar\nsheet bend"}, new=10)
+    asked = Request("q", 13, [1] * 3, 3, {"query": "?", "answer": "Hemp, tar\nsheet bend"}, new=10)
     for task in (qa, ruler):
-        assert task.grade(asked, Answer((0.1,), (5,), said), source).value == value
+        assert task.grade(asked, Response((0.1,), (5,), said), source).value == value
 
 
 @pytest.mark.slow
-def test_ruler_has_thirteen_parts_with_the_data(source: Source, files: dict[str, str]) -> None:
+def test_ruler_has_thirteen_parts_with_the_data(source: TaskContext, files: dict[str, str]) -> None:
     """Eleven without, and any of the two that is given; the record says what was read."""
     given = {"squad": files["qa_1"], "hotpotqa": files["qa_2"]}
     parts = [q.facts["part"] for q in ruler.ask(source, [3500], trials=2, **given)]

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.recommend.budget import Budget
-from harness.recommend.race import (
+from harness.select.budget import Budget
+from harness.select.race import (
     BUDGET,
     DOCUMENTS,
     FAR,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.reading import open_regular, read_regular
+from harness.files import open_regular, read_regular
 
 
 def _socket(path: Path) -> None:

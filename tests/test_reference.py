@@ -11,9 +11,9 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.engine import answers
-from harness.model.opening import REFERENCE
-from harness.model.weights import load_weights
-from harness.rope.frequencies import patched
+from harness.models.opening import REFERENCE
+from harness.models.weights import load_weights
+from harness.patching.frequencies import patched
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, read_samples
 from harness.runs.write import write_reports

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.replacing import make_folder, replacing
+from harness.files import make_folder, replacing
 
 
 @pytest.mark.parametrize("link", [os.symlink, os.link])

@@ -20,8 +20,8 @@ from matplotlib.lines import Line2D
 
 import harness.reports
 from harness.reports import curves, passkey_map, scores
-from harness.reports.drawing import style
-from harness.reports.drawing.style import SIZE, folded, letter
+from harness.reports.plots import style
+from harness.reports.plots.style import SIZE, folded, letter
 from harness.reports.stats.cells import cells
 from harness.reports.stats.once import shared
 from harness.reports.writing.tables import markdown, wide

@@ -16,7 +16,7 @@ import pytest
 
 from harness.data.source import make_source
 from harness.engine import answers
-from harness.model.checkpoint import Checkpoint
+from harness.models.checkpoint import Checkpoint
 from tasks import (
     _coded_words,
     common_words,
@@ -30,7 +30,7 @@ from tasks._needles import PRESETS, Hidden, Setting, context, framed
 from tasks._prompt import FILLER, around, continued, inserted
 from tasks._retrieval import shown
 from tasks._sentences import sentences
-from tasks._types import Answer, Question, Sample, Source
+from tasks._types import Request, Response, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
 TEXT = "".join(f"This is sentence {n} of a tale. Was there  one\nbefore it? " for n in range(300))
@@ -40,12 +40,14 @@ TASKS = (niah, key_value, variable_tracking, common_words, frequent_words)
 
 
 @pytest.fixture(scope="module")
-def source() -> Source:
+def source() -> TaskContext:
     return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source: Source, preset: str) -> None:
+def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(
+    source: TaskContext, preset: str
+) -> None:
     """Prompt and room for the text have the exact length; every asked value is there once."""
     several = PRESETS[preset].answers > 1
     asked = list(niah.ask(source, [1200, 2001], preset=preset, depths=3, trials=2, new=50))
@@ -71,7 +73,7 @@ def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(source: Source, pre
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("length", [3000, 3001])
 def test_every_prompt_is_exact_and_the_same_again(
-    source: Source, task: ModuleType, length: int
+    source: TaskContext, task: ModuleType, length: int
 ) -> None:
     """Length is to the token, questions are those of their seed, and other seeds ask others."""
     one, same, other = (
@@ -85,7 +87,7 @@ def test_every_prompt_is_exact_and_the_same_again(
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_length_that_is_too_short_names_the_least(source: Source, task: ModuleType) -> None:
+def test_a_length_that_is_too_short_names_the_least(source: TaskContext, task: ModuleType) -> None:
     with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 60|are left for"):
         list(task.ask(source, [60], trials=1))
     with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 480"):
@@ -93,12 +95,12 @@ def test_a_length_that_is_too_short_names_the_least(source: Source, task: Module
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_text_of_no_token_is_refused(source: Source, task: ModuleType) -> None:
+def test_a_text_of_no_token_is_refused(source: TaskContext, task: ModuleType) -> None:
     with pytest.raises(ValueError, match="new=0 is not 1 or more"):
         list(task.ask(source, [3000], new=0))
 
 
-def test_documents_that_are_too_short_are_refused(source: Source) -> None:
+def test_documents_that_are_too_short_are_refused(source: TaskContext) -> None:
     with pytest.raises(ValueError, match=r"have \d+ tokens of sentences where 90000 are needed"):
         list(niah.ask(source, [90_000], preset="single_2"))
     with pytest.raises(ValueError, match="preset=multivalue sets haystack"):
@@ -110,14 +112,16 @@ def test_documents_that_are_too_short_are_refused(source: Source) -> None:
 def test_sentences_of_a_long_document_are_whole() -> None:
     """White space is one space, and no word or character is parted; an empty document has none."""
     texts = ["", *(f"Der Fluß {number} fließt   weiter … Und so\nfort!" for number in range(900))]
-    long: Source = make_source(tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512)
+    long: TaskContext = make_source(
+        tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512
+    )
     size = len(long.passages()[1].tokens)
     found = "".join(long.decode(one) for one in sentences(long, size - 4000))
     assert " ".join(" ".join(texts).split()).startswith(found.removeprefix(" "))
     assert size > 40_000
 
 
-def test_the_text_of_needles_is_rulers(source: Source) -> None:
+def test_the_text_of_needles_is_rulers(source: TaskContext) -> None:
     """Of the same keys, values and places, to the letter: repeated filler, needles, two queries."""
     for name, setting in (
         ("repeat", Setting()),
@@ -139,7 +143,7 @@ def test_the_text_of_needles_is_rulers(source: Source) -> None:
         assert hidden.answer == ", ".join(wanted)
 
 
-def test_the_text_of_a_chain_is_rulers(source: Source) -> None:
+def test_the_text_of_a_chain_is_rulers(source: TaskContext) -> None:
     """Example, filler and chain, but for the second space before the example's answer."""
     text, wanted = RULER["variable_tracking"]["text"], RULER["variable_tracking"]["answers"]
     example, _, rest = text.rpartition(variable_tracking.BEFORE)
@@ -168,7 +172,7 @@ def test_the_text_of_a_chain_is_rulers(source: Source) -> None:
     assert parts[0] == parts[1]
 
 
-def test_the_text_of_common_and_frequent_words_is_rulers(source: Source) -> None:
+def test_the_text_of_common_and_frequent_words_is_rulers(source: TaskContext) -> None:
     """Lists, examples and questions, of RULER's own words in its own order."""
     text, wanted = RULER["common_words"]["text"], RULER["common_words"]["answers"]
     lists = [re.findall(r"\d+\. (\S+)", part) for part in text.split(common_words.BEFORE)[1:]]
@@ -196,7 +200,7 @@ def test_the_text_of_common_and_frequent_words_is_rulers(source: Source) -> None
 
 @pytest.mark.parametrize("alpha", [1.5, 2.0, 3.0])
 def test_the_words_asked_for_are_the_most_frequent_of_the_text(
-    source: Source, alpha: float
+    source: TaskContext, alpha: float
 ) -> None:
     """Each more often than any other, after the cut, from the least length that is named on."""
     with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 600") as refused:
@@ -212,7 +216,7 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(
         list(frequent_words.ask(source, [2000], alpha=1.0))
 
 
-def test_the_least_length_of_a_coded_text_is_enough(source: Source) -> None:
+def test_the_least_length_of_a_coded_text_is_enough(source: TaskContext) -> None:
     """A longer text has more words; the length that a message names is taken, one less is not."""
     with pytest.raises(ValueError, match="at least") as caught:
         list(frequent_words.ask(source, [60], alpha=1.01, trials=3))
@@ -223,7 +227,7 @@ def test_the_least_length_of_a_coded_text_is_enough(source: Source) -> None:
 
 
 def test_orders_of_a_coded_text_are_drawn_a_bounded_number_of_times(
-    source: Source, monkeypatch: pytest.MonkeyPatch
+    source: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no order leaves the words asked for the most frequent ones, a message says so."""
     monkeypatch.setattr(_coded_words, "_most", lambda *_: False)
@@ -232,7 +236,7 @@ def test_orders_of_a_coded_text_are_drawn_a_bounded_number_of_times(
         next(frequent_words.ask(source, [3000], trials=1))
 
 
-def test_a_list_has_its_common_words_as_often_as_it_says(source: Source) -> None:
+def test_a_list_has_its_common_words_as_often_as_it_says(source: TaskContext) -> None:
     """Whole but for the last words: the same ten six times at 3000 bytes, thirty times at 9000."""
     both = list(common_words.ask(source, [3000, 9000], trials=1))
     assert both[0].facts["answer"] == both[1].facts["answer"]
@@ -256,11 +260,11 @@ def test_a_list_has_its_common_words_as_often_as_it_says(source: Source) -> None
     ],
 )
 def test_a_text_is_scored_by_what_it_contains(
-    source: Source, text: str, value: float, found: str
+    source: TaskContext, text: str, value: float, found: str
 ) -> None:
     """As RULER does; how the answer stands there is a fact."""
-    asked = Question("q", 13, [1] * 3, 3, {"answer": "1234567"}, new=10)
-    sample = niah.grade(asked, Answer((0.1,), (5,), text), source)
+    asked = Request("q", 13, [1] * 3, 3, {"answer": "1234567"}, new=10)
+    sample = niah.grade(asked, Response((0.1,), (5,), text), source)
     assert (sample.value, sample.facts["found"], sample.facts["said"]) == (value, found, text)
 
 
@@ -269,10 +273,10 @@ def test_a_record_says_where_a_text_was_cut() -> None:
     assert [shown("x" * count) for count in (0, 400, 401)] == ["", "x" * 400, "x" * 400 + "…"]
 
 
-def test_several_answers_are_scored_by_their_share(source: Source) -> None:
+def test_several_answers_are_scored_by_their_share(source: TaskContext) -> None:
     """Two of four, whatever their case and order; the interval is Wilson's of that share."""
-    asked = Question("q", 13, [1] * 3, 3, {"answer": "Ab, cd, ef, gh"}, new=10)
-    sample = niah.grade(asked, Answer((0.1,), (5,), "cd and ab"), source)
+    asked = Request("q", 13, [1] * 3, 3, {"answer": "Ab, cd, ef, gh"}, new=10)
+    sample = niah.grade(asked, Response((0.1,), (5,), "cd and ab"), source)
     assert (sample.value, sample.weight) == (0.5, 1)
     found = niah.score([sample, Sample("r", 1.0, 1)])
     assert (found.value, found.n) == (0.75, 2)
@@ -292,13 +296,13 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
     targets = []
     for index, text in enumerate(texts):
         said = found[index]
-        assert isinstance(said, Answer)
+        assert isinstance(said, Response)
         wanted = own.encode(f"\n {text.facts['answer']}")[len(own.encode("\n")) :]
         if index % 2:  # what a model of this size says is wrong: ask for what it does say
             wanted = list(said.argmax[:4])
         answer = own.decode(wanted).strip()
         tokens, facts = [*text.tokens, *wanted], {"answer": answer}
-        targets.append(Question("t", len(tokens), tokens, text.start, facts))
+        targets.append(Request("t", len(tokens), tokens, text.start, facts))
     scored = set()
     for index, forced in answers(model, targets):
         one = niah.grade(targets[index], forced, own)  # type: ignore[arg-type]
@@ -309,7 +313,7 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
     assert len(scored) == 2
 
 
-def test_a_chain_has_no_more_names_than_there_are(source: Source) -> None:
+def test_a_chain_has_no_more_names_than_there_are(source: TaskContext) -> None:
     """The example has names of three letters, and drawing one more would never end."""
     told = "chains is 1 or more and hops 1 to 17575, got 1 and 17576"
     with pytest.raises(ValueError, match=told):
@@ -317,7 +321,7 @@ def test_a_chain_has_no_more_names_than_there_are(source: Source) -> None:
     assert len(set(variable_tracking.chain(26**3 - 1, 3, Random(0))[1])) == 26**3
 
 
-def test_ruler_draws_where_a_needle_stands(source: Source) -> None:
+def test_ruler_draws_where_a_needle_stands(source: TaskContext) -> None:
     """As RULER does, at all depths; `niah` alone has it on a grid, unless its depths are 0."""
     drawn = list(niah.ask(source, [3500], depths=0, trials=20))
     places = [int(str(one.facts["needle"])) / 3500 for one in drawn]
@@ -329,7 +333,7 @@ def test_ruler_draws_where_a_needle_stands(source: Source) -> None:
     assert [one.tokens for one in single] == [one.tokens for one in alone]
 
 
-def test_ruler_asks_every_part_as_often(source: Source) -> None:
+def test_ruler_asks_every_part_as_often(source: TaskContext) -> None:
     """Eleven parts, each prompt of the exact length, every trial with a name of its own."""
     asked = list(ruler.ask(source, [3500], trials=2))
     parts = [question.facts["part"] for question in asked]

@@ -10,8 +10,8 @@ from torch import nn
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from harness.errors import UserError
-from harness.rope.config import rope_of
-from harness.rope.frequencies import PatchedRotary, check_geometry, patched, rotary_name
+from harness.patching.config import rope_of
+from harness.patching.frequencies import PatchedRotary, check_geometry, patched, rotary_name
 from scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
 from scaling._types import Frequencies, Rope
 from tests.tiny import FAMILIES, WINDOW, tiny_config

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AttentionInterface
 
-from harness.rope.config import rope_of
-from harness.rope.frequencies import patched
+from harness.patching.config import rope_of
+from harness.patching.frequencies import patched
 from scaling import none, pi, yarn
 from scaling._types import Frequencies, Rope
 from tests.families import build, each, tiny

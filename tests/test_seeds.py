@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import t, ttest_1samp
 
 from harness.reports import seed_curves, seed_differences, seeds
-from harness.reports.drawing.style import drawing
+from harness.reports.plots.style import drawing
 from harness.runs.figures import Figures, paper
 from harness.runs.write import write_reports
 from tests.frames import PERPLEXITY, asked, sweep

@@ -10,26 +10,26 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from harness.engine import Sizes
-from harness.rope.config import rope_of
-from harness.rope.patch import answering
+from harness.patching.config import rope_of
+from harness.patching.patch import answering
 from scaling import dynamic_ntk
-from scaling._served import Served
-from tasks._types import Answer, Question
+from scaling._served import StatefulRope
+from tasks._types import Request, Response
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW
 
 LENGTH, START = 2 * WINDOW, 100
-QUESTION = Question("q", LENGTH, tuple(TOKENS[0, :LENGTH].tolist()), START)
+QUESTION = Request("q", LENGTH, tuple(TOKENS[0, :LENGTH].tolist()), START)
 FAMILIES = ("llama", "qwen3", "gpt_neox", "gemma3_text")
 
 
-def served(model: Any, factor: float = 2.0) -> Served:
+def served(model: Any, factor: float = 2.0) -> StatefulRope:
     found = dynamic_ntk.bands(rope_of(model.config), LENGTH, factor=factor, mode="transformers")
-    assert isinstance(found, Served)
+    assert isinstance(found, StatefulRope)
     return found
 
 
-def asked(model: Any, questions: list[Question], factor: float = 2.0) -> list[Answer]:
+def asked(model: Any, questions: list[Request], factor: float = 2.0) -> list[Response]:
     rotation = served(model, factor)
     with answering(model, rotation, Sizes()) as answer:
         found = dict(answer(questions))
@@ -37,7 +37,7 @@ def asked(model: Any, questions: list[Question], factor: float = 2.0) -> list[An
 
 
 @torch.inference_mode()
-def by_hand(model: Any, question: Question, factor: float = 2.0) -> list[float]:
+def by_hand(model: Any, question: Request, factor: float = 2.0) -> list[float]:
     """Return the losses of a new model of the library's own type: prompt, then token by token."""
     config = deepcopy(model.config)
     given = config.rope_parameters
@@ -69,7 +69,7 @@ def test_it_is_what_the_library_serves(family: str) -> None:
 def test_nothing_is_left_from_one_question_to_the_next() -> None:
     """A short question after a long one is answered as if it were alone."""
     model = build(tiny("llama"))
-    short = Question("s", 40, QUESTION.tokens[:40], 20)
+    short = Request("s", 40, QUESTION.tokens[:40], 20)
     before = model(input_ids=TOKENS).logits
     alone, (_, after) = asked(model, [short]), asked(model, [QUESTION, short])
     assert alone[0] == after
@@ -84,6 +84,6 @@ def test_the_shortcut_has_a_cost() -> None:
         rotation = dynamic_ntk.bands(rope_of(model.config), LENGTH, factor=2.0, mode=mode)  # type: ignore[arg-type]
         with answering(model, rotation, Sizes()) as answers:
             ((_, answer),) = answers([QUESTION])
-        assert isinstance(answer, Answer)
+        assert isinstance(answer, Response)
         found[mode] = sum(answer.nll)
     assert len({round(total, 2) for total in found.values()}) == 3

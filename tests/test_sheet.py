@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from harness.cli.app import main
 from harness.data.documents import open_documents
 from harness.errors import UserError
-from harness.options import split_options
-from harness.plugins import load
+from harness.plugins import load, split_options
 from harness.sweep.option_grid import expand
 from harness.sweep.parse import parse, parse_all
 from harness.sweep.sweep_file import bundled

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.rope import online_softmax
-from harness.rope.online_softmax import NOTHING, Merged, attend
-from harness.rope.row_tiles import Rows, attend_tiles
-from harness.rope.tiles import Piece, pieces
+from harness.patching import online_softmax
+from harness.patching.online_softmax import NOTHING, Merged, attend
+from harness.patching.row_tiles import Rows, attend_tiles
+from harness.patching.tiles import Piece, pieces
 from scaling._bands import by_distance
 from scaling._types import Frequencies
 

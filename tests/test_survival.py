@@ -24,7 +24,7 @@ import pytest
 from harness.cli.app import main
 from harness.engine import Sizes
 from harness.errors import UserError
-from harness.replacing import replacing
+from harness.files import replacing
 from harness.runs import write
 from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
 from harness.sweep import backend, measure, plan
@@ -123,12 +123,12 @@ def disturbed(place: str, words: list[str], error: OSError | None) -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("harness.export._write.changed_config",
+        ("harness.serve._write.changed_config",
          ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm", "--copy")),
         ("numpy.savez_compressed",
          ("export", "MODEL", "--scaling", "rerope", "--length", "2x", "--to", "hf-code")),
-        ("harness.publish.card._section", ("publish", "RUN", "--to", "card")),
-        ("harness.publish.folder.write_files", ("publish", "RUN", "--to", "folder")),
+        ("harness.share.card._section", ("publish", "RUN", "--to", "card")),
+        ("harness.share.folder.write_files", ("publish", "RUN", "--to", "folder")),
     ],
     ids=["export", "hf-code", "card", "folder"],
 )  # fmt: skip

@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.data.source import make_source
-from harness.engine.gather import Gather
+from harness.engine.gather import ResultCollector
 from harness.engine.prefix_tree import build_tree, in_order
 from tasks import passkey, perplexity
 from tasks._tokens import Tokens
-from tasks._types import Passage, Question
+from tasks._types import Document, Request
 from tests.tiny import tiny_tokenizer
 
 token = st.integers(0, 3)
@@ -78,7 +78,7 @@ def test_windows_hold_no_copy_of_the_text() -> None:
     tracemalloc.start()
     asked = list(perplexity.ask(source, [1024], protocol="press", stride=16))
     tree = build_tree([question.tokens for question in asked])
-    gather = Gather(tree, asked)
+    gather = ResultCollector(tree, asked)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert len(asked) >= 2_490
@@ -90,11 +90,9 @@ def test_the_ledger_lets_go_of_what_was_answered() -> None:
     """Losses of a node are held until the last question through it has its answer."""
     draw = Random(4)
     shared = draw.choices(range(300), k=64)
-    asked = [
-        Question(str(i), 100, (*shared, *draw.choices(range(300), k=36)), 60) for i in range(3)
-    ]
+    asked = [Request(str(i), 100, (*shared, *draw.choices(range(300), k=36)), 60) for i in range(3)]
     tree = build_tree([question.tokens for question in asked])
-    gather = Gather(tree, asked)
+    gather = ResultCollector(tree, asked)
     held = []
     for node in range(len(tree.nodes)):
         rows = len(gather.wanted(node)[0])
@@ -107,7 +105,7 @@ def test_the_ledger_lets_go_of_what_was_answered() -> None:
 def test_a_book_is_kept_in_twelve_bytes_a_token() -> None:
     """Tokens and places of a long text are arrays, whatever a tokenizer gave."""
     tracemalloc.start()
-    book = Passage("book", list(range(100_000)), list(range(100_001)))
+    book = Document("book", list(range(100_000)), list(range(100_001)))
     now, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert now < 1.3e6

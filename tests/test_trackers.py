@@ -22,10 +22,10 @@ from harness.errors import UserError
 from harness.plugins import load
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, read_run
-from harness.trackers.__main__ import main as following
-from harness.trackers._follow import Following, follow
-from harness.trackers._sent import scores, settings
-from harness.trackers._words import written_at
+from harness.share.trackers.__main__ import main as following
+from harness.share.trackers._follow import Following, follow
+from harness.share.trackers._sent import scores, settings
+from harness.share.trackers._words import written_at
 from tests import ROOT
 from tests.child import in_child
 from tests.command_line import Ropewalk, samples, sweep

@@ -20,11 +20,11 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from harness import offline
+from harness import hub
 from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
-from harness.model.checkpoint import open_checkpoint
+from harness.models.checkpoint import open_checkpoint
 from harness.sweep.parse import parse_all
 from harness.sweep.spec import Spec
 from harness.sweep.sweep_file import read_sheet
@@ -168,10 +168,10 @@ def ask_the_hub() -> None:
         )  # fmt: skip
 
     socket.socket.connect = connect  # type: ignore[assignment,method-assign]
-    for module, names in offline.READ.items():  # as if imported online
+    for module, names in hub.READ.items():  # as if imported online
         for name in names:
             setattr(importlib.import_module(module), name, False)
-    for begin in (lambda: None, offline.go_offline):
+    for begin in (lambda: None, hub.go_offline):
         begin()
         for ask in (lambda: list(documents.open_documents("nobody/nothing:count=1").read()), model):
             with pytest.raises((UserError, SystemExit)):
@@ -185,7 +185,7 @@ class TestOffline:
 
     LATE = """
 import sys
-from harness.offline import go_offline
+from harness.hub import go_offline
 go_offline()
 import socket
 socket.socket.connect = lambda *_: sys.exit("asked the network")

@@ -17,14 +17,14 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
+from harness.select.factors import table as factors
+from harness.select.losses import Split, key_masks, kind_of
+from harness.select.search import Trial
+from harness.select.telling import rows, served, unpriced, words
 from harness.sweep import measure
 from harness.sweep.cells import Item
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
-from harness.tune.factors import table as factors
-from harness.tune.losses import Split, key_masks, kind_of
-from harness.tune.search import Trial
-from harness.tune.telling import rows, served, unpriced, words
 from scaling._types import Rope
 from tests.command_line import Outcome, Ropewalk, samples
 
@@ -310,7 +310,7 @@ def test_a_mistyped_method_is_named_before_a_missing_package(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaling: str, told: str
 ) -> None:
     """What is asked is checked first, then whether the optimiser is installed."""
-    monkeypatch.setattr("harness.tune.search.find_spec", lambda _: None)
+    monkeypatch.setattr("harness.select.search.find_spec", lambda _: None)
     done = tune(tmp_path / "out", scaling=[scaling])
     assert done.status == 2
     assert told in done.err
@@ -354,7 +354,7 @@ def test_the_base_that_a_model_was_trained_with_is_found(
     Inside the trained window, where the base of training is the best.
     """
     model = tmp_path / "model"
-    shutil.copytree(ROOT / "harness/model/reference", model)
+    shutil.copytree(ROOT / "harness/models/reference", model)
     config = json.loads((model / "config.json").read_text())
     config["rope_parameters"]["rope_theta"] = 500.0
     (model / "config.json").write_text(json.dumps(config))

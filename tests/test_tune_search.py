@@ -12,9 +12,9 @@ import pytest
 
 from harness.errors import UserError
 from harness.plugins import entry, load
-from harness.tune.factors import broken, is_free, joined, of_factors
-from harness.tune.search import Trial, check_installed, search
-from harness.tune.space import Space, of_options
+from harness.select.factors import broken, is_free, joined, of_factors
+from harness.select.search import Trial, check_installed, search
+from harness.select.space import Space, of_options
 from scaling import yarn
 from scaling._types import Frequencies, Rope
 
@@ -74,7 +74,7 @@ def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
 
 def test_without_the_optimiser_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
-    monkeypatch.setattr("harness.tune.search.find_spec", lambda _: None)
+    monkeypatch.setattr("harness.select.search.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"ropewalk\[tune\]"):
         check_installed()
 

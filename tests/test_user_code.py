@@ -123,14 +123,14 @@ def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(
     assert statuses() == {**dict.fromkeys(FAULTS, "failed"), "perplexity": "ok"}
 
 
-ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
+ASKS = "Request(window.unit, length, window.tokens, window.start, facts)"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        (ASKS, "3", "task mine:tail=16: it yields int, not Question."),
+        (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
         (ASKS, ASKS.replace("window.unit", '"a\\n"'), "of a question unit: should be printable."),
         (ASKS, ASKS.replace("facts", '{"a": math.nan}'), "of a question facts.a: should be a te"),
         (ASKS, ASKS.replace("facts", '{"a": "x" * 2**24}'), "of a question facts: up to 96 MiB"),
@@ -138,7 +138,7 @@ ASKS = "Question(window.unit, length, window.tokens, window.start, facts)"
         (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
         (
             ASKS,
-            "Question('a', 9, (1,) * 9, 1)",
+            "Request('a', 9, (1,) * 9, 1)",
             "a: its 9 tokens are not a length of the sweep.",
         ),
         ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),

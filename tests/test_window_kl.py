@@ -16,12 +16,12 @@ from transformers import AutoModelForCausalLM
 import ropewalk as rw
 from harness.engine import Sizes
 from harness.errors import UserError
+from harness.patching.patch import comparing
 from harness.reports import short_cost
 from harness.reports.stats.measure import measure
-from harness.rope.patch import comparing
 from harness.runs.frame import make_frame
-from scaling._served import Served
-from tasks import Answer, Question, window_kl
+from scaling._served import StatefulRope
+from tasks import Request, Response, window_kl
 from tests.command_line import Ropewalk
 from tests.tiny import FAMILIES, tiny_config
 
@@ -29,10 +29,10 @@ SIZE, START = 60, 20
 METHODS = {"none": {}, "yarn": {"factor": 4.0}, "rerope": {"window": 16}}
 
 
-def asked(start: int = START) -> Question:
+def asked(start: int = START) -> Request:
     draw = Random("kl")
     tokens = tuple(draw.randrange(1, 257) for _ in range(SIZE))
-    return Question("q", SIZE, tokens, start, divergence=True)
+    return Request("q", SIZE, tokens, start, divergence=True)
 
 
 def model_of(family: str) -> Any:
@@ -83,21 +83,21 @@ def test_memory_that_is_too_little_is_tried_again(monkeypatch: pytest.MonkeyPatc
     model = model_of("llama")
     tried: list[Sizes] = []
 
-    def states(_model: Any, _question: Question, sizes: Sizes) -> torch.Tensor:
+    def states(_model: Any, _question: Request, sizes: Sizes) -> torch.Tensor:
         tried.append(sizes)
         raise torch.OutOfMemoryError
 
-    monkeypatch.setattr("harness.rope.patch.hidden_states", states)
+    monkeypatch.setattr("harness.patching.patch.hidden_states", states)
     rotation = rw.methods.none(rw.rope_of(model.config), SIZE)
     with comparing(model, rotation, Sizes()) as answer:
         ((_, found),) = answer([asked()])
-    assert not isinstance(found, Answer)
+    assert not isinstance(found, Response)
     assert tried == [Sizes(), Sizes().least]
 
 
 def test_a_state_that_follows_what_is_served_is_refused() -> None:
     model = model_of("llama")
-    served = Served({}, 64, rw.methods.none(rw.rope_of(model.config), SIZE))
+    served = StatefulRope({}, 64, rw.methods.none(rw.rope_of(model.config), SIZE))
     with pytest.raises(UserError, match="served"), comparing(model, served, Sizes()):
         pass
 
@@ -160,10 +160,10 @@ def test_an_infinite_divergence_is_a_status(
 ) -> None:
     """Never a number: the sample says at which position."""
 
-    def compared(*_: Any) -> Answer:
-        return Answer((), (), divergence=(*[0.0] * 15, float("inf")))
+    def compared(*_: Any) -> Response:
+        return Response((), (), divergence=(*[0.0] * 15, float("inf")))
 
-    monkeypatch.setattr("harness.rope.patch.compared", compared)
+    monkeypatch.setattr("harness.patching.patch.compared", compared)
     ended = ropewalk(*words[:-2], words[-1], "--out", tmp_path)
     assert ended.status == 1
     records = [json.loads(line) for line in (tmp_path / "samples.jsonl").read_text().splitlines()]
@@ -173,9 +173,9 @@ def test_an_infinite_divergence_is_a_status(
 
 def test_documents_are_the_unit() -> None:
     """Two windows of a document are one of n."""
-    question = Question("a", 4, (1, 2, 3, 4), 2, divergence=True)
+    question = Request("a", 4, (1, 2, 3, 4), 2, divergence=True)
     samples = [
-        window_kl.grade(question, Answer((), (), divergence=(0.1, 0.3)), None)  # type: ignore[arg-type]
+        window_kl.grade(question, Response((), (), divergence=(0.1, 0.3)), None)  # type: ignore[arg-type]
         for _ in range(2)
     ]
     found = window_kl.score(samples)

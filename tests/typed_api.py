@@ -31,6 +31,6 @@ def notebook(model: Any, tokenizer: Any) -> None:
     assert_type(found.table, pd.DataFrame)
     assert_type(found.figure, Figure)
     assert all(part.verdict == "passed" for part in rw.doctor("my-model", length="4x"))
-    question = rw.Question("book", 3, [1, 2, 3], 1)
+    question = rw.Request("book", 3, [1, 2, 3], 1)
     for _, answer in rw.answers(model, [question]):
-        assert_type(answer, rw.Answer | rw.OutOfMemory)
+        assert_type(answer, rw.Response | rw.OutOfMemory)

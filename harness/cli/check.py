@@ -55,10 +55,9 @@ def check(
 
 def _checked(given: str, asked: dict[str, Any]) -> list[tuple[str, Sequence[Finding]]]:
     """Return the label of a method or an encoding and what was found; of a name of both, both."""
-    from harness.contracts import CONTRACTS, METHOD, defines
     from harness.encodings._check import check as check_encoding
     from harness.errors import UserError
-    from harness.plugins import load, module_of, names
+    from harness.plugins import CONTRACTS, METHOD, defines, load, module_of, names
 
     name = given.partition(":")[0]
     kinds = [kind for kind in ("method", "encoding") if name in names(kind)]
@@ -87,8 +86,8 @@ def _geometry(asked: dict[str, Any]) -> tuple[Rope, tuple[float, ...]]:
     from harness.cli.one_model import read_spec
     from harness.errors import UserError
     from harness.methods.check_positions import WINDOWS
-    from harness.model.opening import read_config
-    from harness.rope.config import rope_of
+    from harness.models.opening import read_config
+    from harness.patching.config import rope_of
 
     if "model" not in asked:
         raise UserError(f"--{next(iter(asked))} is for a model; give --model too.")

@@ -36,9 +36,9 @@ def compare(
     if tolerance < 0:
         raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
     from harness.cli.tables import grids
+    from harness.files import make_folder
     from harness.published.compare import beside, readable, rows_of, tasks_of, unlike, words
     from harness.published.tables import read_table
-    from harness.replacing import make_folder
     from harness.reports.stats.cells import cells
     from harness.runs.frame import make_frame
     from harness.runs.schema import checked_run

@@ -12,11 +12,21 @@ from pathlib import Path
 from types import ModuleType, NoneType
 from typing import Any
 
-from harness.contracts import CONTRACTS, METHOD, defines
 from harness.errors import UserError
 from harness.names import nearest
-from harness.options import hints_of, names_method
-from harness.plugins import FOLDERS, call, entry, module_of, names, parameters
+from harness.plugins import (
+    CONTRACTS,
+    FOLDERS,
+    METHOD,
+    call,
+    defines,
+    entry,
+    hints_of,
+    module_of,
+    names,
+    names_method,
+    parameters,
+)
 from harness.sweep.sweep_file import BUNDLED, bundled
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
@@ -157,10 +167,10 @@ def _range(module: ModuleType, kind: str, option: str, hint: Any) -> str:
 def _call(module: ModuleType, kind: str, options: Mapping[str, Any]) -> None:
     """Call a method, or request the first question of a task, at an ordinary geometry."""
     if kind == "task":
-        from tasks import Passage, Source
+        from tasks import Document, TaskContext
 
-        text = Passage("text", range(4096))
-        source = Source(lambda text: list(text.encode()), str, None, 256, lambda: (text,))
+        text = Document("text", range(4096))
+        source = TaskContext(lambda text: list(text.encode()), str, None, 256, lambda: (text,))
         next(iter(entry(module, kind)(source, [512], seed=0, **options)), None)
     elif kind == "encoding":
         from harness.encodings._types import Shape

@@ -46,8 +46,8 @@ def doctor(
     spec = read_spec(asked)
     failed = 0
     with err.status("Examining") as status:
-        from harness.doctor.examine import examine
-        from harness.doctor.server import Server
+        from harness.serve._doctor_examine import examine
+        from harness.serve._doctor_server import Server
 
         def say(text: str) -> None:
             status.update(printable(text))

@@ -48,8 +48,8 @@ def export(
         raise UserError("--copy copies weights into the folder of --out; name one.")
     spec = read_spec(asked)
     with err.status("Reading config"):
-        from harness.export._export import export
-        from harness.export._write import write
+        from harness.serve._export import export
+        from harness.serve._write import write
 
         found = export(spec, to)
     with err.status("Writing"):

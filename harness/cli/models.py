@@ -8,22 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from harness.backends.workers import Cluster, Workers
 from harness.cli import show
 from harness.cli.console import err, keeping, say, screen
 from harness.cli.progress import Measuring
 from harness.cli.tracking import check_tracker, tracked
-from harness.cluster.workers import Cluster, Workers
 from harness.errors import UserError
-from harness.model.checkpoint import Checkpoint
+from harness.models.checkpoint import Checkpoint
 from harness.plugins import names_code
 from harness.runs.folders import run_folders
+from harness.share.trackers._words import REPORTED
 from harness.sweep.backend import ThisProcess
 from harness.sweep.measure import Failure, measure
 from harness.sweep.pace import this_machine
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec
-from harness.trackers._words import REPORTED
 
 T = TypeVar("T")
 R = TypeVar("R")

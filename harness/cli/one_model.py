@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from harness.offline import go_offline
+from harness.hub import go_offline
 
 if TYPE_CHECKING:
     from harness.sweep.spec import Spec

@@ -14,7 +14,7 @@ from rich.padding import Padding
 
 from harness.cli.tables import print_sentences, print_skipped, print_words, show
 from harness.names import printable
-from harness.reports.drawing.methods import methods
+from harness.reports.plots.methods import methods
 from harness.reports.stats.cells import cells
 from harness.reports.writing.answer import answer
 from harness.reports.writing.tables import headed, text, wide

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.text import Text
 
 from harness.sweep.cells import Batch, Item
-from harness.sweep.pace import Pace, before, duration, keep_rows
+from harness.sweep.pace import ETA, before, duration, keep_rows
 from harness.sweep.plan import Plan
 
 Watch = Callable[[Item, dict[str, Any]], None]
@@ -27,11 +27,12 @@ class Measuring:
 
     def __init__(self, console: Console, plan: Plan, machine: str) -> None:
         self.console, self.plan, self.machine = console, plan, machine
-        self.pace: Pace | None = None
+        self.pace: ETA | None = None
         self.text, self.shown = LOADING, time.monotonic()
 
     @contextmanager
     def __call__(self, work: Sequence[Batch]) -> Iterator[Watch]:
+        """Report what is measured, and what went wrong."""
         if not work:
             self._line("Complete: nothing to measure.")
             yield lambda *_: None
@@ -67,7 +68,7 @@ class Measuring:
         self._move()
         self._log(self.pace)
 
-    def _log(self, pace: Pace) -> None:
+    def _log(self, pace: ETA) -> None:
         """Write a line to a log that had none for a while."""
         if not self.console.is_terminal and time.monotonic() - self.shown > QUIET:
             self._line(f"{self._done()}; {speed(pace)}")
@@ -104,7 +105,7 @@ class Measuring:
 class _Left(ProgressColumn):
     """The measured rate, and the time left from it."""
 
-    def __init__(self, pace: Pace) -> None:
+    def __init__(self, pace: ETA) -> None:
         super().__init__()
         self.pace = pace
 
@@ -113,7 +114,7 @@ class _Left(ProgressColumn):
         return Text("" if task.finished else speed(self.pace))
 
 
-def speed(pace: Pace) -> str:
+def speed(pace: ETA) -> str:
     """Return the rate and the time left in words, what is not known left out."""
     rate, left = pace.tokens_a_second(), pace.seconds_left()
     parts = (

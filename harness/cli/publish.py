@@ -54,11 +54,11 @@ def publish(
     if to.partition(":")[0] in names("tracker") or to.endswith(".py"):
         return _send(run, to, task or ())
     with err.status("Writing"):
-        from harness.publish.publishing import TARGETS, check
-        from harness.publish.source import source
-        from harness.replacing import new_folder
+        from harness.files import new_folder
         from harness.runs.figures import asked, paper
         from harness.runs.frame import make_frame
+        from harness.share.publishing import TARGETS, check
+        from harness.share.source import source
 
         place = resolved(run)
         new = out or place.with_name(f"{place.name}-{to}")
@@ -88,7 +88,7 @@ def _questions(
     run: Path, frame: pd.DataFrame, places: dict[str, str], tasks: tuple[str, ...], *, code: bool
 ) -> dict[str, Asked]:
     """Return the questions of the tasks whose samples are right or wrong."""
-    from harness.publish.instances import answered
+    from harness.share.instances import answered
     from harness.sweep.ask_again import ask_again
 
     return ask_again(run, answered(frame), places, tasks=tasks, code=code)

@@ -17,11 +17,11 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from harness.cluster.workers import Cluster
-    from harness.model.checkpoint import Checkpoint
-    from harness.recommend.race import Race
-    from harness.recommend.run import Measured
-    from harness.recommend.write import Recommendation
+    from harness.backends.workers import Cluster
+    from harness.models.checkpoint import Checkpoint
+    from harness.select.race import Race
+    from harness.select.run import Measured
+    from harness.select.write import Recommendation
     from harness.sweep.plan import Plan
     from harness.sweep.spec import Spec
 
@@ -89,10 +89,10 @@ def answered(
     ):
         if not math.isfinite(value) or value < 0 or (flag == "margin" and not value):
             raise UserError(f"--{flag} {value:g} is invalid: it is a percentage, {least}.")
-    from harness.cluster.connect import connected
+    from harness.backends.connect import connected
     from harness.plugins import load
-    from harness.recommend.answer import Ended, so_far
-    from harness.recommend.write import written
+    from harness.select.answer import Ended, so_far
+    from harness.select.write import written
 
     if to is not None:
         load("engine", to.replace("-", "_"))
@@ -111,8 +111,8 @@ def answered(
 
 def _plan(spec: Spec, ray: Cluster | None, *, chosen: bool, loaded: Checkpoint | None) -> Plan:
     """Return the plan of everything that a race could measure: the window and the target."""
-    from harness.recommend.candidates import OWN, usual
-    from harness.recommend.run import tasks
+    from harness.select.candidates import OWN, usual
+    from harness.select.run import tasks
     from harness.sweep.plan import make_plan, open_model
     from scaling import native
 
@@ -144,10 +144,10 @@ def _race(
     """
     from harness.cli import show
     from harness.cli.models import machine_of, measurer
-    from harness.recommend.budget import Budget, read_budget
-    from harness.recommend.candidates import OWN, families, unserved
-    from harness.recommend.race import Race, Rules, rounds
-    from harness.recommend.run import Measured
+    from harness.select.budget import Budget, read_budget
+    from harness.select.candidates import OWN, families, unserved
+    from harness.select.race import Race, Rules, rounds
+    from harness.select.run import Measured
 
     show.left_out(plan, err)
     folder = plan.spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
@@ -172,8 +172,8 @@ def _before(
     race: Race, measured: Measured, families: Mapping[str, Any], left_out: Mapping[str, str]
 ) -> None:
     """Say what the race may cost, before the first sample."""
-    from harness.recommend.race import FAR
     from harness.reports.writing.sentences import are, counted
+    from harness.select.race import FAR
     from harness.sweep.measure import records
 
     records(measured.plan, measured.folder)  # a folder of another run is refused, in a dry run too

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say
 from harness.cli.report import write
 from harness.cli.settings import with_settings
-from harness.offline import go_offline
+from harness.hub import go_offline
 from harness.sweep.parse import parse_all
 
 
@@ -38,9 +38,9 @@ def run(
     specs = parse_all(sweep, {k: value for k, value in settings.items() if value is not None})
     if specs[0].offline:
         go_offline()
+    from harness.backends.connect import connected
     from harness.cli import show
     from harness.cli.models import measured, planned, shown
-    from harness.cluster.connect import connected
     from harness.runs.folders import reports_of
 
     with ExitStack() as reported:

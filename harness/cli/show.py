@@ -21,7 +21,7 @@ from harness.sweep.measure import Failure, records
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before
 from harness.sweep.plan import Plan
-from scaling._layered import Layered
+from scaling._layered import PerLayerFrequencies
 from scaling._rotation import Rotation, frequencies_of
 
 MOST = 20  # lines about failures; a sweep can have thousands
@@ -98,7 +98,7 @@ def _place(cell: Mapping[str, Any]) -> tuple[str, str, int]:
 
 def _factor(found: Rotation) -> str:
     """Return the attention factor; of layers that differ, the least and the greatest."""
-    each = found.layers if isinstance(found, Layered) else (frequencies_of(found),)
+    each = found.layers if isinstance(found, PerLayerFrequencies) else (frequencies_of(found),)
     factors = [one.attention_factor for one in each]
     return "–".join(dict.fromkeys(f"{end:.4g}" for end in (min(factors), max(factors))))
 

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 
-from harness.reports.drawing.style import wrapped
+from harness.reports.plots.style import wrapped
 from harness.reports.writing.tables import parted, without_missing
 from harness.runs.write import Written
 

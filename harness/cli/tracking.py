@@ -16,7 +16,7 @@ from harness.cli.console import err
 from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import ROOT, load
-from harness.trackers._words import FINISHED, REPORTED, STOPPED, again, written_at
+from harness.share.trackers._words import FINISHED, REPORTED, STOPPED, again, written_at
 
 # Seconds for what is left when measuring has ended.
 PATIENCE = {FINISHED: 300.0, REPORTED: 300.0, STOPPED: 10.0}
@@ -42,7 +42,7 @@ def tracked(
     if given is None:
         yield None
         return
-    words = [sys.executable, "-P", "-m", "harness.trackers", given, str(folder)]
+    words = [sys.executable, "-P", "-m", "harness.share.trackers", given, str(folder)]
     child = subprocess.Popen(
         [*words, str(written_at(folder)), *tasks],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

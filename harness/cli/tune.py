@@ -11,34 +11,34 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
+from harness.backends.connect import connected
+from harness.backends.workers import Cluster
 from harness.cli import show
 from harness.cli.console import COMPLETE, Many, err, keeping, say, screen
 from harness.cli.models import machine_of, measurer
 from harness.cli.one_model import read_spec
 from harness.cli.settings import MODEL, with_settings
 from harness.cli.tables import grids
-from harness.cluster.connect import connected
-from harness.cluster.workers import Cluster
 from harness.errors import UserError
-from harness.export._line import serving
 from harness.methods.resolve import resolve
 from harness.plugins import load
 from harness.reports.writing.sentences import counted
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
+from harness.select import telling
+from harness.select.factors import is_free, of_factors
+from harness.select.losses import EVALUATOR, Split, kind_of
+from harness.select.search import Trial, check_installed
+from harness.select.space import Space, default_of, of_options
+from harness.select.telling import perplexity
+from harness.select.tuning import Tuning, best_of
+from harness.serve._line import serving
 from harness.sweep.bounds import CELLS
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
-from harness.tune import telling
-from harness.tune.factors import is_free, of_factors
-from harness.tune.losses import EVALUATOR, Split, kind_of
-from harness.tune.search import Trial, check_installed
-from harness.tune.space import Space, default_of, of_options
-from harness.tune.telling import perplexity
-from harness.tune.tuning import Tuning, best_of
 from scaling import yarn
 
 AGAINST = ("pi", "ntk", "critical_ntk", "ntk_by_parts", "yarn", "mr_rope")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from harness.confined import confined
+from harness.files import confined
 from tasks._types import no_template
 
 MESSAGE = "the message"
@@ -22,7 +22,7 @@ USER, REPLY = {"role": "user", "content": MESSAGE}, {"role": "assistant", "conte
 
 
 def chat_of(tokenizer: Any) -> Chat:
-    """Return the function that ``Source.chat`` is.
+    """Return the function that ``TaskContext.chat`` is.
 
     Control tokens are control tokens there, and the begin token is there if the template writes
     it. Raises ValueError where there is no template, it fails, or it changes the message.

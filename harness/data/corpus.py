@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.names import nearest, printable
 from harness.plugins import Plugin
 from tasks._tokens import kept
-from tasks._types import Passage, Source
+from tasks._types import Document, TaskContext
 
 Entry = dict[str, Any]  # what the record says of one document
 LARGEST = 2**30  # characters of all documents of a sweep; some 300 million tokens
@@ -29,7 +29,7 @@ class Read:
     ``left_out`` counts the repeated texts and the rows whose text is null.
     """
 
-    passages: tuple[Passage, ...] = ()
+    passages: tuple[Document, ...] = ()
     entries: tuple[Entry, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
 
@@ -40,7 +40,7 @@ class Corpus:
     def __init__(self, documents: Documents, tokenizer: Any, trained_length: int) -> None:
         self.label, self.found = documents.label, Read()
 
-        def passages() -> tuple[Passage, ...]:
+        def passages() -> tuple[Document, ...]:
             self.found = _read(documents, tokenizer)
             return self.found.passages
 
@@ -53,7 +53,7 @@ class Corpora:
 
     by_task: Mapping[str, Corpus]
 
-    def source(self, task: str) -> Source:
+    def source(self, task: str) -> TaskContext:
         """Return what a task may know."""
         return self.by_task[task].source
 
@@ -116,7 +116,7 @@ def make_corpora(opened: Mapping[str, Documents], tokenizer: Any, trained_length
 
 
 def _read(documents: Documents, tokenizer: Any) -> Read:
-    passages: list[Passage] = []
+    passages: list[Document] = []
     entries: list[Entry] = []
     left_out: Counter[str] = Counter()
     seen: set[str] = set()
@@ -138,7 +138,7 @@ def _read(documents: Documents, tokenizer: Any) -> Read:
             continue
         entry = _entry(printable(name), digest, tokens, tokenizer.unk_token_id)
         entries.append({**entry, **_oddities(given, text)})
-        passages.append(Passage(printable(name), tokens, ends))
+        passages.append(Document(printable(name), tokens, ends))
         if len(entries) == documents.count:
             break
     else:

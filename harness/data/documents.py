@@ -11,12 +11,22 @@ from random import Random
 from typing import Any
 
 from harness.data import embedded
-from harness.data.files import MANY, ROWS, TEXT, Document, below, in_folder, is_set, kind, read_file
+from harness.data.files import (
+    MANY,
+    ROWS,
+    TEXT,
+    RawDocument,
+    below,
+    in_folder,
+    is_set,
+    kind,
+    read_file,
+)
 from harness.data.hub import BUFFER, Rows, is_saved, read_set
 from harness.data.oddities import beginning
 from harness.errors import UserError
 from harness.names import nearest, place
-from harness.options import split_options
+from harness.plugins import split_options
 
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
 OF_A_SET = ("split", "field", "config", "revision")
@@ -32,7 +42,7 @@ class Documents:
     """
 
     label: str
-    read: Callable[[], Iterable[Document]]
+    read: Callable[[], Iterable[RawDocument]]
     count: int | None = None
     min_tokens: int = 0
 
@@ -71,7 +81,7 @@ def open_documents(given: str) -> Documents:
     _check_exists(given, name)
     chosen = _selection(name, listed)
 
-    def read() -> Iterator[Document]:
+    def read() -> Iterator[RawDocument]:
         return islice(_read(chosen), chosen.limit)
 
     return Documents(given, read, chosen.count, chosen.min_tokens)
@@ -133,10 +143,10 @@ def _matching(pattern: str) -> list[Path]:
     return sorted(path for path in map(Path, found) if path.is_file())
 
 
-def _read(chosen: Selection) -> Iterator[Document]:
+def _read(chosen: Selection) -> Iterator[RawDocument]:
     """Yield the documents of a selection; raise UserError where there is none."""
     if chosen.name == "embedded":
-        found: Iterator[Document] = _drawn(list(embedded.held_out()), chosen.seed)
+        found: Iterator[RawDocument] = _drawn(list(embedded.held_out()), chosen.seed)
     elif files := _files(place(chosen.name), chosen):
         found = _in_files(files, chosen)
     else:
@@ -149,7 +159,7 @@ def _read(chosen: Selection) -> Iterator[Document]:
         raise UserError(f"--docs {chosen.name} has no text.")
 
 
-def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[Document]:
+def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[RawDocument]:
     """Yield the documents of files; with a seed in a drawn order, rows through a buffer."""
     seed, field = chosen.seed, _field(chosen)
     if chosen.field is not None and not any(kind(path) in ROWS for path, _ in files):
@@ -164,7 +174,7 @@ def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[Docu
     return found if seed is None or whole else _through_buffer(found, Random(seed))
 
 
-def _through_buffer(found: Iterator[Document], draw: Random) -> Iterator[Document]:
+def _through_buffer(found: Iterator[RawDocument], draw: Random) -> Iterator[RawDocument]:
     """Yield documents in a drawn order, with at most BUFFER of them in memory."""
     held = list(islice(found, BUFFER))
     for document in found:

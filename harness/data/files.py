@@ -33,7 +33,7 @@ BROKEN = (
     OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
 )  # fmt: skip
 
-Document = tuple[str, str | None]  # name and text; None where a row's field is null
+RawDocument = tuple[str, str | None]  # name and text; None where a row's field is null
 
 
 def _zstd(path: Path) -> Any:
@@ -83,7 +83,7 @@ def in_folder(folder: Path) -> list[Path]:
     return found
 
 
-def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterator[Document]:
+def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterator[RawDocument]:
     """Yield the documents of one file: itself, its members, or its rows, by its suffix.
 
     ``longest`` cuts every document to its first characters. Raises UserError for other encodings,
@@ -177,7 +177,7 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
     return text_of({"text": "".join(parts)}, "text", label, longest)
 
 
-def _members(path: Path, name: str, longest: int | None) -> Iterator[Document]:
+def _members(path: Path, name: str, longest: int | None) -> Iterator[RawDocument]:
     """Yield the text files of an archive."""
     with zipfile.ZipFile(path) as archive:
         shown = (name for name in sorted(archive.namelist()) if not _hidden(Path(name)))

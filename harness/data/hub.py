@@ -13,7 +13,7 @@ from typing import Any
 from huggingface_hub import constants
 
 from harness.data.arrow import check_batches, record_of
-from harness.data.files import Document, text_of
+from harness.data.files import RawDocument, text_of
 from harness.errors import UserError, reason
 from harness.hub import gated, refusal
 from harness.names import nearest
@@ -41,7 +41,7 @@ def is_saved(path: Path) -> bool:
     return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
 
 
-def read_set(rows: Rows, longest: int | None) -> Iterator[Document]:
+def read_set(rows: Rows, longest: int | None) -> Iterator[RawDocument]:
     """Yield the documents of one split, streamed where only some of them are needed.
 
     Raises UserError where the library cannot open or parse it, and for a row without the field.

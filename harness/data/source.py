@@ -9,26 +9,26 @@ from typing import Any
 from harness.data.chat import Chat, chat_of
 from harness.data.tokenize import tokenize
 from tasks._tokens import Tokens
-from tasks._types import Passage, Source
+from tasks._types import Document, TaskContext
 
 SHORT = 500  # characters of a text, of which many are remembered
 
 
 def make_source(
     tokenizer: Any, documents: Callable[[], Iterable[tuple[str, str]]], trained_length: int
-) -> Source:
-    """Return the Source of a tokenizer and of (name, text) documents, read on the first use."""
+) -> TaskContext:
+    """Return the context of a tokenizer and of (name, text) documents, read on the first use."""
     return source_of(
         tokenizer,
-        lambda: (Passage(name, *tokenize(tokenizer, text)) for name, text in documents()),
+        lambda: (Document(name, *tokenize(tokenizer, text)) for name, text in documents()),
         trained_length,
     )
 
 
 def source_of(
-    tokenizer: Any, passages: Callable[[], Iterable[Passage]], trained_length: int
-) -> Source:
-    """Return the Source of a tokenizer and of documents in its tokens, read on the first use."""
+    tokenizer: Any, passages: Callable[[], Iterable[Document]], trained_length: int
+) -> TaskContext:
+    """Return the context of a tokenizer and of documents in its tokens, read on the first use."""
 
     def encoded(text: str) -> Tokens:
         return tokenize(tokenizer, text)[0]
@@ -44,7 +44,7 @@ def source_of(
         return text
 
     @cache
-    def read() -> tuple[Passage, ...]:
+    def read() -> tuple[Document, ...]:
         return tuple(passages())
 
     @cache
@@ -54,4 +54,6 @@ def source_of(
     def chat(beginning: str) -> tuple[list[int], list[int], str]:
         return template()(beginning)
 
-    return Source(encode, decode, tokenizer.bos_token_id, trained_length, read, chat, tokenizer)
+    return TaskContext(
+        encode, decode, tokenizer.bos_token_id, trained_length, read, chat, tokenizer
+    )

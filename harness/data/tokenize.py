@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from huggingface_hub import cached_assets_path, constants
 
-from harness.attempt import attempt
-from harness.replacing import UNFINISHED
+from harness.files import UNFINISHED
+from harness.hub import attempt
 from tasks._tokens import Tokens
 
 CACHE = 1  # raised when the format of a cached file changes

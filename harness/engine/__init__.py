@@ -17,14 +17,14 @@ import torch
 from harness.engine.compare import compared, hidden_states
 from harness.engine.decode import Text, together, write
 from harness.engine.forward import Forward, shareable
-from harness.engine.gather import Gather
-from harness.engine.generate import Decode, Draft, alone
+from harness.engine.gather import ResultCollector
+from harness.engine.generate import Decode, Generation, alone
 from harness.engine.packed_attention import PLAIN, NotShareableError
 from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import Kernel, blocked
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import layers_of, trunk_name
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 __all__ = [
     "DEFAULT", "PLAIN", "Answered", "Decode", "Kernel", "NotShareableError", "OutOfMemory", "Sizes",
@@ -36,7 +36,7 @@ T = TypeVar("T")
 DEFAULT = Sizes()
 # What says so in other errors: of a CPU; of CUDA outside PyTorch's allocator, and MPS; of cuBLAS.
 LACKING = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
-Indexed = Sequence[tuple[int, Question]]
+Indexed = Sequence[tuple[int, Request]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class OutOfMemory:
     """A question that has no answer because memory was too little, alone and in small chunks."""
 
 
-Answered = Iterator[tuple[int, Answer | OutOfMemory]]  # by the question's index in what was asked
+Answered = Iterator[tuple[int, Response | OutOfMemory]]  # by the question's index in what was asked
 
 
 def no_tokenizer(_: Sequence[int]) -> str:
@@ -55,7 +55,7 @@ def no_tokenizer(_: Sequence[int]) -> str:
 @torch.inference_mode()
 def answers(
     model: Any,
-    questions: Sequence[Question],
+    questions: Sequence[Request],
     sizes: Sizes = DEFAULT,
     decode: Decode = no_tokenizer,
 ) -> Answered:
@@ -85,7 +85,7 @@ def answers(
 
 def _equal(asked: Indexed) -> list[Indexed]:
     """Group questions of equal tokens."""
-    groups: dict[Sequence[int], list[tuple[int, Question]]] = {}
+    groups: dict[Sequence[int], list[tuple[int, Request]]] = {}
     for index, question in asked:
         groups.setdefault(question.tokens, []).append((index, question))
     return list(groups.values())
@@ -93,7 +93,7 @@ def _equal(asked: Indexed) -> list[Indexed]:
 
 def _plain(
     model: Any, asked: Indexed, sizes: Sizes, decode: Decode
-) -> Iterator[tuple[int, Answer]]:
+) -> Iterator[tuple[int, Response]]:
     """Yield the answers to questions of equal tokens: one forward of losses, and texts alone."""
     scored = [(index, question) for index, question in asked if not question.new]
     if scored:
@@ -107,11 +107,11 @@ def _plain(
 
 def _solved(
     model: Any, asked: Indexed, sizes: Sizes, decode: Decode, *, sharing: bool = True
-) -> Iterator[tuple[int, Answer]]:
+) -> Iterator[tuple[int, Response]]:
     """Yield the answers pack by pack, without those that ran out of memory."""
     questions = [question for _, question in asked]
     tree = build_tree([question.tokens for question in questions])
-    gather = Gather(tree, questions)
+    gather = ResultCollector(tree, questions)
     paths = [path for path, question in zip(tree.paths, questions, strict=True) if question.new]
     forward = Forward(model, tree, sizes, sharing, paths)
     lost: set[int] = set()
@@ -128,14 +128,14 @@ def _solved(
                 answer = gather.answer(place)
                 if questions[place].new:
                     path = [(index, tree.nodes[index]) for index in tree.paths[place]]
-                    texts[place] = Text(Draft.of(model, questions[place], decode), path)
+                    texts[place] = Text(Generation.of(model, questions[place], decode), path)
                 else:
                     yield asked[place][0], answer
         yield from ((asked[place][0], answer) for place, answer in _written(forward, texts))
         forward.free(2 * number + 1)
 
 
-def _written(forward: Forward, texts: dict[int, Text]) -> Iterator[tuple[int, Answer]]:
+def _written(forward: Forward, texts: dict[int, Text]) -> Iterator[tuple[int, Response]]:
     """Yield the texts that begin after a pack, without those that ran out of memory."""
     model, sizes = forward.model, forward.sizes
     for group in together(model, texts, sizes.pack):

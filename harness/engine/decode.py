@@ -11,13 +11,13 @@ import numpy as np
 import torch
 
 from harness.engine import lm_head
-from harness.engine.generate import Draft
-from harness.engine.packed_attention import Held, Pair, installed, kernel_of, running
+from harness.engine.generate import Generation
+from harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
 from harness.engine.prefix_tree import Node
 from harness.engine.sdpa import Kernel, blocked, room
 from harness.engine.sizes import ROWS, Sizes
 from harness.engine.trunk import trunk_name
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 PROBED = 8  # texts of the check whether texts may be continued together
 _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
@@ -30,7 +30,7 @@ class Text:
     ``made`` is by layer what the kernel keeps of them.
     """
 
-    draft: Draft
+    draft: Generation
     path: Sequence[tuple[int, Node]] = ()
     keys: dict[int, Pair] = field(default_factory=dict)
     made: dict[int, dict[Any, Any]] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Step:
     """One forward of the newest token of every text; ``held`` has the keys of the prompts."""
 
     texts: Sequence[Text]
-    held: Held
+    held: KVCache
     kernel: Kernel
 
     def attend(
@@ -69,7 +69,7 @@ class Step:
         return torch.cat(parts, 1)
 
 
-def _joined(text: Text, layer: int, like: Pair, held: Held) -> Pair:
+def _joined(text: Text, layer: int, like: Pair, held: KVCache) -> Pair:
     """Return room for the keys and values of a whole text, with those of its prompt."""
     question = text.draft.question
     rows, read = room(question.length, like[0].device), len(question.tokens) - 1
@@ -86,7 +86,7 @@ def _joined(text: Text, layer: int, like: Pair, held: Held) -> Pair:
     return pair[0], pair[1]
 
 
-def write(model: Any, texts: Sequence[Text], held: Held, sizes: Sizes) -> list[Answer]:
+def write(model: Any, texts: Sequence[Text], held: KVCache, sizes: Sizes) -> list[Response]:
     """Continue texts until all are done, with the bits of each alone in float32 on a CPU."""
     left = [text for text in texts if not text.draft.done]
     kernel = kernel_of(model, max(text.draft.question.length for text in texts))
@@ -154,6 +154,6 @@ def _apart(model: Any) -> bool:
     return _known[model]
 
 
-def _probe(token: int) -> Draft:
-    question = Question("probe", 5, (token,), 1, new=4)
-    return Draft(question, lambda _: "", frozenset())
+def _probe(token: int) -> Generation:
+    question = Request("probe", 5, (token,), 1, new=4)
+    return Generation(question, lambda _: "", frozenset())

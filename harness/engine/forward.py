@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 
 from harness.engine import lm_head
-from harness.engine.gather import Gather
+from harness.engine.gather import ResultCollector
 from harness.engine.memory import Shape, of_a_row
 from harness.engine.packed_attention import (
     PLAIN,
-    Held,
+    KVCache,
     NotShareableError,
     installed,
     kernel_of,
@@ -102,7 +102,7 @@ class Forward:
         That is 2 n where pack n reads them, 2 n + 1 where the texts after it do.
         """
         self.packs = packs(self.tree, self.sizes.pack)
-        self.held: Held = {}
+        self.held: KVCache = {}
         place = {node: number for number, pack in enumerate(self.packs) for node in pack}
         self.last: dict[int, int] = {}
         for node, number in place.items():
@@ -116,7 +116,7 @@ class Forward:
         """Drop the keys that nothing needs after a read."""
         self.held = {key: pair for key, pair in self.held.items() if self.last[key[0]] > read}
 
-    def measure(self, number: int, gather: Gather) -> Results:
+    def measure(self, number: int, gather: ResultCollector) -> Results:
         """Return loss and argmax of every requested row of a pack's nodes."""
         pack = self.packs[number]
         asked = [gather.wanted(node) for node in pack]
@@ -153,9 +153,9 @@ def _packed(
     pack: NodePath,
     needed: NDArray[np.bool_],
     sizes: Sizes,
-    above: Held,
+    above: KVCache,
     keep: frozenset[int],
-) -> tuple[torch.Tensor, dict[int, tuple[int, int]], Held]:
+) -> tuple[torch.Tensor, dict[int, tuple[int, int]], KVCache]:
     """Return a pack's hidden states, the rows of each node, and the keys and values to store."""
     kernel = kernel_of(model, max(tree.nodes[node].end for node in pack))
     each = of_a_row(Shape.of(model.config.get_text_config(), model.dtype.itemsize))

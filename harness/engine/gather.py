@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from tasks._tokens import kept
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 NOBODY = 0  # target of a row that needs the argmax only
 
 
-class Gather:
+class ResultCollector:
     """The requested rows of every node, and their results.
 
     A question needs the rows from the one before its first target to its last token; a text needs
@@ -24,7 +24,7 @@ class Gather:
     its end the first one of the node that follows on the question's path.
     """
 
-    def __init__(self, tree: PrefixTree, questions: Sequence[Question]) -> None:
+    def __init__(self, tree: PrefixTree, questions: Sequence[Request]) -> None:
         self.tree = tree
         self.questions = questions
         self.rows: dict[int, _Rows] = {}  # of nodes that unanswered questions wait for
@@ -39,7 +39,7 @@ class Gather:
         self.unanswered = {node: len(indices) for node, indices in self.through.items()}
 
     def _parts(
-        self, question: Question, path: NodePath
+        self, question: Request, path: NodePath
     ) -> Iterator[tuple[int, int, int, int | None]]:
         """Yield (node, first row, end row, target of the node's last row) along a path."""
         for node in path if not question.new else ():
@@ -68,7 +68,7 @@ class Gather:
                 whole.append(index)
         return whole
 
-    def answer(self, index: int) -> Answer:
+    def answer(self, index: int) -> Response:
         """Assemble the answer to a complete question, once; free rows that no other needs."""
         nll: list[float] = []
         argmax: list[int] = []
@@ -82,7 +82,7 @@ class Gather:
             self.unanswered[node] -= 1
             if not self.unanswered[node]:
                 del self.rows[node]
-        return Answer(tuple(nll[:-1]), tuple(argmax))
+        return Response(tuple(nll[:-1]), tuple(argmax))
 
 
 class _Need(NamedTuple):

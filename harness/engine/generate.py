@@ -11,20 +11,20 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from harness.engine.lm_head import losses, most_likely
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass
-class Draft:
+class Generation:
     """A text as it grows: its tokens so far, with the loss of each in nats.
 
     ``penalty`` is the repetition penalty of a checkpoint's generation config (Qwen2.5: 1.05), which
     ``model.generate(do_sample=False)`` applies too; 1 for none.
     """
 
-    question: Question
+    question: Request
     decode: Decode
     ends: frozenset[int]
     tokens: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Draft:
     penalty: float = 1.0
 
     @classmethod
-    def of(cls, model: Any, question: Question, decode: Decode) -> Draft:
+    def of(cls, model: Any, question: Request, decode: Decode) -> Generation:
         """Begin a text with nothing; the model's generation config has the tokens that end one."""
         ends = getattr(model.generation_config, "eos_token_id", None)
         every = ends if isinstance(ends, list) else [] if ends is None else [ends]
@@ -69,17 +69,17 @@ class Draft:
         told = self.tokens[:-1] if self.tokens[-1] in self.ends else self.tokens
         return self.decode(told)
 
-    def answer(self) -> Answer:
+    def answer(self) -> Response:
         """Return the whole text, cut at the first stop string."""
         text = self._said()
         for stop in self.question.stop:
             text = text.partition(stop)[0]
-        return Answer(tuple(self.losses), tuple(self.tokens), text)
+        return Response(tuple(self.losses), tuple(self.tokens), text)
 
 
-def alone(model: Any, question: Question, decode: Decode) -> Answer:
+def alone(model: Any, question: Request, decode: Decode) -> Response:
     """Return a text by the model's own forward and cache: the prompt at once, then every token."""
-    draft = Draft.of(model, question, decode)
+    draft = Generation.of(model, question, decode)
     tokens, cache = list(question.tokens), None
     while not draft.done:
         inputs = torch.tensor([tokens], device=model.device)

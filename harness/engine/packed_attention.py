@@ -21,14 +21,14 @@ NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
 POSITIONS = ("position_ids", "cache_position")  # any other tensor may select keys
 Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, (1, kv_heads, rows, head_dim)
-Held = dict[tuple[int, int], Pair]  # by node and layer
+KVCache = dict[tuple[int, int], Pair]  # by node and layer
 
 
 class NotShareableError(Exception):
     """The model's attention does something that a pack of runs cannot honour."""
 
 
-class KeysHeldError(Exception):
+class SkipAttention(Exception):
     """Leaves a layer from which only the keys and values of the current rows are needed."""
 
 
@@ -47,12 +47,12 @@ class Run:
     spans: dict[int, tuple[int, int]]
     size: int
     kernel: Kernel
-    above: Held = field(default_factory=dict)
+    above: KVCache = field(default_factory=dict)
     keep: frozenset[int] = frozenset()
     rows: tuple[int, int] = (0, 0)
     keys_only: bool = False
     calls: int = 0
-    kept: Held = field(default_factory=dict)
+    kept: KVCache = field(default_factory=dict)
     layer: list[torch.Tensor] = field(default_factory=list)
     joined: list[torch.Tensor] = field(default_factory=list)
     joined_of: tuple[int, NodePath] = (-1, ())
@@ -61,10 +61,10 @@ class Run:
         self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         scale: float | None,
     ) -> torch.Tensor:  # fmt: skip
-        """Store the rows' keys, and return their attention; KeysHeldError if that is not needed."""
+        """Store the rows' keys, and return their attention; SkipAttention if that is not needed."""
         _hold(self, module.layer_idx, key, value)
         if self.keys_only:
-            raise KeysHeldError
+            raise SkipAttention
         return _rows(self, module, query, scale)
 
 
@@ -133,7 +133,7 @@ def _attend(
 ) -> tuple[torch.Tensor, None]:
     """Return the attention of the current rows, (1, rows, heads, head_dim), for transformers.
 
-    Raises KeysHeldError when only keys are needed, NotShareableError for anything not causal.
+    Raises SkipAttention when only keys are needed, NotShareableError for anything not causal.
     """
     run = _running[-1]
     options["attention_mask"] = attention_mask

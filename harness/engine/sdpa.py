@@ -46,6 +46,7 @@ class Causal:
         self, _: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
         position: int, scale: float | None, _made: dict[Any, Any] | None = None,
     ) -> torch.Tensor:  # fmt: skip
+        """Return the attention of rows at positions ``position``…."""
         if self.mask is None and position and blocked(query.device):
             self.mask = tile_mask(self.longest, query)
         return causal(query, key, value, position, scale, self.mask)

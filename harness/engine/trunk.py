@@ -15,7 +15,7 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from harness.engine.packed_attention import KeysHeldError, NotShareableError, Run, running
+from harness.engine.packed_attention import NotShareableError, Run, SkipAttention, running
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from harness.engine.sdpa import blocked
 from harness.engine.sizes import ROWS
@@ -121,7 +121,7 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
             keywords = {name: _rows(value, rows, size) for name, value in named.items()}
             try:
                 out = own(hidden[:, rows], *positional, **keywords)
-            except KeysHeldError:
+            except SkipAttention:
                 continue
             if len(ranges) > 1:
                 hidden[:, rows] = out[0] if isinstance(out, tuple) else out

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.reports.drawing.length_panels import by_length, where_changed
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.style import GREY, SIZE, Look, edge
+from harness.reports.plots.length_panels import by_length, where_changed
+from harness.reports.plots.methods import methods
+from harness.reports.plots.style import GREY, SIZE, Look, edge
 
 UNSEEN = "unseen angles"
 SHADE = "0.9"

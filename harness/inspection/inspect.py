@@ -17,16 +17,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from harness.files import make_folder
 from harness.inspection import channel_figure, decay_figure, score_figure, scores, wave_figure
 from harness.inspection.notes import check_rotary, notes
 from harness.methods.channels import Change, Channel, channels, decay, shown
 from harness.methods.resolve import resolve
-from harness.model.opening import read_config
+from harness.models.opening import read_config
+from harness.patching.config import rope_of
 from harness.plugins import load
-from harness.replacing import make_folder
-from harness.reports.drawing.style import drawing
+from harness.reports.plots.style import drawing
 from harness.reports.writing.sentences import counted
-from harness.rope.config import rope_of
 from harness.runs.write import save_csv, save_figure
 from harness.sweep.plan import unlike
 from harness.sweep.spec import Spec

@@ -7,9 +7,9 @@ from typing import Any
 
 from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
-from harness.model.layers import Layers, layers_of
+from harness.models.layers import Layers, layers_of
+from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, call, parameters
-from harness.rope.config import is_rotary, rope_of
 from scaling import native
 from scaling._types import Rope
 

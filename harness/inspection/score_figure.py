@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from harness.inspection.scores import MORE
-from harness.reports.drawing.style import (
+from harness.reports.plots.style import (
     GREY,
     LOOKS,
     REST,

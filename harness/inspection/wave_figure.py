@@ -7,9 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from harness.reports.drawing.length_panels import by_length
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.style import GREY, SIZE, trace
+from harness.reports.plots.length_panels import by_length
+from harness.reports.plots.methods import methods
+from harness.reports.plots.style import GREY, SIZE, trace
 
 NOTE = (
     "Tokens per turn of each channel pair, unscaled 2π · base^(2i/d). Dotted: the trained window. "

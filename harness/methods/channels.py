@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 
 from scaling._bands import Band, Bands, reach_of
-from scaling._layered import Layered
+from scaling._layered import PerLayerFrequencies
 from scaling._rotation import Rotation, frequencies_of
 from scaling._types import Rope
 
@@ -43,7 +43,7 @@ class Channel:
 
 def shown(label: str, found: Rotation) -> list[tuple[str, Rotation]]:
     """Return a rotation by the name it is shown under; of each layer's frequencies, some layers."""
-    if not isinstance(found, Layered):
+    if not isinstance(found, PerLayerFrequencies):
         return [(label, found)]
     last = len(found.layers) - 1
     places = sorted({round(last * step / (SHOWN - 1)) for step in range(SHOWN)})

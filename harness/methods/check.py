@@ -23,11 +23,11 @@ from harness.methods.findings import (
     windows_of,
 )
 from harness.plugins import call
-from scaling._layered import Layered
+from scaling._layered import PerLayerFrequencies
 from scaling._rotation import sets_of
 from scaling._types import Frequencies, Rope
 
-Method = Callable[[Rope, int], Frequencies | Layered]
+Method = Callable[[Rope, int], Frequencies | PerLayerFrequencies]
 Tried = Trial[Frequencies]
 
 ROPES = tuple(
@@ -93,10 +93,10 @@ def _trouble(rope: Rope, length: int, error: UserError) -> Tried:
 
 def _unfit(found: Any, rope: Rope) -> tuple[str, str] | None:
     """Return what is wrong with a result: kind and description."""
-    if not isinstance(found, Frequencies | Layered):
+    if not isinstance(found, Frequencies | PerLayerFrequencies):
         return "result", f"it returned {type(found).__name__}, not Frequencies"
     pairs = rope.rotary_dim // 2
-    if isinstance(found, Layered) and len(found.layers) != rope.layers:
+    if isinstance(found, PerLayerFrequencies) and len(found.layers) != rope.layers:
         return "pairs", f"frequencies for {len(found.layers)} layers of {rope.layers}"
     for count in {len(one.inv_freq) for one in sets_of(found)} - {pairs}:
         return "pairs", f"{count} frequencies for {pairs} channel pairs"

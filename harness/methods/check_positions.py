@@ -13,7 +13,7 @@ from harness.methods.findings import Finding, Trial, repeats, runs, tokens, wher
 from harness.plugins import call
 from scaling._bands import Bands, by_distance, plainest
 from scaling._rotation import Rotation
-from scaling._served import Served
+from scaling._served import StatefulRope
 from scaling._types import Frequencies, Rope
 
 SERVED = "beyond the window it runs on a model only: there is nothing to check"
@@ -31,7 +31,7 @@ def moves_positions(method: Method, ropes: Sequence[Rope] = (ROPES[0], LARGE)) -
     for rope, windows in product(ropes, WINDOWS):
         ask = partial(method, rope, tokens(rope, windows))
         with suppress(UserError):
-            if call("", lambda: isinstance(ask(), Bands | Served)):  # noqa: B023  # called here
+            if call("", lambda: isinstance(ask(), Bands | StatefulRope)):  # noqa: B023  # called here
                 return True
     return False
 
@@ -118,7 +118,7 @@ def _twice(method: Method, rope: Rope, length: int) -> tuple[Bands, bool]:
 
 def _as_bands(found: Rotation, length: int) -> Bands:
     """Return a rotation as bands; raise ValueError for one that is none."""
-    if isinstance(found, Served):
+    if isinstance(found, StatefulRope):
         raise ValueError(SERVED)
     if isinstance(found, Frequencies):
         return Bands(length, (by_distance(length, found, 0),))

@@ -9,9 +9,9 @@ from typing import Any
 from harness.errors import UserError
 from harness.plugins import Plugin, call, entry
 from scaling._bands import Bands
-from scaling._layered import Layered, by_layer
+from scaling._layered import PerLayerFrequencies, by_layer
 from scaling._rotation import Rotation, sets_of
-from scaling._served import Served
+from scaling._served import StatefulRope
 from scaling._types import Rope
 
 
@@ -31,11 +31,12 @@ def _checked(what: str, found: Any, rope: Rope, length: int) -> Rotation:
     """Return what a method returned if it is a rotation for this geometry; else raise UserError."""
     if not isinstance(found, Rotation):
         raise UserError(
-            f"{what}: it returned {type(found).__name__}, not Frequencies, Layered or Bands."
+            f"{what}: it returned {type(found).__name__}, not Frequencies, PerLayerFrequencies or"
+            " Bands."
         )
     if isinstance(found, Bands) and found.length != length:
         raise UserError(f"{what}: its bands are for {found.length} tokens.")
-    if isinstance(found, Layered) and len(found.layers) != rope.layers:
+    if isinstance(found, PerLayerFrequencies) and len(found.layers) != rope.layers:
         raise UserError(
             f"{what}: {len(found.layers)} sets of frequencies for {rope.layers} layers; a method"
             " returns one for each layer."
@@ -43,7 +44,7 @@ def _checked(what: str, found: Any, rope: Rope, length: int) -> Rotation:
     wanted = rope.rotary_dim // 2
     for counts in {len(part.inv_freq) for part in sets_of(found)} - {wanted}:
         raise UserError(f"{what}: {counts} frequencies for {wanted} channel pairs.")
-    return by_layer(found.layers) if isinstance(found, Layered) else found
+    return by_layer(found.layers) if isinstance(found, PerLayerFrequencies) else found
 
 
 def follows(far: Rotation | None, near: Rotation | None, window: int) -> bool:
@@ -51,7 +52,7 @@ def follows(far: Rotation | None, near: Rotation | None, window: int) -> bool:
 
     A server keeps the one of the length for all inputs.
     """
-    if far is None or near is None or isinstance(far, Served):
+    if far is None or near is None or isinstance(far, StatefulRope):
         return False
     cut = far.upto(window) if isinstance(far, Bands) else far
     return cut.fingerprint != near.fingerprint

@@ -51,15 +51,15 @@ TASK = '''\
 
 from collections.abc import Iterator, Sequence
 
-from tasks import Answer, Question, Sample, Score, Source
+from tasks import Response, Request, Sample, Score, TaskContext
 
 VERSION = 1  # raise it when the same answer would get another number
 METRIC = "accuracy"
 
 
 def ask(
-    source: Source, lengths: Sequence[int], *, seed: int = 0, trials: int = 4
-) -> Iterator[Question]:
+    source: TaskContext, lengths: Sequence[int], *, seed: int = 0, trials: int = 4
+) -> Iterator[Request]:
     """Yield the questions of every length: inputs in tokens, the targets from ``start`` on.
 
     Here the next token of a document after more and more context: the same targets at every length.
@@ -77,10 +77,10 @@ def ask(
             for trial in range(trials):
                 end = longest + trial
                 tokens = (*opening, *passage.tokens[end - length + len(opening) : end])
-                yield Question(f"{{passage.name}} {{trial}}", length, tokens, length - 1)
+                yield Request(f"{{passage.name}} {{trial}}", length, tokens, length - 1)
 
 
-def grade(question: Question, answer: Answer, source: Source) -> Sample:
+def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
     """Return a value over a weight of one answer: here 1 where greedy decoding gives the target."""
     found = answer.argmax[0] == question.tokens[question.start]
     return Sample(question.unit, float(found), 1, {{"nats": answer.nll[0]}})

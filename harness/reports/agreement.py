@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from harness.reports.drawing.methods import Methods, methods
-from harness.reports.drawing.panel import LOG_FROM, plain_log
-from harness.reports.drawing.paper import paper
-from harness.reports.drawing.style import (
+from harness.reports.plots.methods import Methods, methods
+from harness.reports.plots.panel import LOG_FROM, plain_log
+from harness.reports.plots.paper import paper
+from harness.reports.plots.style import (
     SIZE,
     columns_for,
     edge,

@@ -12,7 +12,7 @@ from harness.reports.stats.decision import MARGIN, Decision, decide, decisions, 
 from harness.reports.stats.measure import SHARES
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
-from tasks._intervals import LEAST
+from tasks._intervals import MIN_DOCUMENTS
 
 LEGEND = (
     "A winner is better than every other method by its paired 95 % interval, or the only method "
@@ -185,8 +185,8 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
         )
     if row["regret"] is None:
         extreme = "lowest" if row["better"] == "lower" else "highest"
-        few = row["n"] < LEAST
-        why = f"a bound on its regret needs at least {LEAST} {row['units']}" if few else (
+        few = row["n"] < MIN_DOCUMENTS
+        why = f"a bound on its regret needs at least {MIN_DOCUMENTS} {row['units']}" if few else (
             "its samples give no bound on its regret"
         )  # fmt: skip
         return f"{told} the {extreme} of {row['methods']} methods; {why}."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports.drawing.curve_panels import curves
+from harness.reports.plots.curve_panels import curves
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.panel import window
-from harness.reports.drawing.paper import paper
-from harness.reports.drawing.style import (
+from harness.reports.plots.methods import methods
+from harness.reports.plots.panel import window
+from harness.reports.plots.paper import paper
+from harness.reports.plots.style import (
     SIZE,
     Look,
     columns_for,

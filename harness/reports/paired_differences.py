@@ -5,10 +5,10 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports.drawing.forest_plot import forest
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.paper import paper
-from harness.reports.drawing.style import (
+from harness.reports.plots.forest_plot import forest
+from harness.reports.plots.methods import methods
+from harness.reports.plots.paper import paper
+from harness.reports.plots.style import (
     SIZE,
     folded,
     foot,

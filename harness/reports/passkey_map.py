@@ -9,9 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from harness.reports.drawing.heat_map import Map, draw, grid
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.style import SIZE, columns_for, foot, readable_part, sheet, tidy
+from harness.reports.plots.heat_map import Map, draw, grid
+from harness.reports.plots.methods import methods
+from harness.reports.plots.style import SIZE, columns_for, foot, readable_part, sheet, tidy
 from harness.reports.stats.cells import CELL
 from harness.reports.stats.retrieval import hidden
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.drawing.style import length_label
+from harness.reports.plots.style import length_label
 from harness.reports.stats.retrieval import MEAN, effective, parts
 from harness.reports.writing.tables import across, heading, text
 

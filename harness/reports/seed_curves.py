@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports.drawing.curve_panels import curves
+from harness.reports.plots.curve_panels import curves
 from harness.reports.stats.checkpoints import alike, group_name, labels
 from harness.reports.stats.over_seeds import ENDING, of_seeds
 

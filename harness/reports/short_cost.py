@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.drawing.methods import fixed_factors
+from harness.reports.plots.methods import fixed_factors
 from harness.reports.stats import divergence
 from harness.reports.stats.against import NO_DIFFERENCE, against, beside, key, signed
 from harness.reports.stats.divergence import KL, with_divergence

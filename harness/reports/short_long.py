@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from harness.reports.drawing.curve_panels import TRUNCATED, TRUNCATION
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.panel import LOG_FROM, plain_log
-from harness.reports.drawing.style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
+from harness.reports.plots.curve_panels import TRUNCATED, TRUNCATION
+from harness.reports.plots.methods import methods
+from harness.reports.plots.panel import LOG_FROM, plain_log
+from harness.reports.plots.style import GREY, SIZE, Look, columns_for, foot, sheet, tidy
 from harness.reports.stats.cells import cells
 from harness.reports.stats.decision import truncations
 from harness.reports.stats.ends import ends, without

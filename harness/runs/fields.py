@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from harness.reading import MIB
+from harness.files import MIB
 from harness.runs.store import LINE
 
 LONGEST = 4096  # characters of a name, which tables and figures show whole

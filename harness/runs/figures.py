@@ -23,9 +23,9 @@ from pydantic import (
 )
 
 from harness.errors import UserError, foreign, reason
+from harness.files import MIB, read_regular
 from harness.names import nearest, printable
-from harness.reading import MIB, read_regular
-from harness.reports.drawing.paper import COLUMN, PAGE, Paper
+from harness.reports.plots.paper import COLUMN, PAGE, Paper
 
 FILE = "figures.toml"
 WIDTHS = {"page": PAGE, "column": COLUMN}

@@ -17,8 +17,15 @@ from typing import Any, BinaryIO
 from pydantic_core import from_json
 
 from harness.errors import UserError, reason, why
-from harness.reading import MIB, finite, open_regular, read_regular
-from harness.replacing import make_folder, replacing, sync_names
+from harness.files import (
+    MIB,
+    finite,
+    make_folder,
+    open_regular,
+    read_regular,
+    replacing,
+    sync_names,
+)
 
 RUN, SAMPLES = "run.json", "samples.jsonl"
 LARGEST, LINE = 2**33, 2**24  # bytes of a samples file and of one of its lines; a line has about 1k

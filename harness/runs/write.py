@@ -13,14 +13,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
+from harness.files import make_folder, replacing
 from harness.plugins import Plugin, call, load, names
-from harness.replacing import make_folder, replacing
-from harness.reports.drawing.paper import Paper
-from harness.reports.drawing.style import SIZE, drawing, folded
+from harness.reports.plots.paper import Paper
+from harness.reports.plots.style import SIZE, drawing, folded
 from harness.reports.stats.once import shared
 from harness.reports.writing.escape import without_backticks
 from harness.reports.writing.latex import latex
-from harness.reports.writing.tables import Part, Told, csv, headed, joined, page
+from harness.reports.writing.tables import Part, RenderedTable, csv, headed, joined, page
 
 DOTS_PER_INCH = 200
 LARGEST = 2000  # square inches of a figure: 320 MB of pixels
@@ -33,7 +33,7 @@ class Written:
     """What became of the reports: files, tables, why others are not made."""
 
     files: list[Path] = field(default_factory=list)
-    tables: dict[str, Told] = field(default_factory=dict)
+    tables: dict[str, RenderedTable] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
     failed: bool = False
 
@@ -76,7 +76,7 @@ class _Made:
     """A report as it was made: the content of its files by suffix, and of a table its sentences."""
 
     files: Mapping[str, bytes]
-    told: Told | None = None
+    told: RenderedTable | None = None
 
 
 def _made(
@@ -102,13 +102,13 @@ def _made(
     return _Made(figure_files(_noted(made, note), paper) if files else {})
 
 
-def _told(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> Told:
+def _told(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> RenderedTable:
     """Return what the screen and the page have of a table."""
     about = (report.module.__doc__ or "").partition("\n")[0]
     words, legend = (_sentences(report, table, part) for part in ("words", "legend"))
     people = hasattr(report.module, "readable")
     shown = {title: of for tables, _ in parts for title, of in tables.items() if people}
-    return Told(about, words, _whole(table), shown, legend)
+    return RenderedTable(about, words, _whole(table), shown, legend)
 
 
 def _save(made: _Made | str, stem: Path) -> list[Path]:

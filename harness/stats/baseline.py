@@ -7,9 +7,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from harness.stats.paired import Array, Difference
-from tasks._intervals import LEAST, LEVEL, MOST_RESAMPLED, jackknife, ordered, studentised
+from tasks._intervals import (
+    CONFIDENCE,
+    MIN_DOCUMENTS,
+    MOST_RESAMPLED,
+    jackknife,
+    ordered,
+    studentised,
+)
 
-ALPHA = 1 - LEVEL  # a corrected probability below it is significant
+ALPHA = 1 - CONFIDENCE  # a corrected probability below it is significant
 
 
 def adjusted(
@@ -29,7 +36,7 @@ def adjusted(
         shares: whether the differences are of shares of hits.
     """
     own = [one.p for one in found]
-    if shares or len(found) < 2 or not LEAST <= len(differences) <= MOST_RESAMPLED:
+    if shares or len(found) < 2 or not MIN_DOCUMENTS <= len(differences) <= MOST_RESAMPLED:
         return holm(own)
     order = ordered(differences, weights)
     differences, weights = differences[order], np.asarray(weights, float)[order][:, None]

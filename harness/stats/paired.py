@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtr, ndtri
 
-from tasks._intervals import LEVEL, ratios
+from tasks._intervals import CONFIDENCE, ratios
 
 Array = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def of_shares(differences: Array) -> list[Difference]:
     zero. Hits may be parts of trials: their spread is at most that of whole ones.
     """
     center, error = shares_of(differences)
-    half = float(ndtri((1 + LEVEL) / 2)) * error
+    half = float(ndtri((1 + CONFIDENCE) / 2)) * error
     low, high = np.maximum(center - half, -1.0), np.minimum(center + half, 1.0)
     p = 2 * ndtr(-np.abs(center) / error)
     value = differences.mean(axis=0)

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
 from harness.stats.paired import Array, Difference, of_means, of_shares, shares_of
-from tasks._intervals import LEAST, LEVEL, MOST_RESAMPLED, ordered, ratios, studentised
+from tasks._intervals import CONFIDENCE, MIN_DOCUMENTS, MOST_RESAMPLED, ordered, ratios, studentised
 
 WIDEST = 2.0  # times the critical value by Student's t and Bonferroni, at most
 
@@ -75,7 +75,7 @@ class Selection:
 
 
 def select_means(
-    costs: Array, weights: Array, *, level: float = LEVEL, candidates: int | None = None
+    costs: Array, weights: Array, *, level: float = CONFIDENCE, candidates: int | None = None
 ) -> Selection | None:
     """Compare weighted means of costs.
 
@@ -89,7 +89,7 @@ def select_means(
             left have only their part of the error, since the survivors were chosen by the data.
     """
     weights = np.asarray(weights, float)
-    if len(costs) < LEAST or weights.sum() ** 2 < 2 * (weights**2).sum():
+    if len(costs) < MIN_DOCUMENTS or weights.sum() ** 2 < 2 * (weights**2).sum():
         return None
     order = ordered(costs - costs.mean(axis=1, keepdims=True), weights)
     costs, weights = costs[order], weights[order][:, None]
@@ -104,7 +104,7 @@ def select_means(
     return _selection(costs, best, less, costs.sum(axis=0) / weights.sum(), above)
 
 
-def select_shares(hits: Array, *, level: float = LEVEL) -> Selection | None:
+def select_shares(hits: Array, *, level: float = CONFIDENCE) -> Selection | None:
     """Compare shares of hits, shape (trials, methods), of which more are better.
 
     The bounds are those of Bonett and Price, joint by Bonferroni; costs are misses.

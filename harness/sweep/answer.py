@@ -15,14 +15,14 @@ import torch
 
 from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
 from harness.errors import UserError, reason
-from harness.model.checkpoint import Checkpoint
-from harness.model.weights import load_weights
-from harness.rope.patch import answering, comparing, scaled
+from harness.models.checkpoint import Checkpoint
+from harness.models.weights import load_weights
+from harness.patching.patch import answering, comparing, scaled
 from harness.sweep.cells import Key
 from scaling import native
 from scaling._rotation import Rotation
-from scaling._served import Served
-from tasks._types import Answer, Question
+from scaling._served import StatefulRope
+from tasks._types import Request, Response
 
 # What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.
 OF_AN_INPUT = (RuntimeError, MemoryError, UserError)
@@ -35,7 +35,7 @@ class Failed:
     reason: str
 
 
-Outcome = Answer | Failed | OutOfMemory
+Outcome = Response | Failed | OutOfMemory
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ def replies(
     model: Any,
     checkpoint: Checkpoint,
     rotation: Rotation,
-    questions: Mapping[Key, Question],
+    questions: Mapping[Key, Request],
     sizes: Sizes,
 ) -> Iterator[tuple[Key, Reply]]:
     """Yield a reply to every question, each once; the failure of one costs no other."""
@@ -82,7 +82,7 @@ def replies(
 def _outcomes(
     model: Any,
     rotation: Rotation,
-    questions: Mapping[Key, Question],
+    questions: Mapping[Key, Request],
     sizes: Sizes,
     decode: Decode,
 ) -> Iterator[tuple[Key, Outcome, bool]]:
@@ -91,15 +91,17 @@ def _outcomes(
     other = {key: question for key, question in questions.items() if question.divergence}
     if plain:
         opened = answering(model, rotation, sizes, decode)
-        shares = partial(shareable, model) if not isinstance(rotation, Served) else lambda: False
+        shares = (
+            partial(shareable, model) if not isinstance(rotation, StatefulRope) else lambda: False
+        )
         yield from _asked(opened, plain, shares)
     if other:
         yield from _asked(comparing(model, rotation, sizes), other, lambda: False)
 
 
 def _asked(
-    opened: AbstractContextManager[Callable[[Sequence[Question]], Answered]],
-    questions: Mapping[Key, Question],
+    opened: AbstractContextManager[Callable[[Sequence[Request]], Answered]],
+    questions: Mapping[Key, Request],
     shares: Callable[[], bool],
 ) -> Iterator[tuple[Key, Outcome, bool]]:
     """Yield (key, outcome, shared) of questions of one kind.
@@ -124,7 +126,7 @@ def _asked(
             yield key, _outcome(error), False
 
 
-def _alone(answer: Callable[[Sequence[Question]], Answered], question: Question) -> Outcome:
+def _alone(answer: Callable[[Sequence[Request]], Answered], question: Request) -> Outcome:
     """Return the outcome of one question."""
     try:
         ((_, outcome),) = answer([question])

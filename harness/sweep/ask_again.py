@@ -10,8 +10,8 @@ from typing import Any, NoReturn
 from harness.data.corpus import make_corpora, open_all
 from harness.data.documents import Documents, open_documents
 from harness.errors import UserError
-from harness.model.checkpoint import open_tokenizer
-from harness.offline import go_offline
+from harness.hub import go_offline
+from harness.models.checkpoint import open_tokenizer
 from harness.plugins import Plugin, load, names_code
 from harness.runs.frame import own_tasks, task_of
 from harness.runs.schema import checked_run
@@ -20,7 +20,7 @@ from harness.sweep.parse import parse
 from harness.sweep.plan import ask
 from harness.sweep.reproduce import as_asked, check_no_code
 from harness.sweep.spec import Spec
-from tasks._types import Question, Source
+from tasks._types import Request, TaskContext
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Asked:
     """A task's questions by their digests, and the source that they were made of."""
 
     task: Plugin
-    source: Source
-    questions: Mapping[str, Question]
+    source: TaskContext
+    questions: Mapping[str, Request]
 
 
 def ask_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.errors import UserError
 from tasks._tokens import kept
-from tasks._types import Question
+from tasks._types import Request
 
 LENGTH = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths
@@ -38,7 +38,7 @@ class Tally:
         self.held = 0
         self.runs: set[int] = set()  # windows on one text share its tokens
 
-    def add(self, question: Question) -> None:
+    def add(self, question: Request) -> None:
         """Count a question; raise UserError where the plan comes to too much."""
         run = kept(question.tokens).body.obj
         self.questions += 1

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from scaling._rotation import Rotation
-from tasks._types import Question
+from tasks._types import Request
 
 Key = tuple[str, str]  # a cell's key and a question's digest
 
@@ -26,7 +26,7 @@ class Cell:
     length: int
     rotation: Rotation | None
     key: str
-    questions: tuple[Question, ...]
+    questions: tuple[Request, ...]
     failed: str | None = None
     wider: Rotation | None = None
 
@@ -45,7 +45,7 @@ class Item(NamedTuple):
     """One question of a cell: what a sample is measured of."""
 
     cell: Cell
-    question: Question
+    question: Request
 
     @property
     def key(self) -> Key:
@@ -61,7 +61,7 @@ class Batch:
     items: tuple[Item, ...]
 
     @property
-    def questions(self) -> dict[Key, Question]:
+    def questions(self) -> dict[Key, Request]:
         """The questions by their identity, without their cells."""
         return {item.key: item.question for item in self.items}
 

@@ -9,12 +9,12 @@ from functools import lru_cache
 import numpy as np
 
 from harness.engine.prefix_tree import PrefixTree, build_tree
-from harness.model.checkpoint import Checkpoint
+from harness.models.checkpoint import Checkpoint
 from harness.sweep.cells import Batch
 from harness.sweep.speeds import Cost
-from scaling._served import Served
+from scaling._served import StatefulRope
 from tasks._tokens import Tokens, kept
-from tasks._types import Question
+from tasks._types import Request
 
 MOST_LENGTHS = 32  # whose trees are kept
 
@@ -42,7 +42,7 @@ class Steps:
 def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     """Return what the questions of a batch share; None where each is a forward of its own."""
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
-    if isinstance(batch.rotation, Served) or checkpoint.sliding_window or capped:
+    if isinstance(batch.rotation, StatefulRope) or checkpoint.sliding_window or capped:
         return None
     return tree_of(tuple(kept(question.tokens) for _, question in batch.items))
 
@@ -82,7 +82,7 @@ def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
 
 
 def _spans(
-    tree: PrefixTree | None, questions: Sequence[Question]
+    tree: PrefixTree | None, questions: Sequence[Request]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, ...]]]:
     """Return the first and end position of every run of input, and each question's runs."""
     if tree is not None:

@@ -30,7 +30,7 @@ from harness.sweep.memory import fitted, needed
 from harness.sweep.parts import Parts
 from harness.sweep.plan import Plan
 from harness.sweep.record import describe
-from tasks._types import Fact, Question, Sample
+from tasks._types import Fact, Request, Sample
 
 Record = dict[str, Any]
 Watch = Callable[[Item, Record], None]
@@ -148,7 +148,7 @@ def _sample(item: Item, outcome: Record) -> Record:
     }
 
 
-def _too_long(question: Question) -> Record:
+def _too_long(question: Request) -> Record:
     told = f"it needs {question.length:,} tokens, the cell has {question.cell:,}"
     return _lost(question, "too_long", told, needs=question.length)
 
@@ -177,7 +177,7 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
         return _lost(question, "failed", str(error))
 
 
-def _lost(question: Question, status: str, reason: str, **facts: Fact) -> Record:
+def _lost(question: Request, status: str, reason: str, **facts: Fact) -> Record:
     told = {**question.facts, **facts}
     return {
         "status": status,

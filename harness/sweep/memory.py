@@ -11,8 +11,8 @@ import torch
 from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
-from harness.model.checkpoint import DTYPES, Checkpoint
-from harness.rope.banded_attention import KEPT_BANDS
+from harness.models.checkpoint import DTYPES, Checkpoint
+from harness.patching.banded_attention import KEPT_BANDS
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import shared_tree
 from harness.sweep.plan import Plan

@@ -20,7 +20,7 @@ import torch
 from huggingface_hub import cached_assets_path, constants
 
 from harness.errors import UserError
-from harness.replacing import replacing
+from harness.files import replacing
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.costs import Step, Steps, steps_of
 from harness.sweep.plan import Plan
@@ -65,7 +65,7 @@ class _Part:
 
 
 @dataclass
-class Pace:
+class ETA:
     """What is done and what is left of a sweep, in parts of a cost and in seconds."""
 
     parts: tuple[_Part, ...]
@@ -79,7 +79,7 @@ class Pace:
     seen: float = 0.0  # when anything was last heard
 
     @classmethod
-    def of(cls, plan: Plan, work: Sequence[Batch], known: Rows, guess: float | None = None) -> Pace:
+    def of(cls, plan: Plan, work: Sequence[Batch], known: Rows, guess: float | None = None) -> ETA:
         """Begin with nothing done."""
         parts = []
         for batch in work:
@@ -191,7 +191,7 @@ def this_machine(device: str) -> str:
     return f"{named(device)}, {torch.get_num_threads()} threads"
 
 
-def before(plan: Plan, work: Sequence[Batch], where: str) -> Pace:
+def before(plan: Plan, work: Sequence[Batch], where: str) -> ETA:
     """Return the pace of a sweep that has not begun, by what is known of this machine.
 
     Where nothing is, and this process measures, a product is timed.
@@ -200,7 +200,7 @@ def before(plan: Plan, work: Sequence[Batch], where: str) -> Pace:
     guess = None
     if not known and work and where == this_machine(device):
         guess = guessed(device, plan.checkpoint.dtype)
-    return Pace.of(plan, work, known, guess)
+    return ETA.of(plan, work, known, guess)
 
 
 def duration(seconds: float) -> str:
@@ -221,7 +221,7 @@ def known_rows(plan: Plan, where: str) -> Rows:
         return {}
 
 
-def keep_rows(plan: Plan, where: str, pace: Pace) -> None:
+def keep_rows(plan: Plan, where: str, pace: ETA) -> None:
     """Keep what was measured; where it cannot be, only an estimate is lost."""
     if pace.took >= WORTH:
         rows = {**pace.known, **pace.rows}

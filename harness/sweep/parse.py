@@ -16,7 +16,7 @@ from harness.names import nearest
 from harness.plugins import load
 from harness.sweep.option_grid import expand
 from harness.sweep.spec import Spec
-from harness.sweep.sweep_file import Sheet, read_sheet
+from harness.sweep.sweep_file import SweepFile, read_sheet
 from harness.sweep.units import SHORT
 
 
@@ -33,20 +33,22 @@ def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
 
     Raises UserError naming the file and its line, the key, what was given and what is allowed.
     """
-    sheet = read_sheet(file) if file else Sheet()
+    sheet = read_sheet(file) if file else SweepFile()
     for key in (*sheet.settings, *flags):
         if key not in Spec.model_fields:
             known = nearest(key, Spec.model_fields)
             raise UserError(f"{sheet.where((key,))}no setting is called {key!r}; {known}.")
     given = {**sheet.settings, **flags}
-    blamed = Sheet(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
+    blamed = SweepFile(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
     models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
     specs = tuple(_validated({**given, **model}, blamed, flags) for model in models)
-    _check_names(Sheet(sheet.file, {k: v for k, v in given.items() if k not in flags}, sheet.lines))
+    _check_names(
+        SweepFile(sheet.file, {k: v for k, v in given.items() if k not in flags}, sheet.lines)
+    )
     return specs
 
 
-def _check_names(sheet: Sheet) -> None:
+def _check_names(sheet: SweepFile) -> None:
     """Raise UserError, with its line, for a name or an option in a file that nothing here has.
 
     Files of a user's are left for the plan: they run once.
@@ -66,14 +68,14 @@ def _check_names(sheet: Sheet) -> None:
         _at(sheet, ("published",), partial(read_table, sheet.settings["published"]))
 
 
-def _at(sheet: Sheet, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
+def _at(sheet: SweepFile, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
     try:
         check()
     except UserError as error:
         raise UserError(f"{sheet.where(place)}{error}") from None
 
 
-def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
+def _models(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
     """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
     if "model" not in given:
         return [{}]
@@ -94,7 +96,7 @@ def _models(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
     return models
 
 
-def _adapters(given: dict[str, Any], sheet: Sheet) -> list[dict[str, Any]]:
+def _adapters(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
     """Return the adapter of every Spec of a model; ``none`` is the model itself."""
     if "adapter" not in given:
         return [{}]
@@ -123,7 +125,7 @@ def _given(value: Any, reason: str) -> str:
     return "" if quoted else f" (given: {SHORT.repr(value)})"
 
 
-def _validated(given: dict[str, Any], sheet: Sheet, flags: dict[str, Any]) -> Spec:
+def _validated(given: dict[str, Any], sheet: SweepFile, flags: dict[str, Any]) -> Spec:
     try:
         return Spec.model_validate(given)
     except ValidationError as error:

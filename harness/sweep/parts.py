@@ -8,7 +8,7 @@ from functools import cached_property
 from harness.sweep.answer import Reply
 from harness.sweep.cells import Item, Key
 from harness.sweep.plan import Plan
-from tasks._types import Answer
+from tasks._types import Response
 
 
 class Parts:
@@ -45,10 +45,10 @@ class Parts:
 def _joined(replies: Sequence[Reply]) -> Reply:
     """Return one reply of many: the first failure, or all answers."""
     outcomes = [reply.outcome for reply in replies]
-    failed = [outcome for outcome in outcomes if not isinstance(outcome, Answer)]
-    answers = tuple(outcome for outcome in outcomes if isinstance(outcome, Answer))
+    failed = [outcome for outcome in outcomes if not isinstance(outcome, Response)]
+    answers = tuple(outcome for outcome in outcomes if isinstance(outcome, Response))
     return Reply(
-        failed[0] if failed else Answer((), (), parts=answers),
+        failed[0] if failed else Response((), (), parts=answers),
         sum(reply.seconds for reply in replies),
         max(reply.peak_mib for reply in replies),
         all(reply.shared for reply in replies),

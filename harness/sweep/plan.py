@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.data.corpus import make_corpora, open_all
 from harness.errors import UserError
-from harness.model.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
+from harness.models.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.plugins import Plugin, call, load
 from harness.runs.schema import check_question
 from harness.sweep.bounds import Tally, check_cells
@@ -19,7 +19,7 @@ from harness.sweep.spec import Spec
 from scaling import native, none
 from scaling._rotation import Rotation
 from tasks._tokens import kept
-from tasks._types import Question, Source
+from tasks._types import Request, TaskContext
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Plan:
     methods: tuple[Plugin, ...]
     tasks: tuple[Plugin, ...]
     cells: tuple[Cell, ...]
-    sources: dict[str, Source]  # by task label
+    sources: dict[str, TaskContext]  # by task label
     documents: tuple[dict[str, Any], ...]
     left_out: dict[str, int]  # documents that are not read, by the reason
     only: Set[Key] | None = None  # the questions to ask now, where it is not all of them
@@ -153,10 +153,10 @@ def once_each(flag: str, names: Sequence[str]) -> None:
 
 
 def ask(
-    task: Plugin, source: Source, lengths: Sequence[int], seed: int, tally: Tally
-) -> dict[int, list[Question]]:
+    task: Plugin, source: TaskContext, lengths: Sequence[int], seed: int, tally: Tally
+) -> dict[int, list[Request]]:
     """Return the questions of a task by length."""
-    found: dict[int, list[Question]] = {length: [] for length in lengths}
+    found: dict[int, list[Request]] = {length: [] for length in lengths}
 
     def questions() -> None:
         asked = task.module.ask(source, lengths, seed=seed, **task.arguments)
@@ -167,7 +167,7 @@ def ask(
     return found
 
 
-def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterator[Question]:
+def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterator[Request]:
     """Yield the questions, of equal ones each with its turn, so that all of them count.
 
     Raises ValueError for what could not be put to a model or recorded.

@@ -8,15 +8,15 @@ from collections.abc import Mapping, Sequence
 
 from harness.errors import UserError
 from harness.methods.resolve import over_lengths, wider_of
-from harness.model.checkpoint import Checkpoint
+from harness.models.checkpoint import Checkpoint
 from harness.names import printable
 from harness.plugins import Plugin
 from harness.runs.comparable import deciding
 from harness.sweep.cells import Cell
 from scaling._rotation import Rotation
-from tasks._types import Question
+from tasks._types import Request
 
-Asked = Mapping[str, Mapping[int, Sequence[Question]]]  # by task label and length
+Asked = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length
 Found = Mapping[tuple[str, int], Rotation | UserError]  # by method label and length
 
 
@@ -63,7 +63,7 @@ def _cell(
     length: int,
     found: Rotation | UserError,
     wider: Mapping[str, Rotation],
-    asked: Sequence[Question],
+    asked: Sequence[Request],
 ) -> Cell:
     questions = tuple(asked)
     if isinstance(found, UserError):

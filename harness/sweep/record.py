@@ -20,9 +20,9 @@ from harness.runs.folders import other_model
 from harness.runs.store import SCHEMA
 from harness.sweep.plan import Plan
 from scaling._bands import Bands
-from scaling._layered import Layered
+from scaling._layered import PerLayerFrequencies
 from scaling._rotation import Rotation, frequencies_of
-from scaling._served import Served
+from scaling._served import StatefulRope
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = (
@@ -81,7 +81,7 @@ def _template(plan: Plan) -> str | None:
 
 def _numbers(found: Rotation) -> dict[str, Any]:
     """Return the frequencies, and of what is more than those what it is made of."""
-    if isinstance(found, Layered):
+    if isinstance(found, PerLayerFrequencies):
         return {"layers": [_numbers(one) for one in found.layers]}
     frequencies = frequencies_of(found)
     told: dict[str, Any] = {
@@ -90,7 +90,7 @@ def _numbers(found: Rotation) -> dict[str, Any]:
     }
     if isinstance(found, Bands):
         told |= {"bands": len(found.bands), "pairs": found.pairs, "reach": found.reach}
-    if isinstance(found, Served):
+    if isinstance(found, StatefulRope):
         told |= {"served": dict(found.rope_parameters)}
     return told
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
+from harness.hub import go_offline
 from harness.names import printable, resolved
-from harness.offline import go_offline
 from harness.plugins import names_code
 from harness.runs.provenance import machines
 from harness.runs.record import honoured

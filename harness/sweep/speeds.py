@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from harness.model.checkpoint import DTYPES
+from harness.models.checkpoint import DTYPES
 
 Cost = NDArray[np.float64]  # runs; operations by tokens, by pairs, of tokens that are written
 # What is taken to be known before, in operations by tokens: what a run costs beside its tokens,

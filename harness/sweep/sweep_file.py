@@ -10,8 +10,8 @@ from typing import Any
 import yaml
 
 from harness.errors import UserError, foreign, why
+from harness.files import read_regular
 from harness.names import nearest
-from harness.reading import read_regular
 
 BUNDLED = (
     Path(__file__).parent.parent / "published" / "sweeps"
@@ -23,7 +23,7 @@ Place = tuple[str | int, ...]  # a key, or a key and what follows below it
 
 
 @dataclass(frozen=True)
-class Sheet:
+class SweepFile:
     """The settings of a sweep file as YAML reads them, and the lines they were found on."""
 
     file: Path | None = None
@@ -44,7 +44,7 @@ def bundled() -> dict[str, str]:
     return {f.stem: f.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for f in files}
 
 
-def read_sheet(given: Path) -> Sheet:
+def read_sheet(given: Path) -> SweepFile:
     """Read a sweep file, or the bundled one of this name; raise UserError for any other content."""
     file = _place(given)
     if file.suffix == ".py":
@@ -71,7 +71,7 @@ def _meant(given: Path) -> str:
     return "" if given.suffix else f"; of the bundled sweeps, {nearest(str(given), bundled())}"
 
 
-def _parsed(file: Path, content: bytes) -> Sheet:
+def _parsed(file: Path, content: bytes) -> SweepFile:
     with foreign(f"sweep file {file} is not YAML"):
         loader = yaml.SafeLoader(content.decode("utf-8-sig"))
         node = loader.get_single_node()
@@ -80,7 +80,7 @@ def _parsed(file: Path, content: bytes) -> Sheet:
         read = loader.construct_document(node) if node is not None else None
     if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
         raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
-    sheet = Sheet(file, {str(key): value for key, value in read.items()}, {})
+    sheet = SweepFile(file, {str(key): value for key, value in read.items()}, {})
     for key, value in node.value:
         _note(sheet, (str(key.value),), key)
         parts = value.value if isinstance(value.value, list) else ()
@@ -116,7 +116,7 @@ def _misread(node: yaml.Node) -> str:
     return "merges (<<) are not read; write the settings out" if kind == "merge" else ""
 
 
-def _note(sheet: Sheet, place: Place, node: yaml.Node) -> None:
+def _note(sheet: SweepFile, place: Place, node: yaml.Node) -> None:
     """Note the line of a place; raise UserError for a key that was there before."""
     if not all(isinstance(part, str | int) for part in place):
         return  # a key that is no word: the validation says so

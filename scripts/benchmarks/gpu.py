@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.setting import Row, Setting, build, config, tokens
 from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 SHAPES = {  # of Llama 3.2 1B and Llama 3 8B
     "1B": {
@@ -59,8 +59,8 @@ def fitting(what: str, rows: Callable[[], list[Row]]) -> list[Row]:
 
 
 def answered(
-    setting: Setting, model: Any, asked: Sequence[Question], sizes: Sizes = DEFAULT
-) -> list[Answer]:
+    setting: Setting, model: Any, asked: Sequence[Request], sizes: Sizes = DEFAULT
+) -> list[Response]:
     """Return the answers in the order of the questions.
 
     Raises OutOfMemoryError where memory ran out, also where the engine then went on with less at a
@@ -79,13 +79,13 @@ def _failed(setting: Setting) -> int:
     return int(torch.cuda.memory_stats(setting.device)["num_ooms"])
 
 
-def one_pass(model: Any, length: int) -> list[Question]:
+def one_pass(model: Any, length: int) -> list[Request]:
     """Return a question on every token of a text."""
-    return [Question("pass", length, tokens(model, length), 1)]
+    return [Request("pass", length, tokens(model, length), 1)]
 
 
-def curve(model: Any, length: int) -> list[Question]:
+def curve(model: Any, length: int) -> list[Request]:
     """Return questions on the beginnings of one text, at eight lengths."""
     text = tokens(model, length)
     steps = [length * step // CURVE for step in range(1, CURVE + 1)]
-    return [Question("curve", n, text[:n], 1) for n in steps]
+    return [Request("curve", n, text[:n], 1) for n in steps]

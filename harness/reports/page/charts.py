@@ -7,9 +7,9 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.drawing.panel import LOG_FROM, MOST_BANDS
-from harness.reports.drawing.style import length_label
 from harness.reports.page.looks import Drawn
+from harness.reports.plots.panel import LOG_FROM, MOST_BANDS
+from harness.reports.plots.style import length_label
 from harness.reports.stats.measure import LOWER, SHARES
 
 Spec = dict[str, Any]

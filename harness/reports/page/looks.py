@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib.colors import to_hex
 from matplotlib.markers import MarkerStyle
 
-from harness.reports.drawing.methods import Methods
-from harness.reports.drawing.style import DASHES, REST
+from harness.reports.plots.methods import Methods
+from harness.reports.plots.style import DASHES, REST
 from harness.reports.writing.escape import csv_text
 
 Drawn = dict[str, Any]

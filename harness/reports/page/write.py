@@ -14,15 +14,15 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from harness.reports.drawing.methods import methods
-from harness.reports.drawing.style import MARKERS
 from harness.reports.page.charts import curves, losses
 from harness.reports.page.data import Source, depths, embedded, failures, positions
 from harness.reports.page.looks import looks
+from harness.reports.plots.methods import methods
+from harness.reports.plots.style import MARKERS
 from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import MOST_NAMED
 from harness.reports.writing.answer import answer
-from harness.reports.writing.tables import Told
+from harness.reports.writing.tables import RenderedTable
 
 HERE = Path(__file__).parent
 LIBRARIES = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
@@ -31,7 +31,7 @@ OWN = ("tables.js", "page.js")
 
 def page(
     frame: pd.DataFrame,
-    reports: Mapping[str, Told],
+    reports: Mapping[str, RenderedTable],
     facts: Sequence[tuple[str, Sequence[str]]] = (),
     note: str = "",
 ) -> str:

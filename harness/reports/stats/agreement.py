@@ -12,7 +12,7 @@ from scipy.special import ndtri
 from harness.reports.stats.cells import CELL, cells
 from harness.reports.stats.key_tokens import measured
 from harness.reports.stats.measure import LOWER, SHARES
-from tasks._intervals import LEVEL
+from tasks._intervals import CONFIDENCE
 
 METHODS = 5  # the fewest of which a rank correlation says anything
 ON = ["model", "scaling", "length"]
@@ -83,7 +83,7 @@ def interval(rho: float, n: int) -> tuple[float, float]:
 
     Fisher's z with the variance (1 + rho^2 / 2) / (n - 3).
     """
-    half = float(ndtri((1 + LEVEL) / 2)) * math.sqrt((1 + rho**2 / 2) / (n - 3))
+    half = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt((1 + rho**2 / 2) / (n - 3))
     return math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
 
 

@@ -16,7 +16,7 @@ from harness.reports.stats.cells import CELL
 from harness.reports.stats.checkpoints import apart, labels
 from harness.reports.stats.family import asked as units_asked
 from harness.reports.stats.measure import Measure, Units, measure, scored, units
-from tasks._intervals import LEVEL
+from tasks._intervals import CONFIDENCE
 
 COPIED = ("metric", "trained_length", "length", "protocol")
 ENDING = r"-seed\d+$"  # of the name of a model that is one seed
@@ -204,5 +204,5 @@ def student(values: Sequence[float]) -> tuple[float | None, float | None, float 
         return None, None, None
     mean, degrees = fmean(values), len(values) - 1
     error = stdev(values) / math.sqrt(len(values))
-    half = float(stdtrit(degrees, (1 + LEVEL) / 2)) * error
+    half = float(stdtrit(degrees, (1 + CONFIDENCE) / 2)) * error
     return mean - half, mean + half, 2 * float(stdtr(degrees, -abs(mean) / error))

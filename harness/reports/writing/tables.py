@@ -14,7 +14,7 @@ from harness.reports.writing.escape import csv_text, markdown_sentence, markdown
 
 
 @dataclass(frozen=True)
-class Told:
+class RenderedTable:
     """A table report as it was made: what it is, its sentences and its rows.
 
     ``shown`` are its tables for people, and ``legend`` says what their marks mean.

@@ -20,7 +20,7 @@ from benchmarks.setting import (
     tokens,
 )  # fmt: skip
 from harness.engine import answers
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 DEVICE = "cpu"
 LENGTH, STRIDE, TEXT = 1024, 256, 4096
@@ -37,7 +37,7 @@ def _windows(setting: Setting, dtype: torch.dtype) -> list[Row]:
     length, stride, text = (setting.size(n) for n in (LENGTH, STRIDE, TEXT))
     given = tokens(model, text)
     windows = [given[a : a + length] for a in range(0, text - length + 1, stride)]
-    questions = [Question("window", length, window, length - stride) for window in windows]
+    questions = [Request("window", length, window, length - stride) for window in windows]
     theirs: list[float] = []
     ours: list[float] = []
 
@@ -47,7 +47,7 @@ def _windows(setting: Setting, dtype: torch.dtype) -> list[Row]:
     def engine() -> None:
         found = sorted(answers(model, questions))
         ours[:] = [
-            statistics.fmean(answer.nll) for _, answer in found if isinstance(answer, Answer)
+            statistics.fmean(answer.nll) for _, answer in found if isinstance(answer, Response)
         ]
 
     engine()

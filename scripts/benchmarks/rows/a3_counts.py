@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.setting import Row, Setting, build, config, counted, row, tokens
 from harness.engine import answers
-from tasks._types import Question
+from tasks._types import Request
 
 DEVICE = "cpu"
 
@@ -17,7 +17,7 @@ def measure(setting: Setting) -> list[Row]:
     longest = setting.size(4096)
     text = tokens(model, longest)
     questions = [
-        Question("q", n, text[:n], 1) for n in range(longest // 8, longest + 1, longest // 8)
+        Request("q", n, text[:n], 1) for n in range(longest // 8, longest + 1, longest // 8)
     ]
     list(answers(model, questions[:1]))  # the check of the model, once
     counts: list[int] = []

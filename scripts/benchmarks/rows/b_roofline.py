@@ -20,7 +20,7 @@ from benchmarks.setting import (
     tokens,
 )  # fmt: skip
 from harness.engine import answers
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 ROOFLINE, FORWARD = 0.85, 1.0  # bars
 
@@ -44,8 +44,8 @@ def _pass(setting: Setting, dtype: torch.dtype, length: int) -> list[Row]:
         theirs[:] = [peer_loss(model, text)]
 
     def engine() -> None:
-        ((_, answer),) = answers(model, [Question("pass", length, text, 1)])
-        ours[:] = [statistics.fmean(answer.nll)] if isinstance(answer, Answer) else []
+        ((_, answer),) = answers(model, [Request("pass", length, text, 1)])
+        ours[:] = [statistics.fmean(answer.nll)] if isinstance(answer, Response) else []
 
     engine()
     shares, forwards = list[float](), list[float]()

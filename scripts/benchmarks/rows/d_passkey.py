@@ -10,12 +10,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.data.source import make_source
 from harness.engine import OutOfMemory, answers
-from harness.model.opening import REFERENCE
-from harness.rope.config import rope_of
-from harness.rope.frequencies import patched
+from harness.models.opening import REFERENCE
+from harness.patching.config import rope_of
+from harness.patching.frequencies import patched
 from scaling import yarn
 from tasks import passkey
-from tasks._types import Answer, Question, Source
+from tasks._types import Request, Response, TaskContext
 
 DEVICE = "cpu"
 DEPTHS = 5
@@ -60,7 +60,7 @@ def _grid(setting: Setting, lengths: tuple[int, ...], trials: int) -> list[Row]:
     ]
 
 
-def _generated(model: Any, question: Question) -> Answer:
+def _generated(model: Any, question: Request) -> Response:
     """Decode greedily as many tokens as the answer has, and one more."""
     prompt = torch.tensor([question.tokens[: question.start]], device=model.device)
     count = question.length - question.start
@@ -68,9 +68,9 @@ def _generated(model: Any, question: Question) -> Answer:
         prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
         min_new_tokens=count + 1, max_new_tokens=count + 1, pad_token_id=0,
     )  # fmt: skip
-    return Answer((0.0,) * count, tuple(found[0, question.start :].tolist()))
+    return Response((0.0,) * count, tuple(found[0, question.start :].tolist()))
 
 
-def _graded(source: Source, question: Question, answer: Answer | OutOfMemory) -> float:
-    assert isinstance(answer, Answer)
+def _graded(source: TaskContext, question: Request, answer: Response | OutOfMemory) -> float:
+    assert isinstance(answer, Response)
     return passkey.grade(question, answer, source).value

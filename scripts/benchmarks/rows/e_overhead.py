@@ -13,10 +13,10 @@ from benchmarks.setting import Row, Setting, build, config, row, tokens
 from harness.engine import answers, forward, lm_head
 from harness.runs.store import append, writing
 from tasks import perplexity
-from tasks._types import Answer, Question, Source
+from tasks._types import Request, Response, TaskContext
 
 DOCUMENTS, LENGTH = 4, 2048
-NOTHING = Source(lambda _: [], lambda _: "", None, LENGTH, list)
+NOTHING = TaskContext(lambda _: [], lambda _: "", None, LENGTH, list)
 
 
 def measure(setting: Setting) -> list[Row]:
@@ -29,7 +29,7 @@ def _share(setting: Setting, shape: str, bar: float) -> Row:
     length = setting.size(LENGTH)
     texts = [tokens(model, length, seed) for seed in range(DOCUMENTS)]
     asked = [
-        Question(f"{i}", n, text[:n], 1)
+        Request(f"{i}", n, text[:n], 1)
         for i, text in enumerate(texts)
         for n in (length // 2, length)
     ]
@@ -62,9 +62,9 @@ def _timed(setting: Setting, function: Any, inside: list[float]) -> Any:
     return timed
 
 
-def _write(model: Any, asked: list[Question]) -> None:
+def _write(model: Any, asked: list[Request]) -> None:
     with tempfile.TemporaryDirectory() as folder, writing(Path(folder)) as held:
         for index, answer in answers(model, asked):
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, Response)
             sample = perplexity.grade(asked[index], answer, NOTHING)
             append(held, {"question": asked[index].digest, "value": sample.value})

@@ -12,10 +12,10 @@ from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.data.source import make_source
 from harness.engine import answers
 from harness.methods.resolve import resolve
-from harness.model.checkpoint import Checkpoint, open_checkpoint
-from harness.model.weights import load_weights
+from harness.models.checkpoint import Checkpoint, open_checkpoint
+from harness.models.weights import load_weights
+from harness.patching.patch import scaled
 from harness.plugins import load
-from harness.rope.patch import scaled
 from tasks import passkey
 
 DEVICE = "cpu"

@@ -12,10 +12,10 @@ from benchmarks.rows.g_positions import BAR, METHODS
 from benchmarks.setting import Row, Setting, operations, ratios, row, tokens
 from harness.engine import OutOfMemory, answers
 from harness.methods.resolve import resolve
+from harness.patching.config import rope_of
+from harness.patching.patch import scaled
 from harness.plugins import load
-from harness.rope.config import rope_of
-from harness.rope.patch import scaled
-from tasks._types import Question
+from tasks._types import Request
 
 DEVICE = "cuda"
 SHARE = 0.5  # bar of the longest pass
@@ -96,7 +96,7 @@ def _longest(setting: Setting, model: Any, name: str) -> Row:
     """Double the length until memory runs out, or a bound of length or time is reached."""
     fits, length, told = 0, setting.size(gpu.LENGTHS[0]), "longer was not tried"
     while length <= setting.size(LONGEST):
-        question = Question("long", length, tokens(model, length), length - 1)
+        question = Request("long", length, tokens(model, length), length - 1)
         began = setting.clock()
         ((_, answer),) = answers(model, [question])
         taken = setting.clock() - began

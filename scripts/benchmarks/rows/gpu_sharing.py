@@ -13,9 +13,9 @@ from benchmarks import gpu
 from benchmarks.setting import Row, Setting, agree, operations, over_law, ratios, row
 from harness.data.source import make_source
 from harness.engine.prefix_tree import build_tree
-from harness.model.opening import REFERENCE
+from harness.models.opening import REFERENCE
 from tasks import passkey
-from tasks._types import Answer, Question
+from tasks._types import Request, Response
 
 DEVICE = "cuda"
 DEPTHS, TRIALS = 5, 4
@@ -39,14 +39,14 @@ def _model(setting: Setting, name: str, model: Any) -> list[Row]:
     return found
 
 
-def grid(length: int) -> list[Question]:
+def grid(length: int) -> list[Request]:
     """Return pass keys in the tokens of the embedded model: any model has these."""
     source = make_source(AutoTokenizer.from_pretrained(REFERENCE), list, gpu.TRAINED)
     return list(passkey.ask(source, (length,), depths=DEPTHS, trials=TRIALS))
 
 
-def _gain(setting: Setting, model: Any, asked: list[Question], what: str) -> list[Row]:
-    found: list[list[Answer]] = [[], []]
+def _gain(setting: Setting, model: Any, asked: list[Request], what: str) -> list[Row]:
+    found: list[list[Response]] = [[], []]
 
     def alone() -> None:
         found[0] = [gpu.answered(setting, model, [one])[0] for one in asked]
@@ -65,7 +65,7 @@ def _gain(setting: Setting, model: Any, asked: list[Question], what: str) -> lis
     ]
 
 
-def law(shaped: Any, asked: Sequence[Question]) -> float:
+def law(shaped: Any, asked: Sequence[Request]) -> float:
     """Return the operations of all questions alone over those of their prefix tree.
 
     The head reads a row for each target and one more, of a tree each row once.

@@ -14,9 +14,9 @@ from benchmarks.setting import Row, Setting, build, config, row
 from harness.data.embedded import held_out
 from harness.data.source import make_source
 from harness.engine import answers
-from harness.model.opening import REFERENCE
+from harness.models.opening import REFERENCE
 from tasks import niah
-from tasks._types import Question, Source
+from tasks._types import Request, TaskContext
 
 DEVICE = "cpu"
 LENGTH = 2048
@@ -37,7 +37,7 @@ def measure(setting: Setting) -> list[Row]:
     return [_grid(setting, model, source, given) for given in GRIDS]
 
 
-def _grid(setting: Setting, model: Any, source: Source, given: dict[str, Any]) -> Row:
+def _grid(setting: Setting, model: Any, source: TaskContext, given: dict[str, Any]) -> Row:
     grid: dict[str, Any] = {"depths": 2, "trials": 1} if setting.quick else {}
     asked = niah.ask(source, [LENGTH], **given, **grid)
     prompts = [_read(part) for question in asked for part in question.parts or (question,)]
@@ -53,13 +53,13 @@ def _grid(setting: Setting, model: Any, source: Source, given: dict[str, Any]) -
     return row("n", what, [100 * sum(counts) / whole], "%", None, equal)
 
 
-def _read(prompt: Question) -> Question:
+def _read(prompt: Request) -> Request:
     """Return the question for the last token of a prompt: all of it is forwarded, none written."""
     count = len(prompt.tokens)
     return replace(prompt, length=count, start=count - 1, new=0)
 
 
-def _beginnings(prompts: list[Question]) -> int:
+def _beginnings(prompts: list[Request]) -> int:
     """Return how many different beginnings the prompts have: each is a token to forward."""
     every = sorted({tuple(prompt.tokens) for prompt in prompts})
     return sum(map(len, every)) - sum(_common(*pair) for pair in pairwise(every))

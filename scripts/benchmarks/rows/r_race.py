@@ -8,10 +8,10 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.setting import Row, Setting, row
 from harness.cli.models import machine_of, measurer
-from harness.recommend.budget import read_budget
-from harness.recommend.candidates import OWN, families, usual
-from harness.recommend.race import FAR, Race, Rules, rounds
-from harness.recommend.run import Measured, tasks
+from harness.select.budget import read_budget
+from harness.select.candidates import OWN, families, usual
+from harness.select.race import FAR, Race, Rules, rounds
+from harness.select.run import Measured, tasks
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 

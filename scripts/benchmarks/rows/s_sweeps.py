@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.setting import Row, Setting, ratios, row
-from harness.model.opening import REFERENCE
+from harness.models.opening import REFERENCE
 from harness.plugins import names
 from harness.sweep import costs
 from harness.sweep.memory import estimate
-from harness.sweep.pace import Pace
+from harness.sweep.pace import ETA
 from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 
@@ -26,7 +26,7 @@ def measure(setting: Setting) -> list[Row]:
     def planned(trials: int) -> None:
         costs.tree_of.cache_clear()
         plan = make_plan(parse(None, asked(trials)))
-        Pace.of(plan, plan.work(set()), {})
+        ETA.of(plan, plan.work(set()), {})
         samples[:] = [estimate(plan, set()).samples]
 
     planned(1)  # the first of a process imports

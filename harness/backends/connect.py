@@ -1,0 +1,188 @@
+"""Connect to Ray, on this machine or at an address (``ropewalk[cluster]``)."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import chdir, contextmanager
+from typing import Any
+
+from harness.backends.watch import StrandedError
+from harness.backends.workers import Cluster
+from harness.errors import UserError, reason
+from harness.plugins import ROOT
+from harness.sweep.spec import Spec
+
+HINT = "install it with: pip install 'ropewalk[cluster]'"
+SETTINGS = {
+    "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a later version
+    # What Ray adds to the niceness of its workers: its own 15 leaves each about 3 % of a core that
+    # another process wants too.
+    "RAY_worker_niceness": "0",
+    # Seconds until Ray ends this process, without a sentence, where the head is gone.
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "86400",
+}
+
+
+@contextmanager
+def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None]:
+    """Connect to the cluster of a spec, or start one on this machine; None where it has neither.
+
+    Raises UserError where Ray is not installed, or no cluster answers at the address.
+    """
+    if spec.workers is None and spec.cluster is None:
+        yield None
+        return
+    try:
+        os.environ.update({name: os.environ.get(name, value) for name, value in SETTINGS.items()})
+        import ray
+    except ImportError:
+        raise UserError(f"--workers and --cluster need Ray; {HINT}") from None
+    # The path of a socket has at most 107 characters, and TMPDIR may be long.
+    place = os.environ.get("RAY_TMPDIR", "/tmp")
+    try:
+        temporary = tempfile.TemporaryDirectory(
+            prefix="ropewalk-ray-", dir=place, ignore_cleanup_errors=True
+        )
+    except OSError as error:
+        raise UserError(
+            f"Ray's files cannot be in {place}: {error.strerror}; set RAY_TMPDIR to a folder."
+        ) from None
+    with _quiet(), temporary as folder:
+        try:
+            yield (
+                _local(ray, spec, say, folder) if spec.cluster is None else _joined(ray, spec, say)
+            )
+        except StrandedError:
+            _leave_behind()
+            raise
+        except BaseException:
+            ray.shutdown()
+            raise
+        else:
+            ray.shutdown()
+
+
+def _leave_behind() -> None:
+    """Let the process end without Ray, whose own end would wait for its head and then crash."""
+    from ray._private import worker
+
+    atexit.unregister(worker.shutdown)
+    if worker._global_node is not None:
+        worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
+    atexit.register(_end)
+
+
+def _end() -> None:
+    """End the process with the status of a UserError, before Ray's destructors run."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(2)
+
+
+def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Cluster:
+    """Start Ray on this machine, with its own files in ``folder``; workers share the cores."""
+    import torch
+
+    count = spec.workers or 1
+    threads = max(1, torch.get_num_threads() // count)
+    cores = count * threads
+    _start(ray, address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder)
+    device = _device(ray, spec)
+    gpus = ray.cluster_resources().get("GPU", 0)
+    if device == "cuda" and not gpus:
+        raise UserError("--device cuda: this machine has no GPU for a worker; use --device cpu.")
+    if device == "cuda" and gpus < count:
+        say(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
+    return _cluster(ray, count, device, threads, say)
+
+
+def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
+    """Connect to a running cluster; a worker a GPU, or a worker a node with cores."""
+    address = str(spec.cluster)
+    host, _, port = address.rpartition(":")
+    known = re.fullmatch(r"[^/\s]+:[0-9]{1,5}", address) and int(port) < 2**16
+    if address != "auto" and not known:
+        given = reason(repr(address))
+        raise UserError(
+            f"--cluster {given} is no address; give HOST:PORT, or auto on a node of it."
+        )
+    if address != "auto":  # Ray itself would try for two minutes, with many messages
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except (OSError, ValueError) as error:  # a ValueError of a host that cannot be
+            told = getattr(error, "strerror", None) or reason(error)
+            raise UserError(
+                f"no cluster answers at {address}: {told}; start one with: ray start --head"
+            ) from None
+    try:
+        _start(ray, address=address)
+    except ConnectionError as error:
+        raise UserError(
+            "no cluster runs on this machine; start one with: ray start --head"
+            if "not find any running" in str(error)
+            else f"Ray at {address} does not let us in; set RAY_AUTH_MODE here as on its nodes."
+        ) from None
+    device = _device(ray, spec)
+    has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    gpus, cores = ([int(node.get(kind, 0)) for node in has] for kind in ("GPU", "CPU"))
+    count = spec.workers or max(1, sum(gpus) if device == "cuda" else sum(map(bool, cores)))
+    threads = 1 if device == "cuda" else most_threads(cores, count)
+    return _cluster(ray, count, device, threads, say)
+
+
+def _cluster(
+    ray: Any, count: int, device: str, threads: int, say: Callable[[str], None]
+) -> Cluster:
+    here = ray.get_runtime_context()
+    return Cluster(count, device, threads, say, head=here.gcs_address, node=here.get_node_id())
+
+
+def most_threads(cores: Sequence[int], workers: int) -> int:
+    """Return how many cores so many workers can have each, on nodes with these; 1 at least."""
+    fits = (n for n in range(max(cores), 0, -1) if sum(node // n for node in cores) >= workers)
+    return next(fits, 1)
+
+
+def _start(ray: Any, **where: Any) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with chdir(ROOT):  # Ray lets its workers import from the current directory
+            ray.init(logging_level="ERROR", log_to_driver=False, **where)
+    except ConnectionError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UserError(f"Ray cannot be reached: {reason(error)}") from error
+    finally:
+        signal.signal(signal.SIGTERM, before)  # Ray's own ends the process with another status
+
+
+def _device(ray: Any, spec: Spec) -> str:
+    """Return the device of the workers; Ray assigns the GPUs."""
+    if spec.device == "auto":
+        return "cuda" if ray.cluster_resources().get("GPU", 0) else "cpu"
+    if spec.device not in ("cpu", "cuda"):
+        raise UserError(
+            f"workers are given their GPU by Ray: --device {spec.device} must be cpu or cuda."
+        )
+    return spec.device
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep Ray from printing the log of a lost node into our output: one sentence reports it."""
+    from ray._private import worker
+
+    own = worker.print_to_stdstream
+    worker.print_to_stdstream = lambda *_, **__: None
+    try:
+        yield
+    finally:
+        worker.print_to_stdstream = own

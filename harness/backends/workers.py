@@ -1,0 +1,242 @@
+"""Which worker answers which batch, and what happens when one is lost.
+
+Ray places the workers, carries batches and replies, and reports which worker was lost.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from harness.backends.batches import split
+from harness.backends.watch import Watch
+from harness.backends.worker import Worker, anywhere, unlike
+from harness.engine import OutOfMemory, Sizes
+from harness.errors import UserError, reason
+from harness.sweep.answer import Failed, Reply
+from harness.sweep.cells import Batch, Item, Key
+from harness.sweep.plan import Plan
+
+LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
+PATIENCE = 60.0  # seconds without a worker before a message says so
+WAITS = 10  # of them in a row without a node that could hold a worker, before it is given up
+SILENT = 5  # of them in a row without a reply of a busy worker, before a message says so
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A connected Ray cluster; ``device`` is that of each worker, ``threads`` its cores."""
+
+    count: int
+    device: str
+    threads: int
+    say: Callable[[str], None]
+    head: str  # its address
+    node: str  # Ray's number of the node that this process is on
+
+
+class Workers:
+    """The backend of many processes: the workers of a cluster, each with the weights."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.dispatch: Dispatch | None = None
+
+    @property
+    def machines(self) -> dict[str, Any]:
+        """What a session records: each worker that has joined."""
+        return {"workers": list(self.dispatch.joined) if self.dispatch else []}
+
+    def answers(
+        self, plan: Plan, work: Sequence[Batch], sizes: Sizes
+    ) -> Iterator[tuple[Item, Reply]]:
+        """Return the replies, once a worker holds the weights; those of an earlier call go on."""
+        if self.dispatch is None:
+            self.dispatch = Dispatch(self.cluster, plan, [], sizes)
+        self.dispatch.sizes = sizes
+        self.dispatch.queue.extend((batch, 0) for batch in split(work, self.cluster.count))
+        self.dispatch.start()
+        return self.dispatch.replies()
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A worker that holds the weights: Ray's handle, and where it runs, in words."""
+
+    handle: Any
+    place: str
+
+
+@dataclass
+class Assignment:
+    """A batch that a worker answers: the items without a reply, by their identity.
+
+    ``losses`` counts the workers lost over it in a row without one reply.
+    """
+
+    worker: Loaded
+    batch: Batch
+    losses: int
+
+    def __post_init__(self) -> None:
+        self.left: dict[Key, Item] = {item.key: item for item in self.batch.items}
+
+
+class Dispatch:
+    """The batches of a sweep: which wait, which worker has which, and who still loads."""
+
+    def __init__(self, cluster: Cluster, plan: Plan, work: Sequence[Batch], sizes: Sizes) -> None:
+        import ray
+
+        self.ray, self.cluster, self.plan, self.sizes = ray, cluster, plan, sizes
+        self.queue = deque((batch, 0) for batch in work)  # each with its losses
+        resources = {"num_cpus": cluster.threads, "num_gpus": int(cluster.device == "cuda")}
+        self.worker: Any = ray.remote(**resources)(Worker)  # type: ignore[call-overload]
+        self.loading: dict[Any, Any] = {}  # the reply to prepare: its worker
+        self.busy: dict[Any, Assignment] = {}  # by the stream of its replies
+        self.free: list[Loaded] = []
+        self.joined: list[dict[str, Any]] = []  # what a session records of each worker
+        self.lost = 0  # workers in a row that were lost while they loaded
+        self.watch = Watch(ray, cluster.head, cluster.node)
+
+    def start(self) -> None:
+        """Start the workers and wait for the first that has loaded the weights."""
+        there = len(self.free) + len(self.loading)
+        for _ in range(min(self.cluster.count, len(self.queue)) - there):
+            self._start_worker()
+        while not self.free:
+            self._loaded(self._wait())
+
+    def replies(self) -> Iterator[tuple[Item, Reply]]:
+        """Yield every question's reply, each once, as the workers send them."""
+        while self.queue or self.busy:
+            while self.queue and self.free:
+                self._assign(self.free.pop(), *self.queue.popleft())
+            first = self._wait()
+            if first in self.busy:
+                yield from self._reply(first)
+            else:
+                self._loaded(first)
+
+    def _start_worker(self) -> None:
+        """Request one more worker; Ray starts it where and when there is room."""
+        worker, asked = self.worker.remote(), anywhere(self.plan)
+        known = self.plan.checkpoint.fingerprint
+        ready = worker.prepare.remote(asked, known, self.cluster.threads)
+        self.loading[ready] = worker
+
+    def _wait(self) -> Any:
+        """Return what comes next: a worker that is ready, or the next of a stream of replies."""
+        silent = nowhere = 0
+        while nowhere < WAITS and (self.loading or self.busy):
+            ready = self.watch.wait([*self.loading, *self.busy], PATIENCE)
+            if ready:
+                return ready[0]
+            silent += 1
+            if not self.busy:
+                nowhere = 0 if self._room() else nowhere + 1  # a cloud may start a node meanwhile
+                gpu = " and a GPU" if self.cluster.device == "cuda" else ""
+                each = f"each needs {self.cluster.threads} processor cores{gpu}"
+                self.cluster.say(f"Still waiting for a worker; {each}.")
+            elif silent % SILENT == 0:
+                self._say_silent(silent * PATIENCE / 60)
+        raise UserError(
+            "no worker is left, nor a node that could hold one; what was measured is kept."
+        )
+
+    def _say_silent(self, minutes: float) -> None:
+        places = ", ".join(assignment.worker.place for assignment in self.busy.values())
+        self.cluster.say(
+            f"No reply for {minutes:g} minutes from {places}. A long question can take as long; a "
+            "process that is stopped or hangs can be killed: its samples are then given out again."
+        )
+
+    def _room(self) -> bool:
+        """Return whether a live node has the resources of a worker, if nothing else ran on it."""
+        needs = {"CPU": self.cluster.threads, "GPU": int(self.cluster.device == "cuda")}
+        alive = [n["Resources"] for n in self.ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
+        return any(all(has.get(key, 0) >= n for key, n in needs.items()) for has in alive)
+
+    def _loaded(self, ready: Any) -> None:
+        """Take in a worker that has loaded, or start another for one that was lost."""
+        worker = self.loading.pop(ready)
+        try:
+            facts = self.ray.get(ready)
+        except self.ray.exceptions.RayError as error:
+            self._lost_loading(error)
+            return
+        refused = facts.get("refused") or unlike(facts)
+        if refused:
+            self._without(refused)
+            return
+        self.lost = 0
+        place = f"the worker on {facts['host']} (process {facts.pop('process')})"
+        self.joined.append(facts)
+        self.free.append(Loaded(worker, place))
+
+    def _without(self, why: str) -> None:
+        """Go on without a worker; raise UserError where it was the last."""
+        if not (self.free or self.busy or self.loading):
+            raise UserError(why)
+        self.cluster.say(f"Going on without one: {why}")
+
+    def _lost_loading(self, error: Exception) -> None:
+        """Start another worker for one that was lost, until too many are."""
+        self.lost += 1
+        if self.lost < LOSSES:
+            message = "A worker was lost while it loaded the weights; another is started."
+            self.cluster.say(message)
+            self._start_worker()
+            return
+        self._without(f"{LOSSES} workers were lost while they loaded the weights: {_why(error)}")
+
+    def _assign(self, worker: Loaded, batch: Batch, losses: int) -> None:
+        streaming = worker.handle.answer.options(num_returns="streaming")
+        # What a worker was lost over may have been too much for its memory.
+        sizes = self.sizes.least if losses else self.sizes
+        stream = streaming.remote(batch.rotation, batch.questions, sizes)
+        self.busy[stream] = Assignment(worker, batch, losses)
+
+    def _reply(self, stream: Any) -> Iterator[tuple[Item, Reply]]:
+        """Yield the next reply of a stream; what a lost worker leaves is given out again."""
+        assignment = self.busy[stream]
+        try:
+            key, reply = self.ray.get(next(stream))
+        except StopIteration:
+            del self.busy[stream]
+            self.free.append(assignment.worker)
+        except self.ray.exceptions.RayError as error:
+            del self.busy[stream]
+            self.cluster.say(
+                f"A worker was lost; its {len(assignment.left)} samples are given out again."
+            )
+            with suppress(self.ray.exceptions.RayError):
+                self.ray.kill(assignment.worker.handle)
+            self._start_worker()
+            yield from self._again(assignment, error)
+        else:
+            assignment.losses = 0
+            yield assignment.left.pop(key), reply
+
+    def _again(self, assignment: Assignment, error: Exception) -> Iterator[tuple[Item, Reply]]:
+        """Queue what is left; at last every question alone, and what then fails has failed."""
+        rotation, left = assignment.batch.rotation, tuple(assignment.left.values())
+        losses = assignment.losses + 1
+        if losses < LOSSES:
+            self.queue.appendleft((Batch(rotation, left), losses))
+        elif len(left) > 1:
+            self.queue.extend((Batch(rotation, (item,)), LOSSES - 1) for item in left)
+        else:
+            failed = Failed(f"{LOSSES} workers were lost over it: {_why(error)}")
+            memory = isinstance(error, self.ray.exceptions.OutOfMemoryError)
+            for item in left:
+                yield item, Reply(OutOfMemory() if memory else failed, 0.0, 0.0)
+
+
+def _why(error: Exception) -> str:
+    """Return the last line of Ray's message, which is the cause."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return reason(Exception(lines[-1] if lines else type(error).__name__))

@@ -1,0 +1,244 @@
+"""Open a model: config and tokenizer first, weights later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+
+from harness.encodings._config import EncodingConfig
+from harness.errors import UserError, reason
+from harness.hub import attempt, attempting
+from harness.models.adapter import Adapter, open_adapter
+from harness.models.device_map import check_whole
+from harness.models.download import fetch_tokenizer
+from harness.models.files import file_hash, folder_hash, named_weights, tokenizer_hash
+from harness.models.gguf import is_gguf, pretrained, quantization, split_as_told
+from harness.models.layers import position_limit
+from harness.models.meta import quantizer_of, weight_bytes, without_weights
+from harness.models.opening import label, open_config, packed
+from harness.patching.config import geometry_of, is_rotary, rescaled
+from scaling._types import Rope
+
+QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
+SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """What is known of a model before its weights are read.
+
+    ``fingerprint`` identifies the weights in the key of every sample: the hub's commit, or for a
+    folder or a GGUF file a hash. ``dtype`` is resolved.
+    """
+
+    name: str
+    label: str
+    revision: str | None
+    fingerprint: str
+    config: Any
+    tokenizer: Any
+    rope: Rope
+    dtype: str
+    device: str
+    trust_remote_code: bool
+    allow_pickle: bool
+    device_map: str | None = None
+    positions: int | None = None  # for how many tokens a model has some, where that has an end
+    quantized: str | None = None  # the kind of quantised weights
+    adapter: Adapter | None = None
+    loaded: Any = None  # the model itself, where Python holds it already
+    tokenizer_hash: str | None = None  # of a folder, whose fingerprint leaves out some of its files
+
+    @property
+    def sliding_window(self) -> int | None:
+        """Return how many tokens a sliding layer sees; None where every layer sees all."""
+        config = self.config.get_text_config()
+        kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
+        return getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
+
+    @property
+    def encoding(self) -> str | None:
+        """Return the position encoding of a laboratory's model, with its options."""
+        return (
+            self.config.to_dict()["encoding"] if isinstance(self.config, EncodingConfig) else None
+        )
+
+    @cached_property
+    def parameter_count(self) -> int:
+        """Count the parameters from the config alone, without memory for any."""
+        model = without_weights(self.config, trust_remote_code=self.trust_remote_code)
+        return sum(one.numel() for one in model.parameters())
+
+    @cached_property
+    def weight_bytes(self) -> int:
+        """Return the bytes of the weights in memory, from the config alone."""
+        return weight_bytes(self.config, DTYPES[self.dtype], self.trust_remote_code)
+
+
+def open_checkpoint(
+    name: str,
+    *,
+    revision: str | None,
+    dtype: str,
+    device: str,
+    trust_remote_code: bool,
+    allow_pickle: bool,
+    device_map: str | None = None,
+    adapter: str | None = None,
+    trained_length: int | None = None,
+    elsewhere: str | None = None,
+) -> Checkpoint:
+    """Read config and tokenizer; raise UserError for a model that cannot be evaluated.
+
+    ``elsewhere`` is the device of other processes, which this one need not have.
+    """
+    where, commit, config = open_config(name, revision, trust_remote_code)
+    with attempting("config", where):
+        quantized, called = quantization(where), label(name, where)
+        if (kind := packed(config)) is not None:
+            quantized, called = kind, f"{called}-{kind}"
+        tokenizer = _tokenizer(where, commit, trust_remote_code)
+        check_whole(device_map, device)
+        where_to = elsewhere or _device(device)
+        if elsewhere is None:
+            attempt("weights", where, lambda: quantizer_of(config, device_map))
+        added = None if adapter is None else open_adapter(
+            adapter, where, config, trusted=trust_remote_code, allow_pickle=allow_pickle,
+            merged=not device_map and getattr(config, "quantization_config", None) is None,
+        )  # fmt: skip
+        own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
+        if trust_remote_code and getattr(config, "auto_map", None):
+            own += (
+                "+code"  # the same files under transformers' own class may compute something else
+            )
+        return Checkpoint(
+            name=where,
+            label=called + (f"+{added.name}" if added else ""),
+            revision=commit,
+            fingerprint=own + (f"+{added.fingerprint}" if added else ""),
+            config=config,
+            tokenizer=tokenizer,
+            rope=geometry_of(config, trained_length),
+            dtype=_dtype(dtype, where_to, config),
+            device=where_to,
+            trust_remote_code=trust_remote_code,
+            allow_pickle=allow_pickle,
+            device_map=device_map,
+            positions=_positions(config, trust_remote_code),
+            quantized=quantized,
+            adapter=added,
+            tokenizer_hash=None if commit or is_gguf(where) else tokenizer_hash(Path(where)),
+        )
+
+
+def open_tokenizer(name: str, *, revision: str | None, trust_remote_code: bool) -> Any:
+    """Return a model's tokenizer; its weights need not be there."""
+    where, commit, _ = open_config(name, revision, trust_remote_code)
+    return _tokenizer(where, commit, trust_remote_code)
+
+
+def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
+    """Raise UserError for a model that applies its shipped scaling outside the rotary embedding.
+
+    Such a part (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under every
+    method. It is detected from the config alone: the same model is built with and without it.
+    """
+    check_shipped(
+        checkpoint.config, checkpoint.rope.shipped, trust_remote_code=checkpoint.trust_remote_code
+    )
+
+
+def check_shipped(config: Any, shipped: Mapping[str, object], *, trust_remote_code: bool) -> None:
+    """Check the same of a config and the scaling that it ships."""
+    if shipped.get("rope_type", "default") == "default":
+        return
+    with_it, without = (
+        _scales(without_weights(given, trust_remote_code=trust_remote_code))
+        for given in (config, rescaled(config, {"rope_type": "default"}))
+    )
+    changed = [name for name in with_it if with_it[name] != without.get(name)]
+    beyond = [name for name in QUERY_SCALES if shipped.get(name) is not None]
+    if changed or beyond:
+        raise UserError(
+            f"{config.model_type} applies the scaling it ships outside its rotary embedding too "
+            f"({(changed + beyond)[0]}), where no method can remove it; not supported."
+        )
+
+
+def _positions(config: Any, trusted: bool) -> int | None:
+    """Return ``position_limit``; a model with a rotary embedding has none."""
+    if is_rotary(config):
+        return None
+    return position_limit(without_weights(config, trust_remote_code=trusted))
+
+
+def _scales(model: Any) -> dict[str, float]:
+    """Return every module's own softmax scale."""
+    scales = ((name, getattr(module, "scaling", None)) for name, module in model.named_modules())
+    return {name: scale for name, scale in scales if isinstance(scale, float)}
+
+
+def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
+    """Return a tokenizer that has encoded and decoded a short text."""
+
+    def read() -> Any:
+        if commit is not None:
+            fetch_tokenizer(where, commit)
+        with pretrained(where) as (place, file):
+            options = {"revision": commit, "trust_remote_code": trusted, **file}
+            found = AutoTokenizer.from_pretrained(place, **options)
+        found = split_as_told(where, found) if is_gguf(where) else found
+        found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
+        _check_begin(where, found)
+        return found
+
+    return attempt("tokenizer", where, read)
+
+
+def _check_begin(where: str, tokenizer: Any) -> None:
+    """Raise UserError for a folder without the file that says which token is the begin token.
+
+    Without that token other losses are measured.
+    """
+    folder = Path(where)
+    told = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
+    if tokenizer.bos_token_id is None and not told:
+        raise UserError(
+            f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is none; "
+            "copy it from where the model came from."
+        )
+
+
+def _device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(1, device=device).cpu()  # the meta device has no values to copy
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UserError(f"device {device!r} is unavailable: {reason(error)}") from None
+    return device
+
+
+def _dtype(dtype: str, device: str, config: Any) -> str:
+    """Resolve auto: float32 on a CPU, where it is exact; elsewhere the checkpoint's dtype.
+
+    The weights of a GGUF file, scales times whole numbers, are exact in float32 alone.
+    """
+    if dtype != "auto":
+        return dtype
+    shipped = str(config.dtype or torch.float32).removeprefix("torch.")
+    return "float32" if device == "cpu" or shipped not in DTYPES else shipped
+
+
+def _fingerprint(where: str, config: Any, trusted: bool, allow_pickle: bool) -> str:
+    if is_gguf(where):
+        return file_hash(Path(where))[:16]
+    named = named_weights(where, None, config, allow_pickle=allow_pickle)
+    return folder_hash(Path(where), named, code=trusted)

@@ -1,0 +1,208 @@
+"""Read a model from a GGUF file by transformers, where it reads all that the file holds."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tokenizers import Regex, decoders
+from tokenizers.normalizers import Replace
+from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
+from transformers import AutoConfig, PreTrainedConfig
+
+from harness.errors import UserError, reason
+from harness.models.config_keys import check_config
+from harness.models.files import GGUF, check_file
+from harness.models.meta import without_weights
+from harness.patching.config import is_rotary, rope_of
+
+MAGIC = b"GGUF"
+ALONE = f"model{GGUF}"
+PLAIN_BASE = 10_000.0  # the base of a file that gives none, by the format's definition
+PLAIN_SCALING = ("none", 0, 1)  # a type and factors that change nothing
+NO_SCALING = (".finetuned", ".original_context_length")  # facts beside one
+GUESSED = 1024  # a flag beside the kind of file: its author did not write the kind
+# How llama.cpp splits a text before its merges, by the name in the file: as GPT-2 does, and as
+# GPT-2 does between single digits. transformers knows other names, and splits these as GPT-2.
+AS_GPT2 = ("gpt-2", "phi-2", "olmo", "mpt")
+BY_DIGIT = ("smollm", "starcoder", "refact", "command-r", "codeshell")
+SPACE = "▁"  # in the tokens of SentencePiece
+ENDS = (".weight", ".bias")
+FROM = "give the folder or hub name (config.json, safetensors) that it was made from."
+
+
+def is_gguf(where: str) -> bool:
+    """Return whether a model's place is a GGUF file."""
+    return where.lower().endswith(GGUF) and Path(where).exists() and not Path(where).is_dir()
+
+
+def only_gguf(folder: Path) -> Path | None:
+    """Return the GGUF file of a folder without another model; raise UserError where it has more."""
+    if not folder.is_dir() or (folder / "config.json").exists():
+        return None
+    found = sorted(path for path in folder.iterdir() if path.suffix.lower() == GGUF)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise UserError(
+            f"{folder} holds {len(found)} GGUF files ({names}); give one: --model {found[0]}."
+        )
+    return found[0] if found else None
+
+
+def check_gguf(path: Path) -> None:
+    """Raise UserError for a file that is not GGUF, and without the package that reads it."""
+    check_file(path)
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise UserError(f"{path} is not a GGUF file, by its first bytes; download it again.")
+    check_reader(str(path))
+
+
+def check_reader(name: str) -> None:
+    """Raise UserError where the package that reads GGUF files is not installed."""
+    if find_spec("gguf") is None:
+        raise UserError(f"{name} needs the package gguf: pip install 'ropewalk[gguf]'.")
+
+
+@contextmanager
+def pretrained(where: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield the place and the options that ``from_pretrained`` reads a model with.
+
+    A GGUF file stands alone in a folder: transformers would read a tokenizer beside it too, which
+    the file's fingerprint does not cover.
+    """
+    if not is_gguf(where):
+        yield where, {}
+        return
+    with TemporaryDirectory(prefix="ropewalk-") as folder, Path(os.devnull).open("w") as nowhere:
+        (Path(folder) / ALONE).symlink_to(Path(where).absolute())
+        with redirect_stderr(nowhere):  # its progress bar has no switch
+            yield folder, {"gguf_file": ALONE}
+
+
+def gguf_config(where: str) -> Any:
+    """Return the config of a GGUF file; raise UserError where transformers reads less than it says.
+
+    Two windows, bases or widths, or a tensor without a place in the model, give other numbers than
+    the model has. No weight is read.
+    """
+    with pretrained(where) as (folder, options):
+        given = PreTrainedConfig.get_config_dict(folder, **options)[0]
+        check_config(where, given)
+        config = AutoConfig.for_model(**given)
+    facts, tensors = _header(where)
+    left = [*_settings(config, facts), *_unread(config, facts["general.architecture"], tensors)]
+    if left:
+        raise UserError(f"transformers does not read {left[0]} of {where}: {FROM}")
+    return config
+
+
+def split_as_told(where: str, tokenizer: Any) -> Any:
+    """Return the tokenizer of a GGUF file, which splits a text as the file says.
+
+    Where the file says so, one of SentencePiece puts no space before a text. Qwen's has no begin
+    token, as in its folder on the hub, though the file names one. Raises UserError for a way that
+    is not known: other tokens than in training have other losses.
+    """
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
+
+    facts, _ = _header(where)
+    kind, way = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre")
+    if kind == "gpt2" and way in BY_DIGIT:
+        digits = Split(Regex(r"\p{N}"), behavior="isolated")
+        whole = Sequence([digits, ByteLevel(add_prefix_space=False, use_regex=True)])
+        tokenizer.backend_tokenizer.pre_tokenizer = whole
+    elif kind == "gpt2" and way not in (*AS_GPT2, *GGUF_PRE_TOKENIZER_SPLITS):
+        raise UserError(
+            f"transformers does not split a text as {where} says ({reason(way)}): {FROM}"
+        )
+    if kind == "llama" and facts.get("tokenizer.ggml.add_space_prefix") is False:
+        backend = tokenizer.backend_tokenizer
+        backend.normalizer, backend.pre_tokenizer = Replace(" ", SPACE), None
+        backend.decoder = decoders.Sequence(
+            [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        )
+    if way == "qwen2" and facts.get("tokenizer.ggml.add_bos_token") is False:
+        tokenizer.bos_token = None
+    return tokenizer
+
+
+def quantization(where: str) -> str | None:
+    """Return the kind of a GGUF file's weights, as Q4_K_M; None for another model."""
+    if not is_gguf(where):
+        return None
+    from gguf import LlamaFileType
+
+    kind = _header(where)[0].get("general.file_type")
+    known = {one.value: one.name.partition("_")[2] for one in LlamaFileType}
+    return known.get(kind % GUESSED, "GGUF") if isinstance(kind, int) else "GGUF"
+
+
+def _header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return a file's facts and the names of its tensors."""
+    state = Path(where).stat()
+    return _read_header(where, state.st_size, state.st_mtime_ns)
+
+
+@lru_cache(maxsize=4)  # reading one with the tokens of a real model takes seconds
+def _read_header(where: str, *_state: int) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Return the same of a file of this size and time of change."""
+    from transformers.integrations.gguf import read_gguf_metadata
+
+    with pretrained(where) as (folder, _):
+        found: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
+    return found
+
+
+def _settings(config: Any, facts: dict[str, Any]) -> Iterator[str]:
+    """Yield what a file says of its model and its config does not, in words."""
+    kind = facts["general.architecture"]
+    own = {k.removeprefix(f"{kind}."): v for k, v in facts.items() if k.startswith(f"{kind}.")}
+    yield from (f"{name} {reason(own[name])}" for name in own if name.endswith("scale"))
+    if facts.get("split.count", 1) > 1:
+        yield f"the other {facts['split.count'] - 1} files"
+    if not is_rotary(config):
+        return
+    # To llama.cpp a factor without a type is a linear scaling; rope.scale_linear is the older key.
+    for name in own:
+        scales = name.startswith("rope.scal") and not name.endswith(NO_SCALING)
+        if scales and own[name] not in PLAIN_SCALING:
+            yield f"the scaling ({name} {reason(own[name])})"
+    rope, text = rope_of(config), config.get_text_config()
+    kinds = getattr(text, "layer_types", None) or ["sliding_attention"]
+    sliding = getattr(text, "sliding_window", None) if "sliding_attention" in kinds else None
+    for name, plain, read in (
+        ("context_length", None, config.max_position_embeddings),
+        ("rope.freq_base", PLAIN_BASE, rope.base),
+        ("rope.dimension_count", rope.rotary_dim, rope.rotary_dim),
+        ("attention.sliding_window", 0, sliding or 0),
+    ):
+        told = own.get(name, plain)
+        if not isinstance(told, int | float) or abs(told - read) > 1e-6 * abs(read):
+            yield f"{name} {reason(told)} (it takes {read:g})"
+
+
+def _unread(config: Any, kind: str, tensors: tuple[str, ...]) -> list[str]:
+    """Return the tensors that have no place in the model, in words: a scaling, a bias, experts."""
+    from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
+    from transformers.integrations.gguf import GGUF_CONFIG_ARCHS
+    from transformers.modeling_gguf_pytorch_utils import TENSOR_PROCESSORS, TensorProcessor
+
+    if kind in GGUF_CONFIG_ARCHS:  # the library's newer way, whose report on the weights names them
+        return []
+    processor = TENSOR_PROCESSORS.get(kind, TensorProcessor)(config=config.to_dict())
+    number = next(number for number, name in MODEL_ARCH_NAMES.items() if name == kind)
+    names, known = get_tensor_name_map(number, config.num_hidden_layers), dict[str, str]()
+    for whole in without_weights(config, trust_remote_code=False).state_dict():
+        own = processor.preprocess_name(whole)
+        name, dot, last = own.rpartition(".") if own.endswith(ENDS) else (own, "", "")
+        for inner in (name, name.partition(".")[2]):  # some are named by the model without its head
+            known[f"{names.get_name(inner)}{dot}{last}"] = whole
+        processor.perform_fallback_tensor_mapping(known, dot + last, "", own)
+    return [f"the tensor {reason(name)}" for name in tensors if name not in known]

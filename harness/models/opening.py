@@ -1,0 +1,145 @@
+"""Find a model, by hub name, folder or GGUF file, and read its config."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig, PreTrainedConfig
+from transformers.utils import logging
+
+import harness.encodings._model  # noqa: F401  # transformers then opens the laboratory's models
+from harness.encodings._config import EncodingConfig, check_code
+from harness.errors import UserError
+from harness.hub import attempt, say_waits
+from harness.models.config_keys import check_config
+from harness.models.download import ADAPTER, exists, fetch, fetch_gguf
+from harness.models.files import GGUF, check_folder, check_place
+from harness.models.gguf import (
+    check_gguf,
+    check_reader,
+    gguf_config,
+    is_gguf,
+    only_gguf,
+    quantization,
+)
+from harness.names import place, printable
+
+HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
+MOVED = "MovedForCausalLM"  # without its code it would be the plain model, and named as that
+REFERENCE = Path(__file__).resolve().parent / "reference"
+ATTENTION, EXPERTS = ("eager", "sdpa"), ("eager", "batched_mm", "grouped_mm")  # the library's own
+
+
+def read_config(name: str, *, revision: str | None, trust_remote_code: bool) -> tuple[str, Any]:
+    """Return a model's label and config, without its tokenizer or weights."""
+    where, _, config = open_config(name, revision, trust_remote_code)
+    return label(name, where), config
+
+
+def open_config(
+    name: str, revision: str | None, trust_remote_code: bool
+) -> tuple[str, str | None, Any]:
+    """Return where a model is (file, folder or hub name), its commit on the hub, and its config."""
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    say_waits()
+    path = REFERENCE if name == "reference" else check_place(name)
+    path = only_gguf(path) or path
+    if not path.exists() and HUB_GGUF.fullmatch(name):
+        check_reader(name)
+        path, revision = attempt("config", name, lambda: fetch_gguf(name, revision)), None
+    local = path.exists()
+    file = name.lower().endswith(GGUF) or name.count("/") > 1
+    if not local and (name.startswith((".", "/", "~")) or file):
+        raise UserError(
+            f"{name} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
+            "owner/name/file.gguf)."
+        )
+    if local and revision:
+        raise UserError(
+            f"--revision {revision} is for hub models; {name} is a place on this machine."
+        )
+    where = str(path) if local else name
+    if is_gguf(where):
+        check_gguf(path)
+        return where, None, attempt("config", where, lambda: _own_attention(gguf_config(where)))
+    if local:
+        check_folder(path)
+    commit = None if local else attempt("config", where, lambda: _commit(where, revision))
+    config = attempt("config", where, lambda: _built(where, commit, trust_remote_code))
+    return where, commit, config
+
+
+def _built(where: str, commit: str | None, trust_remote_code: bool) -> Any:
+    """Return the config that the library builds of a config.json, with its own attention."""
+    check_config(where, read_raw(where, commit))
+    options = {"revision": commit, "trust_remote_code": trust_remote_code}
+    config = AutoConfig.from_pretrained(where, **options)
+    if MOVED in (config.architectures or ()):
+        raise UserError(
+            f"{where} is for other programs: `ropewalk export --to hf-code` wrote it, and code of "
+            "its own rotates its tokens. Give the model it was made from, with the same --scaling."
+        )
+    if isinstance(config, EncodingConfig):
+        config.run_code = trust_remote_code
+        check_code(config)
+    return _own_attention(config)
+
+
+def read_raw(where: str, commit: str | None) -> dict[str, Any]:
+    """Return the content of config.json, before a config is built from it."""
+    found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
+    return found
+
+
+def label(name: str, where: str) -> str:
+    """Return a model's name in tables and folders: its last part, and never ``..``.
+
+    That of a GGUF file says the kind of its weights, so that every table and figure does.
+    """
+    if name == "reference":
+        return name
+    if is_gguf(where):
+        name = where.removesuffix(Path(where).suffix)
+    last = printable(os.path.normpath(place(name).absolute()).rpartition("/")[2])
+    quantized = quantization(where)
+    known = quantized is None or quantized.lower() in last.lower()
+    return last if known else f"{last}-{quantized}"
+
+
+def packed(config: Any) -> str | None:
+    """Return the kind of quantised weights, as bitsandbytes-8bit; None where they are not.
+
+    Its config says so; a GGUF file says it itself.
+    """
+    found = getattr(config, "quantization_config", None)
+    if found is None:
+        return None
+    told: dict[str, Any] = found if isinstance(found, dict) else found.to_dict()
+    method = told.get("quant_method")
+    bits = told.get("bits") or (8 if told.get("load_in_8bit") else None)
+    kind = f"{bits or (4 if told.get('load_in_4bit') else '')}bit"
+    if isinstance(told.get("quant_type"), dict):  # of torchao
+        kind = str(told["quant_type"].get("default", {}).get("_type", "")).removesuffix("Config")
+    name = printable(str(getattr(method, "value", method)))
+    return f"{name}-{printable(kind)}" if kind not in ("", "bit") else name
+
+
+def _own_attention(config: Any) -> Any:
+    """Return a config with which the library loads no attention or experts from the hub."""
+    text = config.get_text_config()
+    attention, experts = text._attn_implementation, text._experts_implementation
+    config._attn_implementation = attention if attention in ATTENTION else None
+    config._experts_implementation = experts if experts in EXPERTS else None
+    return config
+
+
+def _commit(name: str, revision: str | None) -> str:
+    """Return the commit of a hub model's branch or tag; everything else is read at it."""
+    commit = fetch(name, "config.json", revision).parent.name
+    if exists(name, "adapter_config.json", commit):  # the library would apply it to the model
+        raise UserError(f"{name} holds an adapter (adapter_config.json): {ADAPTER}")
+    return commit

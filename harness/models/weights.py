@@ -1,0 +1,86 @@
+"""Load the weights of a checkpoint, all of them and no others."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+from transformers import AutoModelForCausalLM
+from transformers.utils import SAFE_WEIGHTS_NAME
+
+from harness.errors import UserError
+from harness.hub import attempt
+from harness.models.adapter import adapted
+from harness.models.checkpoint import DTYPES, Checkpoint
+from harness.models.device_map import spread, with_input_device
+from harness.models.download import ONLY_SAFE, fetch_weights
+from harness.models.files import named_weights
+from harness.models.gguf import is_gguf, pretrained
+from harness.models.meta import bounded
+from harness.names import tensors
+from harness.patching.frequencies import check_geometry
+
+
+def load_weights(checkpoint: Checkpoint) -> Any:
+    """Load the model in eval mode on its device, and check its geometry against its config."""
+    if checkpoint.loaded is not None:
+        check_geometry(checkpoint.loaded, checkpoint.rope)
+        return checkpoint.loaded
+    where = checkpoint.name
+    loaded: Any = attempt("weights", where, lambda: _load(checkpoint))
+    model, info = loaded
+    _check_fit(where, info)
+    if checkpoint.device_map:
+        model = with_input_device(model)
+    else:
+        model = attempt("weights", where, lambda: model.to(checkpoint.device))
+    if checkpoint.adapter is not None:
+        model = attempt(
+            "adapter", checkpoint.adapter.name, partial(adapted, model, checkpoint.adapter)
+        )
+    model.eval()
+    check_geometry(model, checkpoint.rope)
+    return model
+
+
+def _load(checkpoint: Checkpoint) -> Any:
+    """Return the model and the library's report on its tensors."""
+    where, commit, safe = checkpoint.name, checkpoint.revision, not checkpoint.allow_pickle
+    if not is_gguf(where):
+        named = named_weights(where, commit, checkpoint.config, allow_pickle=not safe)
+        if commit is not None and (named or safe):
+            fetch_weights(where, commit, named or {SAFE_WEIGHTS_NAME})
+    try:
+        with bounded(checkpoint.config.model_type), pretrained(where) as (place, file):
+            return AutoModelForCausalLM.from_pretrained(
+                place,
+                config=deepcopy(checkpoint.config),
+                revision=commit,
+                dtype=DTYPES[checkpoint.dtype],
+                trust_remote_code=checkpoint.trust_remote_code,
+                use_safetensors=True if safe else None,
+                ignore_mismatched_sizes=True,  # _check_fit reports them
+                output_loading_info=True,
+                **file,
+                **(spread() if checkpoint.device_map else {}),
+            )
+    except OSError as error:
+        if safe and commit is None and "safetensors" in str(error):
+            raise UserError(f"{where} has no weights in safetensors; {ONLY_SAFE}") from error
+        raise
+
+
+def _check_fit(where: str, info: dict[str, Any]) -> None:
+    """Raise UserError for tensors that the library would fill with random numbers."""
+    for name, found, wanted in sorted(info["mismatched_keys"]):
+        raise UserError(
+            f"the weights of {where} do not fit its config: {name} is {tuple(found)}, by the config"
+            f" {tuple(wanted)}."
+        )
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise UserError(f"the weights of {where} lack {tensors(missing)}.")
+    extra = sorted(info["unexpected_keys"]) if is_gguf(where) else ()
+    if extra:
+        raise UserError(f"transformers does not read the tensor {extra[0]} of {where}.")

@@ -1,0 +1,241 @@
+"""Find which channels each layer rotates, and how they are paired, by running the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from harness.errors import UserError
+from harness.patching.frequencies import as_is, placed, rotary_name
+from scaling._types import Frequencies
+
+NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it
+TOLERANCE = 1e-2  # of the largest value: a quarter turn in bfloat16 is exact to 4e-3
+UNDERSTOOD = ("s_aux", "position_ids", "cache_position")  # tensors that are no bias and no choice
+Attention = Callable[..., tuple[torch.Tensor, None]]
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How a layer rotates the channels of a head, all ``(head_dim,)``.
+
+    ``pair`` is the index of a channel's frequency, -1 for a channel that is not rotated;
+    ``partner`` the channel it is rotated with, ``sign`` +1 or -1: x' = x cos + sign * x[partner]
+    sin. ``halves`` marks the common case: the whole head is rotated, one half with the other.
+    """
+
+    pair: torch.Tensor
+    partner: torch.Tensor
+    sign: torch.Tensor
+    halves: bool
+
+    def equals(self, other: Layout) -> bool:
+        """Return whether both rotate every channel in the same way."""
+        return all(
+            torch.equal(getattr(self, name), getattr(other, name))
+            for name in ("pair", "partner", "sign")
+        )
+
+    def tables(
+        self,
+        positions: torch.Tensor,
+        found: Frequencies,
+        device: torch.device,
+        phase: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
+
+        ``phase`` is added to the angles, in radians, one a channel pair. The angles are float64
+        products: a pair's two rotations then give its relative position to float32's rounding of
+        cos and sin, however far both are from the beginning.
+
+        Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
+        """
+        exact = device if device.type in ("cpu", "cuda") else "cpu"  # others may lack float64
+        angles = torch.outer(positions.to(exact), found.inv_freq.to(exact, torch.float64))
+        angles += 0.0 if phase is None else phase.to(exact)
+        pair, sign = self.pair.to(device), self.sign.to(device)
+        cos, sin = (
+            x.float().to(device)[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin())
+        )
+        factor, at_rest = found.attention_factor, pair < 0
+        return (cos * factor).masked_fill_(at_rest, 1.0), (sin * sign * factor).masked_fill_(
+            at_rest, 0.0
+        )
+
+    def rotate(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+        """Rotate ``(batch, heads, tokens, head_dim)``, in float32 whatever the dtype."""
+        wide = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        if self.halves:
+            half = x.shape[-1] // 2
+            partners = torch.cat((wide[..., half:], wide[..., :half]), -1)
+        else:
+            partners = wide[..., self.partner.to(x.device)]
+        return torch.addcmul(wide * cos, partners, sin).to(x.dtype)
+
+
+@contextmanager
+def attending(model: Any, attention: Attention, mask: Any = None) -> Iterator[None]:
+    """Run a model with this attention in every layer; restore its own on exit.
+
+    transformers calls a mask function of the same name: by default it returns no mask, and raises
+    for padding. The attention itself applies causality and windows.
+    """
+    before = model.config._attn_implementation
+    AttentionInterface.register(NAME, attention)
+    AttentionMaskInterface.register(NAME, mask or no_mask)
+    try:
+        model.set_attn_implementation(NAME)
+        yield
+    finally:
+        model.set_attn_implementation(before)
+        for interface in (AttentionInterface, AttentionMaskInterface):
+            interface._global_mapping.pop(NAME, None)
+
+
+@contextmanager
+def runs(kind: str) -> Iterator[None]:
+    """Turn the errors of a model whose attention was replaced into a UserError."""
+    try:
+        yield
+    except (TypeError, AttributeError, IndexError) as error:
+        raise UserError(
+            f"{kind} does not let its attention be replaced; positions cannot be moved in it."
+        ) from error
+
+
+def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> None:
+    """Return no mask; raise UserError where rows are padded."""
+    if attention_mask is not None and not bool(attention_mask.all()):
+        raise UserError("positions are moved for whole rows of tokens; padding is not supported.")
+
+
+def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: Any) -> torch.Tensor:
+    """Return the window of a mask in tokens, in place of the mask; 0 for no window."""
+    return torch.full((1, 1, 1, 1), float(local_size or 0), device=device)
+
+
+def layouts(model: Any) -> dict[nn.Module, Layout | None]:
+    """Return the layout of every layer's attention, None for a layer that is not rotated.
+
+    The model runs two tokens with an attention that returns zeros, so that every layer has the
+    same input in every run, at angles of zero and of a quarter turn, pair by pair in binary. Raises
+    UserError naming the model where it does not rotate channel pairs before the attention.
+    """
+    name, kind = rotary_name(model), type(model).__name__
+    pairs = len(as_is(model.get_submodule(name)).inv_freq)
+    plain = _captured(model, name, torch.zeros(pairs))
+    if not plain:
+        raise UserError(
+            f"{kind} does not let its attention be replaced; positions cannot be moved in it."
+        )
+    quarter = math.pi / 2
+    turned = _captured(model, name, torch.full((pairs,), quarter))
+    index = torch.arange(pairs)
+    bits = [
+        _captured(model, name, (index >> bit & 1) * quarter)
+        for bit in range(max(1, (pairs - 1).bit_length()))
+    ]
+    found = _shared(
+        {
+            layer: _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
+            for layer, seen in plain.items()
+        }
+    )
+    if all(layout is None for layout in found.values()):
+        raise UserError(f"{kind}: no layer's queries depend on its rotary module; not supported.")
+    return found
+
+
+def _shared(found: dict[nn.Module, Layout | None]) -> dict[nn.Module, Layout | None]:
+    """Give layers that rotate in the same way one layout, so that they share its tables."""
+    kinds: list[Layout] = []
+    for layer, layout in found.items():
+        if layout is not None:
+            alike = [kind for kind in kinds if layout.equals(kind)]
+            kinds += [] if alike else [layout]
+            found[layer] = alike[0] if alike else layout
+    return found
+
+
+@torch.inference_mode()
+def _captured(model: Any, name: str, inv_freq: torch.Tensor) -> dict[nn.Module, torch.Tensor]:
+    """Return what every layer's attention sees of its second token, (heads, head_dim) float32."""
+    seen: dict[nn.Module, torch.Tensor] = {}
+    kind = type(model).__name__
+
+    def capture(
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        *,
+        sliding_window: int | None = None,
+        **more: Any,
+    ) -> tuple[torch.Tensor, None]:
+        extra = [n for n, x in more.items() if isinstance(x, torch.Tensor) and n not in UNDERSTOOD]
+        if extra or (attention_mask is not None and attention_mask.numel() != 1):
+            how = f" ({', '.join(extra)})" if extra else ""
+            raise UserError(
+                f"{kind} masks or biases its scores itself{how}; positions cannot be moved."
+            )
+        if (0 if attention_mask is None else int(attention_mask)) != (sliding_window or 0):
+            raise UserError(
+                f"{kind} does not pass its windows to attention; positions cannot be moved."
+            )
+        seen[module] = torch.cat((query[0, :, 1], key[0, :, 1])).float().cpu()
+        shape = (len(query), query.shape[2], query.shape[1], value.shape[-1])
+        return query.new_zeros(shape), None
+
+    placing = placed(model, name, Frequencies(inv_freq.float()))
+    with placing, attending(model, capture, _window), runs(kind):
+        model(input_ids=torch.tensor([[1, 2]], device=model.device), use_cache=False)
+    return seen
+
+
+def _layout(
+    kind: str, plain: torch.Tensor, turned: torch.Tensor, bits: list[torch.Tensor], pairs: int
+) -> Layout | None:
+    """Return a layout from a layer's channels: unrotated, all rotated, and pair by pair."""
+    size = plain.shape[-1]
+    near = float(plain.abs().max()) * TOLERANCE
+    if float((turned - plain).abs().max()) <= near:
+        return None
+    # (channel, candidate): how far the turned channel is from ± the candidate, in the worst head
+    errors = torch.stack([
+        (turned[:, :, None] - sign * plain[:, None, :]).abs().amax(0) for sign in (1.0, -1.0)
+    ])  # fmt: skip
+    at_rest = errors[0].diagonal() <= near
+    errors[:, range(size), range(size)] = torch.inf
+    best, which = errors.amin(0), errors.argmin(0)
+    partner = best.argmin(-1)
+    sign = 1.0 - 2.0 * which.gather(1, partner[:, None])[:, 0]
+    partner[at_rest] = torch.arange(size)[at_rest]
+    pair = sum(
+        ((bit - turned).abs().amax(0) < (bit - plain).abs().amax(0)).long() << position
+        for position, bit in enumerate(bits)
+    )
+    assert isinstance(pair, torch.Tensor)
+    moved = ~at_rest
+    paired = (
+        torch.equal(partner[partner], torch.arange(size))
+        and torch.equal(sign[partner][moved], -sign[moved])
+        and torch.equal(pair[partner][moved], pair[moved])
+        and float(best.amin(-1)[moved].max()) <= near
+        and int(pair[moved].max()) < pairs
+    )
+    if not paired:
+        raise UserError(
+            f"{kind} does not rotate pairs of channels just before its attention; not supported."
+        )
+    swapped = torch.arange(size).roll(size // 2)
+    halves = bool(moved.all()) and torch.equal(partner, swapped)
+    return Layout(pair.masked_fill(at_rest, -1), partner, sign, halves)

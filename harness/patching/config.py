@@ -1,0 +1,158 @@
+"""The geometry of a rotary embedding, read from a model's config alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Any
+
+from harness.errors import UserError
+from harness.hub import attempting
+from scaling._types import Rope
+
+LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
+WINDOWS = (  # what configs call the trained length
+    "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "context_length",
+    "n_ctx",
+)  # fmt: skip
+ORIGINAL = "original_max_position_embeddings"
+FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
+
+
+def is_rotary(config: Any) -> bool:
+    """Return whether a config describes a rotary embedding that its model uses."""
+    text = config.get_text_config()
+    other = getattr(text, "alibi", False) or getattr(text, "position_embedding_type", None)
+    return bool(getattr(text, "rope_parameters", None)) and other in (None, False, "rope")
+
+
+def geometry_of(config: Any, trained_length: int | None = None) -> Rope:
+    """Return ``rope_of`` a config; of a model without a rotary embedding one of no channels.
+
+    The window of such a model is the one its config gives, under any of ``WINDOWS``, or
+    ``trained_length`` where it gives none. Raises UserError where both or neither are there.
+    """
+    if is_rotary(config):
+        found, rope = "a rotary embedding", rope_of(config)
+    else:
+        text = config.get_text_config()
+        windows = [getattr(text, name, None) for name in WINDOWS]
+        window = next((w for w in windows if isinstance(w, int) and 1 <= w <= LONGEST), None)
+        if window is None and trained_length is None:
+            raise UserError(
+                f"{text.model_type}: the config gives no trained window; give --trained-length"
+                " TOKENS, a window of its pretraining."
+            )
+        found, rope = f"a window of {window} tokens", Rope(0, 1.0, window or trained_length or 1)
+        if window is None:
+            return rope
+    if trained_length not in (None, rope.trained_length):
+        raise UserError(
+            f"--trained-length {trained_length}: the config gives {found}; leave it out."
+        )
+    return rope
+
+
+def rope_of(config: Any) -> Rope:
+    """Read the rotary geometry from a model's config alone.
+
+    Where a model has a rotary embedding per layer type (Gemma 3, OLMo 3), it is the one of the
+    full-attention layers: sliding layers see short distances only, so theirs is never scaled.
+    Raises UserError naming the field and the model type where something is missing; no physical
+    quantity is guessed.
+    """
+    with attempting("config", f"this {config.model_type}"):
+        return _rope_of(config.get_text_config())
+
+
+def _rope_of(config: Any) -> Rope:
+    """Read the same from the config of the text model."""
+    kind, slot = config.model_type, _slot(config)
+    shipped = config.rope_parameters[slot] if slot else config.rope_parameters
+    part = _number(kind, "partial_rotary_factor", shipped.get("partial_rotary_factor", 1.0))
+    rotary_dim = int(_head_dim(config) * part)
+    if not 2 <= rotary_dim <= WIDEST or rotary_dim % 2:
+        raise UserError(
+            f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives {rotary_dim}."
+        )
+    trained = _trained_length(config, shipped)
+    given = dict(shipped)
+    if slot:
+        given.pop("truncate", None)  # transformers reads it from a flat config only
+    if given.get("rope_type") == "longrope" and given.get("factor") is None:
+        # transformers' own rule where a checkpoint names only its two windows
+        given["factor"] = config.max_position_embeddings / trained
+    base = _number(kind, "rope_theta", shipped.get("rope_theta"))
+    if base <= 0:
+        raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
+    return Rope(rotary_dim, base, trained, given, config.num_hidden_layers)
+
+
+def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
+    """Return a copy of a config with this in place of the scaling that ``rope_of`` reads."""
+    changed = deepcopy(config)
+    text = changed.get_text_config()
+    slot, given = _slot(text), text.rope_parameters
+    shipped, kept = given[slot] if slot else given, ("rope_theta", "partial_rotary_factor")
+    new = {**scaling, **{k: v for k, v in shipped.items() if k in kept}}
+    text.rope_parameters = {**given, slot: new} if slot else new
+    return changed
+
+
+def _slot(config: Any) -> str:
+    """Return which entry of rope_parameters is scaled: "" where it is one flat entry."""
+    kind, shipped = config.model_type, getattr(config, "rope_parameters", None)
+    if not shipped:
+        raise UserError(
+            f"{kind} models have no rotary embedding (no rope_parameters in the config)."
+        )
+    if "rope_theta" in shipped:
+        return ""
+    if not shipped.get(FULL):
+        slots = ", ".join(str(name) for name, given in shipped.items() if given)
+        raise UserError(
+            f"{kind}: it has a rotary embedding for {slots}, but none for {FULL}; not supported."
+        )
+    return FULL
+
+
+def _head_dim(config: Any) -> int:
+    """Return the channels of a head; raise UserError where the layers have no common number."""
+    try:
+        found = getattr(config, "head_dim", None)
+        return int(found or config.hidden_size // config.num_attention_heads)
+    except (AttributeError, RuntimeError):  # the latter of Gemma 4, whose layers are unlike
+        raise UserError(
+            f"{config.model_type}: the config gives no head_dim of all layers; not supported."
+        ) from None
+
+
+def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
+    """Return the window of pretraining in tokens, before any shipped scaling.
+
+    Only transformers' ``dynamic`` type scales from max_position_embeddings.
+    """
+    original = shipped.get(ORIGINAL)
+    lists = [shipped.get(name) for name in ("short_factor", "long_factor")]
+    if lists[0] and lists[0] == lists[1]:
+        # Of equal lists it chooses nothing, and in mlx-lm it makes the attention factor.
+        original = getattr(config, ORIGINAL, None) or original
+    if original is None or shipped.get("rope_type") == "dynamic":
+        original = getattr(config, "max_position_embeddings", None)
+    if not original:
+        raise UserError(f"{config.model_type}: the config has no max_position_embeddings.")
+    trained = int(_number(config.model_type, "the trained length", original))
+    if not 1 <= trained <= LONGEST:
+        raise UserError(
+            f"{config.model_type}: the trained length must be from 1 to {LONGEST:,} tokens, it is"
+            f" {trained:,}."
+        )
+    return trained
+
+
+def _number(kind: str, name: str, given: object) -> float:
+    """Return a field of a config as a number; raise UserError if it is none."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not math.isfinite(given):
+        raise UserError(f"{kind}: {name} must be a number, the config gives {given!r}.")
+    return float(given)

@@ -1,0 +1,213 @@
+"""Patch the rotary embedding of a Hugging Face model with other frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Lock
+from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import nn
+
+from harness.errors import UserError, reason
+from harness.patching.config import FULL
+from scaling import native
+from scaling._types import Frequencies, Rope
+
+T = TypeVar("T")
+PROVED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
+ONE_AT_A_TIME = Lock()  # of several threads, in a module that holds the numbers of one layer
+PROBE_LENGTH = 16  # tokens of the short prompt on which a patch is verified
+PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
+
+
+class PatchedRotary(nn.Module):
+    """Delegates to a model's own rotary module after putting its own frequencies into it.
+
+    The layout stays the model's. The frequencies are float32 on the input's device, whatever the
+    model's dtype. Not named "…RotaryEmbedding": transformers re-initializes such modules.
+    """
+
+    def __init__(self, inner: nn.Module, frequencies: Frequencies) -> None:
+        super().__init__()
+        self.inner = inner
+        self.frequencies = frequencies
+
+    def forward(self, x: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Return cos and sin of these frequencies, computed by the model's own module."""
+        own: Any = self.inner
+        inv_freq, attention_scaling, _ = _names(own)
+        with ONE_AT_A_TIME:
+            setattr(own, inv_freq, self.frequencies.inv_freq.to(x.device))
+            setattr(own, attention_scaling, self.frequencies.attention_factor)
+            kinds = own.rope_type  # "default" keeps transformers from recomputing by length
+            own.rope_type = {**kinds, FULL: "default"} if isinstance(kinds, dict) else "default"
+            return own(x, *args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("inner"), name)
+
+
+def _names(own: Any) -> tuple[str, str, str]:
+    """Return the attribute names that are patched, of a module with or without slots."""
+    slot = f"{FULL}_" if isinstance(getattr(own, "rope_type", None), dict) else ""
+    return f"{slot}inv_freq", f"{slot}attention_scaling", "rope_type"
+
+
+def as_is(own: Any) -> Frequencies:
+    """Return the frequencies in a rotary module."""
+    inv_freq, attention_scaling, _ = _names(own)
+    return Frequencies(getattr(own, inv_freq).float().cpu(), float(getattr(own, attention_scaling)))
+
+
+def rotary_name(model: nn.Module) -> str:
+    """Return the name of the model's one rotary module.
+
+    Raises UserError where there is none or several, or one is patched already or has other fields.
+    """
+    if any(isinstance(module, PatchedRotary) for module in model.modules()):
+        raise UserError("the model is patched already; patches do not nest.")
+    found = [n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")]
+    kind = type(model).__name__
+    if len(found) != 1:
+        raise UserError(
+            f"{kind} has {len(found)} rotary modules ({', '.join(found)}); one is supported."
+        )
+    own = model.get_submodule(found[0])
+    missing = [n for n in _names(own) if not hasattr(own, n)]
+    if missing:
+        raise UserError(
+            f"the rotary module of {kind} has no {', '.join(missing)}; it cannot be patched."
+        )
+    return str(found[0])
+
+
+@contextmanager
+def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
+    """Run a loaded causal language model with these frequencies; restore it bit for bit on exit.
+
+    Three checks, each a UserError naming the model. Once per model: its own frequencies put
+    through the patch change no bit of its output; frequencies of zero do change it, so the output
+    depends on what is patched. On every entry: the module gives exactly the angles asked for.
+    """
+    name = rotary_name(model)
+    given, wanted = (len(f.inv_freq) for f in (frequencies, as_is(model.get_submodule(name))))
+    if given != wanted:
+        raise UserError(
+            f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
+        )
+    once(model, "frequencies", lambda: _verify(model, name))
+    with placed(model, name, frequencies):
+        check_angles(model, name, frequencies)
+        yield
+
+
+def once(model: Any, kind: str, prove: Callable[[], T]) -> T:
+    """Return what a proof of a kind returns; it runs once per model, and again after an error.
+
+    It runs again where the rotary module, the attention, the dtype or the device has changed.
+    """
+    own = model.get_submodule(rotary_name(model))
+    state = (own, model.config._attn_implementation, model.dtype, model.device)
+    proved = PROVED.setdefault(model, {})
+    if kind not in proved or proved[kind][0] != state:
+        proved[kind] = (state, prove())
+    found: T = proved[kind][1]
+    return found
+
+
+@contextmanager
+def placed(model: Any, name: str, frequencies: Frequencies) -> Iterator[None]:
+    """Put frequencies into the rotary module, and restore everything on exit."""
+    own: Any = model.get_submodule(name)
+    saved = {key: getattr(own, key) for key in _names(own)}
+    try:
+        model.set_submodule(name, PatchedRotary(own, frequencies))
+        yield
+    finally:
+        for key, value in saved.items():
+            setattr(own, key, value)
+        model.set_submodule(name, own)
+
+
+def _verify(model: Any, name: str) -> None:
+    """Check on the model's output that the patch is exact and has an effect."""
+    own: Any = model.get_submodule(name)
+    kind = type(model).__name__
+    try:
+        before = probe(model)
+    except Exception as error:
+        raise UserError(
+            f"{kind} cannot run a short prompt: {type(error).__name__}: {reason(error)}"
+        ) from error
+    if not bool(torch.isfinite(before).all()):
+        raise UserError(f"{kind} gives no finite logits for a short prompt; not supported.")
+    shipped, held = as_is(own), getattr(own, _names(own)[0])
+    outputs = []
+    for frequencies in (shipped, Frequencies(torch.zeros_like(shipped.inv_freq))):
+        with placed(model, name, frequencies):
+            outputs.append(probe(model))
+    if held.dtype == torch.float32 and not torch.equal(outputs[0], before):
+        raise UserError(
+            f"{kind}: its own frequencies put through the patch change its output; not supported."
+        )
+    if torch.equal(outputs[1], before):
+        raise UserError(
+            f"{kind}: its output does not depend on its rotary frequencies; not supported."
+        )
+
+
+@torch.inference_mode()
+def probe(model: Any, length: int = PROBE_LENGTH) -> torch.Tensor:
+    """Return the logits of a short prompt of different tokens."""
+    size = min(length, model.config.get_text_config().vocab_size)
+    tokens = torch.arange(size, device=model.device)[None]
+    logits: torch.Tensor = model(input_ids=tokens, use_cache=False).logits
+    return logits
+
+
+@torch.inference_mode()
+def check_angles(model: Any, name: str, frequencies: Frequencies) -> None:
+    """Check that the patched module returns cos and sin of exactly the given angles.
+
+    Layouts differ in how often and in which order a pair's angle appears, so the values are
+    compared sorted.
+    """
+    module: Any = model.get_submodule(name)
+    positions = torch.tensor([PROBE_POSITIONS], device=model.device)
+    layer = {"layer_type": FULL} if isinstance(module.rope_type, dict) else {}
+    given = module(torch.zeros(1, dtype=torch.float32, device=model.device), positions, **layer)
+    angles = positions[0, :, None].float().cpu() * frequencies.inv_freq
+    for values, function in zip(given, (torch.cos, torch.sin), strict=True):
+        wanted = function(angles) * frequencies.attention_factor
+        copies = values.shape[-1] // wanted.shape[-1]
+        expected = wanted.repeat_interleave(copies, dim=-1).sort(-1).values
+        found = values[0].real.float().cpu().sort(-1).values
+        if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
+            kind = type(model).__name__
+            raise UserError(f"{kind}: its rotary module does not return the given angles.")
+
+
+def check_geometry(model: Any, rope: Rope) -> None:
+    """Check that what was read from the config is what the loaded model uses.
+
+    The frequencies the checkpoint ships, by our own formula, must be those in its rotary module.
+    """
+    if not rope.rotary_dim:
+        return
+    own: Any = model.get_submodule(rotary_name(model))
+    ours, theirs = native.frequencies(rope, rope.trained_length), as_is(own)
+    tolerance = 1e-6 if getattr(own, _names(own)[0]).dtype == torch.float32 else 1e-2
+    same = len(theirs.inv_freq) == len(ours.inv_freq) and torch.allclose(
+        theirs.inv_freq, ours.inv_freq, rtol=tolerance, atol=0.0
+    )
+    if not same or abs(theirs.attention_factor - ours.attention_factor) > tolerance:
+        kind = type(model).__name__
+        raise UserError(
+            f"{kind}: its rotary frequencies are not those its config describes ({rope})."
+        )

@@ -1,0 +1,135 @@
+"""One name, colour and marker a method in all figures of a run: from the run's whole list."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from harness.reports.plots.paper import paper
+from harness.reports.plots.style import REST, Look, foot, looks
+from harness.reports.stats.cells import coinciding, ranked
+from harness.reports.stats.once import once
+
+DISTINCT = 8  # methods beside ``none`` that get a look of their own; of more only the FEW best do
+FEW = 6
+RULE = (
+    "In colour: {plain}the {count} methods of the best mean rank over the tasks at their longest "
+    "length; grey: {others}, in the table of scores."
+)
+FIRST = "In colour: {plain}the first {count} methods; grey: {others}, in the tables."  # no scores
+LONGEST = 60  # letters of a name
+PARTS = (
+    "model", "task", "scaling", "length", "frequencies", "metric", "score", "of_scaling", "pool",
+)  # fmt: skip
+FIXED = "Long dashes: the same frequencies at every length, as a fixed factor is served."
+
+
+@dataclass(frozen=True)
+class Methods:
+    """How the methods of a run are drawn.
+
+    ``names`` has the name in figures of every scaling that is drawn, one for those that coincide
+    in all cells; ``look`` is by that name, and ``best`` has the names from the best to the
+    worst. ``fixed`` are those of one setting for all lengths; ``rule`` says which have colours
+    where not all do.
+    """
+
+    names: Mapping[str, str]
+    look: Mapping[str, Look]
+    best: Sequence[str]
+    fixed: Collection[str]
+    rule: str
+
+    def drawn(self, table: pd.DataFrame) -> pd.DataFrame:
+        """Return the rows of the methods that are drawn, under their names in figures."""
+        kept = table[table["scaling"].isin(list(self.names))]
+        return kept.assign(scaling=kept["scaling"].map(self.names))
+
+    def first(self, names: Sequence[str], most: int) -> list[str]:
+        """Return the best so many of these names, in their order."""
+        chosen = [name for name in self.best if name in set(names)][:most]
+        return [name for name in names if name in chosen]
+
+    def finish(
+        self, figure: Figure, panels: Sequence[Axes], note: str, *, named: bool = False,
+        more: Mapping[str, Artist] | None = None,
+    ) -> None:  # fmt: skip
+        """Put legend and note under the panels; ``named`` if the lines have their names already.
+
+        ``more`` are entries beside those of the methods.
+        """
+        lines: dict[str, Artist] = {
+            str(line.get_label()): line for axes in panels for line in axes.get_lines()
+        }
+        shown = [name for name in self.look if name in lines]
+        own = [name for name in shown if self.look[name] != REST]
+        others = len(shown) - len(own)
+        drawn = {name: lines[name] for name in own} | dict(more or {})
+        if others:
+            grey = f"{others} {'other' if others == 1 else 'others'}"
+            drawn[grey] = Line2D([], [], color=REST.color, linewidth=REST.width)
+            best = [name for name in own if self.look[name].color != "black"]
+            plain = "" if len(best) == len(own) else "the unscaled model and "
+            note += f" {self.rule.format(plain=plain, count=len(best), others=grey)}"
+        if any(name in self.fixed and self.look[name].color != "black" for name in own):
+            note += f" {FIXED}"
+        drawn = {} if named else drawn
+        foot(figure, list(drawn.values()), list(drawn), note)
+
+
+def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
+    """Give every method of a run its name and look; the frame is that of all the run's samples.
+
+    More than ``distinct`` methods have no look of their own, but the few best.
+    """
+    known, asked = _cells(frame), paper()
+    kept = coinciding(known)
+    names: dict[str, str] = {}
+    labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
+    for scaling, label in asked.kept(labels).items():
+        names[scaling] = _short(label, set(names.values()))
+    plain = {name for scaling, name in names.items() if "none" in labels[scaling].split(" = ")}
+    colours = {name: asked.colour(labels[scaling]) for scaling, name in names.items()}
+    best = [names[scaling] for scaling in ranked(known) if scaling in names]
+    own = [name for name in best if name not in plain]
+    own = own if len(own) <= distinct else own[:FEW]
+    own += [name for name in names.values() if colours[name] and name not in own]
+    fixed = {names[scaling] for scaling in fixed_factors(known) if scaling in names}
+    look = looks(list(names.values()), distinct={*own, *plain}, plain=plain, fixed=fixed)
+    look |= {name: look[name].of(color) for name, color in colours.items() if color}
+    return Methods(names, look, best, fixed, RULE if "score" in known else FIRST)
+
+
+@once
+def _cells(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return what decides names and looks: of many samples, each cell once."""
+    return frame[frame.columns.intersection(list(PARTS))].drop_duplicates(ignore_index=True)
+
+
+def fixed_factors(frame: pd.DataFrame) -> list[str]:
+    """Return the scalings with the same frequencies at all lengths, as a fixed factor has them.
+
+    A model as it was trained, among other models, has no factor.
+    """
+    frame = frame[frame["of_scaling"] != "none"] if "of_scaling" in frame else frame
+    counts = frame.groupby(["scaling", "model"], sort=False)[["frequencies", "length"]].nunique()
+    same = (counts["frequencies"] == 1) & (counts["length"] > 1)
+    held = same.groupby("scaling", sort=False).all()
+    return [str(name) for name in held.index[held]]
+
+
+def _short(label: str, taken: set[str]) -> str:
+    """Return a name that a legend can hold and no other method has."""
+    names = label.split(" = ")
+    if len(names) > 3:
+        label = f"{names[0]} = {names[1]} = {len(names) - 2} more"
+    if len(label) > LONGEST:
+        label = f"{label[: LONGEST // 2]}…{label[-LONGEST // 2 :]}"
+    same = sum(name == label or name.startswith(f"{label} (") for name in taken)
+    return f"{label} ({same + 1})" if same else label

@@ -1,0 +1,206 @@
+"""One panel of curves: lines with their bands, axes by metric, trained window, lost cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import (
+    FixedLocator,
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullLocator,
+    PercentFormatter,
+)
+from matplotlib.transforms import ScaledTranslation
+
+from harness.reports.plots.style import GREY, SIZE, Look, edge, spaced, tick_label
+from harness.reports.stats.measure import SHARES
+
+LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
+MOST_BANDS = 8  # scalings; the bands of more would be one grey
+MOST_TICKS = 9
+RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
+STEPS: tuple[tuple[float, ...], ...] = (  # from many ticks in a decade to one
+    (1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 9),
+    (1, 1.5, 2, 3, 4, 5, 7), (1, 2, 5), (1,),
+)  # fmt: skip
+LOST = {"out_of_memory": "x", "not_finite": "+", "failed": "v"}  # status: marker
+
+
+def lost(table: pd.DataFrame) -> dict[str, str]:
+    """Return status and marker of what kept a cell of the table from having a score."""
+    statuses = table["status"][table["score"].isna()]
+    return {name: LOST[name] for name in LOST if statuses.str.contains(name).any()}
+
+
+def draw(
+    axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], *, scale: pd.DataFrame, room: float,
+    above: float,
+) -> None:  # fmt: skip
+    """Draw the cells of one model and task into a panel ``room`` inches wide.
+
+    ``scale`` has the cells of all panels with the same axis of scores.
+    ``above`` points over the panel are left to the marks of lost cells.
+    """
+    # Bands of methods that agree would add up to a dark one, so it is drawn once.
+    table = table.assign(drawn=table.duplicated(["length", "low", "high"]))
+    for index, (scaling, rows) in enumerate(table.groupby("scaling", sort=False)):
+        # Later markers are smaller, so that several in one place are seen to be several.
+        size = 5.8 - 1.8 * index / len(look)
+        _curve(axes, rows, str(scaling), look[str(scaling)], size, _shade(len(look)))
+    _score_axis(axes, scale, ["score", "low", "high"] if _shade(len(look)) else ["score"])
+    trained_length = int(table["trained_length"].iloc[0])
+    _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
+    _mark_lost(axes, table, look)
+    _mark_part(axes, table)
+    window(axes, trained_length, above)
+
+
+def _shade(scalings: int) -> float:
+    """Return how dark a band is, so that many over each other leave the lines legible."""
+    return min(0.13, 0.8 / scalings) if scalings <= MOST_BANDS else 0.0
+
+
+def _curve(
+    axes: Axes, rows: pd.DataFrame, label: str, look: Look, size: float, alpha: float
+) -> None:
+    """Draw scores as a line that breaks where there is none, and intervals or single seeds."""
+    lengths, scores = rows["length"], rows["score"]
+    axes.plot(
+        lengths, scores, label=label, color=look.color, linestyle=look.linestyle,
+        linewidth=look.width, marker=look.marker, markersize=size, markerfacecolor=look.face,
+        markeredgecolor=edge(look), markeredgewidth=0.6, zorder=1.5 + look.width,
+    )  # fmt: skip
+    if "single" in rows:
+        if alpha:
+            _singles(axes, rows, look)
+        return
+    drawn = rows["drawn"]
+    inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
+    low, high = rows["low"].mask(inside), rows["high"].mask(inside)
+    if alpha:
+        axes.fill_between(lengths, low, high, color=look.color, alpha=alpha, linewidth=0)
+    # A band needs two points; a score between gaps gets a bar.
+    alone = scores.notna() & scores.shift(1).isna() & scores.shift(-1).isna()
+    axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)
+
+
+def _singles(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
+    """Draw the scores of single seeds, whose mean is a thick line, as thin ones."""
+    every = [scores if isinstance(scores, tuple) else () for scores in rows["single"]]
+    for seed in range(max(map(len, every))):
+        one = [scores[seed] if scores else math.nan for scores in every]
+        axes.plot(
+            rows["length"], one, color=look.color, linestyle=look.linestyle, linewidth=0.6,
+            alpha=0.6, zorder=1.2,
+        )  # fmt: skip
+
+
+def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:
+    """Set the vertical axis: accuracy 0 to 100 %, perplexity in plain numbers."""
+    metric = table["metric"].iloc[0]
+    least, most = table[shown].min().min(), table[shown].max().max()
+    if metric in SHARES:
+        axes.set_ylim(-0.03, 1.03)
+        axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
+        axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
+    elif metric == "perplexity" and most > LOG_FROM * least:
+        plain_log(axes, "y", least, most)
+
+
+def plain_log(
+    axes: Axes, axis: Literal["x", "y"], low: float, high: float, most: int = MOST_TICKS
+) -> None:
+    """Make an axis logarithmic, with ``most`` plain numbers at steps that suit its range."""
+    if axis == "x":
+        axes.set_xscale("log")
+    else:
+        axes.set_yscale("log")
+    drawn = axes.xaxis if axis == "x" else axes.yaxis
+    fitting = (ticks for subs in STEPS if len(ticks := _ticks(subs, low, high)) <= most)
+    ticks = next(fitting, list[float]())
+    drawn.set_major_locator(
+        FixedLocator(ticks) if len(ticks) > 1
+        else MaxNLocator(4) if high < 10 * low else LogLocator(numticks=6)
+    )  # fmt: skip
+    drawn.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
+    drawn.set_minor_locator(NullLocator())
+
+
+def _number(value: float) -> str:
+    """Return "0.5", "20,000", from a million on "10⁶" or "2·10⁶"."""
+    if value < 1e6:
+        return f"{value:,.10g}"
+    first, power = f"{value:.6e}".split("e")
+    times = "" if float(first) == 1 else f"{float(first):g}·"
+    return f"{times}10{str(int(power)).translate(RAISED)}"
+
+
+def _ticks(subs: Sequence[float], low: float, high: float) -> list[float]:
+    """Return the multiples of powers of ten within a range, drawn a little wider than it is."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    every = [sub * 10.0**decade for decade in decades for sub in subs]
+    pad = (high / low) ** 0.04
+    return [float(f"{tick:.12g}") for tick in every if low / pad <= tick <= high * pad]
+
+
+def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: float) -> None:
+    """Tick the measured lengths, and label those for which there is room."""
+    axes.set_xscale("log", base=2)
+    first, last = min(*lengths, trained_length), max(*lengths, trained_length)
+    pad = max(1.1, (last / first) ** 0.05)
+    axes.set_xlim(first / pad, last * pad)
+    inches = room / math.log2(pad * pad * last / first)
+    labels = [tick_label(length, trained_length) for length in lengths]
+    places = [inches * math.log2(length) for length in lengths]
+    axes.set_xticks(lengths, spaced(labels, places))
+    axes.xaxis.set_minor_locator(NullLocator())
+
+
+def _mark_part(axes: Axes, table: pd.DataFrame) -> None:
+    """Write at every point that lacks samples how many it has."""
+    for row in table[table["score"].notna() & (table["status"] != "ok")].itertuples():
+        axes.annotate(
+            str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), fontsize=SIZE - 2,
+            textcoords="offset points", ha="center", va="top", color=GREY,
+        )  # fmt: skip
+
+
+def window(axes: Axes, trained_length: int, above: float) -> None:
+    """Shade the lengths of pretraining and name their end, ``above`` points over the panel."""
+    low, high = axes.get_xlim()
+    axes.axvspan(low, trained_length, color="0.94", linewidth=0, zorder=0)
+    axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)
+    left = trained_length**2 < low * high
+    axes.annotate(
+        "trained length", (trained_length, 1), (0, above), xycoords=axes.get_xaxis_transform(),
+        textcoords="offset points", ha="left" if left else "right", fontsize=SIZE - 1, color=GREY,
+    )  # fmt: skip
+
+
+def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> None:
+    """Mark over the panel what failed at each length, side by side, or once if all did."""
+    gone = table[table["score"].isna()]
+    for status, marker in lost(table).items():
+        rows = gone[gone["status"].str.contains(status)]
+        for length in map(int, rows["length"].unique()):
+            names = rows["scaling"][rows["length"] == length]
+            everyone = len(names) > 1 and len(names) == (table["length"] == length).sum()
+            drawn = (
+                [(GREY, GREY)]
+                if everyone
+                else [(look[name].color, look[name].face) for name in names]
+            )
+            for index, (color, face) in enumerate(drawn):
+                aside = 5.5 * (index - (len(drawn) - 1) / 2)
+                shift = ScaledTranslation(aside / 72, 5 / 72, axes.figure.dpi_scale_trans)
+                axes.plot(
+                    [length], [1], marker=marker, color=color, markerfacecolor=face,
+                    markersize=4, linestyle="", label=f"_{status}", clip_on=False,
+                    transform=axes.get_xaxis_transform() + shift,
+                )  # fmt: skip

@@ -1,0 +1,227 @@
+"""How figures look: sizes for paper, styles that survive colour blindness and grey print.
+
+Nothing global is set: sizes are passed to each artist, so a notebook keeps its own settings.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from textwrap import TextWrapper
+from typing import TypeVar
+
+import pandas as pd
+from matplotlib import rc_context, rcdefaults, rcParams
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.reports.plots.paper import PAGE, Paper, drawn_for, paper
+
+SIZE = 8.0  # points; notes and tick labels one less
+GREY = "0.4"
+MOST_PANELS = 12  # that can be read on a page
+T = TypeVar("T")
+MOST_LINES = 12  # of a text that is folded: names come from files and have no end
+# Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+LOOKS = 2 * len(COLOURS)  # that are told apart: each colour full, and hollow with other dashes
+MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*", "h", "d")
+# By whether the factor is fixed, and whether the colour comes again.
+DASHES: dict[tuple[bool, bool], str | tuple[float, tuple[float, ...]]] = {
+    (False, False): "-",
+    (False, True): (0, (1, 0.8)),
+    (True, False): (0, (5, 1.5)),
+    (True, True): (0, (5, 1.2, 1, 1.2)),
+}
+# It tells each table of a font that a PDF embeds, wherever a library shows messages of that level.
+logging.getLogger("fontTools").setLevel(logging.WARNING)
+
+
+@contextmanager
+def drawing(asked: Paper | None = None) -> Iterator[None]:
+    """Draw and save under settings of our own, whatever a matplotlibrc says: same data, same bytes.
+
+    A $ in a name is a $, and no formula. SVG text becomes paths, for a viewer without the font
+    would set it in another width than was measured here; PDF embeds the font and keeps its text.
+    The paper that is ``asked`` for has a say in fonts and lines, not in sizes.
+    """
+    with rc_context(), drawn_for(asked):
+        rcdefaults()
+        rcParams.update(asked.style if asked and asked.style else {})
+        rcParams["figure.autolayout"] = rcParams["figure.constrained_layout.use"] = False
+        rcParams["text.parse_math"] = rcParams["text.usetex"] = False
+        rcParams["svg.fonttype"] = "path"
+        rcParams["svg.hashsalt"] = "ropewalk"
+        rcParams["pdf.fonttype"] = 42
+        yield
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one scaling is drawn, in every panel; ``face`` is the inside of its marker."""
+
+    color: str
+    marker: str
+    linestyle: str | tuple[float, tuple[float, ...]]
+    face: str
+    width: float = 1.2
+
+    def of(self, color: str) -> Look:
+        """Return the same in another colour."""
+        face = self.face if self.face == "white" else color
+        return Look(color, self.marker, self.linestyle, face, self.width)
+
+
+REST = Look("0.72", "", "-", "0.72", 0.7)  # one of many without a look of their own
+
+
+def looks(
+    names: Sequence[str], *, distinct: Collection[str], plain: Collection[str] = (),
+    fixed: Collection[str] = (),
+) -> dict[str, Look]:  # fmt: skip
+    """Give every name a look by its order among those that are ``distinct``; the others are grey.
+
+    ``plain`` is the black baseline. Dashes are those of ``fixed`` factors; markers differ, and
+    colours that come again have hollow ones, so that grey print shows as much.
+    """
+    found = {}
+    own = [name for name in names if name in distinct and name not in plain]
+    for name in names:
+        if name in plain:
+            found[name] = Look("black", "o", "--", "black")
+        elif name not in own:
+            found[name] = REST
+        else:
+            index = own.index(name)
+            colour = COLOURS[index % len(COLOURS)]
+            again = index >= len(COLOURS)
+            face = "white" if again else colour
+            dashes = DASHES[name in fixed, again]
+            found[name] = Look(colour, MARKERS[index % len(MARKERS)], dashes, face)
+    return found
+
+
+def sheet(panels: int, columns: int, *, panel_height: float) -> tuple[Figure, list[Axes]]:
+    """Return a figure with a grid of panels, each ``panel_height`` inches tall."""
+    rows, room = math.ceil(panels / columns), paper().width
+    width = room if columns > 1 or room < PAGE else 0.65 * PAGE
+    figure = Figure(figsize=(width, rows * panel_height), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for spare in axes[panels:]:
+        spare.remove()
+    return figure, axes[:panels]
+
+
+def readable_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple[list[T], str]:
+    """Return as many as one figure can show, and in a sentence what it leaves out."""
+    left = len(groups) - most
+    said = f" {left} of {len(groups)} {what} are left out here; scores has all." if left > 0 else ""
+    return list(groups[:most]), said
+
+
+def foot(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], note: str) -> None:
+    """Make the figure taller by a legend and a note under the panels, so neither covers data."""
+    width, height = figure.get_size_inches()
+    room = max(map(len, labels), default=0) * letter(SIZE) + 0.6
+    rows = math.ceil(len(labels) / max(1, int(width / room)))
+    text = folded(note, width - 0.2, SIZE - 1)
+    below = 0.17 * rows + 0.13 * (text.count("\n") + 1) + 0.15
+    total = height + below
+    figure.set_size_inches(width, total)
+    figure.set_layout_engine("constrained", rect=(0, below / total, 1, height / total))
+    if labels:
+        columns = math.ceil(len(labels) / rows)
+        figure.legend(
+            handles, labels, loc="upper center", bbox_to_anchor=(0.5, below / total),
+            ncols=columns, fontsize=SIZE, frameon=False, handlelength=3.2, borderpad=0.2,
+        )  # fmt: skip
+    figure.text(0.1 / width, 0.05 / total, text, va="bottom", fontsize=SIZE - 1, color=GREY)
+
+
+def tidy(axes: Axes, title: str, *, room: float, above: float = 4) -> None:
+    """Strip a panel to what is read; title it in ``room`` inches, ``above`` points over it."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
+    axes.set_title(folded(title, room), fontsize=SIZE, loc="left", pad=above)
+
+
+class _Folds(TextWrapper):
+    """Breaks specs where their options begin, not inside of a name."""
+
+    wordsep_simple_re = re.compile(r"(\s+|(?<=[:,+]))")
+
+
+def folded(text: str, room: float, size: float = SIZE) -> str:
+    """Break a text into lines of at most ``room`` inches, at ``size`` points."""
+    return "\n".join(wrapped(text, max(12, int(room / letter(size)))))
+
+
+def wrapped(text: str, letters: int) -> list[str]:
+    """Break a text into lines of so many letters; what is longer than any name is cut off."""
+    return _Folds(letters, break_on_hyphens=False, max_lines=MOST_LINES, placeholder=" …").wrap(
+        text
+    )
+
+
+def spaced(labels: Sequence[str], places: Sequence[float]) -> list[str]:
+    """Blank the tick labels that would touch another; ``places`` are in inches.
+
+    First and last are set before the others: they show how far a figure goes.
+    """
+    kept: set[int] = set()
+    halves = [
+        (0.32 * max(map(len, lines.split("\n"))) + 0.15) * (SIZE - 1) / 72 for lines in labels
+    ]
+    for index in (0, len(labels) - 1, *range(1, len(labels) - 1)):
+        gaps = [abs(places[index] - places[other]) - halves[other] for other in kept]
+        if index in kept or all(gap >= halves[index] for gap in gaps):
+            kept.add(index)
+    return [label if index in kept else "" for index, label in enumerate(labels)]
+
+
+def letter(size: float) -> float:
+    """Return the mean width of a letter in inches: 0.58 em in DejaVu Sans."""
+    return 0.58 * size / 72
+
+
+def length_label(length: int) -> str:
+    """Return "512", "1k", "1.5k"; k is 1024 tokens."""
+    thousands = length / 1024
+    exact = thousands >= 1 and (thousands * 2).is_integer()
+    return f"{thousands:g}k" if exact else str(length)
+
+
+def tick_label(length: int, trained_length: int) -> str:
+    """Return a length over what it is of the window, as in "512" over "2×"."""
+    return f"{length_label(length)}\n{length / trained_length:.3g}×"
+
+
+def columns_for(panels: int, kinds: int, *, most: int = 3) -> int:
+    """Return how many panels are side by side: one per kind where that fits, else a square."""
+    if 1 < kinds <= most:
+        return paper().across(kinds)
+    return paper().across(min(most, 2 if panels == 4 else panels))
+
+
+def trace(
+    axes: Axes, points: pd.DataFrame, name: str, look: Mapping[str, Look], index: int, marks: int
+) -> None:
+    """Draw a line of many points, x and y, with about so many marks, each line's elsewhere."""
+    style, every = look[name], max(1, len(points) // marks)
+    x, y = (points.iloc[:, column] for column in (0, 1))
+    axes.plot(
+        x, y, label=name, color=style.color, linestyle=style.linestyle,
+        linewidth=style.width - 0.1, marker=style.marker, markersize=3.6, zorder=1.5 + style.width,
+        markerfacecolor=style.face, markeredgecolor=edge(style), markeredgewidth=0.5,
+        markevery=(index * every // len(look), every),
+    )  # fmt: skip
+
+
+def edge(style: Look) -> str:
+    """Return the colour around a marker: white around full ones, its own around hollow ones."""
+    return "white" if style.face == style.color else style.color

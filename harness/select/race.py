@@ -1,0 +1,382 @@
+"""A race of methods: who is measured on more documents, when it ends, what its answer may claim.
+
+After each round the candidates are compared on the documents so far by Hsu's multiple comparisons
+with the best (``harness.stats.selection``). For each candidate k this gives upper bounds of how
+much worse every other candidate is than k; if k is truly the best, all of them hold. Everything
+that a race claims needs only this one event, for the method that is truly the best:
+
+- a candidate is eliminated once another's upper bound is below 0: it is not the best;
+- how much worse the recommended method can be than the best is the largest of its upper bounds
+  over the candidates that may be the best;
+- the winner is the one candidate that is left.
+
+So all claims of a race hold together in 95 % of races (simulated: ``results/races.md``). Looking
+after every round does not change this, because the rounds share the error of 5 % (a union bound): a
+fifth of it is for setting aside candidates whose in-window cost is above the tolerance. Half of the
+rest is for the last round that the budget covers for all candidates, and the rounds share the other
+half in proportion to their documents. As the bounds of all rounds hold together, the lowest one
+counts.
+
+A candidate is also measured no further once the leader is at most the margin worse than it: it may
+be the best, but not by more than the margin. Its bounds stay, so the claims still include it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.errors import UserError
+from harness.select.budget import Budget
+from harness.stats.paired import of_means
+from harness.stats.selection import select_means
+from tasks._intervals import ratios
+
+Array = NDArray[np.float64]
+FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window
+Ask = tuple[str, str, int]  # one of these, a candidate, and on how many documents
+FIRST, SECOND, GROWTH = 4, 6, 1.5  # documents of the first rounds, and how fast they grow
+SHARE = 3  # by default a race spends one part of so many of what measuring everything takes
+FINALISTS = 6  # candidates whose in-window cost is measured on all documents of the race
+ERROR, PRICING = 0.05, 0.01  # probability of a false claim; the part of it that pricing has
+WINNER, MARGIN, DOCUMENTS, BUDGET = "winner", "margin", "documents", "budget"  # why a race ended
+
+
+class Field(Protocol):
+    """What a race measures with: a model and its run folder, or numbers that are known already."""
+
+    @property
+    def budget(self) -> Budget:
+        """The most that it may take."""
+
+    def spent(self) -> float:
+        """Return how much of the budget is spent."""
+
+    def cost(self, asks: Iterable[Ask]) -> float:
+        """Return how much of the budget it takes to measure what is missing of this."""
+
+    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
+        """Measure it; return the candidates that have no number, and why."""
+
+    def losses(self, kind: str, name: str, documents: int) -> Array:
+        """Return the loss per token of each of the first documents."""
+
+    def free(self, name: str) -> bool:
+        """Return whether a candidate is the plain model inside the window."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a race promises.
+
+    Attributes:
+        rounds: documents measured at the end of each round; the last are all of them.
+        own: the plain model, against which in-window costs are measured.
+        servable: the candidates to choose from; others are measured for a note.
+        tolerance: the in-window cost that a candidate may have, as a share of the perplexity.
+        margin: a method at most this much worse than the best is as good as the best.
+    """
+
+    rounds: tuple[int, ...]
+    own: str
+    servable: frozenset[str]
+    tolerance: float = 0.01
+    margin: float = 0.01
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A race after a round; a loss is in nats per token.
+
+    Attributes:
+        names: the candidates that were raced.
+        documents: how many the leader was measured on.
+        seen: how many each candidate was measured on.
+        leader: the servable candidate with the lowest mean.
+        possible: the servable candidates that may be the best.
+        regret: how much worse each candidate can be than the best servable one; absent if unknown.
+        needed: documents that would bring the leader's regret down to the margin; None if unknown.
+        ended: why the race is over, "" while it goes on.
+        recommended: the method to use; "" while the race goes on.
+        truncated: whether truncation was measured.
+    """
+
+    names: tuple[str, ...]
+    documents: int
+    seen: dict[str, int]
+    leader: str
+    possible: tuple[str, ...]
+    regret: dict[str, float]
+    needed: int | None = None
+    ended: str = ""
+    recommended: str = ""
+    truncated: bool = False
+
+
+def rounds(documents: int) -> tuple[int, ...]:
+    """Return the documents at the end of every round: 4, 6, 9, 14, 20, 30, 45 … and all of them."""
+    ends, size = [], float(FIRST)
+    while round(size) * 1.2 < documents:
+        ends.append(round(size))
+        size = max(SECOND, size * GROWTH)
+    return (*ends, documents)
+
+
+def plainest(name: str) -> tuple[int, int, str]:
+    """Return what orders names from the plainest: fewest options, shortest, alphabetical."""
+    return name.count("=") + name.count("+"), len(name), name
+
+
+class Bounds:
+    """Upper bounds of all differences between the servable candidates, over all rounds."""
+
+    def __init__(self, names: tuple[str, ...], rules: Rules) -> None:
+        self.names, self.rules = names, rules
+        self.main = [name for name in names if name in rules.servable] or list(names)
+        self.upper = np.full((len(self.main), len(self.main)), np.inf)
+        np.fill_diagonal(self.upper, 0)
+        self.seen = dict.fromkeys(names, 0)
+
+    def after(
+        self, losses: Mapping[str, Array], documents: int, alpha: float
+    ) -> tuple[Standing, tuple[str, ...]]:
+        """Return the standing after a round, and which candidates to measure in the next one."""
+        self.seen |= dict.fromkeys(losses, documents)
+        margin, main = math.log1p(self.rules.margin), self.main
+        active = [place for place, name in enumerate(main) if name in losses]
+        table = np.stack([losses[main[place]] for place in active], axis=1)
+        leader = active[int(table.mean(axis=0).argmin())]
+        found = select_means(table, np.ones(documents), level=1 - alpha, candidates=len(main))
+        if found:
+            both = np.ix_(active, active)
+            self.upper[both] = np.minimum(self.upper[both], found.upper)
+        possible = np.all(self.upper >= 0, axis=0)
+        regret = self.upper[:, possible].max(axis=1)
+        rivals = [
+            place for place, bound in enumerate(self.upper[leader])
+            if possible[place] and bound > margin
+        ]  # fmt: skip
+        others = [name for name in losses if name not in main]
+        going = (
+            *(main[place] for place in sorted({leader, *rivals})),
+            *(name for name in others if self._open(losses[name] - losses[main[leader]])),
+        )
+        ended = DOCUMENTS if documents >= self.rules.rounds[-1] else ""
+        if not rivals:
+            ended = WINNER if possible.sum() == 1 else MARGIN
+        return Standing(
+            names=self.names,
+            documents=documents,
+            seen=dict(self.seen),
+            leader=main[leader],
+            possible=tuple(name for name, is_ in zip(main, possible, strict=True) if is_),
+            regret={n: float(r) for n, r in zip(main, regret, strict=True) if r < np.inf},
+            needed=found.needed(margin) if found else None,
+            ended=ended,
+        ), going
+
+    @staticmethod
+    def _open(difference: Array) -> bool:
+        """Return whether a candidate that no engine serves may be better or worse."""
+        return not of_means(difference[:, None], np.ones((len(difference), 1)))[0].significant()
+
+
+@dataclass
+class Race:
+    """A race of candidates, given in the order in which a small budget takes them."""
+
+    measured: Field
+    names: tuple[str, ...]
+    rules: Rules
+    failed: dict[str, str] = field(default_factory=dict)
+    costly: set[str] = field(default_factory=set)
+    priced: dict[str, int] = field(default_factory=dict)  # on how many documents
+
+    def run(self, told: Callable[[Standing], None]) -> Standing:
+        """Race to the end; ``told`` is given the standing after each round.
+
+        If a candidate fails, or is found too costly, after it eliminated others, the race is
+        decided again without it, from the samples that exist.
+        """
+        self._open()
+        while True:
+            standing = self._raced(told)
+            if standing and (finished := self._finished(standing)):
+                return finished
+
+    def price(self, name: str, documents: int) -> Array:
+        """Return how much more a candidate loses inside the window than the plain model."""
+        if self.measured.free(name):
+            return np.zeros(documents)
+        own = self.measured.losses(NEAR, self.rules.own, documents)
+        return self.measured.losses(NEAR, name, documents) - own
+
+    def usual(self, grid: float) -> float:
+        """Return the default budget, of the cost of measuring everything.
+
+        It is a third, or two rounds of all candidates where that is more: one says too little.
+        """
+        return max(grid / SHARE, self.cost(self.names, self.rules.rounds[:2][-1]))
+
+    def _open(self) -> None:
+        """Measure the first round of as many candidates as the budget allows.
+
+        A budget of time is compared again with what was measured after two forwards, which show how
+        fast the model is, and after the first document, which shows it of each candidate.
+        """
+        first = self.rules.rounds[0]
+        self.fit()
+        if self.measured.budget.timed:
+            self._ask((FAR, name, min(2, first)) for name in self.names[:1])
+            self.fit()
+        self._price(self._left(), first)
+        self._set_aside(self._left(), first)
+        for documents in (1, first) if self.measured.budget.timed else (first,):
+            self.fit()
+            self._ask((FAR, name, documents) for name in self._left())
+        self.planned = self._planned()
+
+    def _raced(self, told: Callable[[Standing], None]) -> Standing | None:
+        """Measure round by round until the race is over; None where a candidate failed."""
+        going = self._left()
+        if not going:
+            why = "is too costly inside the window" if self.costly else "has no number"
+            raise UserError(
+                f"every candidate failed or {why}; give other --scaling, or more --tolerance."
+            )
+        bounds, standing = Bounds(going, self.rules), None
+        for end in self.planned:
+            documents = self._reach(going, standing.documents, end) if standing else end
+            if standing and documents == standing.documents:
+                break
+            if not self._ask((FAR, name, documents) for name in going):
+                return None
+            losses = {name: self.measured.losses(FAR, name, documents) for name in going}
+            standing, going = bounds.after(losses, documents, self.planned[end])
+            told(standing)
+            if standing.ended:
+                return standing
+        assert standing is not None  # there is a first round
+        return replace(standing, ended=BUDGET)
+
+    def _finished(self, standing: Standing) -> Standing | None:
+        """Measure in-window costs and truncation, and recommend; None where a candidate is out."""
+        end, own = standing.documents, self.rules.own
+        best = {
+            name: float(self.measured.losses(FAR, name, end).mean())
+            for name in {standing.leader, *standing.possible} if standing.seen[name] == end
+        }  # fmt: skip
+        final = sorted(best, key=lambda name: (best[name], name))[:FINALISTS]
+        cut = [(CUT, own, end)]
+        while len(final) > 1 and not self._covers(self._near(final, end) + cut):
+            final.pop()
+        if not self._price(final, end) or self._set_aside(final, end):
+            return None
+        truncated = self._covers(cut) and not self.measured.ask(cut)
+        margin = math.log1p(self.rules.margin)
+        alike = [name for name in final if standing.regret.get(name, math.inf) <= margin]
+
+        def merit(name: str) -> tuple[float, tuple[int, int, str]]:
+            return round(float(self.price(name, end).mean()), 3), plainest(name)
+
+        recommended = min(alike, key=merit) if alike else standing.leader
+        return replace(standing, recommended=recommended, truncated=truncated)
+
+    def _left(self) -> tuple[str, ...]:
+        return tuple(n for n in self.names if n not in self.failed and n not in self.costly)
+
+    def _priced(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not self.measured.free(name)]
+
+    def _near(self, names: Iterable[str], documents: int) -> list[Ask]:
+        priced = self._priced(names)
+        return [(NEAR, name, documents) for name in [*[self.rules.own] * bool(priced), *priced]]
+
+    def _ask(self, asks: Iterable[Ask]) -> bool:
+        """Measure; return whether every candidate has its numbers."""
+        lost = self.measured.ask(asks)
+        self.failed |= lost
+        return not lost
+
+    def _price(self, names: Iterable[str], documents: int) -> bool:
+        """Measure in-window costs; return whether every candidate has one."""
+        priced = self._priced(names)
+        whole = self._ask(self._near(priced, documents))
+        self.priced |= dict.fromkeys(priced, documents)
+        return whole
+
+    def _set_aside(self, names: Iterable[str], documents: int) -> bool:
+        """Set aside who costs significantly more than the tolerance; return whether there is one.
+
+        There are two such tests, on the first round and at the end, of all candidates at most.
+        """
+        priced = [name for name in self._priced(names) if name not in self.failed]
+        if not priced:
+            return False
+        costs = np.stack([self.price(name, documents) for name in priced], axis=1)
+        level = 1 - PRICING / len(self.names)  # of two sides, one of which is tested, twice
+        found = [one.interval(level)[0] for one in ratios(costs, np.ones((documents, 1)))]
+        limit = math.log1p(self.rules.tolerance)
+        dear = {n for n, low in zip(priced, found, strict=True) if low is not None and low > limit}
+        self.costly |= dear
+        return bool(dear)
+
+    def fit(self) -> None:
+        """Leave out the last candidates until the first round fits into the budget."""
+        first = self.rules.rounds[0]
+        while not self._fits(self._left(), first):
+            if len(self._left()) <= 2:
+                least = self.measured.spent() + self.cost(self._left(), first)
+                raise UserError(
+                    f"--budget is too small for {len(self._left())} candidates on {first} "
+                    "documents, with their in-window cost and truncation: it must be at least "
+                    f"{self.measured.budget.told(least)}."
+                )
+            self.names = tuple(name for name in self.names if name != self._left()[-1])
+
+    def cost(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> float:
+        """Return what it takes to measure candidates on documents and then to finish the race."""
+        each = sorted(self._priced(names), key=lambda name: self.measured.cost([(NEAR, name, end)]))
+        asks = [*begun, *((FAR, name, end) for name in names), (CUT, self.rules.own, end)]
+        asks += self._near(names, self.rules.rounds[0]) + self._near(each[-FINALISTS:], end)
+        return self.measured.cost(asks)
+
+    def _covers(self, asks: Iterable[Ask]) -> bool:
+        """Return whether what is left of the budget covers these measurements."""
+        return self.measured.cost(asks) <= self.measured.budget.most - self.measured.spent()
+
+    def _fits(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> bool:
+        return self.cost(names, end, begun) <= self.measured.budget.most - self.measured.spent()
+
+    def _planned(self) -> dict[int, float]:
+        """Return the rounds that the budget may allow, each with its part of the error.
+
+        They are fixed before the first comparison. The last round is the first that the budget does
+        not carry two candidates through, if there is one. Half of the error is for the round that
+        it carries all candidates to, where most races end; the rest is in proportion to documents.
+        """
+        first, *later = self.rules.rounds
+        names = self._left()
+        begun = [(FAR, name, first) for name in names]
+        two, all_ = (
+            sum(self._fits(some, end, begun) for end in later) for some in (names[:2], names)
+        )
+        planned = (first, *later[: two + 1])
+        reached = planned[min(all_ + 1, len(planned) - 1)]
+        error = (ERROR - PRICING) / 2
+        return {end: error * (end / sum(planned) + (end == reached)) for end in planned}
+
+    def _reach(self, going: Sequence[str], documents: int, end: int) -> int:
+        """Return on how many documents, up to ``end``, the budget carries all who go on."""
+        while documents < end:
+            middle = (documents + end + 1) // 2
+            if self._fits(going, middle):
+                documents = middle
+            else:
+                end = middle - 1
+        return documents

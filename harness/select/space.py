@@ -1,0 +1,176 @@
+"""What is searched: the numeric options of a method, as a cube, and the method at a point of it."""
+
+from __future__ import annotations
+
+import math
+import re
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import UserError
+from harness.names import nearest
+from harness.plugins import entry, load, module_of, parameters, split_options
+from scaling._types import Range, Rope
+
+GIVEN = re.compile(r"([-+.\de]+?)\.\.([-+.\de]+)")
+DIGITS = 4  # of a value that is tried: its label is read by people
+WIDE = 10.0  # from this ratio on, a range that declares no scale has a logarithmic one
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One number that is searched: its name, its ends, and where the search begins."""
+
+    name: str
+    low: float
+    high: float
+    log: bool
+    whole: bool
+    start: float
+
+    def at(self, x: float) -> float:
+        """Return the value at 0..1 of the axis, with as many digits as are told."""
+        if self.log:
+            value = self.low * (self.high / self.low) ** x
+        else:
+            value = self.low + (self.high - self.low) * x
+        return round(value) if self.whole else float(f"{value:.{DIGITS}g}")
+
+    @property
+    def begin(self) -> float:
+        """The start on the axis, 0..1."""
+        ends = (self.low, self.high, min(max(self.start, self.low), self.high))
+        low, high, start = map(math.log, ends) if self.log else ends
+        return (start - low) / (high - low)
+
+    def __str__(self) -> str:
+        return f"{self.name}={self.low:.4g}..{self.high:.4g}{' (log)' if self.log else ''}"
+
+
+@dataclass(frozen=True)
+class Space:
+    """A cube of numbers, and the method at each of its points, as ``--scaling`` names it.
+
+    ``default`` is the closed-form method that is searched, None of free factors.
+    """
+
+    told: str
+    start: tuple[float, ...]
+    method: Callable[[Sequence[float], int], str]
+    default: str | None = None
+
+
+def of_options(given: str, rope: Rope, length: int) -> Space:
+    """Return the space of a method's options: ``yarn``, or ``yarn:beta_fast=8..64,factor=4``.
+
+    Options given as LOW..HIGH are searched, else all that declare a range (``scaling._types.Range``
+    in their annotation); one that is given a value keeps it. Raises UserError where nothing is left
+    to search.
+    """
+    name, fixed, ranges = _parts(given)
+    default = default_of(given)
+    load("method", default)  # which checks all names and values
+    hints, known = _declared(name)
+    if ranges:
+        for key in ranges.keys() - known.keys():
+            raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.")
+        axes = [
+            _axis(name, key, _typed(name, key, found, hints[key]), hints[key], known[key])
+            for key, found in ranges.items()
+        ]
+    else:
+        units = {"one": 1.0, "stretch": rope.stretch(length), "window": float(rope.trained_length)}
+        axes = [
+            _axis(name, key, _scaled(key, declared, units[declared.of]), hints[key], known[key])
+            for key in known
+            if key not in fixed and (declared := _range(hints[key])) is not None
+        ]
+    if not axes:
+        raise UserError(
+            f"{name} has no option with a range to search; write {name}:OPTION=LOW..HIGH."
+        )
+
+    def method(x: Sequence[float], _: int) -> str:
+        values = {axis.name: f"{axis.at(one):.15g}" for axis, one in zip(axes, x, strict=False)}
+        return _named(name, {**fixed, **values})
+
+    told = f"{default}: {', '.join(map(str, axes))}"
+    return Space(told, tuple(axis.begin for axis in axes), method, default)
+
+
+def default_of(given: str) -> str:
+    """Return the closed-form method that is searched: its options at what they are without."""
+    name, fixed, _ = _parts(given)
+    return _named(name, fixed)
+
+
+def _parts(given: str) -> tuple[str, dict[str, str], dict[str, re.Match[str]]]:
+    """Return the name of a method, the options with a value, and those with a range."""
+    name, _, listed = given.partition(":")
+    options = split_options(f"method {name}", listed)
+    ranges = {key: found for key, text in options.items() if (found := GIVEN.fullmatch(text))}
+    return name, {key: text for key, text in options.items() if key not in ranges}, ranges
+
+
+def _declared(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the annotations of a method's options, with their ranges, and their defaults."""
+    module, _ = module_of("method", name)
+    hints = typing.get_type_hints(entry(module, "method"), include_extras=True)
+    known = {key: parameter.default for key, parameter in parameters(module, "method").items()}
+    return hints, known
+
+
+def _named(name: str, options: Mapping[str, str]) -> str:
+    listed = ",".join(f"{key}={text}" for key, text in options.items())
+    return f"{name}:{listed}" if listed else name
+
+
+def _range(hint: Any) -> Range | None:
+    """Return the range in an annotation."""
+    found = [part for part in typing.get_args(hint) if isinstance(part, Range)]
+    return found[0] if found else None
+
+
+def _typed(name: str, key: str, found: re.Match[str], hint: Any) -> Range:
+    """Return the range that a user wrote, on the scale that the option declares."""
+    try:
+        low, high = float(found[1]), float(found[2])
+    except ValueError:
+        low, high = 0.0, 0.0
+    if not (math.isfinite(high - low) and low < high):
+        raise UserError(
+            f"{name}: {key}={found[0]} is no range; write {key}=LOW..HIGH, as in 8..64."
+        )
+    if key == "factor" and low < 1:
+        raise UserError(f"{name}: {key}={found[0]} begins below 1, and a factor is 1 or more.")
+    declared = _range(hint)
+    log = declared.log if declared else low > 0 and high / low >= WIDE
+    return Range(low, high, log=log and low > 0)
+
+
+def _scaled(key: str, found: Range, unit: float) -> Range:
+    low, high = found.low * unit, found.high * unit
+    if key == "factor":  # it is 1 or more
+        low, high = max(low, 1.0), max(high, 2.0)
+    return Range(low, high, log=found.log)
+
+
+def _axis(name: str, key: str, found: Range, hint: Any, default: Any) -> Axis:
+    kinds = {hint, *typing.get_args(hint)}
+    kinds |= {part for kind in kinds for part in typing.get_args(kind)}
+    if not kinds & {int, float}:
+        raise UserError(f"{name}: {key} is no number and cannot be searched; give it a value.")
+    low, high = found.low, found.high
+    whole = float not in kinds
+    if whole:
+        low = max(1.0, float(round(low))) if found.log else float(round(low))
+        high = float(round(high))
+        if low >= high:
+            raise UserError(
+                f"{name}: {key} is whole, and {found.low:g}..{found.high:g} holds one value."
+            )
+    middle = math.sqrt(low * high) if found.log else (low + high) / 2
+    start = float(default) if isinstance(default, int | float) else middle
+    return Axis(key, low, high, found.log, whole, start)

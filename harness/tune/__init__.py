@@ -1,1 +1,0 @@
-"""Search the options of a method, or free factors of its channels."""
