@@ -77,7 +77,8 @@ def run(model: Any = "reference", *, tokenizer: Any = None, **settings: Any) -> 
     ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
     ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
     Rotation`` (Frequencies, PerLayerFrequencies or Bands). The other settings are those of the
-    command line and of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, … (``ropewalk run --help``);
+    command line and of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, …
+    (``ropewalk run --help``);
     those of how a model is opened (``dtype``, ``adapter``, …) are refused beside a loaded one.
     Raises UserError, in one sentence, before any weight is read.
     """

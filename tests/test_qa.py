@@ -192,7 +192,7 @@ def test_every_prompt_is_exact_and_shared(
 
 
 @pytest.mark.parametrize(
-    ("said", "value"), [("It is A SweepFile Bend.", 1.0), ("hemp, tar", 1.0), ("Hemp", 0.0)]
+    ("said", "value"), [("It is A Sheet Bend.", 1.0), ("hemp, tar", 1.0), ("Hemp", 0.0)]
 )
 def test_any_answer_counts(source: TaskContext, said: str, value: float) -> None:
     """Case aside, as RULER's string_match_part; a comma divides nothing."""

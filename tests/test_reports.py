@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import math
 import pkgutil
@@ -31,7 +30,6 @@ FOLDER = Path(harness.reports.__path__[0])
 NAMES = sorted(
     module.name for module in pkgutil.iter_modules(harness.reports.__path__) if not module.ispkg
 )
-ROOMS = tuple(f"harness.reports.{room}." for room in ("stats", "drawing", "writing"))
 FRAME = sweep()
 MERGED = "ntk = dynamic_ntk"
 
@@ -123,20 +121,6 @@ def test_a_report_is_a_catalogue_entry_and_one_function(name: str) -> None:
     assert module.__doc__ is not None
     assert 20 < len(module.__doc__.splitlines()[0]) <= 100
     assert module.make.__code__.co_varnames[: module.make.__code__.co_argcount] == ("frame",)
-
-
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
-def test_reports_need_no_harness(path: Path) -> None:
-    """A report imports no model, task or machine: data, drawing, and the tasks' intervals."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        for name in names:
-            assert "pyplot" not in name
-            assert not name.startswith(("scaling", "torch", "transformers"))
-            assert not name.startswith("tasks") or name.startswith("tasks._intervals.")
-            assert not name.startswith("harness") or name.startswith(ROOMS)
 
 
 @pytest.mark.slow
