@@ -23,7 +23,7 @@ from cyclopts import App
 from transformers import AutoModelForCausalLM
 
 import harness.encodings._model  # noqa: F401  # its class is known to AutoModelForCausalLM then
-from harness.runs.write import save_csv
+from harness.reports._write import save_csv
 
 FOUND = 0.95  # the share of pass keys from which they count as learned
 LONG = 8  # windows of the long forward

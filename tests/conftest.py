@@ -104,15 +104,13 @@ def last_screen() -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page of reports be made."""
-    from harness.reports.page.write import page
-
-    monkeypatch.setattr("harness.runs.page.page", page)
+    monkeypatch.setattr("harness.reports.page.write.page", runs.page)
 
 
 @pytest.fixture
 def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) -> None:
     """Let a run end with the report ``scores`` and its last screen."""
-    monkeypatch.setattr("harness.runs.write.names", lambda _: ["scores"])
+    monkeypatch.setattr("harness.reports._write.names", lambda _: ["scores"])
     monkeypatch.setattr("harness.cli.outcome.brief", last_screen)
 
 
@@ -121,7 +119,7 @@ def every_report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
     """Let a run in this process write every report and the page, as it does for a user."""
     request.getfixturevalue("real_page")
     request.getfixturevalue("scored")
-    monkeypatch.setattr("harness.runs.write.names", plugins.names)
+    monkeypatch.setattr("harness.reports._write.names", plugins.names)
 
 
 @pytest.fixture(scope="session")

@@ -34,10 +34,10 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr("harness.inspection.notes.layers_of", once)
     patch.setattr("harness.sweep.speeds.TIMED", 0.01)
-    patch.setattr("harness.runs.page.page", lambda *_: "")
-    patch.setattr("harness.runs.write.names", lambda _: [])
+    patch.setattr("harness.reports.page.write.page", lambda *_: "")
+    patch.setattr("harness.reports._write.names", lambda _: [])
     patch.setattr("harness.cli.outcome.brief", lambda *_: None)
-    patch.setattr("harness.runs.write.FIGURES", (".png",))
+    patch.setattr("harness.reports._write.FIGURES", (".png",))
 
 
 def sweep(model: Path, docs: Path, out: Path, *words: str) -> Path:

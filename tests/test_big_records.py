@@ -18,6 +18,7 @@ from harness.data import source as sources
 from harness.data.source import make_source
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
 from harness.reports import regret
+from harness.reports._write import save_figure, write_reports
 from harness.reports.stats import family, reach
 from harness.reports.stats.once import once, shared
 from harness.runs import schema, write
@@ -25,7 +26,6 @@ from harness.runs.columns import SAMPLE, kept_samples
 from harness.runs.frame import NUMBERS, make_frame
 from harness.runs.schema import check_sample, is_ordinary, outcomes
 from harness.runs.store import LINE, SAMPLES, each_sample
-from harness.runs.write import save_figure, write_reports
 from tasks import passkey
 from tests.frames import sweep
 from tests.tiny import tiny_tokenizer

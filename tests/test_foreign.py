@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from harness.cli.app import main
 from harness.errors import UserError
-from harness.runs.figures import Figures, asked, paper
+from harness.reports._figures import Figures, asked, paper
 from harness.runs.record import Run
 from harness.runs.schema import _Sample
 from harness.runs.store import RUN, SAMPLES

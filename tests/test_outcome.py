@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from harness.cli import outcome
-from harness.runs.write import write_reports
+from harness.reports._write import write_reports
 from tests.frames import asked, sweep
 
 pytestmark = pytest.mark.usefixtures("scored")

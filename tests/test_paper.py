@@ -15,14 +15,14 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from harness.errors import UserError
+from harness.reports import _write as write
 from harness.reports import agreement, curves, paired_differences, passkey_map, scores, short_long
+from harness.reports._figures import Figures, asked, paper
 from harness.reports.plots.methods import DISTINCT
 from harness.reports.plots.paper import COLUMN, PAGE, Paper
 from harness.reports.plots.style import SIZE, drawing
 from harness.reports.writing.latex import latex
 from harness.reports.writing.tables import wide
-from harness.runs import write
-from harness.runs.figures import Figures, asked, paper
 from tests.command_line import Ropewalk
 from tests.frames import PERPLEXITY, TWELVE, sweep
 

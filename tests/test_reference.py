@@ -14,9 +14,9 @@ from harness.engine import answers
 from harness.models.opening import REFERENCE
 from harness.models.weights import load_weights
 from harness.patching.frequencies import patched
+from harness.reports._write import write_reports
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, read_samples
-from harness.runs.write import write_reports
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.spec import Spec
 

@@ -11,9 +11,9 @@ import pytest
 from scipy.stats import t, ttest_1samp
 
 from harness.reports import seed_curves, seed_differences, seeds
+from harness.reports._figures import Figures, paper
+from harness.reports._write import write_reports
 from harness.reports.plots.style import drawing
-from harness.runs.figures import Figures, paper
-from harness.runs.write import write_reports
 from tests.frames import PERPLEXITY, asked, sweep
 
 MODELS = ("rope-seed1", "rope-seed2", "rope-seed3", "alibi-seed1", "alibi-seed2", "alibi-seed3")

@@ -25,7 +25,7 @@ from harness.cli.app import main
 from harness.engine import Sizes
 from harness.errors import UserError
 from harness.files import replacing
-from harness.runs import write
+from harness.reports import _write as write
 from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
 from harness.sweep import backend, measure, plan
 from tests import ROOT

@@ -39,10 +39,10 @@ def compare(
     from harness.files import make_folder
     from harness.published.compare import beside, readable, rows_of, tasks_of, unlike, words
     from harness.published.tables import read_table
+    from harness.reports._write import save_table
     from harness.reports.stats.cells import cells
     from harness.runs.frame import make_frame
     from harness.runs.schema import checked_run
-    from harness.runs.write import save_table
 
     record = checked_run(run)
     name = published or _asked(run, record)

@@ -55,7 +55,7 @@ def publish(
         return _send(run, to, task or ())
     with err.status("Writing"):
         from harness.files import new_folder
-        from harness.runs.figures import asked, paper
+        from harness.reports._figures import asked, paper
         from harness.runs.frame import make_frame
         from harness.share.publishing import TARGETS, check
         from harness.share.source import source

@@ -15,7 +15,7 @@ from harness.errors import UserError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from harness.runs.figures import Figures
+    from harness.reports._figures import Figures
 
 PAGE = "index.html"
 T = TypeVar("T")
@@ -83,7 +83,7 @@ def report(
     ] = None,
 ) -> int:
     """Make the tables, figures and page of one or more runs from their files."""
-    from harness.runs.figures import asked
+    from harness.reports._figures import asked
     from harness.runs.folders import reports_of, runs_in
 
     found = runs_in(runs)
@@ -136,12 +136,12 @@ def write(
     """
     with err.status("Making tables and figures"):
         from harness.cli import outcome
+        from harness.reports._figures import asked, paper
+        from harness.reports._write import write_reports
+        from harness.reports.page.write import write_page
         from harness.runs.comparable import raw_text, reasons, unpaired
-        from harness.runs.figures import asked, paper
         from harness.runs.frame import make_frame
-        from harness.runs.page import write_page
         from harness.runs.store import read_run
-        from harness.runs.write import write_reports
 
         frame = uncollected(lambda: make_frame(runs, tasks, mixed=mixed))
         frame = compared(frame, together)

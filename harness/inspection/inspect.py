@@ -25,9 +25,9 @@ from harness.methods.resolve import resolve
 from harness.models.opening import read_config
 from harness.patching.config import rope_of
 from harness.plugins import load
+from harness.reports._write import save_csv, save_figure
 from harness.reports.plots.style import drawing
 from harness.reports.writing.sentences import counted
-from harness.runs.write import save_csv, save_figure
 from harness.sweep.plan import unlike
 from harness.sweep.spec import Spec
 from scaling._bands import Bands

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from harness.files import make_folder
 from harness.plugins import FUNCTION
+from harness.reports._write import save_figure, save_table
 from harness.reports.plots.style import drawing
 from harness.runs.folders import reports_of
-from harness.runs.write import save_figure, save_table
 from harness.select.answer import Ended, footnote, paragraph, readable, table
 from harness.select.figure import draw
 from harness.select.race import FAR, WINNER

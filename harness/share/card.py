@@ -11,11 +11,11 @@ import pandas as pd
 from huggingface_hub import EvalResult, ModelCardData
 
 from harness.files import make_folder, replacing
+from harness.reports._write import write_reports
 from harness.reports.stats.cells import cells
 from harness.reports.writing.escape import markdown_sentence
 from harness.reports.writing.tables import markdown, page, wide
 from harness.runs.provenance import command, documents, facts
-from harness.runs.write import write_reports
 from harness.share.source import Source
 
 ARGUMENTS = ("scaling", "length", "relative_length", "low", "high", "n", "status")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from harness.reports._write import write_reports
+from harness.reports.page.write import write_page
 from harness.runs.folders import REPORTS
-from harness.runs.page import write_page
-from harness.runs.write import write_reports
 from harness.share.source import Source, write_copy
 
 

@@ -6,7 +6,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from harness.files import make_folder, replacing
 from harness.reports.page.charts import curves, losses
 from harness.reports.page.data import Source, depths, embedded, failures, positions
 from harness.reports.page.looks import looks
@@ -23,6 +24,7 @@ from harness.reports.stats.cells import cells
 from harness.reports.stats.checkpoints import MOST_NAMED
 from harness.reports.writing.answer import answer
 from harness.reports.writing.tables import RenderedTable
+from harness.runs.provenance import documents, facts
 
 HERE = Path(__file__).parent
 LIBRARIES = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
@@ -105,3 +107,21 @@ def _policy(scripts: Sequence[str]) -> str:
     hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
     allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
     return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:"
+
+
+DOCUMENTS = "The documents that were read, and the hashes of their texts."
+
+
+def write_page(
+    file: Path,
+    frame: pd.DataFrame,
+    runs: Collection[Mapping[str, Any]],
+    tables: Mapping[str, RenderedTable],
+    note: str = "",
+) -> None:
+    """Write the page of a frame, with the tables that were made of it and the runs' records."""
+    whole = {**tables, "documents": RenderedTable(DOCUMENTS, [], documents(runs))}
+    html = page(frame, whole, facts(runs), note)
+    make_folder(file.absolute().parent)
+    with replacing(file) as new:
+        new.write(html.encode())

@@ -69,9 +69,9 @@ def write_reports_of(
     ``made``: the run's own were made just now, and are taken where no name in them has a place.
     """
     # Not needed while a run is measured: what draws figures takes a second to import.
-    from harness.runs.figures import asked, paper
-    from harness.runs.page import write_page
-    from harness.runs.write import FIGURES, TABLES, write_reports
+    from harness.reports._figures import asked, paper
+    from harness.reports._write import FIGURES, TABLES, write_reports
+    from harness.reports.page.write import write_page
     from harness.share.folder import write_files
     from harness.share.source import source
 
