@@ -51,9 +51,9 @@ class Plugin:
 
 
 def names(kind: str) -> list[str]:
-    """Return the built-in plug-ins of a kind: the files without a leading underscore."""
-    folder = ROOT / FOLDERS[kind]
-    return sorted(path.stem for path in folder.glob("*.py") if not path.stem.startswith("_"))
+    """Return the built-in plug-ins of a kind: public files, without the module of their types."""
+    files = (ROOT / FOLDERS[kind]).glob("[!_]*.py")
+    return sorted(path.stem for path in files if path.stem != "types")
 
 
 def catalogue(kind: str) -> dict[str, str]:

@@ -5,11 +5,17 @@ A method is a function ``frequencies(rope, length, *, options) -> Frequencies``,
 ``bands(rope, length, *, options) -> Bands``. The types are exported here.
 """
 
-from scaling._bands import Band, Bands, by_distance
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
-from scaling._types import Frequencies, Range, Rope
+from scaling.types import (
+    Band,
+    Bands,
+    Frequencies,
+    PerLayerFrequencies,
+    Range,
+    Rope,
+    Rotation,
+    StatefulRope,
+    by_distance,
+)
 
 __all__ = [
     "Band",

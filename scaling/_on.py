@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from scaling._bands import Bands
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
-from scaling._types import Frequencies, Rope
+from scaling.types import Bands, Frequencies, PerLayerFrequencies, Rope, Rotation, StatefulRope
 
 # A method with its options filled in. On the command line ``on=yarn``, ``on=yarn:factor=8`` or
 # ``on=./mine.py:kept=0.6+strength=2`` (a plus joins options, where a comma ends the outer one).

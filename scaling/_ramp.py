@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from scaling._types import Rope
+from scaling.types import Rope
 
 
 def check_critical(rope: Rope, critical: int) -> int:

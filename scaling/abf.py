@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from scaling._types import Frequencies, Range, Rope
+from scaling.types import Frequencies, Range, Rope
 
 TRAINING = "the paper trains on at the new base"
 

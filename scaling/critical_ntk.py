@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from scaling._ramp import check_critical
-from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
+from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from scaling import none
-from scaling._bands import Band, Bands, plainest
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope, Window
+from scaling.types import Band, Bands, Frequencies, Rope, Window, plainest
 
 
 def bands(

@@ -8,9 +8,7 @@ from typing import Literal
 import torch
 
 from scaling import ntk
-from scaling._bands import Band, Bands, plainest
-from scaling._served import StatefulRope
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch, plainest
 
 
 def bands(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import torch
 
-from scaling._types import Frequencies, Range, Rope
+from scaling.types import Frequencies, Range, Rope
 
 TRAINING = "the authors fine-tune with it"
 

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 TRAINING = "the authors fine-tune with it"
 

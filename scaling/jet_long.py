@@ -9,11 +9,10 @@ from typing import Literal
 import torch
 
 from scaling import none
-from scaling._bands import Bands, beyond, by_distance, plainest
 from scaling._on import Method, frequencies_on
 from scaling._ramp import bounds
-from scaling._types import Frequencies, Rope, Window
 from scaling.rerope import window_of
+from scaling.types import Bands, Frequencies, Rope, Window, beyond, by_distance, plainest
 
 
 def bands(

@@ -6,8 +6,15 @@ from itertools import pairwise
 from typing import Annotated, Literal
 
 from scaling import ntk, pi, yarn
-from scaling._layered import PerLayerFrequencies, by_layer
-from scaling._types import Factor, Frequencies, Range, Rope, factor_or_stretch
+from scaling.types import (
+    Factor,
+    Frequencies,
+    PerLayerFrequencies,
+    Range,
+    Rope,
+    by_layer,
+    factor_or_stretch,
+)
 
 SCALED = {"pi": pi.frequencies, "ntk": ntk.frequencies, "yarn": yarn.frequencies}
 Share = Annotated[float, Range(0.0, 2.0)]

@@ -7,10 +7,9 @@ import math
 import torch
 
 from scaling import none
-from scaling._bands import Bands, beyond
 from scaling._on import Method, frequencies_on
-from scaling._types import Factor, Frequencies, Rope, Window
 from scaling.rerope import window_of
+from scaling.types import Bands, Factor, Frequencies, Rope, Window, beyond
 
 
 def bands(

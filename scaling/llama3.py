@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Annotated
 
-from scaling._types import Factor, FewTurns, Frequencies, Range, Rope, factor_or_stretch
+from scaling.types import Factor, FewTurns, Frequencies, Range, Rope, factor_or_stretch
 
 
 def frequencies(

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from scaling._layered import PerLayerFrequencies
-from scaling._types import Frequencies, Rope, factor_or_stretch
+from scaling.types import Frequencies, PerLayerFrequencies, Rope, factor_or_stretch
 
 
 def frequencies(

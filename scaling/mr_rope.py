@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from scaling._ramp import bounds
-from scaling._types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
+from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 
 def frequencies(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from types import ModuleType
 
 from scaling import dynamic_ntk, llama3, longrope, none, pi, yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 TYPES: dict[str, ModuleType] = {
     "default": none,

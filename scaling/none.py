@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 
 def frequencies(rope: Rope, length: int) -> Frequencies:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
+from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from scaling._ramp import by_turns, mixed
-from scaling._types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
+from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 
 def frequencies(

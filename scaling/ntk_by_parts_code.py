@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from scaling import ntk
 from scaling._ramp import by_index
-from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
+from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 # Turns in the trained window between which one gives way to the next, by the channel index.
 LINEAR, NTK = 0.75, 1.25

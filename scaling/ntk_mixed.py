@@ -6,7 +6,7 @@ from typing import Annotated
 
 import torch
 
-from scaling._types import Factor, Frequencies, Range, Rope, factor_or_stretch
+from scaling.types import Factor, Frequencies, Range, Rope, factor_or_stretch
 
 
 def frequencies(

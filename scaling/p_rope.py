@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from scaling._types import Frequencies, Range, Rope
+from scaling.types import Frequencies, Range, Rope
 
 TRAINING = "the paper pretrains with it"
 

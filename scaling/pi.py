@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scaling._types import Factor, Frequencies, Rope, factor_or_stretch
+from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 
 def frequencies(rope: Rope, length: int, *, factor: Factor = None) -> Frequencies:

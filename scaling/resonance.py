@@ -8,7 +8,7 @@ import torch
 
 from scaling import none
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 TRAINING = "the authors train or fine-tune with it"
 

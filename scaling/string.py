@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 
 from scaling import none
-from scaling._bands import Bands, beyond
 from scaling._on import Method, frequencies_on
-from scaling._types import Frequencies, Rope, Window
+from scaling.types import Bands, Frequencies, Rope, Window, beyond
 
 
 def bands(

@@ -7,9 +7,8 @@ import math
 import torch
 
 from scaling import none
-from scaling._bands import Bands, plainest, scaled
 from scaling._on import Method, found_on
-from scaling._types import Frequencies, Rope
+from scaling.types import Bands, Frequencies, Rope, plainest, scaled
 
 
 def bands(

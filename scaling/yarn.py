@@ -6,7 +6,7 @@ import math
 from typing import Literal
 
 from scaling._ramp import by_index, by_turns, mixed
-from scaling._types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
+from scaling.types import Factor, FewTurns, Frequencies, Rope, Turns, factor_or_stretch
 
 
 def frequencies(

@@ -21,7 +21,7 @@ from scaling import (
     string,
     yarn,
 )
-from scaling._bands import Bands
+from scaling.types import Bands
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW
 

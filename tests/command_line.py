@@ -20,7 +20,7 @@ SETTINGS: dict[str, list[str]] = {
 CELLS, QUESTIONS = 2 * 2 * 2, 2 * 2 * (3 + 4)  # three documents, four keys
 MANY = {"task": ["perplexity:tail=16", "passkey:depths=4,trials=4"], "length": ["5x"]}  # to kill in
 MINE = """
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 
 def frequencies(rope, length, *, factor: float = 1.0):
     return Frequencies(rope.inv_freq() / factor)

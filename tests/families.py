@@ -25,8 +25,7 @@ from harness.patching.frequencies import check_geometry, patched
 from harness.patching.patch import answering
 from harness.patching.positions import banded
 from scaling import native, none, ntk, pi, self_extend, yarn
-from scaling._bands import Band, Bands, by_distance
-from scaling._types import Frequencies, Rope
+from scaling.types import Band, Bands, Frequencies, Rope, by_distance
 from tasks._types import Request
 from tests.tiny import SHAPE, WINDOW
 

@@ -20,8 +20,7 @@ import torch
 
 from harness.patching.config import FULL
 from harness.patching.frequencies import PatchedRotary, placed, rotary_name
-from scaling._bands import Band, Bands
-from scaling._types import Frequencies
+from scaling.types import Band, Bands, Frequencies
 
 Pair = tuple[int, int]  # a query and a key
 Pairs = dict[Pair, tuple[float, Band]]

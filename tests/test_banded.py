@@ -21,7 +21,7 @@ from harness.patching.config import rope_of
 from harness.patching.patch import scaled
 from harness.patching.positions import banded
 from scaling import none, self_extend
-from scaling._bands import Bands
+from scaling.types import Bands
 from tests.banded import LENGTH, TOKEN, bands_of, inside, likelihoods, model_of
 from tests.families import TOKENS, each
 from tests.naive import naively

@@ -15,8 +15,7 @@ from harness.patching.channel_layout import Layout
 from harness.patching.config import rope_of
 from harness.patching.positions import banded
 from scaling import dual_chunk, dynamic_ntk, rerope
-from scaling._bands import Bands, by_distance
-from scaling._types import Frequencies, Rope
+from scaling.types import Bands, Frequencies, Rope, by_distance
 from tests.banded import METHODS, bands_of, model_of
 
 ROPE = Rope(16, 10_000.0, 256)

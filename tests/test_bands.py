@@ -30,9 +30,7 @@ from scaling import (
     temperature,
     yarn,
 )  # fmt: skip
-from scaling._bands import Band, Bands, by_distance
-from scaling._served import StatefulRope
-from scaling._types import Frequencies, Rope
+from scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, by_distance
 from tests.naive import positions
 
 ROPE = Rope(16, 10_000.0, 48)

@@ -16,7 +16,7 @@ from harness.cli.app import main
 from harness.methods.check import Finding, check
 from harness.plugins import load
 from scaling import abf, none, ntk, p_rope, pi, rerope, yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
 AT = "at rotary_dim 4, base 100, window 32, length"

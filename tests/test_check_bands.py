@@ -11,8 +11,7 @@ import torch
 
 from harness.methods.check_positions import GEOMETRIES, OWN, check_bands, moves_positions
 from scaling import dual_chunk, dynamic_ntk, lm_infinite, log_n, none, rerope, self_extend, yarn
-from scaling._bands import Bands, by_distance, plainest
-from scaling._types import Frequencies, Rope
+from scaling.types import Bands, Frequencies, Rope, by_distance, plainest
 
 
 @cache

@@ -36,7 +36,7 @@ from harness.select import race
 from harness.sweep.answer import Failed
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.spec import Spec
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 from tasks._types import Request
 from tests.command_line import MANY, Ropewalk, samples, sweep
 

@@ -22,8 +22,7 @@ from harness.patching.row_tiles import TILE, Rows
 from harness.sweep.cells import Batch
 from harness.sweep.costs import steps_of
 from scaling import dual_chunk, rerope
-from scaling._bands import Band, Bands
-from scaling._types import Frequencies, Rope
+from scaling.types import Band, Bands, Frequencies, Rope
 from tasks._types import Request
 from tests.asking import forwarded
 from tests.banded import METHODS, TOKEN, bands_of, likelihoods, model_of

@@ -20,8 +20,7 @@ from harness.patching.positions import banded
 from harness.sweep import memory as sweep_memory
 from harness.sweep.cells import Batch, Cell, Item
 from scaling import dual_chunk
-from scaling._bands import Bands
-from scaling._types import Rope
+from scaling.types import Bands, Rope
 from tasks._types import Request
 
 

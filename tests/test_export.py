@@ -27,7 +27,7 @@ from harness.serve._line import serving
 from harness.serve._types import Asked, Distance
 from harness.sweep.parse import parse
 from scaling import none
-from scaling._types import Rope
+from scaling.types import Rope
 from tests import families
 from tests.command_line import Ropewalk
 from tests.quantized import save_gguf

@@ -10,7 +10,7 @@ import pytest
 from harness.errors import UserError
 from harness.plugins import entry, load, names_code
 from scaling import log_n, yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 ROPE = Rope(8, 10_000.0, 64)
 

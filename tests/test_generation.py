@@ -15,7 +15,7 @@ from harness.engine.generate import Generation
 from harness.patching.config import rope_of
 from harness.patching.patch import scaled
 from scaling import dual_chunk, lm_infinite, self_extend, yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 from tasks._types import Request, Response
 from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer

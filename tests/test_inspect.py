@@ -24,7 +24,7 @@ from harness.models.opening import REFERENCE
 from harness.sweep.parse import parse
 from harness.sweep.spec import Spec
 from scaling import ntk, p_rope, pi
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 from tests import ROOT
 
 # Frequencies 1 and 1/10: 32 / 2π = 5.09 and 0.509 turns in the trained window.

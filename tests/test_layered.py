@@ -32,9 +32,7 @@ from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.costs import steps_of
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
-from scaling._layered import PerLayerFrequencies, by_layer
-from scaling._rotation import Rotation
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, by_layer
 from tasks._types import Request
 from tests import families
 from tests.asking import asked, together

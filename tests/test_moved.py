@@ -155,8 +155,8 @@ def test_a_user_moves_positions_with_a_file(
     text = (
         '"""Mine: every distance halved."""\n'
         "import torch\n"
-        "from scaling._bands import Bands, by_distance\n"
-        "from scaling._types import Frequencies, Rope\n"
+        "from scaling.types import Bands, by_distance\n"
+        "from scaling.types import Frequencies, Rope\n"
         "def bands(rope: Rope, length: int, *, times: int = 1) -> Bands:\n"
         "    half = torch.arange(length) / 2\n"
         "    plain = Frequencies(rope.inv_freq())\n"
@@ -176,8 +176,8 @@ def test_half_the_distance_is_interpolation(tiny: Path, docs: Path, tmp_path: Pa
     file.write_text(
         '"""Half: every distance halved."""\n'
         "import torch\n"
-        "from scaling._bands import Bands, by_distance\n"
-        "from scaling._types import Frequencies, Rope\n"
+        "from scaling.types import Bands, by_distance\n"
+        "from scaling.types import Frequencies, Rope\n"
         "def bands(rope: Rope, length: int) -> Bands:\n"
         "    half, plain = torch.arange(length) / 2, Frequencies(rope.inv_freq())\n"
         "    return Bands(length, (by_distance(length, plain, 0, query=half, key=half),))\n"

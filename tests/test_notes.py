@@ -15,7 +15,7 @@ from harness.methods.resolve import resolve
 from harness.patching.config import rope_of
 from harness.plugins import catalogue, load
 from scaling import native
-from scaling._types import Rope
+from scaling.types import Rope
 from tests.tiny import WINDOW, save_tiny
 
 LLAMA = {

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from harness.patching.tiles import Piece, pieces
 from scaling import dual_chunk, lm_infinite, rerope, self_extend, string
-from scaling._bands import Bands
-from scaling._types import Rope
+from scaling.types import Bands, Rope
 
 ROPE = Rope(16, 10_000.0, 256)
 

@@ -19,7 +19,7 @@ from harness.patching.patch import scaled
 from harness.patching.positions import banded
 from harness.plugins import load
 from scaling import pi
-from scaling._rotation import Rotation
+from scaling.types import Rotation
 from tasks._types import Request
 from tests.banded import bands_of, inside, likelihoods, model_of
 from tests.families import EXPERTS, INDEXED, TOKENS, build

@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.patching.config import rope_of
 from harness.patching.frequencies import PatchedRotary, check_geometry, patched, rotary_name
 from scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 from tests.tiny import FAMILIES, WINDOW, tiny_config
 
 LENGTH = 3 * WINDOW

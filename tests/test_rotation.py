@@ -16,7 +16,7 @@ from transformers import AttentionInterface
 from harness.patching.config import rope_of
 from harness.patching.frequencies import patched
 from scaling import none, pi, yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 from tests.families import build, each, tiny
 
 Pair = tuple[torch.Tensor, torch.Tensor]

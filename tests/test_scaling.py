@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import scaling
 from harness.methods.check import ROPES, check
 from scaling import none
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 FOLDER = Path(scaling.__file__).parent
 MODULES = {

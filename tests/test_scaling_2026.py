@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from scaling import cope, critical_ntk, jet_long, none, ntk, ntk_by_parts, yarn
-from scaling._bands import Bands
-from scaling._types import Frequencies, Rope
+from scaling.types import Bands, Frequencies, Rope
 
 LLAMA3 = Rope(128, 500_000.0, 8192)
 PHI3 = Rope(96, 10_000.0, 2048)

@@ -24,7 +24,7 @@ from scaling import (
     pi,
     yarn,
 )
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 LLAMA2 = Rope(128, 10000.0, 4096)
 

@@ -28,7 +28,7 @@ from scaling import (
     resonance,
     yarn,
 )
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 ROTARY_DIMS = (16, 20, 128)
 BASES = (1e3, 123456.7, 1e7)

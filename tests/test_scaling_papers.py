@@ -16,7 +16,7 @@ from scaling import (
     pi,
     yarn,
 )
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 LLAMA2 = Rope(128, 10000.0, 4096)
 LLAMA3 = Rope(128, 500000.0, 8192)

@@ -13,7 +13,7 @@ from transformers import LlamaConfig, Phi3Config
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from scaling import dynamic_ntk, llama3, longrope, native, p_rope, pi, yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 ROTARY_DIMS = (16, 20, 128)
 BASES = (1e3, 123456.7, 1e7)

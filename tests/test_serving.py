@@ -13,7 +13,7 @@ from harness.engine import Sizes
 from harness.patching.config import rope_of
 from harness.patching.patch import answering
 from scaling import dynamic_ntk
-from scaling._served import StatefulRope
+from scaling.types import StatefulRope
 from tasks._types import Request, Response
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW

@@ -9,8 +9,7 @@ from harness.patching import online_softmax
 from harness.patching.online_softmax import NOTHING, Merged, attend
 from harness.patching.row_tiles import Rows, attend_tiles
 from harness.patching.tiles import Piece, pieces
-from scaling._bands import by_distance
-from scaling._types import Frequencies
+from scaling.types import Frequencies, by_distance
 
 ROWS, WIDTH = 50, 16
 

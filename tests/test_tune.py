@@ -25,7 +25,7 @@ from harness.sweep import measure
 from harness.sweep.cells import Item
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
-from scaling._types import Rope
+from scaling.types import Rope
 from tests.command_line import Outcome, Ropewalk, samples
 
 TASK = "perplexity:tail=16"

@@ -16,7 +16,7 @@ from harness.select.factors import broken, is_free, joined, of_factors
 from harness.select.search import Trial, check_installed, search
 from harness.select.space import Space, of_options
 from scaling import yarn
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 ROPE = Rope(32, 10_000.0, 256)
 

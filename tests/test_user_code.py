@@ -12,7 +12,7 @@ import pytest
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load
-from scaling._types import Rope
+from scaling.types import Rope
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
 pytestmark = pytest.mark.usefixtures("scored")

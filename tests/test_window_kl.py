@@ -20,7 +20,7 @@ from harness.patching.patch import comparing
 from harness.reports import short_cost
 from harness.reports.stats.measure import measure
 from harness.runs.frame import make_frame
-from scaling._served import StatefulRope
+from scaling.types import StatefulRope
 from tasks import Request, Response, window_kl
 from tests.command_line import Ropewalk
 from tests.tiny import FAMILIES, tiny_config

@@ -10,7 +10,7 @@ from harness.cli.console import COMPLETE, WITH_FAILURES, Switch, err, screen
 
 if TYPE_CHECKING:
     from harness.methods.findings import Finding
-    from scaling._types import Rope
+    from scaling.types import Rope
 
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
 

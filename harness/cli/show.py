@@ -21,8 +21,7 @@ from harness.sweep.measure import Failure, records
 from harness.sweep.memory import estimate
 from harness.sweep.pace import before
 from harness.sweep.plan import Plan
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation, frequencies_of
+from scaling.types import PerLayerFrequencies, Rotation, frequencies_of
 
 MOST = 20  # lines about failures; a sweep can have thousands
 

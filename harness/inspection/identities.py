@@ -9,7 +9,7 @@ import torch
 from rich.console import Console
 
 from harness.reports.writing.sentences import counted
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 DRAWS = 256  # pairs of a query and a key, at random positions
 Rotate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -30,9 +30,7 @@ from harness.reports.plots.style import drawing
 from harness.reports.writing.sentences import counted
 from harness.sweep.plan import unlike
 from harness.sweep.spec import Spec
-from scaling._bands import Bands
-from scaling._rotation import Rotation, frequencies_of
-from scaling._types import Frequencies, Rope
+from scaling.types import Bands, Frequencies, Rope, Rotation, frequencies_of
 
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 BINS, SAMPLED = 3, 256  # per octave of distances in a decay curve; distances of each, at most

@@ -11,7 +11,7 @@ from harness.models.layers import Layers, layers_of
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, call, parameters
 from scaling import native
-from scaling._types import Rope
+from scaling.types import Rope
 
 
 def check_rotary(model: str, config: Any) -> None:

@@ -19,8 +19,7 @@ from harness.methods.channels import angles, strength
 from harness.models.opening import read_config
 from harness.names import place, resolved
 from harness.plugins import call
-from scaling._rotation import Rotation
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope, Rotation
 
 DRAWS = 64  # contents of a curve
 POINTS = 200  # distances, on a linear and on a logarithmic axis each

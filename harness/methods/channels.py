@@ -9,10 +9,7 @@ from typing import Literal
 
 import torch
 
-from scaling._bands import Band, Bands, reach_of
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation, frequencies_of
-from scaling._types import Rope
+from scaling.types import Band, Bands, PerLayerFrequencies, Rope, Rotation, frequencies_of, reach_of
 
 Change = Literal["unchanged", "in part", "in full", "beyond", "faster"]
 # Two float32 frequencies that differ by less, relatively, are one: an exponent that is rounded to

@@ -23,9 +23,7 @@ from harness.methods.findings import (
     windows_of,
 )
 from harness.plugins import call
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import sets_of
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, PerLayerFrequencies, Rope, sets_of
 
 Method = Callable[[Rope, int], Frequencies | PerLayerFrequencies]
 Tried = Trial[Frequencies]

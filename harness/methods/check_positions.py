@@ -11,10 +11,7 @@ from itertools import pairwise, product
 from harness.errors import UserError
 from harness.methods.findings import Finding, Trial, repeats, runs, tokens, where, windows_of
 from harness.plugins import call
-from scaling._bands import Bands, by_distance, plainest
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
-from scaling._types import Frequencies, Rope
+from scaling.types import Bands, Frequencies, Rope, Rotation, StatefulRope, by_distance, plainest
 
 SERVED = "beyond the window it runs on a model only: there is nothing to check"
 Method = Callable[[Rope, int], Rotation]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Literal, TypeVar
 
-from scaling._types import Rope
+from scaling.types import Rope
 
 Verdict = Literal["passed", "failed", "note"]
 Found = TypeVar("Found")

@@ -8,11 +8,15 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.plugins import Plugin, call, entry
-from scaling._bands import Bands
-from scaling._layered import PerLayerFrequencies, by_layer
-from scaling._rotation import Rotation, sets_of
-from scaling._served import StatefulRope
-from scaling._types import Rope
+from scaling.types import (
+    Bands,
+    PerLayerFrequencies,
+    Rope,
+    Rotation,
+    StatefulRope,
+    by_layer,
+    sets_of,
+)
 
 
 def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:

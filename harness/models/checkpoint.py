@@ -23,7 +23,7 @@ from harness.models.layers import position_limit
 from harness.models.meta import quantizer_of, weight_bytes, without_weights
 from harness.models.opening import label, open_config, packed
 from harness.patching.config import geometry_of, is_rotary, rescaled
-from scaling._types import Rope
+from scaling.types import Rope
 
 QUERY_SCALES = ("llama_4_scaling_beta",)  # position-dependent, applied in the attention
 SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")

@@ -15,7 +15,7 @@ from harness.hub import attempt
 from harness.models.meta import without_weights
 from harness.patching.config import WINDOWS, rescaled
 from harness.patching.frequencies import as_is, rotary_name
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 
 Kind = Literal["full", "sliding"]
 

@@ -15,7 +15,7 @@ from harness.patching.channel_layout import Layout, no_mask
 from harness.patching.online_softmax import FLASH, Merged, attend
 from harness.patching.row_tiles import Rows, attend_tiles
 from harness.patching.tiles import pieces
-from scaling._bands import Band, Bands, by_distance
+from scaling.types import Band, Bands, by_distance
 
 Tables = tuple[torch.Tensor, torch.Tensor]
 Made = dict[Band, tuple[torch.Tensor, int, int]]  # rotated keys, and the positions they are of

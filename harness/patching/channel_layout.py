@@ -14,7 +14,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.errors import UserError
 from harness.patching.frequencies import as_is, placed, rotary_name
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 
 NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it
 TOLERANCE = 1e-2  # of the largest value: a quarter turn in bfloat16 is exact to 4e-3

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.hub import attempting
-from scaling._types import Rope
+from scaling.types import Rope
 
 LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
 WINDOWS = (  # what configs call the trained length

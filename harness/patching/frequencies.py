@@ -14,7 +14,7 @@ from torch import nn
 from harness.errors import UserError, reason
 from harness.patching.config import FULL
 from scaling import native
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 T = TypeVar("T")
 PROVED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()

@@ -22,8 +22,7 @@ from harness.patching.frequencies import (
     probe,
     rotary_name,
 )
-from scaling._layered import PerLayerFrequencies
-from scaling._types import Frequencies
+from scaling.types import Frequencies, PerLayerFrequencies
 
 
 @contextmanager

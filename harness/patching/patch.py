@@ -24,11 +24,7 @@ from harness.patching.frequencies import patched
 from harness.patching.layered import layered
 from harness.patching.positions import banded
 from harness.patching.stateful import served_answers
-from scaling._bands import Bands
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
-from scaling._types import Frequencies
+from scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
 from tasks._types import Request, Response
 
 

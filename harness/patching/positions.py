@@ -14,8 +14,7 @@ from harness.patching.banded_attention import BandedAttention
 from harness.patching.channel_layout import attending, layouts
 from harness.patching.frequencies import as_is, check_angles, once, placed, rotary_name
 from harness.patching.self_check import Layouts, prove
-from scaling._bands import Bands
-from scaling._types import Frequencies
+from scaling.types import Bands, Frequencies
 
 
 @contextmanager

@@ -16,7 +16,7 @@ import torch
 
 from harness.engine.sizes import ROWS
 from harness.patching.online_softmax import NOTHING, Merged, widened
-from scaling._bands import Band
+from scaling.types import Band
 
 TILE = 256  # rows of a tile, from a multiple of it; its mask has so many rows of all keys
 

@@ -16,8 +16,7 @@ from harness.errors import UserError
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.channel_layout import Attention, Layout, attending, no_mask, runs
 from harness.patching.frequencies import as_is, placed, probe
-from scaling._bands import Bands, by_distance
-from scaling._types import Frequencies
+from scaling.types import Bands, Frequencies, by_distance
 
 CHECKED = 24  # tokens of the prompt
 EXACT = 1e-4  # of the largest number: the rounding of float32

@@ -14,7 +14,7 @@ from harness.engine import Answered, Decode, OutOfMemory, alone, no_tokenizer, o
 from harness.errors import UserError
 from harness.patching.config import rescaled
 from harness.patching.frequencies import rotary_name
-from scaling._served import StatefulRope
+from scaling.types import StatefulRope
 from tasks._types import Request, Response
 
 

@@ -10,7 +10,7 @@ from harness.methods.resolve import follows
 from harness.plugins import module_of, names, parameters
 from harness.select.race import plainest
 from harness.serve._export import export
-from scaling._rotation import needs_code
+from scaling.types import needs_code
 
 if TYPE_CHECKING:
     from harness.sweep.plan import Plan

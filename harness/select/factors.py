@@ -16,7 +16,7 @@ from harness.files import make_folder, replacing
 from harness.names import nearest
 from harness.plugins import split_options
 from harness.select.space import Space
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 FREE = ("spline", "channels")
 FEWEST, MOST = 4, 6  # knots of a spline

@@ -12,7 +12,7 @@ from typing import Any
 from harness.errors import UserError
 from harness.names import nearest
 from harness.plugins import entry, load, module_of, parameters, split_options
-from scaling._types import Range, Rope
+from scaling.types import Range, Rope
 
 GIVEN = re.compile(r"([-+.\de]+?)\.\.([-+.\de]+)")
 DIGITS = 4  # of a value that is tried: its label is read by people
@@ -65,7 +65,7 @@ class Space:
 def of_options(given: str, rope: Rope, length: int) -> Space:
     """Return the space of a method's options: ``yarn``, or ``yarn:beta_fast=8..64,factor=4``.
 
-    Options given as LOW..HIGH are searched, else all that declare a range (``scaling._types.Range``
+    Options given as LOW..HIGH are searched, else all that declare a range (``scaling.types.Range``
     in their annotation); one that is given a value keeps it. Raises UserError where nothing is left
     to search.
     """

@@ -14,8 +14,7 @@ from harness.models.gguf import is_gguf
 from harness.plugins import Plugin
 from harness.serve._forms import carrier, named
 from harness.serve._types import Asked, Distance, Words
-from scaling._rotation import needs_code
-from scaling._served import StatefulRope
+from scaling.types import StatefulRope, needs_code
 
 FORMS = {
     "default": "the plain embedding at another base",

@@ -13,7 +13,7 @@ from harness.errors import reason
 from harness.patching.config import FULL
 from harness.serve._types import Asked, Words
 from scaling import native
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 KEPT = ("partial_rotary_factor",)  # of the embedding itself
 INTERLEAVED = (  # their neighbours are pairs: the longrope classes of both servers refuse them

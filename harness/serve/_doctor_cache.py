@@ -10,8 +10,7 @@ import torch
 from transformers import DynamicCache
 
 from harness.methods.findings import Finding
-from scaling._bands import Bands
-from scaling._rotation import Rotation
+from scaling.types import Bands, Rotation
 
 SHORT, STEPS = 48, 64  # tokens of the text where it passes no window; the last ones, one by one
 PAST = 16  # tokens behind the end of a window, at least, and before: there stateful types change

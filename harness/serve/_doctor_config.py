@@ -13,9 +13,7 @@ from harness.models.layers import Layers, built
 from harness.models.opening import read_raw
 from harness.patching.config import FULL, rope_of
 from harness.plugins import Plugin
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope, Rotation, StatefulRope
 
 ABOUT = "config"
 BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")  # other names of rope_theta

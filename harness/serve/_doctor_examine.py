@@ -28,9 +28,7 @@ from harness.serve._doctor_server import Say, Server
 from harness.sweep.plan import check_rotary, open_model
 from harness.sweep.spec import Spec
 from scaling import native
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
-from scaling._types import Rope
+from scaling.types import Rope, Rotation, StatefulRope
 from tasks._types import Request
 
 COMPARED = 256  # tokens of the document that a server is asked about

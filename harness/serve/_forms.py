@@ -10,7 +10,7 @@ import torch
 
 from harness.serve._types import Asked, Words
 from scaling import native
-from scaling._types import Rope
+from scaling.types import Rope
 
 STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
 BOUNDS = {"llama3": ("low_freq_factor", "high_freq_factor"), "ntk_by_parts": ("alpha", "beta")}

@@ -7,7 +7,7 @@ import shlex
 from harness.errors import UserError
 from harness.serve._export import export
 from harness.sweep.spec import Spec
-from scaling._rotation import Rotation, needs_code
+from scaling.types import Rotation, needs_code
 
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 

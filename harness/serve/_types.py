@@ -8,10 +8,7 @@ from typing import Any
 
 import torch
 
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, StatefulRope
 
 Words = dict[str, Any]  # a scaling in Hugging Face's words: rope_type and its parameters
 NO_TURN = 1e-12  # radians at the last token: what turns less does not turn

@@ -12,7 +12,7 @@ import torch
 from harness.models.gguf import is_gguf
 from harness.serve._config import check_flat
 from harness.serve._types import Asked, Words
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "yarn")
 READ = ("exaone", "granite", "llama", "mistral", "mistral3")  # that load the tensor of factors

@@ -14,9 +14,7 @@ from harness.files import replacing
 from harness.models.layers import layers_of
 from harness.serve._config import changes
 from harness.serve._types import Asked, Words
-from scaling._bands import Bands
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation, needs_code
+from scaling.types import Bands, PerLayerFrequencies, Rotation, needs_code
 
 NAMED = ("bands",)
 # Families on which the file's losses were compared with those that are measured.

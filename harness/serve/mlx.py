@@ -12,7 +12,7 @@ import torch
 from harness.serve._config import changes, check_flat, words_of
 from harness.serve._types import Asked, Words
 from scaling import _ramp
-from scaling._types import Frequencies, Rope
+from scaling.types import Frequencies, Rope
 
 NAMED = ("default", "linear", "llama3", "yarn")
 # Model types whose files in mlx-lm 0.32 hand rope_scaling, and the whole head, to initialize_rope.

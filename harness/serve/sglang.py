@@ -15,7 +15,7 @@ from harness.serve._config import (
     words_of,
 )
 from harness.serve._types import Asked, Words
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
 # Model types whose class in SGLang 0.5.23 hands no scaling to its rotary embedding, or, of

@@ -9,7 +9,7 @@ from harness.encodings._config import EncodingConfig
 from harness.models.layers import built
 from harness.serve._config import changed_config, changes
 from harness.serve._types import Asked, Words
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn", "dynamic")
 

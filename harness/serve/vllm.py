@@ -14,7 +14,7 @@ from harness.serve._config import (
     words_of,
 )
 from harness.serve._types import Asked, Words
-from scaling._types import Frequencies
+from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
 # Model types whose class in vLLM 0.33 reads one rope type: DeepSeek's makes a yarn of its own of

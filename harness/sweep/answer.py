@@ -20,8 +20,7 @@ from harness.models.weights import load_weights
 from harness.patching.patch import answering, comparing, scaled
 from harness.sweep.cells import Key
 from scaling import native
-from scaling._rotation import Rotation
-from scaling._served import StatefulRope
+from scaling.types import Rotation, StatefulRope
 from tasks._types import Request, Response
 
 # What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from scaling._rotation import Rotation
+from scaling.types import Rotation
 from tasks._types import Request
 
 Key = tuple[str, str]  # a cell's key and a question's digest

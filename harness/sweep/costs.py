@@ -12,7 +12,7 @@ from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.models.checkpoint import Checkpoint
 from harness.sweep.cells import Batch
 from harness.sweep.speeds import Cost
-from scaling._served import StatefulRope
+from scaling.types import StatefulRope
 from tasks._tokens import Tokens, kept
 from tasks._types import Request
 

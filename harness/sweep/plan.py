@@ -17,7 +17,7 @@ from harness.sweep.cells import Batch, Cell, Item, Key
 from harness.sweep.plan_cells import Asked, make_cells, rotations
 from harness.sweep.spec import Spec
 from scaling import native, none
-from scaling._rotation import Rotation
+from scaling.types import Rotation
 from tasks._tokens import kept
 from tasks._types import Request, TaskContext
 

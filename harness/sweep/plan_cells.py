@@ -13,7 +13,7 @@ from harness.names import printable
 from harness.plugins import Plugin
 from harness.runs.comparable import deciding
 from harness.sweep.cells import Cell
-from scaling._rotation import Rotation
+from scaling.types import Rotation
 from tasks._types import Request
 
 Asked = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length

@@ -19,10 +19,7 @@ from harness.plugins import ROOT, Plugin, call
 from harness.runs.folders import other_model
 from harness.runs.store import SCHEMA
 from harness.sweep.plan import Plan
-from scaling._bands import Bands
-from scaling._layered import PerLayerFrequencies
-from scaling._rotation import Rotation, frequencies_of
-from scaling._served import StatefulRope
+from scaling.types import Bands, PerLayerFrequencies, Rotation, StatefulRope, frequencies_of
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = (

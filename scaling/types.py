@@ -1,13 +1,165 @@
-"""Define bands: sets of query-key pairs, with the positions that they are rotated to."""
+"""Define the input and output of a method: a rotary geometry in, frequencies out."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, replace
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
 
 import torch
 
-from scaling._types import Frequencies
+
+@dataclass(frozen=True)
+class Range:
+    """Where ``ropewalk tune`` looks for an option's value, beside its type: not what is allowed.
+
+    ``low`` and ``high`` are in units of ``of``: 1, the stretch of the length or the trained window.
+    ``log``: equal steps are equal ratios. Write ``kept: Annotated[float, Range(0.1, 0.9)] = 0.5``.
+    """
+
+    low: float
+    high: float
+    log: bool = False
+    of: Literal["one", "stretch", "window"] = "one"
+
+
+Factor = Annotated[float | None, Range(0.5, 4.0, log=True, of="stretch")]
+Turns = Annotated[float, Range(4.0, 128.0, log=True)]  # above which channels are kept
+FewTurns = Annotated[float, Range(0.1, 4.0, log=True)]  # below which they are divided in full
+Window = Annotated[int | None, Range(1 / 64, 3 / 4, log=True, of="window")]  # in tokens
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The rotary embedding a model was trained with, before any scaling.
+
+    ``rotary_dim`` counts rotated channels of one head (even); ``base`` is the rope theta;
+    ``trained_length`` is one window of pretraining in tokens; ``shipped`` is the checkpoint's own
+    scaling in Hugging Face's words (``rope_type`` and its parameters), empty for none; ``layers``
+    is the number of decoder layers.
+    """
+
+    rotary_dim: int
+    base: float
+    trained_length: int
+    shipped: Mapping[str, object] = field(default_factory=dict)
+    layers: int = 1
+
+    def stretch(self, length: int) -> float:
+        """Return the stretch of a length, max(1, length / trained_length)."""
+        return max(1.0, length / self.trained_length)
+
+    def tokens_per_radian(self, base: float | None = None) -> torch.Tensor:
+        """Return base^(2i/d), fastest first, float32 ``(rotary_dim // 2,)``.
+
+        RoFormer, arXiv:2104.09864, section 3.2.2. The operations and their order are those of
+        transformers, so that the plain frequencies are the same bits. Raises ValueError for a base
+        that float32 does not hold.
+        """
+        base = self.base if base is None else base
+        if base > torch.finfo(torch.float32).max:
+            raise ValueError(f"base must be at most 3.4e38, which float32 holds, got {base:.3g}")
+        exponents = torch.arange(0, self.rotary_dim, 2, dtype=torch.int64).to(torch.float32)
+        powers: torch.Tensor = base ** (exponents / self.rotary_dim)
+        return powers
+
+    def inv_freq(self, base: float | None = None) -> torch.Tensor:
+        """Return base^(-2i/d), radians per token, fastest first, float32 ``(rotary_dim // 2,)``."""
+        return 1.0 / self.tokens_per_radian(base)
+
+    def turns(self) -> torch.Tensor:
+        """Return the full turns each channel pair makes in the trained window, float32."""
+        return self.trained_length * self.inv_freq() / (2 * math.pi)
+
+
+@dataclass(frozen=True, eq=False)
+class Frequencies:
+    """The result of a method: one angular frequency per channel pair, and a factor.
+
+    ``inv_freq`` is float32 ``(rotary_dim // 2,)``, radians per token, fastest first;
+    ``attention_factor`` multiplies cos and sin, so attention logits by its square. Raises
+    ValueError for anything that cannot be a rotary embedding.
+    """
+
+    inv_freq: torch.Tensor
+    attention_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.inv_freq.dtype != torch.float32 or self.inv_freq.dim() != 1:
+            kind = f"{self.inv_freq.dtype} {tuple(self.inv_freq.shape)}"
+            raise ValueError(f"inv_freq must be one row of float32, got {kind}")
+        if not bool(torch.isfinite(self.inv_freq).all()) or bool((self.inv_freq < 0).any()):
+            raise ValueError(
+                f"inv_freq must be finite and not negative, got {self.inv_freq.tolist()}"
+            )
+        if not (math.isfinite(self.attention_factor) and self.attention_factor > 0):
+            raise ValueError(f"attention_factor must be positive, got {self.attention_factor}")
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the numbers; equal numbers are measured once, whatever their names."""
+        numbers = self.inv_freq.detach().cpu().contiguous().numpy().tobytes()
+        factor = float(self.attention_factor).hex().encode()
+        return hashlib.sha256(numbers + factor).hexdigest()[:16]
+
+
+def factor_or_stretch(factor: float | None, rope: Rope, length: int) -> float:
+    """Return the fixed factor, or the stretch of this length where it is unset."""
+    if factor is None:
+        return rope.stretch(length)
+    if not (math.isfinite(factor) and factor >= 1):
+        raise ValueError(f"factor must be 1 or more, got {factor}")
+    return float(factor)
+
+
+@dataclass(frozen=True, eq=False)
+class PerLayerFrequencies:
+    """The frequencies of each decoder layer, the first layer (that next to the tokens) first.
+
+    There are as many as ``rope.layers``; those of layers that a method never scales (without a
+    rotary embedding, or sliding ones with their own) are not used.
+    """
+
+    layers: tuple[Frequencies, ...]
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the numbers; where all layers are alike, that of their frequencies."""
+        prints = [one.fingerprint for one in self.layers]
+        if len(set(prints)) == 1:
+            return prints[0]
+        return hashlib.sha256(" ".join(["layers", *prints]).encode()).hexdigest()[:16]
+
+
+def by_layer(layers: Sequence[Frequencies]) -> PerLayerFrequencies | Frequencies:
+    """Return frequencies layer by layer; only frequencies where all layers are alike."""
+    alike = len({one.fingerprint for one in layers}) == 1
+    return layers[0] if alike else PerLayerFrequencies(tuple(layers))
+
+
+@dataclass(frozen=True, eq=False)
+class StatefulRope:
+    """The library's own rope type, whose frequencies follow the tokens it has seen.
+
+    ``rope_parameters`` are added to the config's own (``rope_type`` and its parameters),
+    ``trained_length`` is its window in tokens; ``frequencies`` those it would have if all tokens
+    of the context were known at once. The prompt up to the first target is read in one forward,
+    the targets one token at a time: keys cached early keep the frequencies of their time.
+    """
+
+    rope_parameters: Mapping[str, object]
+    trained_length: int
+    frequencies: Frequencies
+
+    @property
+    def fingerprint(self) -> str:
+        """Return a hash of the parameters and of the frequencies at the whole context."""
+        given = sorted(self.rope_parameters.items())
+        numbers = json.dumps([self.trained_length, given, self.frequencies.fingerprint])
+        return hashlib.sha256(f"served {numbers}".encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)
@@ -243,3 +395,26 @@ def scaled(found: Bands | Frequencies, length: int, scale: torch.Tensor) -> Band
         return Bands(length, (by_distance(length, found, 0),), scale)
     before = 1.0 if found.query_scale is None else found.query_scale
     return replace(found, query_scale=scale * before)
+
+
+Rotation = Frequencies | PerLayerFrequencies | Bands | StatefulRope
+
+
+def frequencies_of(found: Rotation | Band) -> Frequencies:
+    """Return the frequencies in it: of bands those of the last query, of layers the last one's."""
+    if isinstance(found, PerLayerFrequencies):
+        return found.layers[-1]
+    return found if isinstance(found, Frequencies) else found.frequencies
+
+
+def needs_code(found: Rotation | None) -> bool:
+    """Return whether no config can state it: it moves positions, or its layers are not alike."""
+    return isinstance(found, Bands | PerLayerFrequencies)
+
+
+def sets_of(found: Rotation) -> tuple[Frequencies, ...]:
+    """Return all frequencies in it: those of each layer, or of each band."""
+    if isinstance(found, PerLayerFrequencies):
+        return found.layers
+    inner = found.bands if isinstance(found, Bands) else (found,)
+    return tuple(frequencies_of(part) for part in inner)
