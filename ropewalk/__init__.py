@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from harness.engine import answers as answers
     from harness.errors import UserError as UserError
     from harness.patching.config import rope_of as rope_of
-    from harness.select.write import Recommendation as Recommendation
+    from harness.select.recommend import Recommendation as Recommendation
     from ropewalk import methods as methods
     from ropewalk._doctor import doctor as doctor
     from ropewalk._export import export as export
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 HOMES = {
     "harness.engine": ("OutOfMemory", "answers"),
     "harness.errors": ("UserError",),
-    "harness.select.write": ("Recommendation",),
+    "harness.select.recommend": ("Recommendation",),
     "harness.patching.config": ("rope_of",),
     "ropewalk": ("methods",),
     "ropewalk._doctor": ("doctor",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.cli.recommend import answered
-from harness.select.write import Recommendation
+from harness.select.recommend import Recommendation
 from ropewalk._run import opened
 
 

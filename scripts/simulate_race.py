@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.select.budget import Budget
-from harness.select.race import CUT, FAR, NEAR, WINNER, Array, Ask, Race, Rules, rounds
+from harness.select.race import CUT, FAR, NEAR, WINNER, Array, Ask, Budget, Race, Rules, rounds
 
 Random = np.random.Generator
 CANDIDATES, RACES = 25, 100

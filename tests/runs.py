@@ -33,7 +33,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
         return known[key]
 
     patch.setattr("harness.inspection.notes.layers_of", once)
-    patch.setattr("harness.sweep.speeds.TIMED", 0.01)
+    patch.setattr("harness.sweep.eta.TIMED", 0.01)
     patch.setattr("harness.reports.page.write.page", lambda *_: "")
     patch.setattr("harness.reports._write.names", lambda _: [])
     patch.setattr("harness.cli.outcome.brief", lambda *_: None)

@@ -20,7 +20,7 @@ from harness.patching.patch import scaled
 from harness.patching.positions import banded
 from harness.patching.row_tiles import TILE, Rows
 from harness.sweep.cells import Batch
-from harness.sweep.costs import steps_of
+from harness.sweep.eta import steps_of
 from scaling import dual_chunk, rerope
 from scaling.types import Band, Bands, Frequencies, Rope
 from tasks._types import Request

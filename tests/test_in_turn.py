@@ -15,7 +15,7 @@ from harness.data.source import make_source
 from harness.engine import answers
 from harness.engine.sizes import ROWS
 from harness.runs.store import read_samples
-from harness.select.losses import losses
+from harness.select.tune import losses
 from harness.sweep.cells import Cell, Item
 from tasks import niah
 from tasks._intervals import proportion

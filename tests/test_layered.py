@@ -29,7 +29,7 @@ from harness.patching.layered import layered
 from harness.patching.patch import answering, scaled
 from harness.plugins import load
 from harness.sweep.cells import Batch, Cell, Item
-from harness.sweep.costs import steps_of
+from harness.sweep.eta import steps_of
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
 from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, by_layer

@@ -13,15 +13,13 @@ import pytest
 from rich.console import Console
 
 from harness.cli.progress import Measuring
-from harness.sweep import costs
-from harness.sweep import pace as module
+from harness.sweep import eta
 from harness.sweep.backend import ThisProcess
+from harness.sweep.eta import ETA, Rows, duration, guessed
 from harness.sweep.measure import measure
 from harness.sweep.memory import estimate
-from harness.sweep.pace import ETA, duration
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
-from harness.sweep.speeds import Rows, guessed
 from tests.command_line import Ropewalk
 
 GIVEN: dict[str, Any] = {
@@ -41,7 +39,7 @@ def plan(tiny: Path, docs: Path) -> Plan:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Return the time in seconds, which stands still until it is set."""
     now = [100.0]
-    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(eta.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -55,9 +53,9 @@ def test_what_many_methods_are_asked_is_laid_out_once(
     methods = ["none", "yarn", "ntk", "rerope"]
     given = {**GIVEN, "scaling": methods, "model": str(tiny), "docs": str(docs)}
     plan, built = make_plan(parse(None, given)), []
-    build = costs.build_tree
-    costs.tree_of.cache_clear()
-    monkeypatch.setattr(costs, "build_tree", lambda asked: built.append(asked) or build(asked))
+    build = eta.build_tree
+    eta.tree_of.cache_clear()
+    monkeypatch.setattr(eta, "build_tree", lambda asked: built.append(asked) or build(asked))
     work = plan.work(set())
     assert len(work) == 1 + 2 + 2 + 1  # by the length only where the factor follows it
     ETA.of(plan, work, {})
@@ -67,7 +65,7 @@ def test_what_many_methods_are_asked_is_laid_out_once(
 
 def test_a_machine_that_is_held_up_still_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """However little time is left to measure it, it is that of a product, and never endless."""
-    monkeypatch.setattr("harness.sweep.speeds.TIMED", -1.0)
+    monkeypatch.setattr("harness.sweep.eta.TIMED", -1.0)
     assert 0 < guessed("cpu", "float32") < 1
 
 
@@ -75,7 +73,7 @@ def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: P
     """Where only a cluster has GPUs, nothing here is asked of one."""
     given = {"model": str(tiny), "docs": str(docs), "length": "64", "task": "perplexity:tail=16"}
     elsewhere = make_plan(parse(None, given), elsewhere="cuda")
-    found = module.before(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
+    found = eta.before(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
     assert found.seconds_left() is None
 
 
@@ -126,7 +124,7 @@ def test_few_long_samples_after_many_short_ones(reference: Any, clock: list[floa
 def test_what_only_the_first_forward_takes_is_no_speed(plan: Plan, clock: list[float]) -> None:
     """Half a second until kernels are loaded does not make minutes of a sweep that takes one."""
     whole = sum(float(part.cost @ TRUE) for part in begun(plan)[0].parts)
-    guess = whole / sum(float(part.cost @ module.USUAL) for part in begun(plan)[0].parts)
+    guess = whole / sum(float(part.cost @ eta.USUAL) for part in begun(plan)[0].parts)
     pace = ETA.of(plan, plan.work(set()), {}, guess)
     pace.begin()
     first = next(item for batch in plan.work(set()) for item in batch.items)
@@ -161,11 +159,11 @@ def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> N
     for item in items:
         clock[0] += 1000 * takes(pace, item)
         pace.answer(item, 0.0)
-    module.keep_rows(plan, "this machine", pace)
-    again = module.before(plan, plan.work(set()), "this machine")
+    eta.keep_rows(plan, "this machine", pace)
+    again = eta.before(plan, plan.work(set()), "this machine")
     assert again.seconds_left() == pytest.approx(clock[0] - 100, rel=0.2)
-    assert module.known_rows(plan, "another machine") == {}
-    assert module.before(plan, plan.work(set()), "another machine").seconds_left() is None
+    assert eta.known_rows(plan, "another machine") == {}
+    assert eta.before(plan, plan.work(set()), "another machine").seconds_left() is None
 
 
 @pytest.mark.slow
@@ -211,7 +209,7 @@ def test_a_dry_run_says_how_long(
     tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a machine that measured nothing a product is timed; a complete sweep has nothing left."""
-    monkeypatch.setattr(module.constants, "HF_ASSETS_CACHE", str(tmp_path / "no speeds"))
+    monkeypatch.setattr(eta.constants, "HF_ASSETS_CACHE", str(tmp_path / "no speeds"))
     words = ["run", "--model", tiny, "--docs", docs, "--length", "1x", "--scaling", "none",
              "--task", "perplexity:tail=16", "--out", tmp_path / "run"]  # fmt: skip
     assert "here, estimated from the speed of one matrix product" in " ".join(

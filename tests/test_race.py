@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.select.budget import Budget
 from harness.select.race import (
     BUDGET,
     DOCUMENTS,
@@ -22,6 +21,7 @@ from harness.select.race import (
     WINNER,
     Array,
     Ask,
+    Budget,
     Race,
     Rules,
     Standing,

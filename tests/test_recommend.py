@@ -14,10 +14,10 @@ import pytest
 from harness.errors import UserError
 from harness.runs.store import RUN, SAMPLES, read_samples
 from harness.select import race
-from harness.select.answer import difference, percent, spread
-from harness.select.budget import Budget, read_budget
 from harness.select.candidates import ORDER, families, unserved, usual
-from harness.select.run import tasks
+from harness.select.measuring import tasks
+from harness.select.race import Budget, read_budget
+from harness.select.recommend import difference, percent, spread
 from harness.stats.paired import Difference
 from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
@@ -76,7 +76,7 @@ def test_a_race_goes_on_where_it_stopped(
     recommend: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A budget is never exceeded; with more only what is missing is measured, and it ends alike."""
-    monkeypatch.setattr("harness.select.write.save_figure", lambda *_: [])
+    monkeypatch.setattr("harness.select.recommend.save_figure", lambda *_: [])
     short = recommend("--out", tmp_path / "short", "--budget", "30")
     assert short.status == 0, short.err
     assert "The budget of 30 forwards ended the race" in " ".join(short.out.split())

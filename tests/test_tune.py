@@ -17,10 +17,8 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
-from harness.select.factors import table as factors
-from harness.select.losses import Split, key_masks, kind_of
-from harness.select.search import Trial
-from harness.select.telling import rows, served, unpriced, words
+from harness.select.space import table as factors
+from harness.select.tune import Split, Trial, key_masks, kind_of, rows, served, unpriced, words
 from harness.sweep import measure
 from harness.sweep.cells import Item
 from harness.sweep.parse import parse
@@ -310,7 +308,7 @@ def test_a_mistyped_method_is_named_before_a_missing_package(
     tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaling: str, told: str
 ) -> None:
     """What is asked is checked first, then whether the optimiser is installed."""
-    monkeypatch.setattr("harness.select.search.find_spec", lambda _: None)
+    monkeypatch.setattr("harness.select.tune.find_spec", lambda _: None)
     done = tune(tmp_path / "out", scaling=[scaling])
     assert done.status == 2
     assert told in done.err

@@ -12,9 +12,8 @@ import pytest
 
 from harness.errors import UserError
 from harness.plugins import entry, load
-from harness.select.factors import broken, is_free, joined, of_factors
-from harness.select.search import Trial, check_installed, search
-from harness.select.space import Space, of_options
+from harness.select.space import Space, broken, is_free, joined, of_factors, of_options
+from harness.select.tune import Trial, check_installed, search
 from scaling import yarn
 from scaling.types import Frequencies, Rope
 
@@ -74,7 +73,7 @@ def test_a_search_goes_on_as_if_it_had_not_stopped() -> None:
 
 def test_without_the_optimiser_nothing_begins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The error says what to install."""
-    monkeypatch.setattr("harness.select.search.find_spec", lambda _: None)
+    monkeypatch.setattr("harness.select.tune.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"ropewalk\[tune\]"):
         check_installed()
 

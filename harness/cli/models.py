@@ -19,8 +19,8 @@ from harness.plugins import names_code
 from harness.runs.folders import run_folders
 from harness.share.trackers._words import REPORTED
 from harness.sweep.backend import ThisProcess
+from harness.sweep.eta import this_machine
 from harness.sweep.measure import Failure, measure
-from harness.sweep.pace import this_machine
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgres
 from rich.text import Text
 
 from harness.sweep.cells import Batch, Item
-from harness.sweep.pace import ETA, before, duration, keep_rows
+from harness.sweep.eta import ETA, before, duration, keep_rows
 from harness.sweep.plan import Plan
 
 Watch = Callable[[Item, dict[str, Any]], None]

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from harness.backends.workers import Cluster
     from harness.models.checkpoint import Checkpoint
+    from harness.select.measuring import Measured
     from harness.select.race import Race
-    from harness.select.run import Measured
-    from harness.select.write import Recommendation
+    from harness.select.recommend import Recommendation
     from harness.sweep.plan import Plan
     from harness.sweep.spec import Spec
 
@@ -91,8 +91,7 @@ def answered(
             raise UserError(f"--{flag} {value:g} is invalid: it is a percentage, {least}.")
     from harness.backends.connect import connected
     from harness.plugins import load
-    from harness.select.answer import Ended, so_far
-    from harness.select.write import written
+    from harness.select.recommend import Ended, so_far, written
 
     if to is not None:
         load("engine", to.replace("-", "_"))
@@ -112,7 +111,7 @@ def answered(
 def _plan(spec: Spec, ray: Cluster | None, *, chosen: bool, loaded: Checkpoint | None) -> Plan:
     """Return the plan of everything that a race could measure: the window and the target."""
     from harness.select.candidates import OWN, usual
-    from harness.select.run import tasks
+    from harness.select.measuring import tasks
     from harness.sweep.plan import make_plan, open_model
     from scaling import native
 
@@ -144,10 +143,9 @@ def _race(
     """
     from harness.cli import show
     from harness.cli.models import machine_of, measurer
-    from harness.select.budget import Budget, read_budget
     from harness.select.candidates import OWN, families, unserved
-    from harness.select.race import Race, Rules, rounds
-    from harness.select.run import Measured
+    from harness.select.measuring import Measured
+    from harness.select.race import Budget, Race, Rules, read_budget, rounds
 
     show.left_out(plan, err)
     folder = plan.spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"

@@ -17,9 +17,9 @@ from harness.names import printable
 from harness.runs.schema import outcomes
 from harness.runs.store import measured
 from harness.sweep.cells import Batch, Cell, Item
+from harness.sweep.eta import before
 from harness.sweep.measure import Failure, records
 from harness.sweep.memory import estimate
-from harness.sweep.pace import before
 from harness.sweep.plan import Plan
 from scaling.types import PerLayerFrequencies, Rotation, frequencies_of
 

@@ -25,18 +25,23 @@ from harness.plugins import load
 from harness.reports.writing.sentences import counted
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
-from harness.select import telling
-from harness.select.factors import is_free, of_factors
-from harness.select.losses import EVALUATOR, Split, kind_of
-from harness.select.search import Trial, check_installed
-from harness.select.space import Space, default_of, of_options
-from harness.select.telling import perplexity
-from harness.select.tuning import Tuning, best_of
+from harness.select import tune as telling
+from harness.select.space import Space, default_of, is_free, of_factors, of_options
+from harness.select.tune import (
+    EVALUATOR,
+    Split,
+    Trial,
+    Tuning,
+    best_of,
+    check_installed,
+    kind_of,
+    perplexity,
+)
 from harness.serve._line import serving
 from harness.sweep.bounds import CELLS
+from harness.sweep.eta import before
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
-from harness.sweep.pace import before
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from scaling import yarn

@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.patching.banded_attention import KEPT_BANDS
 from harness.sweep.cells import Batch, Item, Key
-from harness.sweep.costs import shared_tree
+from harness.sweep.eta import shared_tree
 from harness.sweep.plan import Plan
 
 

@@ -8,10 +8,9 @@ from tempfile import TemporaryDirectory
 
 from benchmarks.setting import Row, Setting, row
 from harness.cli.models import machine_of, measurer
-from harness.select.budget import read_budget
 from harness.select.candidates import OWN, families, usual
-from harness.select.race import FAR, Race, Rules, rounds
-from harness.select.run import Measured, tasks
+from harness.select.measuring import Measured, tasks
+from harness.select.race import FAR, Race, Rules, read_budget, rounds
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 

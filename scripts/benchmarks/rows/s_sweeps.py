@@ -7,9 +7,9 @@ from typing import Any
 from benchmarks.setting import Row, Setting, ratios, row
 from harness.models.opening import REFERENCE
 from harness.plugins import names
-from harness.sweep import costs
+from harness.sweep import eta
+from harness.sweep.eta import ETA
 from harness.sweep.memory import estimate
-from harness.sweep.pace import ETA
 from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 
@@ -24,7 +24,7 @@ def measure(setting: Setting) -> list[Row]:
     samples: list[int] = []
 
     def planned(trials: int) -> None:
-        costs.tree_of.cache_clear()
+        eta.tree_of.cache_clear()
         plan = make_plan(parse(None, asked(trials)))
         ETA.of(plan, plan.work(set()), {})
         samples[:] = [estimate(plan, set()).samples]

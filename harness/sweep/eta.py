@@ -1,31 +1,218 @@
-"""How fast a sweep goes and how long it still takes, from what each part of it costs.
-
-A cost is known before: tokens and pairs of every forward. What is measured are speeds
-(``speeds.py``); they are kept for the next sweep of the same model on the same machine.
-"""
+"""What each part of a sweep costs, known before anything is measured: tokens and pairs."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from huggingface_hub import cached_assets_path, constants
+from numpy.typing import NDArray
+from scipy.optimize import nnls
 
+from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.errors import UserError
 from harness.files import replacing
+from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.sweep.cells import Batch, Item, Key
-from harness.sweep.costs import Step, Steps, steps_of
 from harness.sweep.plan import Plan
 from harness.sweep.record import named
-from harness.sweep.speeds import USUAL, Cost, Kind, Row, Rows, Speeds, fitted, guessed
+from scaling.types import StatefulRope
+from tasks._tokens import Tokens, kept
+from tasks._types import Request
+
+MOST_LENGTHS = 32  # whose trees are kept
+
+
+@dataclass(frozen=True)
+class Step:
+    """A run of tokens that is forwarded once, or of tokens that are written one by one.
+
+    ``cost`` are its runs, and multiplications and additions: by tokens, by pairs, of what is
+    written.
+    """
+
+    tokens: int
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a batch in their order, and the steps that each question needs."""
+
+    steps: tuple[Step, ...]
+    needs: tuple[tuple[int, ...], ...]
+
+
+def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
+    """Return what the questions of a batch share; None where each is a forward of its own."""
+    capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
+    if isinstance(batch.rotation, StatefulRope) or checkpoint.sliding_window or capped:
+        return None
+    return tree_of(tuple(kept(question.tokens) for _, question in batch.items))
+
+
+@lru_cache(maxsize=MOST_LENGTHS)
+def tree_of(asked: tuple[Tokens, ...]) -> PrefixTree:
+    """Build the tree of questions that every method is asked, once for all methods."""
+    return build_tree(asked)
+
+
+def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
+    """Return the steps of the questions of a batch."""
+    per_token, per_pair, per_target = prices(checkpoint)
+    questions = [question for _, question in batch.items]
+    spans, paths = _spans(shared_tree(checkpoint, batch), questions)
+    costs = [
+        np.array([1, tokens * per_token, tokens * per_pair * (first + end) / 2, 0])
+        for first, end in spans
+        for tokens in [end - first]
+    ]
+    for place, question in enumerate(questions):
+        if question.new:  # its tokens are a run of their own
+            each = per_token + per_target + per_pair * question.length
+            paths[place] += (len(spans),)
+            spans.append((question.start, question.length))
+            costs.append(np.array([0, 0, 0, question.new * each]))
+            continue
+        if question.divergence:  # a second forward, of the model as it is
+            paths[place] += (len(spans),)
+            spans.append((0, question.length))
+            pairs = question.length**2 / 2
+            costs.append(np.array([1, question.length * per_token, pairs * per_pair, 0]))
+        targets = question.length - question.start + 1
+        costs[paths[place][-1]][1] += per_target * targets * (1 + question.divergence)
+    made = zip(spans, costs, strict=True)
+    return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), tuple(paths))
+
+
+def _spans(
+    tree: PrefixTree | None, questions: Sequence[Request]
+) -> tuple[list[tuple[int, int]], list[tuple[int, ...]]]:
+    """Return the first and end position of every run of input, and each question's runs."""
+    if tree is not None:
+        return [(node.first, node.end) for node in tree.nodes], list(tree.paths)
+    turn: dict[Sequence[int], int] = {}
+    paths: list[tuple[int, ...]] = [
+        (turn.setdefault(question.tokens, len(turn)),) for question in questions
+    ]
+    return [(0, len(tokens)) for tokens in turn], paths
+
+
+def prices(checkpoint: Checkpoint) -> tuple[float, float, float]:
+    """Return the operations of a token in all layers, of a pair in all, of a target in the head."""
+    config = checkpoint.config.get_text_config()
+    heads, width = getattr(config, "num_attention_heads", None) or 0, config.hidden_size
+    head_dim = getattr(config, "head_dim", None) or width // max(heads, 1)
+    table = config.vocab_size * width
+    tables = table * (1 if getattr(config, "tie_word_embeddings", False) else 2)
+    inside = max(checkpoint.parameter_count - tables, 1)
+    return 2 * inside, 4 * heads * head_dim * config.num_hidden_layers, 2 * table
+
+
+Cost = NDArray[np.float64]  # runs; operations by tokens, by pairs, of tokens that are written
+# What is taken to be known before, in operations by tokens: what a run costs beside its tokens,
+# and operations of the other kinds. Written tokens read all weights one by one.
+USUAL = np.array([3e7, 1.0, 1.5, 40.0])
+TRUST = 0.1  # in it: a speed ten times another one weighs as much as a row that is wrong by itself
+SOON = 1.0  # seconds of a method until its own speed counts as much as that of all
+OF_PEAK = 0.5  # share of the speed of a large product that a forward reaches
+TIMED = 0.2  # seconds in which the fastest product is sought; others may hold the machine for some
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Samples that are alike in what they take: of a method, with one length, texts or not."""
+
+    method: str
+    length: int
+    text: bool
+
+
+@dataclass
+class Row:
+    """The cost and the seconds of all samples of a kind."""
+
+    cost: Cost = field(default_factory=lambda: np.zeros(4))
+    seconds: float = 0.0
+
+
+Rows = dict[Kind, Row]
+
+
+@dataclass(frozen=True)
+class Speeds:
+    """Seconds of each part of a cost, and how much slower each method is than all together."""
+
+    parts: Cost
+    factors: Mapping[str, float]
+
+    def seconds(self, cost: Cost, method: str) -> float:
+        """Return how long so much of a method takes."""
+        return float(cost @ self.parts) * self.factors.get(method, 1.0)
+
+
+def fitted(known: Rows, measured: Rows, guess: float | None) -> Speeds | None:
+    """Return the speeds that these rows show; what is measured now sets the level.
+
+    ``guess`` are the seconds of an operation where there is no row. None where nothing is known.
+    """
+    rows = {kind: row for kind, row in {**known, **measured}.items() if row.cost.any()}
+    if not sum(row.seconds for row in rows.values()):
+        return None if guess is None else Speeds(USUAL * guess, {})
+    parts = _parts(list(rows.values()))
+    now = {kind: row for kind, row in measured.items() if row.cost.any()}
+    level = _level(parts, now.values()) if sum(row.seconds for row in now.values()) else 1.0
+    factors = {}
+    for method in {kind.method for kind in rows}:
+        own = [(kind, row) for kind, row in rows.items() if kind.method == method]
+        newest = [row for kind, row in own if kind in now] or [row for _, row in own]
+        scale = level if any(kind in now for kind, _ in own) else 1.0
+        told = scale * sum(float(row.cost @ parts) for row in newest)
+        took = sum(row.seconds for row in newest)
+        factors[method] = (took + SOON) / (told + SOON)
+    return Speeds(parts * level, factors)
+
+
+def _parts(rows: list[Row]) -> Cost:
+    """Return the seconds of each part that fit the rows best, none below 0, relative to each."""
+    costs = np.array([row.cost for row in rows]) * USUAL
+    took = np.array([row.seconds for row in rows])
+    base = took.sum() / costs.sum()
+    weight = 1 / np.maximum(took, took.sum() / 100)  # a short row is known least
+    held = math.sqrt(TRUST) * np.eye(4)
+    asked = np.vstack([costs * base * weight[:, None], held])
+    found, _ = nnls(asked, np.concatenate([took * weight, held.sum(axis=0)]))
+    return np.asarray(found * base * USUAL)
+
+
+def _level(parts: Cost, rows: Iterable[Row]) -> float:
+    """Return how many times slower the rows were than these speeds say."""
+    made = list(rows)
+    return sum(row.seconds for row in made) / max(sum(float(r.cost @ parts) for r in made), 1e-9)
+
+
+def guessed(device: str, dtype: str) -> float:
+    """Return the seconds that an operation of a forward takes here, from one product, timed."""
+    width = 4096 if torch.device(device).type == "cuda" else 512
+    one = torch.ones(width, width, device=device, dtype=DTYPES[dtype])
+    float((one @ one)[0, 0])  # the first loads what multiplies, which takes a GPU longer than TIMED
+    took, end = math.inf, time.perf_counter() + TIMED
+    while took == math.inf or time.perf_counter() < end:
+        began = time.perf_counter()
+        float((one @ one)[0, 0])  # waits for a GPU
+        took = min(took, time.perf_counter() - began)
+    return took / (2 * width**3) / OF_PEAK
+
 
 WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
 WARM = 1.0  # seconds that a first answer may take beside its cost, as kernels load

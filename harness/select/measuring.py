@@ -17,11 +17,10 @@ from harness.errors import UserError
 from harness.methods.resolve import follows
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
-from harness.select.budget import Budget
 from harness.select.candidates import OWN
-from harness.select.race import CUT, FAR, NEAR, Array, Ask
+from harness.select.race import CUT, FAR, NEAR, Array, Ask, Budget
 from harness.sweep.cells import Cell, Item, Key
-from harness.sweep.pace import ETA, before
+from harness.sweep.eta import ETA, before
 from harness.sweep.plan import Plan
 
 Measure = Callable[[Plan], object]
