@@ -16,6 +16,7 @@ from matplotlib.ticker import FuncFormatter, NullLocator, SymmetricalLogLocator
 
 from harness.files import make_folder
 from harness.plugins import FUNCTION
+from harness.reports._write import save_figure, save_table
 from harness.reports.plots.style import (
     COLOURS,
     GREY,
@@ -29,7 +30,6 @@ from harness.reports.plots.style import (
 )
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.runs.folders import reports_of
-from harness.reports._write import save_figure, save_table
 from harness.select.candidates import CODE, OWN
 from harness.select.measuring import Measured
 from harness.select.race import BUDGET, CUT, DOCUMENTS, FAR, WINNER, Array, Race, Standing
