@@ -16,8 +16,7 @@ from harness.cli.console import say
 from harness.cli.models import measured, planned
 from harness.errors import UserError
 from harness.hub import go_offline
-from harness.models.checkpoint import Checkpoint
-from harness.models.loaded import hold
+from harness.models.checkpoint import Checkpoint, hold
 from harness.plugins import load, names_code
 from harness.reports.plots.style import drawing
 from harness.runs.frame import make_frame

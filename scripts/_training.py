@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.progress import track
 from transformers.utils import logging
 
+from harness.data.corpus import make_source
 from harness.data.embedded import held_out
-from harness.data.source import make_source
 from harness.errors import UserError
 from harness.files import make_folder
 from harness.names import printable

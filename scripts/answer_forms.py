@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine import DEFAULT
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import open_checkpoint

@@ -32,7 +32,7 @@ from harness.encodings._config import EncodingConfig, config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
 from harness.files import make_folder, replacing
-from harness.models.opening import REFERENCE
+from harness.models.config import REFERENCE
 from harness.plugins import call, names
 from harness.reports.writing.sentences import counted
 

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.engine import DEFAULT, answers, shareable
 from harness.errors import UserError
-from harness.models.layers import Layers, layers_of, position_limit
+from harness.models.structure import Layers, layers_of, position_limit
 from harness.patching.config import FULL, geometry_of, is_rotary, rope_of
 from harness.patching.frequencies import check_geometry, patched
 from harness.patching.patch import answering

@@ -22,7 +22,7 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     Nor is the machine's speed timed for long, from which only the time left is estimated, nor the
     same config read for its layers again.
     """
-    from harness.models.layers import layers_of
+    from harness.models.structure import layers_of
 
     known: dict[str, Any] = {}
 

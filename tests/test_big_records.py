@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.data import source as sources
-from harness.data.source import make_source
+from harness.data import corpus as sources
+from harness.data.corpus import make_source
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
 from harness.reports import regret
 from harness.reports._write import save_figure, write_reports

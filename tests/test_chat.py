@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from harness.cli.app import main
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from tasks import passkey
 from tasks._types import Request, TaskContext
 from tests.tiny import save_tiny, tiny_tokenizer

@@ -156,7 +156,7 @@ def sentencepiece() -> Callable[[str], list[str]]:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
 
     def read(text: str) -> list[str]:
-        from harness.data.source import make_source
+        from harness.data.corpus import make_source
         from tasks._prompt import continued
 
         source = make_source(fast, list, WINDOW)
@@ -174,7 +174,7 @@ def test_text_that_goes_on_has_no_stray_space(sentencepiece: Callable[[str], lis
 
 def test_control_tokens_in_a_text_are_letters() -> None:
     """A document that says <s> does not begin a new window."""
-    from harness.data.source import make_source
+    from harness.data.corpus import make_source
 
     source = make_source(tiny_tokenizer(), list, WINDOW)
     assert source.bos not in source.encode("a <s> b")

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from transformers import AutoModelForCausalLM
 
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine import answers
 from harness.engine.sizes import ROWS
 from harness.runs.store import read_samples

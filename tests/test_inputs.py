@@ -20,7 +20,7 @@ import pytest
 from huggingface_hub import constants
 from pyarrow import parquet
 
-from harness.data import arrow, files
+from harness.data import readers
 from harness.data import tokenize as tokenizing
 from harness.data.corpus import make_corpora, open_all
 from harness.data.tokenize import make_reader, tokenize
@@ -124,7 +124,7 @@ def test_a_folder_that_changes_while_it_is_listed_is_named(
 
     monkeypatch.setattr(Path, "rglob", gone)
     with pytest.raises(UserError, match=f"^{tmp_path} cannot be read: No such file or directory.$"):
-        files.in_folder(tmp_path)
+        readers.in_folder(tmp_path)
 
 
 def test_what_is_hidden_is_no_document(tmp_path: Path) -> None:
@@ -321,9 +321,9 @@ def test_a_giant_of_one_line_is_refused_in_bounded_memory(
     A cell of a table is refused by its size alone, before it becomes a string; what lies in other
     fields is not read.
     """
-    monkeypatch.setattr(files, "LARGEST", 2 * 2**20)
-    monkeypatch.setattr(files, "GIANT", 4 * 2**20)
-    monkeypatch.setattr(arrow, "GIANT", 4 * 2**20)
+    monkeypatch.setattr(readers, "LARGEST", 2 * 2**20)
+    monkeypatch.setattr(readers, "GIANT", 4 * 2**20)
+    monkeypatch.setattr(readers, "GIANT", 4 * 2**20)
     for name in giants(tmp_path, 32 * 2**20):
         in_table = name[0] in "cds"
         tracemalloc.start()
@@ -341,7 +341,7 @@ def test_repeated_texts_of_a_table_are_measured_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A column that Arrow keeps as a dictionary is no giant because all of its texts are one."""
-    monkeypatch.setattr(arrow, "GIANT", 2**20)
+    monkeypatch.setattr(readers, "GIANT", 2**20)
     texts = ["a" * 2**19, "b" * 2**19, "c" * 2**19]
     rows = pyarrow.table({"text": pyarrow.array(texts).dictionary_encode()})
     parquet.write_table(rows, tmp_path / "c.parquet")

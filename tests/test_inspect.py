@@ -20,7 +20,7 @@ from harness.inspection import channel_figure, decay_figure
 from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
 from harness.inspection.scores import Curve
 from harness.methods.channels import channels, decay
-from harness.models.opening import REFERENCE
+from harness.models.config import REFERENCE
 from harness.sweep.parse import parse
 from harness.sweep.spec import Spec
 from scaling import ntk, p_rope, pi

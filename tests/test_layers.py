@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.models.layers import Layers, layers_of
+from harness.models.structure import Layers, layers_of
 from tests.families import INDEXING, SUPPORTED, TOKENS, build, each, tiny
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.reports import retrieval_table
 from harness.reports.stats.measure import LOWER
 from harness.runs.frame import make_frame

@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from harness.data.tokenize import tokenize
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, open_checkpoint
-from harness.models.meta import without_weights
+from harness.models.structure import without_weights
 from harness.models.weights import load_weights
 from tests.tiny import tiny_config
 
@@ -210,7 +210,7 @@ def test_names_that_are_no_folder_are_refused_in_a_short_sentence(tmp_path: Path
 
 def test_a_model_of_endless_modules_is_not_built(monkeypatch: pytest.MonkeyPatch) -> None:
     """However a config asks for them, the build ends in a sentence."""
-    monkeypatch.setattr("harness.models.meta.MOST_MODULES", 100)
+    monkeypatch.setattr("harness.models.structure.MOST_MODULES", 100)
     with pytest.raises(UserError, match="defines more than 100 modules"):
         without_weights(tiny_config("llama", num_hidden_layers=10**6), trust_remote_code=False)
 

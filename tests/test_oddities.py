@@ -13,10 +13,10 @@ import pytest
 from pyarrow import parquet
 
 from harness.cli.app import main
-from harness.data import arrow, corpus, embedded
+from harness.data import corpus, embedded, readers
 from harness.data.corpus import Corpora, make_corpora, open_all
+from harness.data.data_warnings import is_html, notes, warnings
 from harness.data.documents import open_documents
-from harness.data.oddities import is_html, notes, warnings
 from harness.errors import UserError
 from harness.plugins import load
 from tests.reading import refused
@@ -173,7 +173,7 @@ def test_what_unpacks_to_far_too_much_is_not_unpacked(
 
     One giant among short texts, in a batch or in its dictionary; ordinary texts are read.
     """
-    monkeypatch.setattr(arrow, "UNPACKED", 2**20)
+    monkeypatch.setattr(readers, "UNPACKED", 2**20)
     texts = pyarrow.array(["short"] * 99 + ["a" * 2**25])
     small = pyarrow.array([PROSE, PROSE[9:]])
     write = WRITERS[name]
@@ -193,7 +193,7 @@ def test_columns_that_nobody_asked_for_are_not_unpacked_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An Arrow batch is unpacked whole: in a file as in a set that was saved."""
-    monkeypatch.setattr(arrow, "UNPACKED", 2**20)
+    monkeypatch.setattr(readers, "UNPACKED", 2**20)
     table = pyarrow.table({"text": ["short"] * 4, "other": ["a" * 2**24] * 4})
     datasets.Dataset.from_dict({"text": ["short"]}).save_to_disk(tmp_path / "saved")
     (saved,) = (tmp_path / "saved").glob("*.arrow")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from harness.cli.app import main
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
 from harness.reports import scores

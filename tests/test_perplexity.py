@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from tasks import perplexity
 from tasks._types import Document, Request, Response, Sample, TaskContext
 from tests.tiny import tiny_tokenizer

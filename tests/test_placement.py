@@ -11,7 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.models import device_map
+from harness.models import weights
 from harness.sweep.answer import ready
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
@@ -81,15 +81,15 @@ def test_folders_that_a_kill_left_are_removed(
 ) -> None:
     """The next process removes them; those that are held, new, or links stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    held = Path(device_map.spread()["offload_folder"])
-    left, new, linked = (tmp_path / f"{device_map.PREFIX}{n}" for n in ("left", "new", "linked"))
+    held = Path(weights.spread()["offload_folder"])
+    left, new, linked = (tmp_path / f"{weights.PREFIX}{n}" for n in ("left", "new", "linked"))
     for folder in (left, new):
         folder.mkdir()
         (folder / "layer.safetensors").touch()
     linked.symlink_to(new)
     for folder in (left, held):
         os.utime(folder, (0, 0))
-    device_map.spread()
+    weights.spread()
     assert [path.exists() for path in (left, held, new, linked)] == [False, True, True, True]
     assert (new / "layer.safetensors").exists()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from harness.cli.app import main
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.data.tokenize import tokenize
 from harness.engine import answers
 from harness.runs.store import read_run

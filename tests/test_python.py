@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
 from harness.errors import UserError
-from harness.models.loaded import hold
+from harness.models.checkpoint import hold
 from harness.plugins import names
 from harness.runs.provenance import command
 from harness.select import race

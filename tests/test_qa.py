@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.runs.frame import make_frame
 from tasks import Request, Response, TaskContext, qa, ruler
 from tasks._paragraphs import END, listed, others, read

@@ -11,7 +11,7 @@ import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.engine import answers
-from harness.models.opening import REFERENCE
+from harness.models.config import REFERENCE
 from harness.models.weights import load_weights
 from harness.patching.frequencies import patched
 from harness.reports._write import write_reports

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
 from tasks import (

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine.gather import ResultCollector
 from harness.engine.prefix_tree import build_tree, in_order
 from tasks import passkey, perplexity

@@ -17,7 +17,7 @@ import torch
 from cyclopts import ValidationError
 from safetensors.torch import load_file
 
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.errors import UserError
 from harness.methods import template
 from tasks._prompt import frame

@@ -86,7 +86,7 @@ def _geometry(asked: dict[str, Any]) -> tuple[Rope, tuple[float, ...]]:
     from harness.cli.one_model import read_spec
     from harness.errors import UserError
     from harness.methods.check_positions import WINDOWS
-    from harness.models.opening import read_config
+    from harness.models.config import read_config
     from harness.patching.config import rope_of
 
     if "model" not in asked:

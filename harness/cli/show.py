@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.data import oddities
+from harness.data import data_warnings
 from harness.inspection.notes import notes
 from harness.names import printable
 from harness.runs.schema import outcomes
@@ -138,7 +138,7 @@ def left_out(plan: Plan, console: Console) -> None:
         told = f"{count} hold no window of {max(plan.lengths)} tokens and are left out: "
         some = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
         console.print(told + some, highlight=False, markup=False)
-    for note in oddities.notes(plan.documents, plan.left_out):
+    for note in data_warnings.notes(plan.documents, plan.left_out):
         console.print(note, highlight=False, markup=False)
     warnings(plan, console)
     model = plan.checkpoint
@@ -158,7 +158,7 @@ def left_out(plan: Plan, console: Console) -> None:
 
 def warnings(plan: Plan, console: Console) -> None:
     """Say what makes scores of the documents mean something else than they seem."""
-    for warning in oddities.warnings(plan.documents):
+    for warning in data_warnings.warnings(plan.documents):
         console.print(f"Warning: {warning}", style="bold yellow", highlight=False, markup=False)
 
 

@@ -11,19 +11,22 @@ from random import Random
 from typing import Any
 
 from harness.data import embedded
-from harness.data.files import (
+from harness.data.data_warnings import beginning
+from harness.data.readers import (
+    BUFFER,
     MANY,
     ROWS,
     TEXT,
     RawDocument,
+    Rows,
     below,
     in_folder,
+    is_saved,
     is_set,
     kind,
     read_file,
+    read_set,
 )
-from harness.data.hub import BUFFER, Rows, is_saved, read_set
-from harness.data.oddities import beginning
 from harness.errors import UserError
 from harness.names import nearest, place
 from harness.plugins import split_options

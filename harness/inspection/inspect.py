@@ -22,7 +22,7 @@ from harness.inspection import channel_figure, decay_figure, score_figure, score
 from harness.inspection.notes import check_rotary, notes
 from harness.methods.channels import Change, Channel, channels, decay, shown
 from harness.methods.resolve import resolve
-from harness.models.opening import read_config
+from harness.models.config import read_config
 from harness.patching.config import rope_of
 from harness.plugins import load
 from harness.reports._write import save_csv, save_figure

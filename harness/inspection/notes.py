@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
-from harness.models.layers import Layers, layers_of
+from harness.models.structure import Layers, layers_of
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, call, parameters
 from scaling import native

@@ -16,7 +16,7 @@ from harness.encodings._model import EncodingForCausalLM
 from harness.encodings._types import Places, Shape
 from harness.errors import UserError
 from harness.methods.channels import angles, strength
-from harness.models.opening import read_config
+from harness.models.config import read_config
 from harness.names import place, resolved
 from harness.plugins import call
 from scaling.types import Frequencies, Rope, Rotation

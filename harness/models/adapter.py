@@ -20,10 +20,9 @@ from safetensors import safe_open
 from harness.errors import UserError, reason
 from harness.files import read_regular
 from harness.hub import attempt
-from harness.models.download import ONLY_SAFE, exists, fetch
-from harness.models.files import LARGEST, check_file, file_hash
+from harness.models.files import LARGEST, ONLY_SAFE, check_file, exists, fetch, file_hash
 from harness.models.gguf import is_gguf
-from harness.models.meta import without_weights
+from harness.models.structure import without_weights
 from harness.names import place, printable, tensors
 
 CONFIG, WEIGHTS, PICKLED = "adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"

@@ -17,9 +17,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Sequence, Split
 from transformers import AutoConfig, PreTrainedConfig
 
 from harness.errors import UserError, reason
-from harness.models.config_keys import check_config
 from harness.models.files import GGUF, check_file
-from harness.models.meta import without_weights
+from harness.models.structure import check_config, without_weights
 from harness.patching.config import is_rotary, rope_of
 
 MAGIC = b"GGUF"

@@ -8,9 +8,9 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.methods.findings import Finding
+from harness.models.config import read_raw
 from harness.models.gguf import is_gguf
-from harness.models.layers import Layers, built
-from harness.models.opening import read_raw
+from harness.models.structure import Layers, built
 from harness.patching.config import FULL, rope_of
 from harness.plugins import Plugin
 from scaling.types import Frequencies, Rope, Rotation, StatefulRope

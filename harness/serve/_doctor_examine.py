@@ -16,7 +16,7 @@ from harness.hub import attempting
 from harness.methods.findings import Finding
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
-from harness.models.layers import Layers, layers_of
+from harness.models.structure import Layers, layers_of
 from harness.models.weights import load_weights
 from harness.patching.patch import scaled
 from harness.patching.stateful import fresh, served_answers

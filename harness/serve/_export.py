@@ -6,7 +6,7 @@ from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import check_shipped
-from harness.models.opening import open_config
+from harness.models.config import open_config
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import load
 from harness.serve import transformers

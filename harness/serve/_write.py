@@ -12,8 +12,7 @@ from transformers.utils import SAFE_WEIGHTS_NAME
 from harness.errors import UserError, foreign
 from harness.files import is_free, make_folder, new_folder, replacing
 from harness.models.checkpoint import open_checkpoint
-from harness.models.download import fetch, fetch_tokenizer, fetch_weights
-from harness.models.files import GGUF, named_weights
+from harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, named_weights
 from harness.models.gguf import is_gguf
 from harness.models.weights import load_weights
 from harness.names import resolved

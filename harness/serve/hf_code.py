@@ -11,7 +11,7 @@ import numpy as np
 from transformers import AutoModelForCausalLM
 
 from harness.files import replacing
-from harness.models.layers import layers_of
+from harness.models.structure import layers_of
 from harness.serve._config import changes
 from harness.serve._types import Asked, Words
 from scaling.types import Bands, PerLayerFrequencies, Rotation, needs_code

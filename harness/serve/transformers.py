@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from harness.encodings._config import EncodingConfig
-from harness.models.layers import built
+from harness.models.structure import built
 from harness.serve._config import changed_config, changes
 from harness.serve._types import Asked, Words
 from scaling.types import Frequencies

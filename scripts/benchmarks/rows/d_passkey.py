@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine import OutOfMemory, answers
-from harness.models.opening import REFERENCE
+from harness.models.config import REFERENCE
 from harness.patching.config import rope_of
 from harness.patching.frequencies import patched
 from scaling import yarn

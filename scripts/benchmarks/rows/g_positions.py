@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine import answers
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint, open_checkpoint

@@ -11,9 +11,9 @@ from transformers import AutoTokenizer
 
 from benchmarks import gpu
 from benchmarks.setting import Row, Setting, agree, operations, over_law, ratios, row
-from harness.data.source import make_source
+from harness.data.corpus import make_source
 from harness.engine.prefix_tree import build_tree
-from harness.models.opening import REFERENCE
+from harness.models.config import REFERENCE
 from tasks import passkey
 from tasks._types import Request, Response
 

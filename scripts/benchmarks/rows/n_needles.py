@@ -11,10 +11,10 @@ import torch
 from transformers import AutoTokenizer
 
 from benchmarks.setting import Row, Setting, build, config, row
+from harness.data.corpus import make_source
 from harness.data.embedded import held_out
-from harness.data.source import make_source
 from harness.engine import answers
-from harness.models.opening import REFERENCE
+from harness.models.config import REFERENCE
 from tasks import niah
 from tasks._types import Request, TaskContext
 

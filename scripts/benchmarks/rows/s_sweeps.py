@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.setting import Row, Setting, ratios, row
-from harness.models.opening import REFERENCE
+from harness.models.config import REFERENCE
 from harness.plugins import names
 from harness.sweep import eta
 from harness.sweep.eta import ETA

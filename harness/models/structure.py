@@ -1,21 +1,141 @@
-"""Find which layers of a model rotate, what they see, and which of them a method scales."""
+"""Find out from its config alone what a model is: built without weights, layer by layer."""
 
 from __future__ import annotations
 
 import inspect
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 from torch import nn
+from torch.nn.modules.module import register_module_module_registration_hook
+from transformers import AutoModelForCausalLM
+from transformers.quantizers.auto import get_hf_quantizer
 
-from harness.hub import attempt
-from harness.models.meta import without_weights
+from harness.errors import UserError, reason
+from harness.hub import attempt, attempting
 from harness.patching.config import WINDOWS, rescaled
 from harness.patching.frequencies import as_is, rotary_name
 from scaling.types import Frequencies
+
+MOST_MODULES = 150_000  # the largest mixtures of experts have 100,000
+
+
+def without_weights(config: Any, *, trust_remote_code: bool) -> Any:
+    """Build a model in eval mode, without its weights; raise UserError for a bad config."""
+    build, options = AutoModelForCausalLM.from_config, {"trust_remote_code": trust_remote_code}
+    with torch.device("meta"), bounded(config.model_type):
+        return attempt(
+            "config", f"this {config.model_type}", lambda: build(config, **options).eval()
+        )
+
+
+@contextmanager
+def bounded(kind: str) -> Iterator[None]:
+    """Raise UserError where a model has more modules than any real one."""
+    count = 0
+
+    def add(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > MOST_MODULES:
+            raise UserError(
+                f"the config of this {kind} defines more than {MOST_MODULES:,} modules."
+            )
+
+    hook = register_module_module_registration_hook(add)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def quantizer_of(config: Any, device_map: str | None) -> Any:
+    """Return the library's quantizer of a config; raise what it raises without its package."""
+    given = deepcopy(config)  # it changes the config
+    return get_hf_quantizer(given, None, device_map, weights_only=True, user_agent={})[0]
+
+
+def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> int:
+    """Return the bytes of a model's weights in memory, quantised ones as their library holds them.
+
+    Where that library is not installed, as on a machine that only gives work to others, they count
+    in full.
+    """
+    model = without_weights(config, trust_remote_code=trust_remote_code)
+    held: list[tuple[str, torch.Tensor]] = [*model.named_parameters()]
+    quantizer: Any = None
+    if getattr(config, "quantization_config", None) is not None:
+        named = attempting("weights", f"this {config.model_type}")
+        with named, suppress(ImportError), torch.device("meta"):
+            quantizer = quantizer_of(config, None)
+            quantizer.preprocess_model(model, device_map=None)
+            held = [*model.named_parameters(), *model.named_buffers()]
+
+    def size(name: str, one: torch.Tensor) -> float:
+        if quantizer is not None and quantizer.param_needs_quantization(model, name):
+            packed = quantizer.quantized_element_size
+            return one.element_size() if packed is None else float(packed)
+        return dtype.itemsize if one.is_floating_point() else one.element_size()
+
+    return int(sum(one.numel() * size(name, one) for name, one in held))
+
+
+MOST_LAYERS, LARGEST = 1_000, 2**63  # whole numbers of a config; larger ones are rejected
+
+
+class _Keys(BaseModel):
+    """The types of these keys at the top of a config and in its ``text_config``."""
+
+    model_config = ConfigDict(strict=True)
+
+    architectures: list[str] | None = None
+    text_config: dict[str, Any] | None = Field(None, min_length=1)
+    transformers_weights: str | None = None
+    layer_types: list[str] | None = None
+    max_position_embeddings: int | None = None
+    sliding_window: int | None = None
+    rope_theta: FiniteFloat | None = None
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+    quantization_config: dict[str, Any] | None = None
+    auto_map: dict[str, Any] | None = None
+
+
+def check_config(where: str, given: dict[str, Any]) -> None:
+    """Raise UserError for keys of a wrong type, and for whole numbers that no model has."""
+    _check_numbers(where, given, "the config")
+    for keys in (given, given.get("text_config") or {}):
+        try:
+            _Keys.model_validate(keys)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, first["loc"]))
+            why = first["msg"].replace("Input should", "it should")
+            raise UserError(
+                f"the config of {where} gives {name} as {reason(repr(first['input']))}; {why}."
+            ) from None
+
+
+def _check_numbers(where: str, given: object, name: str) -> None:
+    if isinstance(given, dict):
+        for key, value in given.items():
+            _check_numbers(where, value, str(key))
+    elif isinstance(given, list):
+        for value in given:
+            _check_numbers(where, value, name)
+    elif isinstance(given, int):
+        limit = MOST_LAYERS if "layer" in name else LARGEST
+        if abs(given) > limit:
+            raise UserError(
+                f"the config of {where} gives {name} as {reason(given)}; at most {limit:,}."
+            )
+
 
 Kind = Literal["full", "sliding"]
 

@@ -14,9 +14,7 @@ import harness.encodings._model  # noqa: F401  # transformers then opens the lab
 from harness.encodings._config import EncodingConfig, check_code
 from harness.errors import UserError
 from harness.hub import attempt, say_waits
-from harness.models.config_keys import check_config
-from harness.models.download import ADAPTER, exists, fetch, fetch_gguf
-from harness.models.files import GGUF, check_folder, check_place
+from harness.models.files import ADAPTER, GGUF, check_folder, check_place, exists, fetch, fetch_gguf
 from harness.models.gguf import (
     check_gguf,
     check_reader,
@@ -25,6 +23,7 @@ from harness.models.gguf import (
     only_gguf,
     quantization,
 )
+from harness.models.structure import check_config
 from harness.names import place, printable
 
 HUB_GGUF = re.compile(r"[^./~@][^/@]*/[^/@]+/.+\.gguf", re.IGNORECASE)  # owner/name/file.gguf
