@@ -26,7 +26,6 @@ from harness.models.files import (
 )
 from harness.models.gguf import is_gguf, pretrained, quantization, split_as_told
 from harness.models.structure import position_limit, quantizer_of, weight_bytes, without_weights
-from harness.models.weights import check_whole
 from harness.names import printable
 from harness.patching.config import geometry_of, is_rotary, rescaled
 from scaling.types import Rope
@@ -111,7 +110,8 @@ def open_checkpoint(
         if (kind := packed(config)) is not None:
             quantized, called = kind, f"{called}-{kind}"
         tokenizer = _tokenizer(where, commit, trust_remote_code)
-        check_whole(device_map, device)
+        if device_map and device != "auto":
+            raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
         where_to = elsewhere or _device(device)
         if elsewhere is None:
             attempt("weights", where, lambda: quantizer_of(config, device_map))

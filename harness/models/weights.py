@@ -32,12 +32,6 @@ PREFIX = "ropewalk-offload-"  # of a folder for layers on disk
 FRESH = 60  # seconds in which a new folder may not be locked yet
 
 
-def check_whole(device_map: str | None, device: str) -> None:
-    """Raise UserError for a device beside a device map, which uses all devices."""
-    if device_map and device != "auto":
-        raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
-
-
 def spread() -> dict[str, Any]:
     """Return options with which from_pretrained fills GPUs, then memory, then a folder on disk.
 
