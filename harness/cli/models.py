@@ -17,7 +17,6 @@ from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint
 from harness.plugins import names_code
 from harness.runs.folders import run_folders
-from harness.share.trackers._words import REPORTED
 from harness.sweep.backend import ThisProcess
 from harness.sweep.eta import this_machine
 from harness.sweep.measure import Failure, measure
@@ -91,7 +90,7 @@ def measured_one(
     """Measure a plan into its folder, with progress on stderr; return what has no number."""
     given, own = plan.spec.track, [one for one in plan.spec.task if names_code("task", one)]
     if until_reported is not None:
-        until_reported.enter_context(tracked(given, folder, own, REPORTED))
+        until_reported.enter_context(tracked(given, folder, own))
         return measurer(plan, folder, ray)(plan)
     with tracked(given, folder, own):
         return measurer(plan, folder, ray)(plan)

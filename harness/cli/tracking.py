@@ -16,10 +16,10 @@ from harness.cli.console import err
 from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import ROOT, load
-from harness.share.trackers._words import FINISHED, REPORTED, STOPPED, again, written_at
+from harness.share.trackers import FINISHED, STOPPED, send_again, written_at
 
 # Seconds for what is left when measuring has ended.
-PATIENCE = {FINISHED: 300.0, REPORTED: 300.0, STOPPED: 10.0}
+PATIENCE = {FINISHED: 300.0, STOPPED: 10.0}
 
 
 def check_tracker(given: str) -> None:
@@ -33,16 +33,13 @@ def check_tracker(given: str) -> None:
 
 @contextmanager
 def tracked(
-    given: str | None, folder: Path, tasks: Iterable[str], ended: str = FINISHED
+    given: str | None, folder: Path, tasks: Iterable[str]
 ) -> Iterator[subprocess.Popen[str] | None]:
-    """Send a run to a tracker, where one is given, while it is measured inside.
-
-    ``ended`` is REPORTED where its reports are made inside, too.
-    """
+    """Send a run to a tracker, where one is given, while it is measured inside."""
     if given is None:
         yield None
         return
-    words = [sys.executable, "-P", "-m", "harness.share.trackers", given, str(folder)]
+    words = [sys.executable, "-P", "-m", "harness.share.trackers._follow", given, str(folder)]
     child = subprocess.Popen(
         [*words, str(written_at(folder)), *tasks],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -54,7 +51,7 @@ def tracked(
     word = STOPPED
     try:
         yield child
-        word = ended
+        word = FINISHED
     finally:
         _end(child, word, given, folder)
         telling.join(1)
@@ -84,7 +81,7 @@ def _end(child: subprocess.Popen[str], word: str, given: str, folder: Path) -> N
             with err.status(f"Sending to {given}"):
                 child.wait(PATIENCE[word])
     except subprocess.TimeoutExpired:
-        err.print(f"{given} took too long; {again(folder, given)}.", soft_wrap=True)
+        err.print(f"{given} took too long; {send_again(folder, given)}.", soft_wrap=True)
     finally:
         with suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)

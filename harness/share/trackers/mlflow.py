@@ -1,4 +1,4 @@
-"""MLflow: parameters, metrics by length, artefacts; MLFLOW_TRACKING_URI says where the server is.
+"""MLflow: parameters, metrics by length, artifacts; MLFLOW_TRACKING_URI says where the server is.
 
 A server needs ``pip install 'ropewalk[mlflow]'``, a local store all of MLflow (``pip install
 mlflow``). The experiment is ``project``, or MLFLOW_EXPERIMENT_NAME, or ropewalk.
@@ -8,98 +8,82 @@ from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from harness.share.trackers._types import Tracked
+from accelerate.tracking import MLflowTracker
+
+from harness.share.trackers import TrackedRun
+from harness.share.trackers._accelerate import started
 
 PACKAGE = "mlflow"
-OTHERS = re.compile(r"[^\w.\-/: ]")  # signs that MLflow allows in no name
-BATCH = 100  # parameters or metrics in one request
+OTHERS = re.compile(r"[^\w.\-/: ]")  # characters that MLflow allows in no name
+# MLflow would send the user's name and the path of the program.
+ANONYMOUS = {"mlflow.user": "unknown", "mlflow.source.name": "ropewalk"}
 
 
 def begin(
     name: str, settings: Mapping[str, str], known: str | None, *, project: str | None = None
-) -> Tracked:
+) -> TrackedRun:
     """Continue the run ``known``, or create one where the server does not have it."""
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
-    from mlflow.exceptions import MlflowException
-    from mlflow.tracking import MlflowClient
-
-    client = _client(MlflowClient)
-    experiment = project or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "ropewalk"
-    found = None
-    if known is not None:
-        try:
-            found = client.get_run(known)
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-                raise
-    if found is None or found.info.lifecycle_stage == "deleted":
-        there = client.get_experiment_by_name(experiment)
-        number = there.experiment_id if there else client.create_experiment(experiment)
-        found = client.create_run(number, run_name=name)
-    else:
-        client.update_run(known, status="RUNNING")
-    return _Run(client, found, {_name(key): text for key, text in settings.items()})
+    tracker = MLflowTracker("ropewalk", run_name=name)
+    tracker.experiment_name = project or tracker.experiment_name
+    tracker.run_id = known if known and _exists(known) else None
+    tracker.tags = ANONYMOUS
+    return _Run(started(tracker), {_name(key): text for key, text in settings.items()})
 
 
-def _client(client: Callable[[], Any]) -> Any:
-    """Return a client; without a server only all of MLflow has one."""
+def _exists(known: str) -> bool:
+    import mlflow
+
     try:
-        return client()
-    except Exception as error:
-        message = (
-            "no server is named, and this MLflow has no store of its own: set MLFLOW_TRACKING_URI, "
-            "or pip install mlflow"
-        )
-        if type(error).__name__ == "UnsupportedModelRegistryStoreURIException":
-            raise ValueError(message) from error
-        raise
+        return bool(mlflow.get_run(known).info.lifecycle_stage != "deleted")
+    except mlflow.exceptions.MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return False
 
 
 class _Run:
-    """A run; a parameter that changed, which MLflow does not allow, is a tag.
+    """A run; a parameter that changed, which MLflow does not allow, is sent as a tag.
 
-    Settings are sent with what is sent first: where that fails, the run itself is known already,
-    and the next try continues it.
+    Settings are sent with the first scores: where that fails, the run itself is known already, and
+    the next try continues it.
     """
 
-    def __init__(self, client: Any, found: Any, settings: Mapping[str, str]) -> None:
-        self.client, self.id = client, found.info.run_id
-        uri, self.known, self.unsent = client.tracking_uri, found.data.params, settings
-        path = f"/#/experiments/{found.info.experiment_id}/runs/{self.id}"
+    def __init__(self, tracker: MLflowTracker, settings: Mapping[str, str]) -> None:
+        import mlflow
+
+        self.tracker, self.unsent, run = tracker, settings, tracker.tracker
+        self.id, uri = run.info.run_id, mlflow.get_tracking_uri()
+        path = f"/#/experiments/{run.info.experiment_id}/runs/{self.id}"
         self.place = f"{uri}{path}" if uri.startswith("http") else f"{uri}, run {self.id}"
 
     def _settings(self) -> None:
-        from mlflow.entities import Param
+        import mlflow
 
-        new = [Param(key, text) for key, text in self.unsent.items() if key not in self.known]
-        for start in range(0, len(new), BATCH):
-            self.client.log_batch(self.id, params=new[start : start + BATCH])
-        for key, text in self.unsent.items():
-            if self.known.get(key, text) != text:
-                self.client.set_tag(self.id, key, text)
+        known = self.tracker.tracker.data.params
+        new = {key: text for key, text in self.unsent.items() if key not in known}
+        changed = {key: text for key, text in self.unsent.items() if known.get(key, text) != text}
+        if new:
+            self.tracker.store_init_configuration(new)
+        if changed:
+            mlflow.set_tags(changed)
         self.unsent = {}
 
     def scores(self, length: int, values: Mapping[str, float]) -> None:
-        from mlflow.entities import Metric
-
         self._settings()
-        now = int(time.time() * 1000)
-        new = [Metric(_name(key), value, now, length) for key, value in values.items()]
-        for start in range(0, len(new), BATCH):
-            self.client.log_batch(self.id, metrics=new[start : start + BATCH])
+        self.tracker.log({_name(key): value for key, value in values.items()}, step=length)
 
     def files(self, folder: Path) -> None:
-        self._settings()
-        self.client.log_artifacts(self.id, str(folder))
+        self.tracker.log_artifacts(str(folder))
 
     def end(self, *, finished: bool) -> None:
+        import mlflow
+
         self._settings()
-        self.client.set_terminated(self.id, "FINISHED" if finished else "KILLED")
+        mlflow.end_run("FINISHED" if finished else "KILLED")
 
 
 def _name(text: str) -> str:

@@ -1,4 +1,4 @@
-"""Weights & Biases, online or WANDB_MODE=offline: charts by length, figures, an artefact of files.
+"""Weights & Biases, online or WANDB_MODE=offline: charts by length, figures, an artifact of files.
 
 The project is ``project``, or WANDB_PROJECT, or ropewalk. The machine, the working folder, the
 git remote and the terminal's output are not sent. ``wandb sync`` sends what was offline.
@@ -10,10 +10,11 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
-from harness.share.trackers._artefact import send_folder
-from harness.share.trackers._types import Tracked
+from accelerate.tracking import WandBTracker
+
+from harness.share.trackers import TrackedRun
+from harness.share.trackers._accelerate import send_folder, started
 
 PACKAGE = "wandb"
 SILENT = {
@@ -25,34 +26,38 @@ SILENT = {
 
 def begin(
     name: str, settings: Mapping[str, str], known: str | None, *, project: str | None = None
-) -> Tracked:
+) -> TrackedRun:
     """Continue the run ``known``, or create one."""
     import wandb
 
-    run = wandb.init(
-        project=project or os.environ.get("WANDB_PROJECT") or "ropewalk", name=name,
-        id=known or secrets.token_hex(4), resume="allow", settings=wandb.Settings(**SILENT),
-    )  # fmt: skip
-    run.config.update(dict(settings), allow_val_change=True)
-    run.define_metric("length")
-    run.define_metric("*", step_metric="length")
-    return _Run(run)
+    tracker = WandBTracker(
+        project or os.environ.get("WANDB_PROJECT") or "ropewalk",
+        name=name,
+        id=known or secrets.token_hex(4),
+        resume="allow",
+        settings=wandb.Settings(**SILENT),
+    )
+    started(tracker).store_init_configuration(dict(settings))
+    tracker.tracker.define_metric("length")
+    tracker.tracker.define_metric("*", step_metric="length")
+    return _Run(tracker)
 
 
 class _Run:
-    """A run, whose charts have the length across."""
+    """A run whose charts have the length on their horizontal axis."""
 
-    def __init__(self, run: Any) -> None:
-        self.run, self.id = run, str(run.id)
+    def __init__(self, tracker: WandBTracker) -> None:
+        self.tracker, run = tracker, tracker.tracker
+        self.id = str(run.id)
         self.place = f"wandb sync {Path(run.dir).parent}" if run.offline else str(run.url)
 
     def scores(self, length: int, values: Mapping[str, float]) -> None:
-        self.run.log({"length": length, **values})
+        self.tracker.log({"length": length, **values})
 
     def files(self, folder: Path) -> None:
         import wandb
 
-        send_folder(wandb, self.run, f"reports-{self.id}", folder)
+        send_folder(wandb, self.tracker, self.id, folder)
 
     def end(self, *, finished: bool) -> None:
-        self.run.finish(exit_code=0 if finished else 1)
+        self.tracker.tracker.finish(exit_code=0 if finished else 1)

@@ -19,6 +19,7 @@ from harness.runs.store import RUN, SAMPLES
 from tasks import passkey, qa, ruler
 from tasks._retrieval import shown
 from tasks._types import Request
+from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.runs import PRIVATE, changed, private, sweep
 from tests.tiny import tiny_tokenizer
@@ -68,7 +69,7 @@ def run(measured: Path, tmp_path: Path) -> Path:
 
 
 def schema(name: str) -> Draft7Validator:
-    path = Path(__file__).parent / f"schemas/{name}-0.2.2.json"
+    path = ROOT / f"tests/schemas/{name}-0.2.2.json"
     return Draft7Validator(json.loads(path.read_text()))
 
 

@@ -28,7 +28,7 @@ from harness.serve._types import Asked, Distance
 from harness.sweep.parse import parse
 from scaling import none
 from scaling.types import Rope
-from tests import families
+from tests import ROOT, families
 from tests.command_line import Ropewalk
 from tests.quantized import save_gguf
 from tests.tiny import WINDOW, save_tiny, tiny_config
@@ -50,7 +50,7 @@ def frequencies(rope, length):
     inv_freq[::2] /= rope.stretch(length)
     return Frequencies(inv_freq, 1.25)
 """
-SERVED = json.loads((Path(__file__).parent / "data" / "served.json").read_text())
+SERVED = json.loads((ROOT / "tests/data" / "served.json").read_text())
 
 
 @pytest.fixture(scope="module")

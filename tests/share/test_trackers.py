@@ -12,6 +12,7 @@ from contextlib import closing
 from importlib.util import find_spec
 from pathlib import Path
 from socket import gethostname
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -21,11 +22,10 @@ from harness.cli.tracking import tracked
 from harness.errors import UserError
 from harness.plugins import load
 from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES, read_run
-from harness.share.trackers.__main__ import main as following
-from harness.share.trackers._follow import Following, follow
-from harness.share.trackers._sent import scores, settings
-from harness.share.trackers._words import written_at
+from harness.runs.store import read_run
+from harness.share.trackers import written_at
+from harness.share.trackers._follow import Follower, follow, scores, settings
+from harness.share.trackers._follow import main as following
 from tests import ROOT
 from tests.child import in_child
 from tests.command_line import Ropewalk, samples, sweep
@@ -114,7 +114,7 @@ def sent(
     with os.fdopen(reader) as words:
         os.write(writer, word.encode())
         os.close(writer)
-        beside = Following(run, load("tracker", str(tracker)), (), told.append)
+        beside = Follower(run, load("tracker", str(tracker)), (), told.append)
         return follow(beside, written, words), told
 
 
@@ -208,31 +208,6 @@ def test_a_refused_run_sends_nothing_of_what_its_folder_had(
     run = Path(shutil.copytree(small, tmp_path / "run"))
     assert sent(run, fake, "stopped\n", written_at(run)) == (True, [])
     assert not (fake.parent / "calls.jsonl").exists()
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("scored")
-def test_reports_that_were_made_are_sent_and_not_made_again(
-    small: Path, tmp_path: Path, fake: Path
-) -> None:
-    """Those of the run folder go, the page but without places; a name with a place needs others."""
-    (fake.parent / "fake.py").write_text(
-        CALLS.replace("def files(self, folder):", "def files(self, folder):\n        keep(folder)")
-        + "import shutil\n\ndef keep(folder):\n    shutil.copytree(folder, HERE / 'sent')\n"
-    )
-    run, got = Path(shutil.copytree(small, tmp_path / "run")), fake.parent / "sent"
-    (run / "reports").mkdir(exist_ok=True)
-    for name in ("scores.csv", "curves.png", "index.html", "mine.txt"):
-        (run / "reports" / name).write_text(f"{name} of the run")
-    assert sent(run, fake, "reported\n")[0]
-    assert {path.name for path in (got / "reports").iterdir()} == {"scores.csv", "curves.png"}
-    assert (got / "reports/scores.csv").read_text() == "scores.csv of the run"
-    assert (got / "index.html").read_text() != "index.html of the run"
-    shutil.rmtree(got)
-    lines = (run / SAMPLES).read_text().replace('"unit": "', '"unit": "/home/jane/')
-    (run / SAMPLES).write_text(lines)
-    assert sent(run, fake, "reported\n")[0]
-    assert "of the run" not in (got / "reports/scores.csv").read_text()
 
 
 def test_a_folder_whose_name_no_system_takes_is_refused_in_its_own_words(
@@ -360,24 +335,82 @@ def test_mlflow_has_params_steps_and_artefacts(tmp_path: Path) -> None:
     assert (run / "artifacts/reports/curves.png").exists()
 
 
+def library(monkeypatch: pytest.MonkeyPatch, name: str) -> Any:
+    """Put a library that notes its calls in the place of one that is not installed."""
+    fake = MagicMock()
+    monkeypatch.setitem(sys.modules, name, fake)
+    return fake
+
+
 def test_mlflow_continues_the_run_whose_settings_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is known before its settings are sent, so a second try makes no second run."""
-    client = MagicMock(tracking_uri="http://there")
-    client.create_run.return_value.info.run_id = client.get_run.return_value.info.run_id = "one"
-    client.create_run.return_value.data.params = client.get_run.return_value.data.params = {}
-    client.log_batch.side_effect = [ConnectionError("the server is gone"), None, None]
-    for name in ("mlflow", "mlflow.exceptions", "mlflow.entities", "mlflow.tracking"):
-        monkeypatch.setitem(sys.modules, name, MagicMock(MlflowException=ZeroDivisionError))
-    sys.modules["mlflow.tracking"].MlflowClient.return_value = client
-    begin = load("tracker", "mlflow").module.begin
-    run = begin("run", {"seed": "0"}, None)
+    """The run is known before its settings are sent, so a second try creates no second run."""
+    mlflow = library(monkeypatch, "mlflow")
+    mlflow.exceptions.MlflowException = ZeroDivisionError
+    mlflow.utils.validation = SimpleNamespace(
+        MAX_PARAM_VAL_LENGTH=6000, MAX_PARAMS_TAGS_PER_BATCH=100
+    )
+    mlflow.search_experiments.return_value = [SimpleNamespace(experiment_id="7")]
+    mlflow.get_tracking_uri.return_value = "http://there"
+    started = mlflow.start_run.return_value
+    started.info.run_id, started.info.experiment_id, started.data.params = "one", "7", {"a": "1"}
+    mlflow.log_params.side_effect = [ConnectionError("the server is gone"), None]
+    begin, given = load("tracker", "mlflow").module.begin, {"seed": "0", "a": "2"}
+    run = begin("run", given, None)
+    assert (run.id, run.place) == ("one", "http://there/#/experiments/7/runs/one")
     with pytest.raises(ConnectionError):
-        run.scores(256, {"perplexity/none": 7.5})
-    begin("run", {"seed": "0"}, run.id).scores(256, {"perplexity/none": 7.5})
-    assert client.create_run.call_count == 1
-    assert [list(call.kwargs) for call in client.log_batch.call_args_list] == [
-        ["params"], ["params"], ["metrics"],
-    ]  # fmt: skip
+        run.scores(256, {"perplexity/none:x=1": 7.5})
+    run = begin("run", given, run.id)
+    run.scores(256, {"perplexity/none:x=1": 7.5})
+    run.end(finished=False)
+    assert [call.kwargs["run_id"] for call in mlflow.start_run.call_args_list] == [None, "one"]
+    assert mlflow.start_run.call_args.kwargs["tags"]["mlflow.user"] == "unknown"
+    mlflow.log_params.assert_called_with({"seed": "0"})
+    mlflow.set_tags.assert_called_with({"a": "2"})
+    mlflow.log_metrics.assert_called_once_with({"perplexity/none:x 1": 7.5}, step=256)
+    mlflow.end_run.assert_called_once_with("KILLED")
+
+
+def test_a_run_that_mlflow_has_no_more_is_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = library(monkeypatch, "mlflow")
+    mlflow.get_run.return_value.info.lifecycle_stage = "deleted"
+    load("tracker", "mlflow").module.begin("run", {}, "one")
+    assert mlflow.start_run.call_args.kwargs["run_id"] is None
+
+
+def test_wandb_is_continued_by_its_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The length is the axis of every chart, and a stopped run has a status of its own."""
+    wandb = library(monkeypatch, "wandb")
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    run = load("tracker", "wandb").module.begin("run", {"seed": "0"}, "one")
+    given = wandb.init.call_args.kwargs
+    assert (given["project"], given["id"], given["resume"]) == ("mine", "one", "allow")
+    assert wandb.Settings.call_args.kwargs["x_disable_machine_info"]
+    wandb.config.update.assert_called_once_with({"seed": "0"}, allow_val_change=True)
+    wandb.init.return_value.define_metric.assert_called_with("*", step_metric="length")
+    run.scores(256, {"perplexity/none": 7.5})
+    wandb.init.return_value.log.assert_called_with(
+        {"length": 256, "perplexity/none": 7.5}, step=None
+    )
+    (tmp_path / "curves.png").touch()
+    run.files(tmp_path)
+    wandb.Artifact.return_value.add_dir.assert_called_once_with(str(tmp_path))
+    assert list(wandb.init.return_value.log.call_args.args[0]) == ["figures/curves"]
+    run.end(finished=False)
+    wandb.init.return_value.finish.assert_called_once_with(exit_code=1)
+
+
+def test_trackio_creates_a_run_where_the_known_one_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    trackio = library(monkeypatch, "trackio")
+    trackio.init.side_effect = [ValueError("no such run"), trackio.init.return_value]
+    run = load("tracker", "trackio:project=mine").module.begin(
+        "run", {"a": "1"}, "gone", project="mine"
+    )
+    first, second = (call.kwargs for call in trackio.init.call_args_list)
+    assert (first["name"], first["resume"]) == ("gone", "must")
+    assert second["name"].startswith("run-")
+    assert (second["project"], second["config"], second["resume"]) == ("mine", {"a": "1"}, "never")
+    run.scores(256, {"perplexity/none": 7.5})
+    trackio.init.return_value.log.assert_called_once_with({"perplexity/none": 7.5}, step=256)
 
 
 def test_trackio_has_config_steps_and_artefacts(tmp_path: Path) -> None:

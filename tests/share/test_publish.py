@@ -86,7 +86,7 @@ def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) ->
     frame = sweep(scalings=("none", "pi", "mine"))
     every_eval_ever.write(Source(read_run(small), [], frame, Paper(), ""), tmp_path)
     made = json.loads((tmp_path / "evaluation.json").read_text())
-    schema = json.loads((Path(__file__).parent / "schemas/every_eval_ever-0.2.2.json").read_text())
+    schema = json.loads((ROOT / "tests/schemas/every_eval_ever-0.2.2.json").read_text())
     Draft7Validator(schema).validate(made)
     read = []
     for one in made["evaluation_results"]:
