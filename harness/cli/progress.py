@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskProgressColumn, TextColumn
-from rich.text import Text
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from harness.sweep.cells import Batch, Item
-from harness.sweep.eta import ETA, before, duration, keep_rows
+from harness.sweep.eta import ETA, before, duration, keep_rates
 from harness.sweep.plan import Plan
 
 Watch = Callable[[Item, dict[str, Any]], None]
@@ -43,18 +42,18 @@ class Measuring:
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=20),
             TaskProgressColumn(),
-            _Left(pace),
+            TextColumn("{task.fields[speed]}", markup=False),
             console=self.console,
             disable=not self.console.is_terminal,
         )
-        self.entry = self.bar.add_task(self.text, total=1.0)
+        self.entry = self.bar.add_task(self.text, total=1.0, speed=speed(pace))
         if not self.console.is_terminal:
             self._line(f"{self.text}; {speed(pace)}")
         with self.bar:
             try:
                 yield self._sample
             finally:
-                keep_rows(self.plan, self.machine, pace)
+                keep_rates(self.plan, self.machine, pace)
                 self.text = "Measuring"  # a plan that follows has its weights loaded
 
     def passing(self, tokens: float) -> None:
@@ -93,25 +92,14 @@ class Measuring:
 
     def _move(self) -> None:
         room = max(self.console.width - 62, 18)
-        share = self.pace.share() if self.pace else 0.0
-        self.bar.update(self.entry, completed=share, description=self.text[:room])
+        assert self.pace is not None
+        share, text = self.pace.share(), self.text[:room]
+        self.bar.update(self.entry, completed=share, description=text, speed=speed(self.pace))
 
     def _line(self, text: str) -> None:
         self.shown = time.monotonic()
         clock = "" if self.console.is_terminal else f"{datetime.now().astimezone():%H:%M:%S} "
         self.console.print(f"{clock}{text}", highlight=False, markup=False, soft_wrap=True)
-
-
-class _Left(ProgressColumn):
-    """The measured rate, and the time left from it."""
-
-    def __init__(self, pace: ETA) -> None:
-        super().__init__()
-        self.pace = pace
-
-    def render(self, task: Task) -> Text:
-        """Return them as they are now."""
-        return Text("" if task.finished else speed(self.pace))
 
 
 def speed(pace: ETA) -> str:

@@ -1,4 +1,9 @@
-"""What each part of a sweep costs, known before anything is measured: tokens and pairs."""
+"""Time left of a sweep: its counted operations over the throughput that is measured.
+
+The operations of every forward are known before anything is measured. The throughput of each
+method is measured as answers arrive, and kept for the next sweep of the same model on the same
+machine.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +11,15 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
 
-import numpy as np
 import torch
 from huggingface_hub import cached_assets_path, constants
-from numpy.typing import NDArray
-from scipy.optimize import nnls
 
 from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.errors import UserError
@@ -31,85 +33,91 @@ from tasks._tokens import Tokens, kept
 from tasks._types import Request
 
 MOST_LENGTHS = 32  # whose trees are kept
+# What is slower than the operations of a prompt's tokens weighs more: a forward as such, in
+# operations; attention; and generated tokens, each of which reads all weights.
+FORWARD, PAIRS, GENERATED = 3e7, 1.5, 40.0
+PRIOR = 1.0  # seconds of measurement that count as much as what was assumed before
+OF_PEAK = 0.5  # share of the speed of a large product that a forward reaches
+TIMED = 0.2  # seconds in which the fastest product is sought; others may hold the machine for some
+WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
+KNOWN, GUESSED = 1.33, 2.0  # times an estimate is off, from earlier runs and from one product
 
 
 @dataclass(frozen=True)
 class Step:
-    """A run of tokens that is forwarded once, or of tokens that are written one by one.
-
-    ``cost`` are its runs, and multiplications and additions: by tokens, by pairs, of what is
-    written.
-    """
+    """Tokens that are forwarded once, or generated one by one, and their weighted operations."""
 
     tokens: int
-    cost: Cost
+    operations: float
+    generated: bool = False
 
 
 @dataclass(frozen=True)
 class Steps:
-    """The steps of a batch in their order, and the steps that each question needs."""
+    """The steps of a batch in their order, and the steps that each request needs."""
 
     steps: tuple[Step, ...]
     needs: tuple[tuple[int, ...], ...]
 
 
 def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
-    """Return what the questions of a batch share; None where each is a forward of its own."""
+    """Return what the requests of a batch share; None where each is a forward of its own."""
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
     if isinstance(batch.rotation, StatefulRope) or checkpoint.sliding_window or capped:
         return None
-    return tree_of(tuple(kept(question.tokens) for _, question in batch.items))
+    return tree_of(tuple(kept(request.tokens) for _, request in batch.items))
 
 
 @lru_cache(maxsize=MOST_LENGTHS)
-def tree_of(asked: tuple[Tokens, ...]) -> PrefixTree:
-    """Build the tree of questions that every method is asked, once for all methods."""
-    return build_tree(asked)
+def tree_of(texts: tuple[Tokens, ...]) -> PrefixTree:
+    """Build the tree of texts, once for all methods."""
+    return build_tree(texts)
 
 
 def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
-    """Return the steps of the questions of a batch."""
-    per_token, per_pair, per_target = prices(checkpoint)
-    questions = [question for _, question in batch.items]
-    spans, paths = _spans(shared_tree(checkpoint, batch), questions)
-    costs = [
-        np.array([1, tokens * per_token, tokens * per_pair * (first + end) / 2, 0])
-        for first, end in spans
-        for tokens in [end - first]
-    ]
-    for place, question in enumerate(questions):
-        if question.new:  # its tokens are a run of their own
-            each = per_token + per_target + per_pair * question.length
-            paths[place] += (len(spans),)
-            spans.append((question.start, question.length))
-            costs.append(np.array([0, 0, 0, question.new * each]))
+    """Return the steps of the requests of a batch."""
+    per_token, per_pair, per_target = _operations(checkpoint)
+    requests = [request for _, request in batch.items]
+    spans, paths = _spans(shared_tree(checkpoint, batch), requests)
+
+    def forwarded(first: int, end: int) -> Step:
+        pairs = (end - first) * (first + end) / 2
+        operations = FORWARD + (end - first) * per_token + PAIRS * per_pair * pairs
+        return Step(end - first, operations)
+
+    steps = [forwarded(first, end) for first, end in spans]
+    for place, request in enumerate(requests):
+        if request.new:
+            each = per_token + per_target + per_pair * request.length
+            operations = GENERATED * request.new * each
+            paths[place] += (len(steps),)
+            steps.append(Step(request.length - request.start, operations, generated=True))
             continue
-        if question.divergence:  # a second forward, of the model as it is
-            paths[place] += (len(spans),)
-            spans.append((0, question.length))
-            pairs = question.length**2 / 2
-            costs.append(np.array([1, question.length * per_token, pairs * per_pair, 0]))
-        targets = question.length - question.start + 1
-        costs[paths[place][-1]][1] += per_target * targets * (1 + question.divergence)
-    made = zip(spans, costs, strict=True)
-    return Steps(tuple(Step(end - first, cost) for (first, end), cost in made), tuple(paths))
+        if request.divergence:  # a second forward, of the model as it is
+            paths[place] += (len(steps),)
+            steps.append(forwarded(0, request.length))
+        targets = (request.length - request.start + 1) * (1 + request.divergence)
+        last = paths[place][-1]
+        operations = steps[last].operations + per_target * targets
+        steps[last] = Step(steps[last].tokens, operations)
+    return Steps(tuple(steps), tuple(paths))
 
 
 def _spans(
-    tree: PrefixTree | None, questions: Sequence[Request]
+    tree: PrefixTree | None, requests: Sequence[Request]
 ) -> tuple[list[tuple[int, int]], list[tuple[int, ...]]]:
-    """Return the first and end position of every run of input, and each question's runs."""
+    """Return the first and end position of every span of input, and the spans of each request."""
     if tree is not None:
         return [(node.first, node.end) for node in tree.nodes], list(tree.paths)
-    turn: dict[Sequence[int], int] = {}
+    order: dict[Sequence[int], int] = {}
     paths: list[tuple[int, ...]] = [
-        (turn.setdefault(question.tokens, len(turn)),) for question in questions
+        (order.setdefault(request.tokens, len(order)),) for request in requests
     ]
-    return [(0, len(tokens)) for tokens in turn], paths
+    return [(0, len(tokens)) for tokens in order], paths
 
 
-def prices(checkpoint: Checkpoint) -> tuple[float, float, float]:
-    """Return the operations of a token in all layers, of a pair in all, of a target in the head."""
+def _operations(checkpoint: Checkpoint) -> tuple[float, float, float]:
+    """Return the operations per token and per pair in all layers, and per target in the head."""
     config = checkpoint.config.get_text_config()
     heads, width = getattr(config, "num_attention_heads", None) or 0, config.hidden_size
     head_dim = getattr(config, "head_dim", None) or width // max(heads, 1)
@@ -119,86 +127,194 @@ def prices(checkpoint: Checkpoint) -> tuple[float, float, float]:
     return 2 * inside, 4 * heads * head_dim * config.num_hidden_layers, 2 * table
 
 
-Cost = NDArray[np.float64]  # runs; operations by tokens, by pairs, of tokens that are written
-# What is taken to be known before, in operations by tokens: what a run costs beside its tokens,
-# and operations of the other kinds. Written tokens read all weights one by one.
-USUAL = np.array([3e7, 1.0, 1.5, 40.0])
-TRUST = 0.1  # in it: a speed ten times another one weighs as much as a row that is wrong by itself
-SOON = 1.0  # seconds of a method until its own speed counts as much as that of all
-OF_PEAK = 0.5  # share of the speed of a large product that a forward reaches
-TIMED = 0.2  # seconds in which the fastest product is sought; others may hold the machine for some
-
-
-@dataclass(frozen=True)
-class Kind:
-    """Samples that are alike in what they take: of a method, with one length, texts or not."""
-
-    method: str
-    length: int
-    text: bool
-
-
 @dataclass
-class Row:
-    """The cost and the seconds of all samples of a kind."""
+class Work:
+    """The operations that were done under a method, and the seconds that they took."""
 
-    cost: Cost = field(default_factory=lambda: np.zeros(4))
+    operations: float = 0.0
     seconds: float = 0.0
 
 
-Rows = dict[Kind, Row]
+Rates = dict[str, Work]  # by method
 
 
-@dataclass(frozen=True)
-class Speeds:
-    """Seconds of each part of a cost, and how much slower each method is than all together."""
+def seconds_per_operation(
+    known: Rates, measured: Rates, guess: float | None
+) -> Callable[[str], float] | None:
+    """Return the seconds per operation by method; None where nothing is known.
 
-    parts: Cost
-    factors: Mapping[str, float]
-
-    def seconds(self, cost: Cost, method: str) -> float:
-        """Return how long so much of a method takes."""
-        return float(cost @ self.parts) * self.factors.get(method, 1.0)
-
-
-def fitted(known: Rows, measured: Rows, guess: float | None) -> Speeds | None:
-    """Return the speeds that these rows show; what is measured now sets the level.
-
-    ``guess`` are the seconds of an operation where there is no row. None where nothing is known.
+    Earlier sweeps (``known``), or a ``guess``, say what to expect. What is measured now corrects
+    it: the level of all methods, then each method's own.
     """
-    rows = {kind: row for kind, row in {**known, **measured}.items() if row.cost.any()}
-    if not sum(row.seconds for row in rows.values()):
-        return None if guess is None else Speeds(USUAL * guess, {})
-    parts = _parts(list(rows.values()))
-    now = {kind: row for kind, row in measured.items() if row.cost.any()}
-    level = _level(parts, now.values()) if sum(row.seconds for row in now.values()) else 1.0
-    factors = {}
-    for method in {kind.method for kind in rows}:
-        own = [(kind, row) for kind, row in rows.items() if kind.method == method]
-        newest = [row for kind, row in own if kind in now] or [row for _, row in own]
-        scale = level if any(kind in now for kind, _ in own) else 1.0
-        told = scale * sum(float(row.cost @ parts) for row in newest)
-        took = sum(row.seconds for row in newest)
-        factors[method] = (took + SOON) / (told + SOON)
-    return Speeds(parts * level, factors)
+    level, prior, factors = guess or 1.0, PRIOR * (guess is not None), dict[str, float]()
+    for rates in (known, measured):
+        expected = {
+            method: work.operations * level * factors.get(method, 1.0)
+            for method, work in rates.items()
+        }
+        seconds, total = sum(work.seconds for work in rates.values()), sum(expected.values())
+        if seconds and total:
+            correction = (seconds + prior) / (total + prior)
+            level, prior = level * correction, PRIOR
+            for method, work in rates.items():
+                own = (work.seconds + PRIOR) / (expected[method] * correction + PRIOR)
+                factors[method] = factors.get(method, 1.0) * own
+    return (lambda method: level * factors.get(method, 1.0)) if prior else None
 
 
-def _parts(rows: list[Row]) -> Cost:
-    """Return the seconds of each part that fit the rows best, none below 0, relative to each."""
-    costs = np.array([row.cost for row in rows]) * USUAL
-    took = np.array([row.seconds for row in rows])
-    base = took.sum() / costs.sum()
-    weight = 1 / np.maximum(took, took.sum() / 100)  # a short row is known least
-    held = math.sqrt(TRUST) * np.eye(4)
-    asked = np.vstack([costs * base * weight[:, None], held])
-    found, _ = nnls(asked, np.concatenate([took * weight, held.sum(axis=0)]))
-    return np.asarray(found * base * USUAL)
+@dataclass
+class _Part:
+    """One batch: its method, the steps that are left, and the steps that each answer needs."""
+
+    method: str
+    left: dict[int, Step]
+    needs: dict[Key, tuple[int, ...]]
+
+    def __post_init__(self) -> None:
+        self.operations = sum(step.operations for step in self.left.values())
+
+    def take(self, key: Key) -> list[Step]:
+        """Remove the steps that an answer shows to be done, and return them."""
+        done = [self.left.pop(step) for step in self.needs[key] if step in self.left]
+        self.operations -= sum(step.operations for step in done)
+        return done
+
+    def under_way(self, tokens: float) -> float:
+        """Return the operations of tokens that went through the layers without an answer yet."""
+        operations = 0.0
+        for step in self.left.values():
+            if tokens <= 0:
+                break
+            if not step.generated:
+                operations += min(1.0, tokens / step.tokens) * step.operations
+                tokens -= step.tokens
+        return operations
 
 
-def _level(parts: Cost, rows: Iterable[Row]) -> float:
-    """Return how many times slower the rows were than these speeds say."""
-    made = list(rows)
-    return sum(row.seconds for row in made) / max(sum(float(r.cost @ parts) for r in made), 1e-9)
+class ETA:
+    """What is done and what is left of a sweep, in operations and in seconds.
+
+    ``known`` are the rates of earlier sweeps, and ``guess`` the seconds per operation without them.
+    """
+
+    def __init__(
+        self, plan: Plan, work: Sequence[Batch], known: Rates, guess: float | None = None
+    ) -> None:
+        self.parts = []
+        for batch in work:
+            steps = steps_of(plan.checkpoint, batch)
+            needs = dict(zip(batch.questions, steps.needs, strict=True))
+            method = batch.items[0].cell.scaling
+            self.parts.append(_Part(method, dict(enumerate(steps.steps)), needs))
+        self.part_of = {key: part for part in self.parts for key in part.needs}
+        self.known, self.guess = known, guess
+        self.measured: Rates = {}
+        self.current = next(iter(self.parts), None)
+        self.tokens, self.answered_tokens = 0.0, 0  # since the last answer, and up to it
+        self.took = 0.0
+        self.last: float | None = None  # time of the last answer
+        self.seen = 0.0  # time of the last news
+
+    def begin(self) -> None:
+        """Note that the weights are loaded."""
+        self.last = self.seen = time.monotonic()
+
+    def layers(self, tokens: float) -> None:
+        """Note that so many tokens have gone through all layers, or more through some of them."""
+        self.tokens += tokens
+        self.seen = time.monotonic()
+
+    def answer(self, item: Item, seconds: float) -> None:
+        """Note that a request is answered; ``seconds`` count where the weights load elsewhere."""
+        self.seen = time.monotonic()
+        since = self.seen - self.last if self.last is not None else seconds
+        part = self.part_of[item.key]
+        done = part.take(item.key)
+        work = self.measured.setdefault(part.method, Work())
+        work.operations += sum(step.operations for step in done)
+        work.seconds += since
+        self.took += since
+        self.answered_tokens += sum(step.tokens for step in done)
+        self.current = part if part.left else next((one for one in self.parts if one.left), part)
+        self.last, self.tokens = self.seen, 0.0
+
+    def tokens_a_second(self) -> float | None:
+        """Return how many tokens are forwarded per second, those under way included."""
+        seconds = self.took + self.seen - (self.last or self.seen)
+        return (self.answered_tokens + self.tokens) / seconds if seconds > 0 else None
+
+    def _left(self) -> list[tuple[str, float]]:
+        """Return the method and the operations left of every part, without what is under way."""
+        return [
+            (
+                part.method,
+                part.operations - (part.under_way(self.tokens) if part is self.current else 0),
+            )
+            for part in self.parts
+        ]
+
+    def _rate(self) -> Callable[[str], float] | None:
+        """Return the seconds per operation by method, as measured here, else as known before."""
+        rates = dict(self.measured)
+        if self.current and self.tokens and self.last is not None:
+            method = self.current.method
+            work = rates.get(method, Work())
+            operations = work.operations + self.current.under_way(self.tokens)
+            rates[method] = Work(operations, work.seconds + self.seen - self.last)
+        return seconds_per_operation(self.known, rates, self.guess)
+
+    def share(self) -> float:
+        """Return which share of the time is over, what is under way included."""
+        rate = self._rate() or (lambda _: 1.0)
+        left = sum(rate(method) * operations for method, operations in self._left())
+        done = {method: work.operations for method, work in self.measured.items()}
+        if self.current:
+            under_way = self.current.under_way(self.tokens)
+            done[self.current.method] = done.get(self.current.method, 0.0) + under_way
+        over = sum(rate(method) * operations for method, operations in done.items())
+        return over / (over + left) if over + left else 1.0
+
+    def seconds_left(self) -> float | None:
+        """Return how long what is left takes; None where no speed is known."""
+        rate = self._rate()
+        if rate is None:
+            return None
+        seconds = sum(rate(method) * operations for method, operations in self._left())
+        since = time.monotonic() - self.seen if self.last is not None else 0.0
+        return max(seconds - since, 0.0)
+
+    def estimate(self, times: float = 1.0) -> str:
+        """Return how long ``times`` what is left takes, as a range, and what that rests on."""
+        seconds = self.seconds_left()
+        if seconds is None:
+            return "unknown on these machines yet"
+        spread = KNOWN if self.known else GUESSED
+        least, most = seconds * times / spread, seconds * times * spread
+        text = f"{duration(least)} to {duration(most)}" if most >= 1 else "less than a second"
+        source = "earlier runs" if self.known else "the speed of one matrix product"
+        return f"{text} here, estimated from {source}"
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as h:mm:ss."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def this_machine(device: str) -> str:
+    """Name what measures in this process."""
+    return f"{named(device)}, {torch.get_num_threads()} threads"
+
+
+def before(plan: Plan, work: Sequence[Batch], machine: str) -> ETA:
+    """Return the time left of a sweep that has not begun, by what is known of this machine.
+
+    Where nothing is, and this process measures, a product is timed.
+    """
+    known, device = known_rates(plan, machine), plan.checkpoint.device
+    guess = None
+    if not known and work and machine == this_machine(device):
+        guess = guessed(device, plan.checkpoint.dtype)
+    return ETA(plan, work, known, guess)
 
 
 def guessed(device: str, dtype: str) -> float:
@@ -214,215 +330,25 @@ def guessed(device: str, dtype: str) -> float:
     return took / (2 * width**3) / OF_PEAK
 
 
-WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
-WARM = 1.0  # seconds that a first answer may take beside its cost, as kernels load
-KNOWN, GUESSED = 1.33, 2.0  # times an estimate is off, from earlier runs and from one product
-NOTHING = np.zeros(4)
-
-
-@dataclass
-class _Part:
-    """The questions of one batch: their steps, those left in their order, and their cost."""
-
-    method: str
-    steps: Steps
-    needs: dict[Key, tuple[int, ...]]
-
-    def __post_init__(self) -> None:
-        self.left = dict(enumerate(self.steps.steps))
-        self.cost = sum((step.cost for step in self.steps.steps), NOTHING)
-
-    def take(self, item: Item) -> list[Step]:
-        """Return the steps that an answer shows to be done, and take them off."""
-        needed = self.needs[item.key]
-        done = [self.left.pop(step) for step in needed if step in self.left]
-        self.cost = self.cost - sum((step.cost for step in done), NOTHING)
-        return done
-
-    def under_way(self, tokens: float) -> Cost:
-        """Return what so many tokens cost that went through the layers without an answer yet."""
-        cost = NOTHING
-        for run in self.left.values():
-            if tokens <= 0:
-                break
-            if not run.cost[3]:
-                cost = cost + min(1.0, tokens / run.tokens) * run.cost
-                tokens -= run.tokens
-        return cost
-
-
-@dataclass
-class ETA:
-    """What is done and what is left of a sweep, in parts of a cost and in seconds."""
-
-    parts: tuple[_Part, ...]
-    known: Rows = field(default_factory=dict)  # of earlier sweeps
-    guess: float | None = None  # seconds of an operation, where nothing is known
-    rows: Rows = field(default_factory=dict)  # of this one
-    tokens: float = 0.0  # since the last answer
-    forwarded: int = 0  # tokens whose answers came
-    now: _Part | None = None
-    last: float | None = None  # when the last answer came
-    seen: float = 0.0  # when anything was last heard
-
-    @classmethod
-    def of(cls, plan: Plan, work: Sequence[Batch], known: Rows, guess: float | None = None) -> ETA:
-        """Begin with nothing done."""
-        parts = []
-        for batch in work:
-            steps = steps_of(plan.checkpoint, batch)
-            needs = dict(zip(batch.questions, steps.needs, strict=True))
-            parts.append(_Part(batch.items[0].cell.scaling, steps, needs))
-        return cls(tuple(parts), known, guess, now=next(iter(parts), None))
-
-    def __post_init__(self) -> None:
-        self.part_of = {key: part for part in self.parts for key in part.needs}
-        self.whole = sum((part.cost for part in self.parts), NOTHING)
-        self.took = 0.0
-
-    def begin(self) -> None:
-        """Note that the weights are loaded."""
-        self.last = self.seen = time.monotonic()
-
-    def layers(self, tokens: float) -> None:
-        """Note that so many tokens have gone through all layers, or more through some of them."""
-        self.tokens += tokens
-        self.seen = time.monotonic()
-
-    def answer(self, item: Item, seconds: float) -> None:
-        """Note that a question is answered."""
-        self.seen = time.monotonic()
-        since = self.seen - self.last if self.last is not None else seconds
-        self.now = self.part_of[item.key]
-        done = self.now.take(item)
-        self.forwarded += sum(step.tokens for step in done)
-        cost = sum((step.cost for step in done), NOTHING)
-        worked = self._worked(since, cost)
-        kind = Kind(self.now.method, item.question.length, bool(item.question.new))
-        row = self.rows.setdefault(kind, Row())
-        row.cost = row.cost + cost
-        row.seconds += worked
-        self.took += since
-        if not self.now.left:
-            self.now = next((part for part in self.parts if part.left), self.now)
-        self.last, self.tokens = self.seen, 0.0
-
-    def _worked(self, seconds: float, cost: Cost) -> float:
-        """Return the seconds that the cost of an answer took: of the first, without the warm-up.
-
-        A tiny model's first forward is nearly all warm-up: taken for work, it would make minutes of
-        a sweep of seconds. The speeds known before it say how long the cost takes at least.
-        """
-        before = None if self.rows else fitted(self.known, {}, self.guess)
-        if before is None or self.now is None:
-            return seconds
-        told = before.seconds(cost, self.now.method)
-        return max(min(told, seconds), seconds - WARM)
-
-    def tokens_a_second(self) -> float | None:
-        """Return how many tokens are forwarded a second, those under way included."""
-        seconds = self.took + self.seen - (self.last or self.seen)
-        return (self.forwarded + self.tokens) / seconds if seconds > 0 else None
-
-    def share(self) -> float:
-        """Return which share of the time is over by the speeds known, what is under way included.
-
-        Without any, it is the share by the usual ones.
-        """
-        usual = self.speeds() or Speeds(USUAL, {})
-        left = sum(usual.seconds(cost, method) for method, cost in self.left())
-        whole = sum(usual.seconds(row.cost, kind.method) for kind, row in self.rows.items()) + left
-        if self.now:
-            whole += usual.seconds(self.now.under_way(self.tokens), self.now.method)
-        return 1 - left / whole if whole else 1.0
-
-    def left(self) -> list[tuple[str, Cost]]:
-        """Return the method and the cost of every part that is left, without what is under way."""
-        return [
-            (part.method, part.cost - (part.under_way(self.tokens) if part is self.now else 0))
-            for part in self.parts
-        ]
-
-    def speeds(self) -> Speeds | None:
-        """Return the speeds as measured here, else as known from before."""
-        rows = dict(self.rows)
-        if self.now and self.tokens and self.last is not None and self.seen > self.last:
-            kind = Kind(self.now.method, 0, text=False)
-            cost = self.now.under_way(self.tokens)
-            rows[kind] = Row(cost, self._worked(self.seen - self.last, cost))
-        return fitted(self.known, rows, self.guess)
-
-    def seconds_left(self) -> float | None:
-        """Return how long what is left takes; None where no speed is known."""
-        speeds = self.speeds()
-        if speeds is None:
-            return None
-        seconds = sum(speeds.seconds(cost, method) for method, cost in self.left())
-        since = time.monotonic() - self.seen if self.last is not None else 0.0
-        return max(seconds - since, 0.0)
-
-    def estimate(self, times: float = 1.0) -> str:
-        """Return how long ``times`` what is left takes, as a range, and what that rests on."""
-        seconds = self.seconds_left()
-        if seconds is None:
-            return "unknown on these machines yet"
-        spread = KNOWN if self.known else GUESSED
-        least, most = seconds * times / spread, seconds * times * spread
-        told = f"{duration(least)} to {duration(most)}" if most >= 1 else "less than a second"
-        rests = "earlier runs" if self.known else "the speed of one matrix product"
-        return f"{told} here, estimated from {rests}"
-
-
-def this_machine(device: str) -> str:
-    """Name what measures in this process."""
-    return f"{named(device)}, {torch.get_num_threads()} threads"
-
-
-def before(plan: Plan, work: Sequence[Batch], where: str) -> ETA:
-    """Return the pace of a sweep that has not begun, by what is known of this machine.
-
-    Where nothing is, and this process measures, a product is timed.
-    """
-    known, device = known_rows(plan, where), plan.checkpoint.device
-    guess = None
-    if not known and work and where == this_machine(device):
-        guess = guessed(device, plan.checkpoint.dtype)
-    return ETA.of(plan, work, known, guess)
-
-
-def duration(seconds: float) -> str:
-    """Return a length of time as h:mm:ss."""
-    return str(timedelta(seconds=round(seconds)))
-
-
-def known_rows(plan: Plan, where: str) -> Rows:
+def known_rates(plan: Plan, machine: str) -> Rates:
     """Return what was measured with this model on this machine; empty for nothing."""
     try:
-        found = json.loads(_file(plan, where).read_text(encoding="utf-8"))
-        return {
-            Kind(str(method), int(length), bool(text)): Row(np.array(cost, float), float(seconds))
-            for method, length, text, cost, seconds in found
-            if len(cost) == len(NOTHING) and float(seconds) > 0
-        }
-    except (OSError, ValueError, AttributeError, TypeError):
+        stored = json.loads(_file(plan, machine).read_text(encoding="utf-8"))
+        return {str(method): Work(float(done), float(took)) for method, done, took in stored}
+    except (OSError, ValueError, TypeError):
         return {}
 
 
-def keep_rows(plan: Plan, where: str, pace: ETA) -> None:
+def keep_rates(plan: Plan, machine: str, eta: ETA) -> None:
     """Keep what was measured; where it cannot be, only an estimate is lost."""
-    if pace.took >= WORTH:
-        rows = {**pace.known, **pace.rows}
-        told = [
-            [kind.method, kind.length, kind.text, row.cost.tolist(), row.seconds]
-            for kind, row in rows.items()
-            if row.cost.any()
-        ]
-        with suppress(OSError, ValueError, UserError), replacing(_file(plan, where)) as new:
-            new.write(json.dumps(told).encode())
+    if eta.took >= WORTH:
+        rates = {**eta.known, **eta.measured}
+        rows = [[method, work.operations, work.seconds] for method, work in rates.items()]
+        with suppress(OSError, ValueError, UserError), replacing(_file(plan, machine)) as new:
+            new.write(json.dumps(rows).encode())
 
 
-def _file(plan: Plan, where: str) -> Path:
-    told = f"{plan.checkpoint.fingerprint} {plan.checkpoint.dtype} {where}"
-    name = hashlib.sha256(told.encode()).hexdigest()[:32]
-    folder = cached_assets_path("ropewalk", "speeds", assets_dir=constants.HF_ASSETS_CACHE)
-    return Path(folder) / f"{name}.json"
+def _file(plan: Plan, machine: str) -> Path:
+    name = f"{plan.checkpoint.fingerprint} {plan.checkpoint.dtype} {machine}"
+    folder = cached_assets_path("ropewalk", "rates", assets_dir=constants.HF_ASSETS_CACHE)
+    return Path(folder) / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.json"

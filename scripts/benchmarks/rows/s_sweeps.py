@@ -26,7 +26,7 @@ def measure(setting: Setting) -> list[Row]:
     def planned(trials: int) -> None:
         eta.tree_of.cache_clear()
         plan = make_plan(parse(None, asked(trials)))
-        ETA.of(plan, plan.work(set()), {})
+        ETA(plan, plan.work(set()), {})
         samples[:] = [estimate(plan, set()).samples]
 
     planned(1)  # the first of a process imports

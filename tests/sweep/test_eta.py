@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from harness.cli.progress import Measuring
 from harness.sweep import eta
 from harness.sweep.backend import ThisProcess
-from harness.sweep.eta import ETA, Rows, duration, guessed
+from harness.sweep.eta import ETA, before, duration, guessed, keep_rates
 from harness.sweep.measure import measure
 from harness.sweep.memory import estimate
 from harness.sweep.parse import parse
@@ -43,7 +43,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-TRUE = np.array([2e-3, 2e-11, 6e-11, 9e-10])  # seconds of the parts of a cost on some machine
+SLOWNESS = {"none": 2e-7, "rerope": 1e-6}  # seconds per operation on some machine
 
 
 def test_what_many_methods_are_asked_is_laid_out_once(
@@ -58,7 +58,7 @@ def test_what_many_methods_are_asked_is_laid_out_once(
     monkeypatch.setattr(eta, "build_tree", lambda asked: built.append(asked) or build(asked))
     work = plan.work(set())
     assert len(work) == 1 + 2 + 2 + 1  # by the length only where the factor follows it
-    ETA.of(plan, work, {})
+    ETA(plan, work, {})
     estimate(plan, set())
     assert len(built) == 3
 
@@ -73,107 +73,81 @@ def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: P
     """Where only a cluster has GPUs, nothing here is asked of one."""
     given = {"model": str(tiny), "docs": str(docs), "length": "64", "task": "perplexity:tail=16"}
     elsewhere = make_plan(parse(None, given), elsewhere="cuda")
-    found = eta.before(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
+    found = before(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
     assert found.seconds_left() is None
 
 
-def begun(plan: Plan, known: Rows | None = None) -> tuple[ETA, list[Any]]:
-    work = plan.work(set())
-    pace = ETA.of(plan, work, known or {})
-    pace.begin()
-    return pace, [item for batch in work for item in batch.items]
+def seconds(eta: ETA) -> float:
+    """Return how long what is left takes on that machine."""
+    return sum(part.operations * SLOWNESS.get(part.method, 2e-7) for part in eta.parts)
 
 
-def takes(pace: ETA, item: Any) -> float:
-    """Return how long an answer takes on that machine: its steps that no answer has shown yet."""
-    part = pace.part_of[item.key]
-    left = [part.left[step] for step in part.needs[item.key] if step in part.left]
-    return sum(float(step.cost @ TRUE) for step in left)
+def answered(eta: ETA, plan: Plan, clock: list[float]) -> Iterator[float]:
+    """Answer every request of a plan on that machine; yield the seconds that are truly left."""
+    eta.begin()
+    for item in [item for batch in plan.work(set()) for item in batch.items]:
+        part = eta.part_of[item.key]
+        left = [part.left[step] for step in part.needs[item.key] if step in part.left]
+        clock[0] += SLOWNESS.get(part.method, 2e-7) * sum(step.operations for step in left)
+        eta.answer(item, 0.0)
+        yield seconds(eta)
 
 
-def test_the_time_left_is_that_of_the_cost_left(plan: Plan, clock: list[float]) -> None:
-    """Soon every estimate is right to a quarter, though one forward answers many samples."""
-    pace, items = begun(plan)
-    whole = sum(float(part.cost @ TRUE) for part in pace.parts)
-    for place, item in enumerate(items):
-        clock[0] += takes(pace, item)
-        pace.answer(item, 0.0)
-        left = sum(float(part.cost @ TRUE) for part in pace.parts)
-        if place >= 2:
-            assert pace.seconds_left() == pytest.approx(left, rel=0.25, abs=0.01 * whole)
-    assert pace.share() == pytest.approx(1)
-
-
-@pytest.mark.slow
-def test_few_long_samples_after_many_short_ones(reference: Any, clock: list[float]) -> None:
-    """Texts of short prompts say little of long forwards, and no more than is true of them."""
-    del reference
-    short = make_plan(parse(None, {"scaling": "none", "length": "320",
-                                   "task": "niah:trials=2,depths=2"}))  # fmt: skip
-    pace, items = begun(short)
-    for item in items:
-        clock[0] += takes(pace, item)
-        pace.answer(item, 0.0)
-    longer = make_plan(parse(None, {"scaling": ["none", "yarn"], "length": "8x",
-                                    "task": "perplexity"}))  # fmt: skip
-    after, _ = begun(longer, pace.rows)
-    true = sum(float(part.cost @ TRUE) for part in after.parts)
-    assert true / 2 < (after.seconds_left() or 0) < 2 * true
-
-
-def test_what_only_the_first_forward_takes_is_no_speed(plan: Plan, clock: list[float]) -> None:
-    """Half a second until kernels are loaded does not make minutes of a sweep that takes one."""
-    whole = sum(float(part.cost @ TRUE) for part in begun(plan)[0].parts)
-    guess = whole / sum(float(part.cost @ eta.USUAL) for part in begun(plan)[0].parts)
-    pace = ETA.of(plan, plan.work(set()), {}, guess)
-    pace.begin()
-    first = next(item for batch in plan.work(set()) for item in batch.items)
-    tokens = pace.parts[0].steps.steps[0].tokens
-    clock[0] += 0.4
-    pace.layers(tokens / 2)
-    assert pace.seconds_left() == pytest.approx(whole, rel=0.5)
-    clock[0] += 0.1
-    pace.layers(tokens / 2)
-    pace.answer(first, 0.0)
-    assert pace.seconds_left() == pytest.approx(whole, rel=0.5)
-    assert pace.took == pytest.approx(0.5)
-
-
-def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
-    """Before the first answer the layers that are done tell the speed, and time runs down."""
-    pace, _ = begun(plan)
-    assert pace.seconds_left() is None
-    first = pace.parts[0].steps.steps[0]
-    clock[0] += 40
-    pace.layers(first.tokens / 2)
-    told = pace.seconds_left()
-    assert told is not None
-    assert told > 40
-    clock[0] += 5
-    assert pace.seconds_left() == pytest.approx(told - 5)
+def test_the_time_left_is_that_of_the_operations_left(plan: Plan, clock: list[float]) -> None:
+    """After every method was measured it is right, though one forward answers many samples."""
+    eta = ETA(plan, plan.work(set()), {})
+    whole = seconds(eta)
+    for left in answered(eta, plan, clock):
+        if "rerope" in eta.measured:
+            assert eta.seconds_left() == pytest.approx(left, rel=0.25, abs=0.01 * whole)
+    assert eta.share() == pytest.approx(1)
 
 
 def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> None:
     """On a machine that measured this model the time is known before; on another it is not."""
-    pace, items = begun(plan)
-    for item in items:
-        clock[0] += 1000 * takes(pace, item)
-        pace.answer(item, 0.0)
-    eta.keep_rows(plan, "this machine", pace)
-    again = eta.before(plan, plan.work(set()), "this machine")
-    assert again.seconds_left() == pytest.approx(clock[0] - 100, rel=0.2)
-    assert eta.known_rows(plan, "another machine") == {}
-    assert eta.before(plan, plan.work(set()), "another machine").seconds_left() is None
+    eta = ETA(plan, plan.work(set()), {})
+    whole = seconds(eta)
+    assert eta.seconds_left() is None
+    clock[0] += 3.0  # the weights load
+    list(answered(eta, plan, clock))
+    keep_rates(plan, "this machine", eta)
+    known = before(plan, plan.work(set()), "this machine")
+    assert known.seconds_left() == pytest.approx(whole, rel=0.25)
+    assert before(plan, plan.work(set()), "another machine").seconds_left() is None
+
+
+def test_what_only_the_first_forward_takes_is_no_speed(plan: Plan, clock: list[float]) -> None:
+    """Half a second until kernels are loaded does not make minutes of a sweep that takes one."""
+    eta = ETA(plan, plan.work(set()), {}, guess=2e-11)
+    whole = eta.seconds_left()
+    assert whole is not None
+    eta.begin()
+    clock[0] += 0.5
+    eta.answer(plan.work(set())[0].items[0], 0.0)
+    assert whole / 2 < (eta.seconds_left() or 0.0) < 3 * whole
+
+
+def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
+    """Before the first answer the layers that are done tell the speed, and time runs down."""
+    eta = ETA(plan, plan.work(set()), {})
+    eta.begin()
+    clock[0] += 40
+    eta.layers(eta.parts[0].left[0].tokens / 2)
+    left = eta.seconds_left()
+    assert left is not None
+    assert left > 40
+    clock[0] += 5
+    assert eta.seconds_left() == pytest.approx(left - 5)
 
 
 @pytest.mark.slow
 def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) -> None:
     """Lines say what goes on first, each cell with the clock, the rate and the time left."""
     for wanted in (r"^\d\d:\d\d:\d\d Loading the weights", r"^\d\d:\d\d:\d\d Complete: nothing"):
-        told = io.StringIO()
-        watching = Measuring(Console(file=told, width=200), plan, "test")
+        text = io.StringIO()
+        watching = Measuring(Console(file=text, width=200), plan, "test")
         measure(plan, tmp_path / "run", watching, ThisProcess("cpu", watching.passing))
-        lines = told.getvalue().splitlines()
+        lines = text.getvalue().splitlines()
         assert re.match(wanted, lines[0])
         if len(lines) > 1:
             assert len(lines) == 9
@@ -185,21 +159,21 @@ def test_a_log_of_other_processes_has_lines_between_cells(
 ) -> None:
     """They tell of samples alone: after a while without a line each has one."""
     monkeypatch.setattr("harness.cli.progress.QUIET", -1.0)
-    told = io.StringIO()
-    measure(plan, tmp_path / "run", Measuring(Console(file=told, width=200), plan, "test"))
-    lines = told.getvalue().splitlines()
+    text = io.StringIO()
+    measure(plan, tmp_path / "run", Measuring(Console(file=text, width=200), plan, "test"))
+    lines = text.getvalue().splitlines()
     assert len(lines) == 1 + sum(len(batch.items) for batch in plan.work(set()))
 
 
 def test_a_log_says_once_that_weights_are_loaded(plan: Plan, tmp_path: Path) -> None:
     """Parts of one plan load their weights once, so the lines of the second begin otherwise."""
     keys = [item.key for batch in plan.work(set()) for item in batch.items]
-    told = io.StringIO()
-    watching = Measuring(Console(file=told, width=200), plan, "test")
+    text = io.StringIO()
+    watching = Measuring(Console(file=text, width=200), plan, "test")
     backend = ThisProcess("cpu", watching.passing)
     for key in keys[:2]:
         measure(replace(plan, only={key}), tmp_path / "run", watching, backend)
-    lines = told.getvalue().splitlines()
+    lines = text.getvalue().splitlines()
     assert sum("Loading the weights" in line for line in lines) == 1
     assert sum("Measuring; " in line for line in lines) == 1
 
@@ -224,8 +198,8 @@ def test_a_dry_run_says_how_long(
 def test_an_estimate_is_a_range_that_says_what_it_rests_on(plan: Plan) -> None:
     """From one product it may be off twofold, from earlier runs by a third; none is a guess."""
     work = plan.work(set())
-    assert ETA.of(plan, work, {}).estimate() == "unknown on these machines yet"
-    timed = ETA.of(plan, work, {}, guess=1e-6)
+    assert ETA(plan, work, {}).estimate() == "unknown on these machines yet"
+    timed = ETA(plan, work, {}, guess=1e-6)
     seconds = timed.seconds_left()
     assert seconds is not None
     assert timed.estimate() == (
