@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
+from harness.reports.page.write import page as page
 from harness.runs.store import RUN
 
 PRIVATE = ("jane", "node17", "10.0.0.7")  # what ``private`` puts into a record

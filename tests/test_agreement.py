@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from harness.reports import agreement
-from harness.reports.stats.agreement import agreement as correlation
-from harness.reports.stats.agreement import interval
+from harness.reports.agreement import agreement as correlation
+from harness.reports.agreement import interval
 
 METHODS = ("none", "a", "b", "c", "d", "e")
 

@@ -17,7 +17,7 @@ from harness.reports import (
     short_cost,
     summary,
 )
-from harness.reports.writing.answer import answer
+from harness.reports.best import answer
 from harness.reports.writing.tables import csv
 from tasks._intervals import proportion, ratio
 from tests.frames import Row

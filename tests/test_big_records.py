@@ -17,15 +17,16 @@ from matplotlib.figure import Figure
 from harness.data import corpus as sources
 from harness.data.corpus import make_source
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
-from harness.reports import regret
+from harness.reports import _write, regret
+from harness.reports import effective_length as reach
 from harness.reports._write import save_figure, write_reports
-from harness.reports.stats import family, reach
-from harness.reports.stats.once import once, shared
-from harness.runs import schema, write
+from harness.runs import schema
 from harness.runs.columns import SAMPLE, kept_samples
 from harness.runs.frame import NUMBERS, make_frame
 from harness.runs.schema import check_sample, is_ordinary, outcomes
 from harness.runs.store import LINE, SAMPLES, each_sample
+from harness.stats import decision as family
+from harness.stats.cells import once, shared
 from tasks import passkey
 from tests.frames import sweep
 from tests.tiny import tiny_tokenizer
@@ -157,7 +158,7 @@ def test_a_figure_is_laid_out_once_and_drawn_once_a_format(tmp_path: Path) -> No
 
     with patch.object(Figure, "draw", counted):
         save_figure(figure, tmp_path, "figure")
-    assert len(drawn) == len(write.FIGURES)
+    assert len(drawn) == len(_write.FIGURES)
 
 
 def test_what_makes_reports_is_not_imported_to_start_a_run() -> None:

@@ -10,10 +10,10 @@ import pytest
 from harness.cli.report import compared
 from harness.errors import UserError
 from harness.reports import best, curves, differences, effective_length, paired_differences, seeds
+from harness.reports.best import answer
 from harness.reports.plots.methods import methods
-from harness.reports.stats.checkpoints import alike, as_methods, together
-from harness.reports.stats.once import shared
-from harness.reports.writing.answer import answer
+from harness.stats.cells import shared
+from harness.stats.checkpoints import alike, as_methods, together
 from tests.frames import PERPLEXITY, sweep
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ import pytest
 
 from harness.cli.app import main
 from harness.errors import UserError
-from harness.reports.stats.cells import cells
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES
+from harness.stats.cells import cells
 from tests.runs import changed, sweep
 from tests.tiny import save_tiny
 

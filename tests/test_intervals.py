@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from harness.stats.baseline import holm
-from harness.stats.paired import Difference, of_means, of_shares
+from harness.stats.paired import Difference, holm, of_means, of_shares
 from scripts.simulate import CASES, single
 from tasks._intervals import proportion, ratio
 from tests.simulations import committed

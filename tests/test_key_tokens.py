@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.reports import key_tokens
-from harness.reports.stats.key_tokens import gains
 from harness.runs.frame import make_frame
+from harness.stats.key_tokens import gains
 from tasks._intervals import ratio
 
 LENGTHS = (64, 256, 512)

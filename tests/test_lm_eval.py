@@ -13,8 +13,8 @@ import pytest
 from harness.cli.app import main
 from harness.data.corpus import make_source
 from harness.reports import retrieval_table
-from harness.reports.stats.measure import LOWER
 from harness.runs.frame import make_frame
+from harness.stats.measure import LOWER
 from tasks import _lm_eval_grade, _lm_eval_load
 from tasks import lm_eval as lm_eval_task
 from tests import ROOT

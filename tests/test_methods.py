@@ -8,10 +8,10 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.reports import curves, loss_by_position, paired_differences, passkey_map, short_long
+from harness.reports.differences import against
 from harness.reports.plots.methods import DISTINCT, FEW, FIXED, methods
 from harness.reports.plots.panel import plain_log
 from harness.reports.plots.style import REST, sheet
-from harness.reports.stats.against import against
 from tests.frames import PERPLEXITY, sweep
 
 FRAME = sweep(lengths=(256, 512, 1024))

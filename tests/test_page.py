@@ -21,10 +21,10 @@ from harness import plugins
 from harness.reports import best, scores, summary
 from harness.reports._write import write_reports
 from harness.reports.page.write import page
-from harness.reports.stats.checkpoints import as_methods
 from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.provenance import command, documents, facts
 from harness.runs.store import read_run
+from harness.stats.checkpoints import as_methods
 from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.frames import PERPLEXITY, sweep

@@ -19,10 +19,8 @@ from harness.reports import _write as write
 from harness.reports import agreement, curves, paired_differences, passkey_map, scores, short_long
 from harness.reports._figures import Figures, asked, paper
 from harness.reports.plots.methods import DISTINCT
-from harness.reports.plots.paper import COLUMN, PAGE, Paper
-from harness.reports.plots.style import SIZE, drawing
-from harness.reports.writing.latex import latex
-from harness.reports.writing.tables import wide
+from harness.reports.plots.style import COLUMN, PAGE, SIZE, Paper, drawing
+from harness.reports.writing.tables import latex, wide
 from tests.command_line import Ropewalk
 from tests.frames import PERPLEXITY, TWELVE, sweep
 

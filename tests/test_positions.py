@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from matplotlib.collections import PolyCollection
 
 from harness.reports import curves, loss_by_position, short_long
-from harness.reports.plots.line_labels import spread
-from harness.reports.stats.positions import positions
+from harness.reports.loss_by_position import positions
+from harness.reports.plots.panel import spread
 from harness.runs.frame import make_frame
 from tasks._positions import BUCKETS, by_position
 from tasks._types import Request, Response

@@ -12,8 +12,15 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load, names
 from harness.published import tables
-from harness.published.compare import beside, rows_of, tasks_of, unlike, words
-from harness.published.tables import read_table, read_tables
+from harness.published.tables import (
+    beside,
+    read_table,
+    read_tables,
+    rows_of,
+    tasks_of,
+    unlike,
+    words,
+)
 from harness.runs.frame import make_frame
 from harness.sweep.parse import parse_all
 from harness.sweep.sweep_file import bundled

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import pkgutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -18,18 +17,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 import harness.reports
+from harness.plugins import names
 from harness.reports import curves, passkey_map, scores
 from harness.reports.plots import style
 from harness.reports.plots.style import SIZE, folded, letter
-from harness.reports.stats.cells import cells
-from harness.reports.stats.once import shared
 from harness.reports.writing.tables import markdown, wide
+from harness.stats.cells import cells, shared
 from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
 FOLDER = Path(harness.reports.__path__[0])
-NAMES = sorted(
-    module.name for module in pkgutil.iter_modules(harness.reports.__path__) if not module.ispkg
-)
+NAMES = names("report")
 FRAME = sweep()
 MERGED = "ntk = dynamic_ntk"
 

@@ -15,10 +15,10 @@ from harness.cli import outcome
 from harness.cli import report as command
 from harness.cli.tables import grids, print_words, show
 from harness.reports._write import save_csv, write_reports
-from harness.reports.stats.cells import cells
-from harness.reports.stats.checkpoints import as_methods
-from harness.reports.writing.latex import COLUMN, PAGE, latex
-from harness.reports.writing.tables import heading, page, text, wide
+from harness.reports.writing.sentences import text
+from harness.reports.writing.tables import COLUMN, PAGE, heading, latex, page, wide
+from harness.stats.cells import cells
+from harness.stats.checkpoints import as_methods
 from tests.frames import sweep
 
 FRAME = sweep()

@@ -18,8 +18,8 @@ from harness.engine import Sizes
 from harness.errors import UserError
 from harness.patching.patch import comparing
 from harness.reports import short_cost
-from harness.reports.stats.measure import measure
 from harness.runs.frame import make_frame
+from harness.stats.measure import measure
 from scaling.types import StatefulRope
 from tasks import Request, Response, window_kl
 from tests.command_line import Ropewalk

@@ -37,12 +37,19 @@ def compare(
         raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
     from harness.cli.tables import grids
     from harness.files import make_folder
-    from harness.published.compare import beside, readable, rows_of, tasks_of, unlike, words
-    from harness.published.tables import read_table
+    from harness.published.tables import (
+        beside,
+        read_table,
+        readable,
+        rows_of,
+        tasks_of,
+        unlike,
+        words,
+    )
     from harness.reports._write import save_table
-    from harness.reports.stats.cells import cells
     from harness.runs.frame import make_frame
     from harness.runs.schema import checked_run
+    from harness.stats.cells import cells
 
     record = checked_run(run)
     name = published or _asked(run, record)

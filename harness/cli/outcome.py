@@ -15,10 +15,11 @@ from rich.padding import Padding
 from harness.cli.tables import print_sentences, print_skipped, print_words, show
 from harness.names import printable
 from harness.reports._write import Written
+from harness.reports.best import answer
 from harness.reports.plots.methods import methods
-from harness.reports.stats.cells import cells
-from harness.reports.writing.answer import answer
-from harness.reports.writing.tables import headed, text, wide
+from harness.reports.writing.sentences import text
+from harness.reports.writing.tables import headed, wide
+from harness.stats.cells import cells
 
 VERDICT = "best"  # the report that answers what a sweep is made for; its words are first
 MOST_LENGTHS, MOST_METHODS = 3, 16  # of a screen of 80 x 40

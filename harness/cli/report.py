@@ -173,7 +173,7 @@ def write(
 
 def compared(frame: pd.DataFrame, asked: bool | None) -> pd.DataFrame:
     """Return the samples of several models as those of methods, where that is asked or evident."""
-    from harness.reports.stats.checkpoints import as_methods
+    from harness.stats.checkpoints import as_methods
 
     methods = frame.groupby("model")["scaling"].nunique()
     if asked is False or (asked is None and (len(methods) == 1 or methods.max() > 1)):

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from harness.reports.plots.length_panels import by_length, where_changed
 from harness.reports.plots.methods import methods
+from harness.reports.plots.panel import by_length, where_changed
 from harness.reports.plots.style import GREY, SIZE, Look, edge
 
 UNSEEN = "unseen angles"

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from harness.reports.plots.length_panels import by_length
 from harness.reports.plots.methods import methods
+from harness.reports.plots.panel import by_length
 from harness.reports.plots.style import GREY, SIZE, trace
 
 NOTE = (

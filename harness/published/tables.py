@@ -21,12 +21,17 @@ value           the number as printed
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
 from harness.errors import UserError
 from harness.names import nearest
+from harness.plugins import load, names
 
 FILE = Path(__file__).with_name("published.csv")
 
@@ -45,3 +50,183 @@ def read_table(name: str) -> pd.DataFrame:
     if name not in known:
         raise UserError(f"no published table is called {name!r}; {nearest(name, known)}.")
     return frame[frame["table"] == name].reset_index(drop=True)
+
+
+UNTUNED = ("no", "as published")
+COLUMNS = ("scaling", "method", "length", "published", "measured", "low", "high", "n",
+           "difference", "verdict")  # fmt: skip
+NOT_MEASURED = "not measured"
+
+
+def rows_of(
+    table: pd.DataFrame, model: str | None, tuned: str | None, measured_model: str
+) -> pd.DataFrame:
+    """Choose the rows of one model and one kind of training.
+
+    The model is the given one, the only one, or the one with the run's name. Without ``tuned`` the
+    rows are those of models without further training. Raises UserError with the choices.
+    """
+    models = list(table["model"].unique())
+    plain = {_plain(name): name for name in models}
+    found = model or (models[0] if len(models) == 1 else plain.get(_plain(measured_model)))
+    if found not in models:
+        hint = nearest(model or measured_model, models)
+        raise UserError(
+            f"the table has no model {found or measured_model!r}: choose by --model; {hint}."
+        )
+    rows = table[table["model"] == found]
+    kinds = list(rows["tuned"].unique())
+    if tuned is not None and tuned not in kinds:
+        raise UserError(
+            f"the table has no rows of {found} tuned {tuned!r}; {nearest(tuned, kinds)}."
+        )
+    chosen = rows[rows["tuned"] == tuned] if tuned else rows[rows["tuned"].isin(UNTUNED)]
+    return rows if chosen.empty else chosen
+
+
+def _plain(name: str) -> str:
+    """Return a model's name in lower case, without its owner and the suffixes of hubs."""
+    short = name.rpartition("/")[2].lower()
+    return "".join(sign for sign in short.removesuffix("-hf") if sign.isalnum())
+
+
+def unlike(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
+    """Return the differences between the settings of the run and of the table, in words."""
+    first = rows.iloc[0]
+    found = []
+    metrics = {task["metric"] for task in record["tasks"].values()}
+    if first["metric"] not in metrics:
+        found.append(f"it is of {first['metric']}, the run of {', '.join(sorted(metrics))}")
+    elif not tasks_of(rows, record):
+        stride = "" if pd.isna(first["stride"]) else f",stride={first['stride']}"
+        found.append(
+            f"it was measured with protocol={first['protocol']}{stride}, the run with "
+            f"{', '.join(sorted(record['tasks']))}"
+        )
+    trained = record["model"]["trained_length"]
+    if pd.notna(first["trained_length"]) and int(first["trained_length"]) != trained:
+        found.append(
+            f"its model was trained at {first['trained_length']} tokens, this at {trained}"
+        )
+    return found
+
+
+def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
+    """Return the tasks of a run with the protocol of the table, and its stride."""
+    first = rows.iloc[0]
+    asked = {name: first[name] for name in ("protocol", "stride") if pd.notna(first[name])}
+    return [
+        label
+        for label, task in record["tasks"].items()
+        if task["metric"] == first["metric"]
+        and all(task["options"].get(name) == value for name, value in asked.items())
+    ]
+
+
+def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+    """Return a row per published value with the measured one.
+
+    A value matches the cell whose scaling is the table's ``method``, however its options are
+    written, where it has none its own name for it, as of a file of yours, at the same length;
+    ``difference`` is relative. A published ">" agrees with any larger value.
+    Raises UserError where the cells are of several tasks, or none is the table's.
+    """
+    if cells["task"].nunique() > 1:
+        tasks = ", ".join(cells["task"].unique())
+        raise UserError(
+            f"the run has several tasks to compare ({tasks}); give a run of one of them."
+        )
+    made = []
+    measured = [_method(label) for label in cells["scaling"]]
+    for value in rows.to_dict("records"):
+        asked = _method(value["method"] or value["scaling"])
+        alike = cells.loc[[method == asked for method in measured]]
+        known = alike[(alike["length"] == value["length"]) & alike["score"].notna()]
+        score = float(known["score"].iloc[0]) if len(known) else None
+        rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
+        over = value["relation"] == ">"
+        published = float(value["value"])
+        made.append({
+            "scaling": value["scaling"], "method": value["method"] or None,
+            "length": value["length"], "published": f"{'> ' * over}{published:g}",
+            "measured": score, **rest,
+            "difference": None if score is None or over else score / published - 1,
+            "verdict": _verdict(score, published, tolerance, over=over),
+        })  # fmt: skip
+    table = pd.DataFrame(made, columns=list(COLUMNS))
+    if (table["verdict"] == NOT_MEASURED).all():
+        wanted = sorted({text for text in (*rows["method"], *rows["scaling"]) if text})
+        lengths = ", ".join(map(str, sorted(rows["length"].unique())))
+        raise UserError(
+            "the run has none of the table's values: they need a scaling of "
+            f"{', '.join(wanted)} at a length of {lengths}."
+        )
+    return table
+
+
+@cache
+def _method(label: str) -> tuple[str, Mapping[str, Any] | None]:
+    """Return the method of a label and all its options, set or not; of no built-in the label."""
+    name = label.partition(":")[0]
+    with suppress(UserError):  # options that cannot be read here, as of a file
+        if name in names("method"):
+            return name, load("method", label).options
+    return label, None
+
+
+def _verdict(score: float | None, published: float, tolerance: float, *, over: bool) -> str:
+    if score is None:
+        return NOT_MEASURED
+    if over:
+        return "within" if score > published * (1 - tolerance) else "outside"
+    return "within" if abs(score - published) <= tolerance * abs(published) else "outside"
+
+
+def words(
+    table: pd.DataFrame, rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float, model: str
+) -> list[str]:
+    """Say how many values agree, which differs most, what is partial, and if ``model`` is other."""
+    counts = table["verdict"].value_counts()
+    first = rows.iloc[0]
+    text = (
+        f"{counts.get('within', 0)} of {len(table)} values of {first['source']} ({first['model']}, "
+        f"{first['data']}) are within {100 * tolerance:g} %, {counts.get('outside', 0)} outside, "
+        f"{counts.get(NOT_MEASURED, 0)} not measured"
+    )
+    known = [row for row in table.to_dict("records") if pd.notna(row["difference"])]
+    if known:
+        worst = max(known, key=lambda row: abs(row["difference"]))
+        text += (
+            f"; furthest off: {worst['scaling']} at {worst['length']} tokens, "
+            f"{worst['measured']:.4g} for {worst['published']} ({100 * worst['difference']:+.1f} %)"
+        )
+    alike = _plain(model) == _plain(first["model"])
+    other = [] if alike else [f"The run is of {model}, not of {first['model']}."]
+    return [f"{text}.", *other, *_partial(cells)]
+
+
+def _partial(cells: pd.DataFrame) -> list[str]:
+    """Return a sentence on the cells whose score is that of some of their samples alone."""
+    some = cells[cells["score"].notna() & (cells["status"] != "ok")]
+    named = [
+        f"{row['scaling']} at {row['length']} tokens ({row['status']})"
+        for row in some.to_dict("records")
+    ]
+    return [f"Measured in part: {'; '.join(named)}."] if named else []
+
+
+def readable(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the comparison as texts for people."""
+    return pd.DataFrame([_texts(row) for row in table.to_dict("records")])
+
+
+def _texts(row: Mapping[Any, Any]) -> dict[str, str]:
+    measured = "" if pd.isna(row["measured"]) else f"{row['measured']:.4g}"
+    if measured and pd.notna(row["low"]):
+        measured += f" [{row['low']:.4g}, {row['high']:.4g}]"
+    return {
+        "scaling": row["scaling"], "length": str(row["length"]), "published": row["published"],
+        "measured [95 %]": measured,
+        "difference": "" if pd.isna(row["difference"]) else f"{100 * row['difference']:+.1f} %",
+        "verdict": row["verdict"],
+    }  # fmt: skip

@@ -25,7 +25,7 @@ from pydantic import (
 from harness.errors import UserError, foreign, reason
 from harness.files import MIB, read_regular
 from harness.names import nearest, printable
-from harness.reports.plots.paper import COLUMN, PAGE, Paper
+from harness.reports.plots.style import COLUMN, PAGE, Paper
 
 FILE = "figures.toml"
 WIDTHS = {"page": PAGE, "column": COLUMN}
@@ -120,7 +120,7 @@ def paper(figures: Figures, frame: pd.DataFrame) -> Paper:
     """
     from matplotlib.colors import is_color_like
 
-    from harness.reports.stats.over_seeds import names
+    from harness.stats.seeds import names
 
     methods = names(frame)
 

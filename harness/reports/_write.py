@@ -15,12 +15,10 @@ from matplotlib.figure import Figure
 from harness.errors import UserError
 from harness.files import make_folder, replacing
 from harness.plugins import Plugin, call, load, names
-from harness.reports.plots.paper import Paper
-from harness.reports.plots.style import SIZE, drawing, folded
-from harness.reports.stats.once import shared
-from harness.reports.writing.escape import without_backticks
-from harness.reports.writing.latex import latex
-from harness.reports.writing.tables import Part, RenderedTable, csv, headed, joined, page
+from harness.reports.plots.style import SIZE, Paper, drawing, folded
+from harness.reports.writing.sentences import without_backticks
+from harness.reports.writing.tables import Part, RenderedTable, csv, headed, joined, latex, page
+from harness.stats.cells import shared
 
 DOTS_PER_INCH = 200
 LARGEST = 2000  # square inches of a figure: 320 MB of pixels

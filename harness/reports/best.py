@@ -7,11 +7,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.checkpoints import together
-from harness.reports.stats.decision import MARGIN, Decision, decide, decisions, overall
-from harness.reports.stats.measure import SHARES
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
+from harness.stats.cells import records
+from harness.stats.checkpoints import together
+from harness.stats.decision import MARGIN, Decision, decide, decisions, overall
+from harness.stats.measure import SHARES
 from tasks._intervals import MIN_DOCUMENTS
 
 LEGEND = (
@@ -128,7 +129,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
                 "as good as the best": ", ".join(row["as_good"] or []),
                 "not significantly worse": _others(row),
             }
-            for row in sentences.records(rows)
+            for row in records(rows)
         ]
         made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return made
@@ -145,7 +146,7 @@ def words(table: pd.DataFrame) -> list[str]:
     told = []
     many = table["model"].nunique() > 1
     for (model, _), rows in table.groupby(["model", "length"], sort=False):
-        facts = sentences.records(rows)
+        facts = records(rows)
         start = sentences.at(facts[0]) + (f", {model}" if many else "")
         told += [f"{start}: {sentence(row, sentences.named(row, table))}" for row in facts]
         first = facts[0]
@@ -155,7 +156,7 @@ def words(table: pd.DataFrame) -> list[str]:
                 f"is at most {sentences.percent(first['overall_regret'])} (or so many percentage "
                 "points) worse than the best; each bound holds separately (95 %)."
             )
-    least = min(sentences.records(table), key=lambda row: row["n"])
+    least = min(records(table), key=lambda row: row["n"])
     share = min(100.0, 300 / max(1, least["n"]))
     shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
     return [*told, RARE.format(n=least["n"], units=least["units"], share=shown)]
@@ -269,3 +270,82 @@ def legend(table: pd.DataFrame) -> list[str]:
     told += [FAILED] if table["failed"].notna().any() else []
     told += [RETRIEVAL] if table["gain_high"].ge(0).any() else []
     return told
+
+
+def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return, for every model, its tasks and one row per length, of the table of ``best``.
+
+    A row has the length, the one method for all tasks, and per task the method to use, its score,
+    and its bound or its lead.
+    """
+    shown = []
+    for model, rows in best.groupby("model", sort=False):
+        tasks = list(rows["task"].unique())
+        lengths = []
+        for _, facts in rows.groupby("length", sort=True):
+            known = {row["task"]: row for row in records(facts)}
+            first = next(iter(known.values()))
+            lengths.append({
+                "length": int(first["length"]),
+                "relative": sentences.times(first),
+                "beyond": not sentences.inside(first),
+                "use": first["overall"] if len(tasks) > 1 else first["use"],
+                "bound": _overall(first) if len(tasks) > 1 else _verdict(first),
+                "tasks": [_task(known[task]) if task in known else None for task in tasks],
+            })  # fmt: skip
+        heads = [_head(rows[rows["task"] == task].iloc[0]) for task in tasks]
+        shown.append({"model": model, "tasks": heads, "lengths": lengths})
+    return shown
+
+
+def _head(row: pd.Series[Any]) -> dict[str, str]:
+    return {"task": row["task"], "measure": row["measure"], "better": f"{row['better']} is better"}
+
+
+def _overall(row: dict[str, Any]) -> str:
+    """Return the bound of the method for all tasks: on any of them, than the best there."""
+    if row["overall_regret"] is None:
+        return ""
+    return f"at most {sentences.percent(row['overall_regret'])} or points worse"
+
+
+def _task(row: dict[str, Any]) -> dict[str, Any]:
+    """Return what one task says at one length."""
+    use = f"{row['use']} = {' = '.join(row['same'])}" if row["same"] else row["use"]
+    return {
+        "use": use if len(row["same"] or []) < 3 else f"{row['use']} and {len(row['same'])} equal",
+        "score": sentences.score(row),
+        "n": sentences.counted(row["n"], row["units"]),
+        "told": _verdict(row),
+        "more": "; ".join(part for part in (_better_score(row), _from_truncation(row)) if part),
+    }
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    """Return the lead of a winner, or the bound on the regret of the method to use."""
+    if row["metric"] in SHARES and row["best_score"] == 0:
+        return "no method scores above 0"
+    if row["next"] is None:
+        return "" if row["same"] else "the only method"
+    if row["winner"] and row["use"] == row["best"]:
+        side = "below" if row["better"] == "lower" else "above"
+        return f"winner: {sentences.gap(row, 'lead')} {side} {row['next']}, the next"
+    if row["regret"] is None:
+        return "too few samples for a bound"
+    return f"at most {sentences.bound(row)} worse than the best of {row['methods']}"
+
+
+def _better_score(row: dict[str, Any]) -> str:
+    """Return the method of the best score, where it is not the one to use."""
+    if row["use"] == row["best"] or row["best_score"] == row["score"]:
+        return ""
+    why = " needs modelling code and" if row["best"] in (row["code"] or []) else ""
+    return f"{row['best']}{why} has {sentences.score(row, 'best_')}"
+
+
+def _from_truncation(row: dict[str, Any]) -> str:
+    """Return the difference from truncation."""
+    if row["gain"] is None:
+        return ""
+    told = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
+    return f"{told} against truncation to {row['trained_length']:,} tokens"

@@ -6,8 +6,9 @@ import math
 
 import pandas as pd
 
-from harness.reports.stats.cells import CELL, cells
-from harness.reports.writing.tables import across, text
+from harness.reports.writing.sentences import text
+from harness.reports.writing.tables import across
+from harness.stats.cells import CELL, cells
 
 SCORES = ["perplexity", "bits_per_byte", "low", "high"]
 DIGITS = 3  # a hundredth would hide what methods differ by

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.reports.plots.curve_panels import curves
+from harness.reports.plots.methods import methods
+from harness.reports.plots.panel import MOST_BANDS, draw, fit, label_ends, lost
+from harness.reports.plots.style import GREY, SIZE, columns_for, paper, readable_part, sheet, tidy
+from harness.stats.cells import CELL, cells
+from harness.stats.checkpoints import alike
+from harness.stats.decision import truncations
+from harness.stats.measure import SHARES
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
@@ -19,3 +28,103 @@ def make(frame: pd.DataFrame) -> Figure:
     Models that were asked the same questions have one scale of scores.
     """
     return curves(frame, BANDS)
+
+
+NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
+TRUNCATED = (
+    " Dash-dotted: truncation, the unscaled model reading only its trained window before these "
+    "tokens."
+)
+TRUNCATION: dict[str, Any] = {
+    "linestyle": "-.", "linewidth": 1.2, "zorder": 1, "label": "_truncation",
+}  # fmt: skip
+TAIL = "tail: the same last tokens are scored at every length."
+ONE_LENGTH = "one length is no curve: paired_differences and scores have what was measured there"
+SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
+
+
+def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
+    """Draw every scaling once; those with the same frequencies in all cells share a line.
+
+    A frame that has the scores of seeds in the column ``single`` gets a thin line a seed, any other
+    a band from ``low`` to ``high``. ``bands`` says in the note what these are, ``without`` that the
+    methods are too many for them. Raises ValueError where there is no score, or one length.
+    """
+    known, kin = methods(frame), alike(frame)
+    table = cells(frame)
+    if "single" in frame:
+        table = table.merge(frame[[*CELL, "single"]], on=CELL)
+    table = known.drawn(table)
+    if table["score"].isna().all():
+        raise ValueError(f"no scores to draw: the cells are {', '.join(table['status'].unique())}")
+    if table.groupby(["model", "task"])["length"].nunique().max() == 1:
+        raise ValueError(ONE_LENGTH)
+    every = list(table.groupby(["model", "task"], sort=False))
+    groups, left_out = readable_part(every, "panels")
+    columns = columns_for(len(groups), table["task"].nunique())
+    figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.7))
+    room = figure.get_size_inches()[0] / columns - 0.65
+    look, protocols = known.look, _protocols(frame)
+    truncated = {} if "single" in frame else truncations(frame)
+    above = 9 if lost(table) else 2
+    # A name beside the end of a line would stand at a length that the line does not reach.
+    named = fit(list(look)) and all(_whole(rows) for _, rows in groups)
+    first: dict[tuple[str, str], Axes] = {}
+    for axes, ((model, task), rows) in zip(panels, groups, strict=True):
+        models = next((some for some in kin if model in some), [model])
+        if (like := first.setdefault((str(models[0]), str(task)), axes)) is not axes:
+            axes.sharey(like)
+        scale = table[(table["task"] == task) & table["model"].isin(models)]
+        draw(axes, rows, look, scale=scale, room=room, above=above)
+        if (model, task) in truncated:
+            window, score = truncated[str(model), str(task)]
+            axes.hlines(score, window, rows["length"].max(), color=GREY, **TRUNCATION)
+        tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
+        axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
+        unit = "tokens" if columns > 2 else "tokens, trained windows"
+        axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
+        if named:
+            label_ends(axes, look, tall=1.7)
+    drawn = pd.concat([rows for _, rows in groups])
+    note = _note(drawn, protocols, bands, without) + (TRUNCATED if truncated else "")
+    known.finish(figure, panels, note + left_out, named=named)
+    return figure
+
+
+def _whole(rows: pd.DataFrame) -> bool:
+    """Return whether every line of a panel reaches its longest length."""
+    last = rows[rows["length"] == rows["length"].max()].dropna(subset="score")
+    return set(last["scaling"]) == set(rows["scaling"])
+
+
+def _protocols(frame: pd.DataFrame) -> dict[str, str]:
+    """Return the protocol of every task that has one."""
+    if "protocol" not in frame:
+        return {}
+    named = frame.dropna(subset="protocol").drop_duplicates("task")
+    return dict(zip(named["task"], named["protocol"], strict=True))
+
+
+def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
+    """Return the label of the vertical axis."""
+    family = task.split(":")[0].capitalize()
+    if metric in SHARES:
+        return f"{family} {metric} (%),\nhigher is better"
+    if metric != "perplexity":
+        return family if family.lower() == metric.lower() else f"{family}, {metric}"
+    protocol = protocols.get(task)
+    if protocol == "tail":
+        return "Perplexity (tail: of the same\nlast tokens), lower is better"
+    return f"Perplexity{f' ({protocol})' if protocol else ''},\nlower is better"
+
+
+def _note(table: pd.DataFrame, protocols: dict[str, str], bands: str, without: str) -> str:
+    """Return what a reader must know of every point."""
+    counts = []
+    for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
+        counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
+    marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
+    few = table["scaling"].nunique() <= MOST_BANDS
+    told = [bands if few else without] if table["low"].notna().any() else []
+    tail = [TAIL] if "tail" in protocols.values() else []
+    return " ".join([f"n per point: {', '.join(counts)}.", *told, *tail, *marks])

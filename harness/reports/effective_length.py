@@ -6,9 +6,23 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.reach import KEPT, reach
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
+from harness.stats.cells import cells, records
+from harness.stats.checkpoints import apart, renamed
+from harness.stats.decision import FAILED, asked, needed_of
+from harness.stats.decision import KEPT as KEPT_UNITS
+from harness.stats.measure import Measure, Units, difference, measure, units
+
+KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
+ROUNDING = 1e-12  # 119 of 250 are 85 % of 140, and in floats less
+REACH = " reach"  # how the summary's columns of it end
+Cells = dict[Any, Units]  # by scaling and length
+ENDS = ("length", "low", "high")
+NONE = (
+    "no length can be judged: it needs scores above 0 inside the trained window, of retrieval or "
+    "of perplexity with protocol=tail; add a length of 1x and the scaling none to the sweep"
+)
 
 
 def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
@@ -38,7 +52,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
                 "at least (95 %)": _length(row, "low"),
                 "at most (95 %)": _length(row, "high"),
             }
-            for row in sentences.records(ordered)
+            for row in records(ordered)
         ]
         made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return made
@@ -61,7 +75,7 @@ def words(table: pd.DataFrame) -> list[str]:
     """Say which methods reach furthest, by each measure."""
     told = []
     for _, rows in table.groupby(["model", "task"], sort=False):
-        facts = sentences.records(rows)
+        facts = records(rows)
         first = facts[0]
         furthest_length = max((row["effective_length"] or 0 for row in facts), default=0)
         furthest = [row for row in facts if row["effective_length"] == furthest_length]
@@ -111,3 +125,141 @@ def _rule(row: dict[str, Any], own: str) -> str:
         return f"to hold is to be no higher than {own}, on the same {row['units']}"
     kept = row["least_score"] / row["own_score"]
     return f"to hold is to keep {100 * kept:.3g} % of the score of {own}"
+
+
+def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
+    """Return a row per model, task and scaling: see ``effective_length``.
+
+    A divergence from the model has no score of the model's own to keep.
+    """
+    rows: list[dict[str, Any]] = []
+    single = apart(frame)  # each model has a score of its own to keep
+    table = cells(single)
+    for (model, task), samples in needed_of(single).groupby(["model", "task"], sort=False):
+        how = measure(samples)
+        here = table[(table["model"] == model) & (table["task"] == task)]
+        own = _own(here)
+        judged = how.across and how.made != "unknown" and how.metric != "window_kl"
+        if own is not None and judged and own["score"] > 0:
+            paired = samples.groupby(["scaling", "length"]) if how.lower else ()
+            of = {key: units(rows) for key, rows in paired}
+            every = max(asked(rows) for _, rows in samples.groupby("length"))
+            rows += [
+                {**_row(lengths, of, own, how, kept), "asked": every}
+                for lengths in _by_method(here[here["length"] >= own["length"]])
+            ]
+    if not rows:
+        raise ValueError(NONE)
+    whole = ("effective_length", "low", "high")
+    return renamed(pd.DataFrame(rows).astype(dict.fromkeys(whole, "Int64")), frame)
+
+
+def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
+    """Return the cell of the model itself: the longest inside the window."""
+    inside = here[(here["length"] <= here["trained_length"]) & here["score"].notna()]
+    for name in ("none", "native"):
+        known = inside[inside["scaling"] == name]
+        if len(known):
+            return known.iloc[-1]
+    return None
+
+
+def _by_method(here: pd.DataFrame) -> list[list[dict[str, Any]]]:
+    """Return the cells of every method, lengths rising."""
+    made: dict[str, list[dict[str, Any]]] = {}
+    for cell in records(here):
+        made.setdefault(cell["scaling"], []).append(cell)
+    return list(made.values())
+
+
+def _row(
+    lengths: list[dict[str, Any]], of: Cells, own: pd.Series[Any], how: Measure, kept: float
+) -> dict[str, Any]:
+    """Walk up the lengths of one method from that of the model's own score.
+
+    What it costs there is for ``short_cost`` to say: a small cost ends no reach.
+    """
+    least = None if how.lower else kept * float(own["score"])
+    found: dict[str, int | None] = dict.fromkeys(ENDS)
+    open_ends, counts = set(ENDS), [int(own["n"])]
+    for cell in lengths:
+        holds, n = _holds(cell, of, own, how, least)
+        held = {end for end in ENDS if holds[end]}
+        if cell["length"] > own["length"]:
+            held = open_ends = open_ends & held
+        if "length" in held:
+            counts.append(n)
+        found |= dict.fromkeys(held, int(cell["length"]))
+    told = ("model", "task", "metric", "trained_length")
+    return {
+        **{name: own[name] for name in told}, "measure": how.name,
+        "scaling": lengths[0]["scaling"],
+        "effective_length": found["length"], "low": found["low"], "high": found["high"],
+        "longest": int(lengths[-1]["length"]), "least_score": least,
+        "own_score": own["score"], "own_scaling": own["scaling"],
+        "n": min(counts), "units": how.units,
+    }  # fmt: skip
+
+
+def _holds(
+    cell: dict[str, Any],
+    of: Cells,
+    own: pd.Series[Any],
+    how: Measure,
+    least: float | None,
+) -> tuple[dict[str, bool], int]:
+    """Return whether a length holds, by its score and both ends of its interval; on how many units.
+
+    Where the method failed on some, it does not hold by the lower end; with too few units it holds
+    by the upper end alone, and so without any, unless the method failed: what ran out of memory or
+    was not measured proves nothing.
+    """
+    failed = any(status in str(cell["status"]) for status in FAILED)
+    if cell["score"] is None:
+        return {"length": False, "low": False, "high": not failed}, 0
+    if (cell["length"], cell["frequencies"]) == (own["length"], own["frequencies"]):
+        return dict.fromkeys(ENDS, True), int(own["n"])
+    value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
+    if least is None:
+        there, inside = ((one["scaling"], one["length"]) for one in (cell, own))
+        found = difference(of[there], of[inside], how)
+        value, low, high, n = -1.0, None, None, 0
+        if found is not None:
+            ends = (None if end is None else -end for end in (found.high, found.low))
+            value, (low, high), n = -found.value, ends, found.n
+    held = _within(value, low, high, least or 0)
+    if n < KEPT_UNITS * int(own["n"]):
+        return {"length": False, "low": False, "high": True}, n
+    return {**held, "low": held["low"] and not failed}, n
+
+
+def _within(value: float, low: float | None, high: float | None, least: float) -> dict[str, bool]:
+    """Compare a value and the ends of its interval with a least; no interval proves nothing."""
+    least -= ROUNDING
+    return {
+        "length": value >= least,
+        "low": low is not None and low >= least,
+        "high": high is None or high >= least,
+    }
+
+
+def reached(rows: pd.DataFrame, name: str) -> pd.Series[Any]:
+    """Return a reach of the summary with "none" for a method that was judged and holds nowhere."""
+    lengths = rows[name]
+    if lengths.isna().all():  # where lengths are judged, the model's own score holds at its own
+        return lengths
+    ends = [f"{name.removesuffix(REACH)} {end}" for end in ("in window", "at longest")]
+    return lengths.mask(lengths.isna() & rows[ends].notna().any(axis=1), "none")
+
+
+def uneven(row: dict[str, Any]) -> str:
+    """Say where a row of the summary holds twice as far on one task as on another, if it does.
+
+    A flat perplexity is no proof that a method retrieves.
+    """
+    far = {name.removesuffix(REACH): value for name, value in row.items() if name.endswith(REACH)}
+    known = sorted((length, task) for task, length in far.items() if length is not None)
+    if len(known) < 2 or known[-1][0] < 2 * known[0][0]:
+        return ""
+    (least, where), (most, there) = known[0], known[-1]
+    return f"`{row['scaling']}` holds to {most:.0f} tokens in {there}, to {least:.0f} in {where}"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.stats.cells import CELL, cells
-from harness.reports.stats.key_tokens import DROP, MOST, RULE, measured
 from harness.reports.writing import sentences
-from harness.reports.writing.tables import across, text
+from harness.reports.writing.sentences import text
+from harness.reports.writing.tables import across
+from harness.stats.cells import CELL, cells
+from harness.stats.key_tokens import DROP, MOST, RULE, measured
 
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from harness.reports.differences import against, checkpoints, chosen
 from harness.reports.plots.forest_plot import forest
 from harness.reports.plots.methods import methods
-from harness.reports.plots.paper import paper
 from harness.reports.plots.style import (
     SIZE,
     folded,
     foot,
     length_label,
+    paper,
     readable_part,
     sheet,
     tidy,
 )
-from harness.reports.stats.against import against, checkpoints, chosen
 
 MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
 ROW = 0.17  # inches

@@ -12,8 +12,8 @@ from matplotlib.ticker import PercentFormatter
 from harness.reports.plots.heat_map import Map, draw, grid
 from harness.reports.plots.methods import methods
 from harness.reports.plots.style import SIZE, columns_for, foot, readable_part, sheet, tidy
-from harness.reports.stats.cells import CELL
-from harness.reports.stats.retrieval import hidden
+from harness.reports.retrieval_table import hidden
+from harness.stats.cells import CELL
 
 NONE = (
     "no samples with a depth: the frame has no retrieval of what is hidden at one; "

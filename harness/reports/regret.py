@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.stats.decision import MARGIN, decide, decisions
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
+from harness.stats.cells import records
+from harness.stats.decision import MARGIN, decide, decisions
 
 
 def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
@@ -50,10 +51,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         "as good as the best": " (as good)",
         "worse than another method": " ×",
     }
-    texts = [
-        f"≤ {sentences.bound(row)}{marks.get(row['verdict'], '')}"
-        for row in sentences.records(table)
-    ]
+    texts = [f"≤ {sentences.bound(row)}{marks.get(row['verdict'], '')}" for row in records(table)]
     return across(table.assign(text=texts))
 
 

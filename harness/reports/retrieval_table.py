@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from itertools import product
+from typing import Any
+
 import pandas as pd
 
 from harness.reports.plots.style import length_label
-from harness.reports.stats.retrieval import MEAN, effective, parts
-from harness.reports.writing.tables import across, heading, text
+from harness.reports.writing.sentences import text
+from harness.reports.writing.tables import across, heading
+from harness.stats.measure import SHARES
+from tasks._intervals import macro_average, proportion
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
 SHARE = "accuracy"  # every score is written as one, in percent
@@ -103,3 +109,108 @@ def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
     if pd.isna(row["effective_length"]):
         return f"< {length_label(int(rows['length'].min()))}"
     return length_label(int(row["effective_length"]))
+
+
+MEAN = "mean"
+ROUNDING = 1e-12  # of a mean of shares
+SEVERAL = "score"  # the metric of a mean of several
+NEEDED = (
+    "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
+    "part", "question",
+)  # fmt: skip
+MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
+NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
+
+
+def parts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per model, scaling, length and part, and one for the mean of all parts.
+
+    A part is a task, or what a task names so, with the Wilson interval of its trials; one that
+    only other methods have at that length is missing. The mean counts every part the same, and is
+    empty where one has no score; a length at which a part was asked of no method has none, for it
+    would be of other parts than elsewhere. Its interval is made of those of the parts (MOVER, Zou
+    and Donner 2008), its metric is theirs, "score" where they differ. Raises ValueError where
+    nothing was retrieved.
+    """
+    known = frame.loc[frame["metric"].isin(SHARES)].reindex(columns=NEEDED).reset_index(drop=True)
+    if known.empty:
+        raise ValueError(NONE)
+    rows: list[dict[str, Any]] = []
+    for (model, window), samples in _named(known).groupby(["model", "trained_length"], sort=False):
+        trials = samples.groupby(["scaling", "length", "part"], sort=False)
+        scores = {key: _score(of) for key, of in trials}
+        asked = samples.groupby("length")["part"].unique()
+        metrics = samples.groupby("part")["metric"].first().to_dict()
+        metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else SEVERAL
+        for scaling, (length, named) in product(samples["scaling"].unique(), asked.items()):
+            head = {"model": model, "scaling": scaling, "length": length, "trained_length": window}
+            here = [
+                {**head, "part": part, **scores.get((scaling, length, part), MISSING)}
+                for part in named
+            ]
+            whole = len(named) == samples["part"].nunique()
+            every = [*([{**head, "part": MEAN, **mean(here)}] if whole else []), *here]
+            rows += [{**row, "metric": metrics[row["part"]]} for row in every]
+    table = pd.DataFrame(rows).astype({"score": float, "low": float, "high": float})
+    return table.assign(relative_length=table["length"] / table["trained_length"])
+
+
+def hidden(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials that were measured of what is hidden at a depth; of other tasks none."""
+    depth = frame["depth"] if "depth" in frame else pd.Series(math.nan, index=frame.index)
+    return frame[depth.notna() & frame["value"].notna() & frame["metric"].isin(SHARES)]
+
+
+def _named(known: pd.DataFrame) -> pd.DataFrame:
+    """Return the trials with the part that each is of, named with its task where several have any.
+
+    A lost trial names no part: it is of that of its question, which another method answered, or
+    counts in every part of its task, for it may be of any.
+    """
+    tasks, part = known["task"], known["part"].astype(object)
+    part = part.fillna(tasks.where(known["status"] == "ok"))
+    own = part.notna() & (part != tasks)
+    if tasks[own].nunique() > 1:
+        part = part.mask(own, part + " of " + tasks)
+    told = known.assign(part=part).dropna(subset="part")
+    of = {task: list(parts.unique()) for task, parts in told.groupby("task")["part"]}
+    by_question = told.groupby(["task", "question"])["part"].first().to_dict()
+    named = [
+        [name] if pd.notna(name)
+        else [by_question[key]] if key in by_question
+        else of.get(key[0], [key[0]])
+        for name, key in zip(part, zip(tasks, known["question"], strict=True), strict=True)
+    ]  # fmt: skip
+    return known.assign(part=pd.Series(named, index=known.index)).explode("part")
+
+
+def _score(trials: pd.DataFrame) -> dict[str, Any]:
+    """Return the share of one part; None where a trial failed, which no share may leave out."""
+    asked = len(trials)
+    lost = [status for status in trials["status"] if status != "ok"]
+    if lost:
+        n = asked - len(lost)
+        return {"score": None, "low": None, "high": None, "n": n, "status": lost[0]}
+    hits = float((trials["value"] / trials["weight"]).sum())
+    low, high = proportion(hits, asked)
+    return {"score": hits / asked, "low": low, "high": high, "n": asked, "status": "ok"}
+
+
+def mean(scores: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the mean of parts with its interval."""
+    lacking = [row for row in scores if row["score"] is None]
+    n = sum(row["n"] for row in scores)
+    if lacking:
+        return {"score": None, "low": None, "high": None, "n": n, "status": lacking[0]["status"]}
+    value, low, high = macro_average([(row["score"], row["low"], row["high"]) for row in scores])
+    return {"score": value, "low": low, "high": high, "n": n, "status": "ok"}
+
+
+def effective(rows: pd.DataFrame, threshold: float) -> int | None:
+    """Return the longest length that, with all shorter ones, reaches a score; None for none."""
+    found = None
+    for row in rows.sort_values("length").to_dict("records"):
+        if not row["score"] >= threshold - ROUNDING:
+            break
+        found = int(row["length"])
+    return found

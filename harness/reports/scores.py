@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.stats.cells import CELL, cells
 from harness.reports.writing.tables import wide
+from harness.stats.cells import CELL, cells
 
 LENIENT = ("exact", "format")  # kinds of answers with the number right
 MOST = 3  # cells that a sentence names

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.reports.plots.curve_panels import curves
-from harness.reports.stats.checkpoints import alike, group_name, labels
-from harness.reports.stats.over_seeds import ENDING, of_seeds
+from harness.reports.curves import curves
+from harness.stats.checkpoints import alike, group_name, labels
+from harness.stats.seeds import ENDING, of_seeds
 
 TOGETHER = True  # models are compared: one panel a task has them all
 MEANS = "Thick lines: means of {} seeds; n is that of each seed."

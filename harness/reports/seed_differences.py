@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.against import NO_DIFFERENCE
-from harness.reports.stats.measure import SHARES
-from harness.reports.stats.over_seeds import ENDING
-from harness.reports.stats.paired_seeds import paired_seeds
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
+from harness.stats.cells import records
+from harness.stats.measure import SHARES
+from harness.stats.paired import NO_DIFFERENCE
+from harness.stats.seeds import ENDING, paired_seeds
 
 TOGETHER = True  # models are compared: one table has them all
 LEGEND = (
@@ -48,7 +48,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     shown = table.assign(
         scaling=table["name"],
         model="less " + table["baseline"] + window,
-        text=[_text(row) for row in sentences.records(table)],
+        text=[_text(row) for row in records(table)],
     )
     made = across(shown)
     return {title: of.rename(columns={"scaling": "model"}) for title, of in made.items()}
@@ -59,7 +59,7 @@ def words(table: pd.DataFrame) -> list[str]:
     told = []
     past = table[table["length"] > table["trained_length"]]
     for _, rows in past.groupby(["task", "trained_length", "length"], sort=False):
-        first = sentences.records(rows)[0]
+        first = records(rows)[0]
         parts = []
         for verdict in ("better", "worse"):
             names = list(rows["name"][rows["verdict"] == verdict])

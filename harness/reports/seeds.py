@@ -6,10 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.measure import SHARES
-from harness.reports.stats.over_seeds import ENDING, of_seeds
 from harness.reports.writing import sentences
-from harness.reports.writing.tables import across, text
+from harness.reports.writing.sentences import text
+from harness.reports.writing.tables import across
+from harness.stats.cells import records
+from harness.stats.measure import SHARES
+from harness.stats.seeds import ENDING, of_seeds
 
 TOGETHER = True  # models are compared: one table has them all
 OTHER = (
@@ -41,21 +43,21 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
 
 def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return tables a task, lengths side by side: intervals over documents, over seeds, changes."""
-    label = [_name(row, table) for row in sentences.records(table)]
+    label = [_name(row, table) for row in records(table)]
     windows = table["trained_length"].map(", window of {:,} tokens".format)
     window = windows if windows.nunique() > 1 else ""
     shown = table.assign(
         scaling=label, model="over documents or trials, mean of the seeds" + window
     )
-    made = across(shown.assign(text=[text(row) for row in sentences.records(shown)]))
+    made = across(shown.assign(text=[text(row) for row in records(shown)]))
     apart = shown.assign(
         low=table.get("low_seeds"), high=table.get("high_seeds"), model="over seeds" + window
     )
-    made |= across(apart.assign(text=[text(row) for row in sentences.records(apart)]))
+    made |= across(apart.assign(text=[text(row) for row in records(apart)]))
     past = shown[shown["length"] > shown["trained_length"]].assign(model=CHANGE + window)
     if "change" in past:
         past = past[past["task"].isin(past["task"][past["change"].notna()])]
-        made |= across(past.assign(text=[_change(row) for row in sentences.records(past)]))
+        made |= across(past.assign(text=[_change(row) for row in records(past)]))
     return {title: made[title].rename(columns={"scaling": "model"}) for title in sorted(made)}
 
 
@@ -69,7 +71,7 @@ def words(table: pd.DataFrame) -> list[str]:
     told = []
     known = table[table["score"].notna() & (table["length"] > table["trained_length"])]
     for _, rows in known.groupby(["task", "trained_length", "length", "questions"], sort=False):
-        facts = sorted(sentences.records(rows), key=lambda row: row["score"])
+        facts = sorted(records(rows), key=lambda row: row["score"])
         facts = facts if facts[0]["lower"] else facts[::-1]
         start = f"{sentences.at(facts[0])}, {sentences.named(facts[0], table)}: "
         whole = [row for row in facts if row["status"] == "ok"]

@@ -6,11 +6,12 @@ from typing import Any
 
 import pandas as pd
 
+from harness.reports.differences import against, beside, key, signed
 from harness.reports.plots.methods import fixed_factors
-from harness.reports.stats import divergence
-from harness.reports.stats.against import NO_DIFFERENCE, against, beside, key, signed
-from harness.reports.stats.divergence import KL, with_divergence
-from harness.reports.writing import sentences
+from harness.reports.writing import divergence, sentences
+from harness.reports.writing.divergence import KL, with_divergence
+from harness.stats.cells import records
+from harness.stats.paired import NO_DIFFERENCE
 
 OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
 
@@ -52,7 +53,7 @@ def words(table: pd.DataFrame) -> list[str]:
     """Say what costs nothing by construction, what has a significant cost, and what may."""
     told: list[str] = []
     for (model, _), rows in table.groupby(["model", "task"], sort=False):
-        facts = sentences.records(rows)
+        facts = records(rows)
         measured = sentences.named(facts[0], table)
         start = f"{model}, {measured}" if table["model"].nunique() > 1 else measured
         told.append(f"{start} inside the window: {'; '.join(_clauses(facts))}.")

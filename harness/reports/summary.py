@@ -6,12 +6,12 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.cells import cells, coinciding, ranked
-from harness.reports.stats.decision import decisions
-from harness.reports.stats.measure import SHARES
-from harness.reports.stats.reach import REACH, reach, reached, uneven
+from harness.reports.effective_length import REACH, reach, reached, uneven
 from harness.reports.writing import sentences
-from harness.reports.writing.tables import text
+from harness.reports.writing.sentences import text
+from harness.stats.cells import cells, coinciding, ranked, records
+from harness.stats.decision import decisions
+from harness.stats.measure import SHARES
 
 Key = tuple[str, str]  # a model and a task, or a scaling
 MOST = 4  # methods whose uneven reach is given in words
@@ -43,7 +43,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     known = judged[["model", "task", "scaling", "effective_length"]]
     far = {(model, task, name): length for model, task, name, length in known.to_numpy()}
     kin: dict[Key, list[dict[str, Any]]] = {}
-    for cell in sentences.records(table):
+    for cell in records(table):
         kin.setdefault((cell["model"], cell["scaling"]), []).append(cell)
     best = {name: place for place, name in enumerate(ranked(each))}
     by_place = sorted(kin.values(), key=lambda own: best[own[0]["first"]])
@@ -115,6 +115,6 @@ def words(table: pd.DataFrame) -> list[str]:
                 f"{start}Most often not significantly worse than the best beyond the window: "
                 f"{sentences.listed(first)}, in {top} of {rows['out_of'].max()} (task, length)."
             )
-        if apart := [text for row in sentences.records(rows) if (text := uneven(row))]:
+        if apart := [text for row in records(rows) if (text := uneven(row))]:
             told.append(f"{start}Reach differs by task: {'; '.join(apart[:MOST])}.")
     return told

@@ -19,12 +19,12 @@ from harness.errors import UserError
 from harness.files import replacing
 from harness.methods.resolve import follows, resolve
 from harness.plugins import load
-from harness.reports.stats.key_tokens import DROP, MOST, Rule
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.reports.writing.tables import page
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.select.space import Space
+from harness.stats.key_tokens import DROP, MOST, Rule
 from harness.stats.paired import Difference, of_means, share
 from harness.stats.selection import select_means
 from harness.sweep.cells import Cell, Item, Key

@@ -12,11 +12,11 @@ from huggingface_hub import EvalResult, ModelCardData
 
 from harness.files import make_folder, replacing
 from harness.reports._write import write_reports
-from harness.reports.stats.cells import cells
-from harness.reports.writing.escape import markdown_sentence
+from harness.reports.writing.sentences import markdown_sentence
 from harness.reports.writing.tables import markdown, page, wide
 from harness.runs.provenance import command, documents, facts
 from harness.share.source import Source
+from harness.stats.cells import cells
 
 ARGUMENTS = ("scaling", "length", "relative_length", "low", "high", "n", "status")
 APART = ("documents", "the command")  # facts that have a heading of their own

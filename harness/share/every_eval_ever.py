@@ -14,12 +14,12 @@ from typing import Any
 import pandas as pd
 
 from harness.files import make_folder, replacing
-from harness.reports.stats.cells import cells
-from harness.reports.stats.measure import SHARES, measure
 from harness.runs.provenance import command, machines
 from harness.share.card import data_set
 from harness.share.instances import result_id, write_instances
 from harness.share.source import Source
+from harness.stats.cells import cells
+from harness.stats.measure import SHARES, measure
 
 SCHEMA = "0.2.2"
 SAMPLES = "evaluation_samples.jsonl"

@@ -21,8 +21,8 @@ import pandas as pd
 from harness.errors import UserError
 from harness.files import replacing
 from harness.plugins import call
-from harness.reports.stats.measure import measure
 from harness.share.source import Source
+from harness.stats.measure import measure
 from tasks._retrieval import SHOWN
 from tasks._types import Request
 

@@ -13,13 +13,13 @@ import pandas as pd
 
 from harness.errors import UserError
 from harness.files import make_folder, replacing
-from harness.reports.plots.paper import Paper
-from harness.reports.stats.cells import SCORE, cells
+from harness.reports.plots.style import Paper
 from harness.runs.comparable import raw_text
 from harness.runs.frame import make_frame
 from harness.runs.schema import checked_run, checked_samples
 from harness.runs.store import SAMPLES, write_run
 from harness.share.clean import clean_record, clean_samples, entry
+from harness.stats.cells import SCORE, cells
 
 if TYPE_CHECKING:
     from harness.sweep.ask_again import Asked

@@ -15,8 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
-from harness.reports.plots.paper import Paper
-from harness.reports.stats.cells import CELL, SCORE, cells
+from harness.reports.plots.style import Paper
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, read_run, read_samples
 from harness.share import card, every_eval_ever
@@ -32,6 +31,7 @@ from harness.share.clean import (
 )
 from harness.share.publishing import TARGETS
 from harness.share.source import Source
+from harness.stats.cells import CELL, SCORE, cells
 from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.frames import PASSKEY, PERPLEXITY, sweep

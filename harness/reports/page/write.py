@@ -7,24 +7,26 @@ import gzip
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from harness.files import make_folder, replacing
-from harness.reports.page.charts import curves, losses
-from harness.reports.page.data import Source, depths, embedded, failures, positions
-from harness.reports.page.looks import looks
+from harness.reports.best import answer
+from harness.reports.loss_by_position import positions as mean_losses
+from harness.reports.page.charts import curves, looks, losses
 from harness.reports.plots.methods import methods
 from harness.reports.plots.style import MARKERS
-from harness.reports.stats.cells import cells
-from harness.reports.stats.checkpoints import MOST_NAMED
-from harness.reports.writing.answer import answer
-from harness.reports.writing.tables import RenderedTable
+from harness.reports.retrieval_table import hidden
+from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.provenance import documents, facts
+from harness.stats.cells import CELL, cells
+from harness.stats.checkpoints import MOST_NAMED
 
 HERE = Path(__file__).parent
 LIBRARIES = ("vega.min.js", "vega-lite.min.js", "vega-embed.min.js")
@@ -125,3 +127,66 @@ def write_page(
     make_folder(file.absolute().parent)
     with replacing(file) as new:
         new.write(html.encode())
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table and, in a sentence, what it has."""
+
+    table: pd.DataFrame
+    about: str
+
+
+def embedded(sources: Mapping[str, Source]) -> dict[str, dict[str, Any]]:
+    """Return every table as the text of its CSV file, and which of its columns are numbers."""
+    return {
+        name: {
+            "csv": csv(source.table),
+            "numbers": [
+                str(column)
+                for column in source.table
+                if is_numeric_dtype(source.table[column])
+                and not is_bool_dtype(source.table[column])
+            ],
+        }
+        for name, source in sources.items()
+    }
+
+
+def positions(frame: pd.DataFrame) -> dict[str, Source]:
+    """Return the losses by position, of sweeps that scored whole windows."""
+    try:
+        table = mean_losses(frame)
+    except ValueError:
+        return {}
+    table = table[[*CELL, "trained_length", "position", "score", "low", "high", "documents"]]
+    about = "Mean loss by position (nats per token), 95 % interval and number of documents."
+    return {"positions": Source(_short(table), about)}
+
+
+def depths(frame: pd.DataFrame) -> dict[str, Source]:
+    """Return the share found at every length and depth, of tasks that hide something at one."""
+    trials = hidden(frame)
+    if trials.empty:
+        return {}
+    found = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
+    table = found.agg(found="mean", n="size").reset_index()
+    about = "Share found at every length and depth (0 is the start of the text), of n trials."
+    return {"depths": Source(_short(table), about)}
+
+
+def failures(frame: pd.DataFrame) -> dict[str, Source]:
+    """Return what has no number, how many samples of a cell, and why."""
+    lost = frame[frame["status"] != "ok"]
+    if lost.empty:
+        return {}
+    reason = lost["reason"] if "reason" in lost else pd.Series(index=lost.index, dtype=object)
+    counted = lost.assign(reason=reason.fillna("")).groupby([*CELL, "status", "reason"], sort=False)
+    about = "Samples without a number, and why: they are in no score."
+    return {"failures": Source(counted.size().rename("samples").reset_index(), about)}
+
+
+def _short(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table of means with six digits a number: there may be thousands of rows."""
+    numbers = table.select_dtypes("float").map(lambda value: float(f"{value:.6g}"))
+    return table.assign(**{str(name): numbers[name] for name in numbers})

@@ -11,14 +11,14 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from harness.reports.plots.style import GREY, SIZE, Look
-from harness.reports.stats.measure import SHARES
-from harness.reports.writing import sentences
+from harness.stats.cells import records
+from harness.stats.measure import SHARES
 
 
 def forest(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
     """Draw the differences of one length, a row a method, beside the line of no difference."""
     axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
-    facts = sentences.records(rows)
+    facts = records(rows)
     for row in facts:
         if row["scaling"] in order and row["difference"] is not None:
             _row(axes, row, order.index(row["scaling"]), look[row["scaling"]])

@@ -11,10 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from harness.reports.plots.paper import paper
-from harness.reports.plots.style import REST, Look, foot, looks
-from harness.reports.stats.cells import coinciding, ranked
-from harness.reports.stats.once import once
+from harness.reports.plots.style import REST, Look, foot, looks, paper
+from harness.stats.cells import coinciding, once, ranked
 
 DISTINCT = 8  # methods beside ``none`` that get a look of their own; of more only the FEW best do
 FEW = 6

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import (
     FixedLocator,
     FuncFormatter,
@@ -18,8 +20,20 @@ from matplotlib.ticker import (
 )
 from matplotlib.transforms import ScaledTranslation
 
-from harness.reports.plots.style import GREY, SIZE, Look, edge, spaced, tick_label
-from harness.reports.stats.measure import SHARES
+from harness.reports.plots.style import (
+    GREY,
+    SIZE,
+    Look,
+    columns_for,
+    edge,
+    length_label,
+    paper,
+    sheet,
+    spaced,
+    tick_label,
+    tidy,
+)
+from harness.stats.measure import SHARES
 
 LOG_FROM = 3  # the ratio of largest to smallest perplexity from which the axis is logarithmic
 MOST_BANDS = 8  # scalings; the bands of more would be one grey
@@ -58,7 +72,7 @@ def draw(
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
     _mark_part(axes, table)
-    window(axes, trained_length, above)
+    shade_window(axes, trained_length, above)
 
 
 def _shade(scalings: int) -> float:
@@ -171,7 +185,7 @@ def _mark_part(axes: Axes, table: pd.DataFrame) -> None:
         )  # fmt: skip
 
 
-def window(axes: Axes, trained_length: int, above: float) -> None:
+def shade_window(axes: Axes, trained_length: int, above: float) -> None:
     """Shade the lengths of pretraining and name their end, ``above`` points over the panel."""
     low, high = axes.get_xlim()
     axes.axvspan(low, trained_length, color="0.94", linewidth=0, zorder=0)
@@ -204,3 +218,69 @@ def _mark_lost(axes: Axes, table: pd.DataFrame, look: Mapping[str, Look]) -> Non
                     markersize=4, linestyle="", label=f"_{status}", clip_on=False,
                     transform=axes.get_xaxis_transform() + shift,
                 )  # fmt: skip
+
+
+MOST_LINES, LONGEST = 6, 14  # lines, and letters of a name, for which there is room beside a panel
+LINE = 1.2 * (SIZE - 1) / 72  # inches from one name to the next
+
+
+def fit(names: Sequence[str]) -> bool:
+    """Return whether names fit at the lines' ends in place of a legend."""
+    return 1 < len(names) <= MOST_LINES and max(map(len, names)) <= LONGEST
+
+
+def label_ends(axes: Axes, look: Mapping[str, Look], *, tall: float) -> None:
+    """Name every line right of its last point, apart from each other, in ``tall`` inches.
+
+    The axes' limits and scales must be set.
+    """
+    places = {}
+    for line in axes.get_lines():
+        name = str(line.get_label())
+        x, y = (np.asarray(values, dtype=float) for values in line.get_data())
+        known = np.flatnonzero(np.isfinite(y))
+        if name in look and len(known):
+            point = axes.transScale.transform((x[known[-1]], y[known[-1]]))
+            places[name] = float(axes.transLimits.transform(point)[1])
+    for name, height in spread(places, LINE / paper().tall(tall)).items():
+        axes.annotate(
+            name, (1, height), (5, 0), xycoords="axes fraction", textcoords="offset points",
+            va="center", fontsize=SIZE - 1, color=look[name].color, annotation_clip=False,
+        )  # fmt: skip
+
+
+def spread(places: Mapping[str, float], gap: float) -> dict[str, float]:
+    """Move heights the least that brings them ``gap`` apart, in their order, within 0 to 1."""
+    names = sorted(places, key=lambda name: places[name])
+    steps = gap * np.arange(len(names))
+    # Heights less their steps must not fall: the closest such sequence (pool adjacent violators).
+    pools: list[list[float]] = []
+    for value in np.array([places[name] for name in names]) - steps:
+        pools.append([float(value)])
+        while len(pools) > 1 and np.mean(pools[-2]) > np.mean(pools[-1]):
+            pools[-2:] = [pools[-2] + pools[-1]]
+    most = max(0.0, 1 - gap * (len(names) - 1))  # so that the last stays in the panel
+    heights = [min(max(float(np.mean(pool)), 0.0), most) for pool in pools for _ in pool]
+    return {name: height + step for name, height, step in zip(names, heights, steps, strict=True)}
+
+
+def where_changed(table: pd.DataFrame, changed: pd.Series[bool]) -> pd.DataFrame:
+    """Keep the lengths at which a method changes anything (all, where none does)."""
+    lengths = table.loc[changed, "length"].unique()
+    return table[table["length"].isin(lengths)] if len(lengths) else table
+
+
+def by_length(
+    table: pd.DataFrame, panel: Callable[[Axes, pd.DataFrame], None]
+) -> tuple[Figure, list[Axes]]:
+    """Draw a panel of every length's rows, titled with model, length and relative length."""
+    groups = list(table.groupby("length"))
+    columns = columns_for(len(groups), 1)
+    figure, panels = sheet(len(groups), columns, panel_height=2.6)
+    room = figure.get_size_inches()[0] / columns - 0.65
+    for axes, (length, rows) in zip(panels, groups, strict=True):
+        panel(axes, rows)
+        first = rows.iloc[0]
+        name = f"{first['model']}, {length_label(int(str(length)))} tokens"
+        tidy(axes, f"{name} ({first['length'] / first['trained_length']:.3g}×)", room=room)
+    return figure, panels

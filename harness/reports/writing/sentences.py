@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from harness.reports.stats.measure import SHARES
-from harness.reports.writing.tables import text
+from harness.stats.measure import SHARES
 
+SMALL = 0.1  # scores below it, as divergences in nats, differ by less than a hundredth
 MOST_NAMED = 6  # methods in one list; the table has them all
 
 
@@ -17,6 +18,24 @@ def score(row: Mapping[Any, Any], prefix: str = "") -> str:
     """Return a score with its interval: "13.1 [9.9, 18.1]", and "(20 of 23)" where units lack."""
     told = {name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}
     return text({**told, "metric": row["metric"], "status": row["status"]})
+
+
+def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
+    """Return "12.3 [11.0, 13.9]", "85% [76, 91]", or the status where there is no score.
+
+    Unset, ``digits`` after the point are as many as the size of the score calls for.
+    """
+    score, status = cell["score"], cell["status"]
+    if pd.isna(score):
+        return str(status).replace("_", " ")
+    scale, unit = (100, "%") if cell["metric"] in SHARES else (1, "")
+    if digits is None:
+        size = abs(score)
+        digits = 0 if unit or size >= 100 else 1 if size >= 10 else 2 if size >= SMALL else 4
+    value = f"{scale * score:.{digits}f}{unit}"
+    if pd.notna(cell["low"]) and pd.notna(cell["high"]):
+        value += f" [{scale * cell['low']:.{digits}f}, {scale * cell['high']:.{digits}f}]"
+    return value if status == "ok" else f"{value} ({status.split(' ok')[0]})"
 
 
 def named(row: Mapping[Any, Any], table: pd.DataFrame) -> str:
@@ -139,11 +158,48 @@ def are(count: int) -> str:
     return "is" if count == 1 else "are"
 
 
-def records(table: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows with None for what is missing."""
-    columns = [
-        [None if gone else value for value, gone in zip(of.astype(object), of.isna(), strict=True)]
-        for _, of in table.items()
-    ]
-    names = [str(name) for name in table]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+MARKUP = re.compile(r"([\\`*<|~$]|](?=[(\[:]))")
+
+
+def markdown_text(text: object) -> object:
+    """Return a text whose signs Markdown takes as they are; what is no text stays as it is.
+
+    A ``_`` inside a word, a ``#`` inside a line and brackets without a link are no markup.
+    """
+    return MARKUP.sub(r"\\\1", " ".join(text.split())) if isinstance(text, str) else text
+
+
+def markdown_sentence(text: str) -> str:
+    """Return a sentence whose signs Markdown takes as they are; `names` in backticks stay code."""
+    parts = " ".join(text.split()).split("`")
+    return "`".join(
+        part if place % 2 else MARKUP.sub(r"\\\1", part) for place, part in enumerate(parts)
+    )
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "<": "$<$", ">": "$>$", "|": "$|$", "×": r"$\times$", "−": "$-$", "≥": r"$\geq$",
+    "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}",
+}  # fmt: skip
+SPECIAL = re.compile(r"[\\~^#$%&_{}<>|×−≥≤±…]")
+
+
+def latex_text(text: str) -> str:
+    """Return a text whose signs pdfLaTeX takes as they are, but for `names` in backticks."""
+    return SPECIAL.sub(lambda sign: LATEX.get(sign[0], f"\\{sign[0]}"), text)
+
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def without_backticks(value: object) -> object:
+    """Return a text, or each of a list of texts, with no backtick that ends a `name`."""
+    if isinstance(value, list):
+        return [without_backticks(one) for one in value]
+    return value.replace("`", "'") if isinstance(value, str) else value
+
+
+def csv_text(value: object) -> object:
+    """Return a text that no spreadsheet takes for a formula; numbers stay as they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value

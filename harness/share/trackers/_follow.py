@@ -24,12 +24,12 @@ from harness.errors import UserError, reason
 from harness.files import read_regular, replacing
 from harness.names import printable, resolved
 from harness.plugins import RAISED, Plugin, load
-from harness.reports.stats.cells import cells
 from harness.runs.frame import NOT_MEASURED, make_frame
 from harness.runs.provenance import command, facts
 from harness.runs.schema import checked_run
 from harness.share.clean import clean_record, entry
 from harness.share.trackers import FINISHED, STOPPED, TrackedRun, send_again, written_at
+from harness.stats.cells import cells
 
 STATE = "tracked.json"  # beside the record: the tracker's run, and what it was sent
 MOST_BYTES = 2**24  # of this file

@@ -2,17 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import pandas as pd
 
-from harness.reports.stats.measure import LOWER
-from harness.reports.stats.once import once
+from harness.stats.measure import LOWER
 
 CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]
 MEASURED = ["model", "task", "length", "frequencies", "score"]
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status", "trained_length", "frequencies"]
+
+
+T = TypeVar("T")
+_found: ContextVar[dict[Any, Any] | None] = ContextVar("found", default=None)
+
+
+@contextmanager
+def shared() -> Iterator[None]:
+    """Keep what ``once`` functions return of a frame until the end; no report changes its frame."""
+    token = _found.set({} if _found.get() is None else _found.get())
+    try:
+        yield
+    finally:
+        _found.reset(token)
+
+
+def once(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
+    """Compute a function of a frame once inside ``shared``; a table is returned as a copy."""
+
+    @wraps(make)
+    def made(frame: pd.DataFrame) -> T:
+        known = _found.get()
+        if known is None:
+            return make(frame)
+        at = make, id(frame)
+        if at not in known:
+            known[at] = frame, make(frame)  # the frame is kept, so that no other has its id
+        result: Any = known[at][1]
+        if isinstance(result, pd.DataFrame):
+            result = result.copy()
+        return cast(T, result)
+
+    return made
 
 
 @once
@@ -36,6 +72,16 @@ def cells(frame: pd.DataFrame) -> pd.DataFrame:
     table["status"] = list(map(_summary, statuses.values()))
     table["n"] = table["n"].astype("Int64")
     return table.sort_values(CELL, key=_rank, ignore_index=True)
+
+
+def records(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Return the rows with None for what is missing."""
+    columns = [
+        [None if gone else value for value, gone in zip(of.astype(object), of.isna(), strict=True)]
+        for _, of in table.items()
+    ]
+    names = [str(name) for name in table]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def coinciding(frame: pd.DataFrame) -> pd.DataFrame:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.stats.cells import cells
-from harness.reports.writing import sentences
-from harness.reports.writing.tables import across, text
+from harness.reports.writing.sentences import text
+from harness.reports.writing.tables import across
+from harness.stats.cells import cells, records
 
 KL = "window_kl"  # the metric of the task of this name
 ENDS = {"score": KL, "low": f"{KL}_low", "high": f"{KL}_high"}
@@ -39,4 +39,4 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     once = table.drop_duplicates(PLACE).dropna(subset=KL)
     told = once.assign(**{name: once[column] for name, column in ENDS.items()})
     told = told.assign(task=KL, metric="nats a token", status="ok")
-    return across(told.assign(text=[text(cell, 4) for cell in sentences.records(told)]))
+    return across(told.assign(text=[text(cell, 4) for cell in records(told)]))

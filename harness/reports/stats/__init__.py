@@ -1,1 +1,0 @@
-"""What reports compute: scores of cells, paired differences, ranks, reach."""
