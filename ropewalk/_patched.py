@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from harness.errors import UserError
-from harness.patching.patch import scaled
-from scaling import Rotation, StatefulRope
+from harness.patching import patch
+from scaling import Rotation
 
 
 @contextmanager
@@ -20,9 +20,9 @@ def patched(model: Any, rotation: Rotation) -> Iterator[Any]:
     Raises UserError, naming the model, where its rotary embedding cannot be replaced as a whole,
     and for a rotation that is the library's own stateful type.
     """
-    if isinstance(rotation, StatefulRope):
+    if rotation.stateful:
         raise UserError(
             "this rotation is transformers' own stateful type: load the model with it instead."
         )
-    with scaled(model, rotation):
+    with patch.patched(model, rotation):
         yield model

@@ -11,7 +11,7 @@ from itertools import pairwise, product
 from harness.errors import UserError
 from harness.methods.findings import Finding, Trial, repeats, runs, tokens, where, windows_of
 from harness.plugins import call
-from scaling.types import Bands, Frequencies, Rope, Rotation, StatefulRope, by_distance, plainest
+from scaling.types import Bands, Frequencies, Rope, Rotation
 
 SERVED = "beyond the window it runs on a model only: there is nothing to check"
 Method = Callable[[Rope, int], Rotation]
@@ -28,9 +28,13 @@ def moves_positions(method: Method, ropes: Sequence[Rope] = (ROPES[0], LARGE)) -
     for rope, windows in product(ropes, WINDOWS):
         ask = partial(method, rope, tokens(rope, windows))
         with suppress(UserError):
-            if call("", lambda: isinstance(ask(), Bands | StatefulRope)):  # noqa: B023  # called here
+            if call("", lambda: _moves(ask())):  # noqa: B023  # called here
                 return True
     return False
+
+
+def _moves(rotation: Rotation) -> bool:
+    return rotation.moves_positions or rotation.stateful
 
 
 def check_bands(
@@ -115,13 +119,11 @@ def _twice(method: Method, rope: Rope, length: int) -> tuple[Bands, bool]:
 
 def _as_bands(found: Rotation, length: int) -> Bands:
     """Return a rotation as bands; raise ValueError for one that is none."""
-    if isinstance(found, StatefulRope):
-        raise ValueError(SERVED)
-    if isinstance(found, Frequencies):
-        return Bands(length, (by_distance(length, found, 0),))
-    if not isinstance(found, Bands):
+    if not isinstance(found, Rotation) or found.per_layer:
         raise ValueError(f"it returned {type(found).__name__}, not Bands or Frequencies")
-    return found
+    if found.stateful:
+        raise ValueError(SERVED)
+    return found.as_bands(length)
 
 
 def _inside(trials: Sequence[Tried]) -> Finding:
@@ -145,7 +147,7 @@ def _inside(trials: Sequence[Tried]) -> Finding:
 
 def _is_plain(trial: Tried) -> bool:
     plain = Frequencies(trial.rope.inv_freq()).fingerprint
-    return plainest(trial.result).fingerprint == plain
+    return trial.result.plainest().fingerprint == plain
 
 
 def _reach(trials: Sequence[Tried]) -> list[Finding]:
