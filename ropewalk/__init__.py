@@ -13,19 +13,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.api.model import doctor as doctor
+    from harness.api.model import export as export
+    from harness.api.model import patched as patched
+    from harness.api.report import compare as compare
+    from harness.api.report import report as report
+    from harness.api.rerun import rerun as rerun
+    from harness.api.run import Run as Run
+    from harness.api.run import frame as frame
+    from harness.api.run import run as run
+    from harness.api.select import recommend as recommend
+    from harness.api.select import tune as tune
+    from harness.api.share import publish as publish
     from harness.engine import OutOfMemory as OutOfMemory
     from harness.engine import answers as answers
     from harness.errors import UserError as UserError
     from harness.patching.config import rope_of as rope_of
     from harness.select.recommend import Recommendation as Recommendation
     from ropewalk import methods as methods
-    from ropewalk._doctor import doctor as doctor
-    from ropewalk._export import export as export
-    from ropewalk._patched import patched as patched
-    from ropewalk._recommend import recommend as recommend
-    from ropewalk._run import Run as Run
-    from ropewalk._run import frame as frame
-    from ropewalk._run import run as run
     from scaling import Band as Band
     from scaling import Bands as Bands
     from scaling import Frequencies as Frequencies
@@ -41,16 +46,17 @@ if TYPE_CHECKING:
     from tasks import TaskContext as TaskContext
 
 HOMES = {
+    "harness.api.model": ("doctor", "export", "patched"),
+    "harness.api.report": ("compare", "report"),
+    "harness.api.rerun": ("rerun",),
+    "harness.api.run": ("Run", "frame", "run"),
+    "harness.api.select": ("recommend", "tune"),
+    "harness.api.share": ("publish",),
     "harness.engine": ("OutOfMemory", "answers"),
     "harness.errors": ("UserError",),
     "harness.select.recommend": ("Recommendation",),
     "harness.patching.config": ("rope_of",),
     "ropewalk": ("methods",),
-    "ropewalk._doctor": ("doctor",),
-    "ropewalk._export": ("export",),
-    "ropewalk._patched": ("patched",),
-    "ropewalk._recommend": ("recommend",),
-    "ropewalk._run": ("Run", "frame", "run"),
     "scaling": (
         "Band",
         "Bands",

@@ -7,7 +7,8 @@ from typing import Literal
 import torch
 
 from scaling import none
-from scaling.types import Frequencies, Method, Rope, frequencies_on
+from scaling._on import Method, frequencies_on
+from scaling.types import Frequencies, Rope
 
 TRAINING = "the authors train on with it, at a base of 10 million"
 

@@ -12,6 +12,7 @@ from scaling.types import (
     PerLayerFrequencies,
     Range,
     Rope,
+    by_layer,
     factor_or_stretch,
 )
 
@@ -50,9 +51,7 @@ def frequencies(
         raise ValueError(f"kind is pi, ntk or yarn, got {kind}")
     whole, deepest = factor_or_stretch(factor, rope, length), max(1, rope.layers - 1)
     shares = [_curve(points, layer / deepest) for layer in range(rope.layers)]
-    return PerLayerFrequencies(
-        tuple(SCALED[kind](rope, length, factor=whole**share) for share in shares)
-    ).plainest()
+    return by_layer([SCALED[kind](rope, length, factor=whole**share) for share in shares])
 
 
 def _curve(points: tuple[float, ...], at: float) -> float:

@@ -7,8 +7,9 @@ import math
 import torch
 
 from scaling import none
+from scaling._on import Method, frequencies_on
 from scaling.rerope import window_of
-from scaling.types import Bands, Factor, Frequencies, Method, Rope, Window, beyond, frequencies_on
+from scaling.types import Bands, Factor, Frequencies, Rope, Window, beyond
 
 
 def bands(

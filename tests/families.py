@@ -21,8 +21,9 @@ from harness.engine import DEFAULT, answers, shareable
 from harness.errors import UserError
 from harness.models.structure import Layers, layers_of, position_limit
 from harness.patching.config import FULL, geometry_of, is_rotary, rope_of
-from harness.patching.frequencies import check_geometry
-from harness.patching.patch import answering, patched
+from harness.patching.frequencies import check_geometry, patched
+from harness.patching.patch import answering
+from harness.patching.positions import banded
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling.types import Band, Bands, Frequencies, Rope, by_distance
 from tasks._types import Request
@@ -254,7 +255,7 @@ def _halves(rope: Rope) -> tuple[Band, ...]:
 def _moved(model: Any, bands: Any, before: torch.Tensor) -> float | None:
     """Return what bands change, in units of the logits' spread; None where it refuses them."""
     try:
-        with patched(model, bands):
+        with banded(model, bands):
             return float((logits(model) - before).abs().max() / before.std())
     except UserError:
         return None

@@ -163,7 +163,7 @@ def test_a_figure_is_laid_out_once_and_drawn_once_a_format(tmp_path: Path) -> No
 
 def test_what_makes_reports_is_not_imported_to_start_a_run() -> None:
     """A run begins to measure before it reads pandas and Matplotlib."""
-    told = "import sys, harness.cli.tracking; print({'pandas', 'matplotlib'} & {*sys.modules})"
+    told = "import sys, harness.api.tracking; print({'pandas', 'matplotlib'} & {*sys.modules})"
     run = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True, check=True)
     assert run.stdout == "set()\n"
 

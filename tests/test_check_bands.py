@@ -11,7 +11,7 @@ import torch
 
 from harness.methods.check_positions import GEOMETRIES, OWN, check_bands, moves_positions
 from scaling import dual_chunk, dynamic_ntk, lm_infinite, log_n, none, rerope, self_extend, yarn
-from scaling.types import Bands, Frequencies, Rope, by_distance
+from scaling.types import Bands, Frequencies, Rope, by_distance, plainest
 
 
 @cache
@@ -52,7 +52,7 @@ def second(rope: Rope, length: int, *, near: int, until: int = 2**62) -> Any:
     far = by_distance(length, plain, near, key=key)
     if rope.trained_length >= until:
         return plain
-    return Bands(length, (by_distance(length, plain, 0, near), far)).plainest()
+    return plainest(Bands(length, (by_distance(length, plain, 0, near), far)))
 
 
 @pytest.mark.parametrize(

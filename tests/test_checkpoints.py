@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pandas as pd
 import pytest
 
-from harness.cli.report import compared
+from harness.api.report import compared
 from harness.errors import UserError
 from harness.reports import best, curves, differences, effective_length, paired_differences, seeds
 from harness.reports.best import answer

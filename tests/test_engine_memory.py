@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralC
 
 from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
-from harness.patching.patch import patched
+from harness.patching.positions import banded
 from harness.sweep import memory as sweep_memory
 from harness.sweep.cells import Batch, Cell, Item
 from scaling import dual_chunk
@@ -101,9 +101,9 @@ def test_moved_positions_are_in_the_estimate() -> None:
     told = memory.shared(
         memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), len(bands.bands)
     )
-    with patched(model, bands):
+    with banded(model, bands):
         list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
-    with patched(model, bands):
+    with banded(model, bands):
         question = Request("q", length, tokens, 1)
         measured, _ = peaks(lambda: list(answers(model, [question])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
@@ -134,7 +134,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
             for one in (question, replace(question, divergence=True))
         )
         if length == 1024:
-            with patched(model, bands):
+            with banded(model, bands):
                 list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
                 measured, _ = peaks(lambda question=question: list(answers(model, [question])))
     assert 0.75 * told[1024] < measured < told[1024]

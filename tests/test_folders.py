@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from harness.cli.show import another_place
 from harness.errors import UserError
+from harness.inspection.notes import another_place
 from harness.runs.comparable import reasons
 from harness.runs.folders import asked, check_same_question, default_folder, reports_of, runs_in
 from harness.runs.store import RUN, SAMPLES
@@ -79,11 +77,11 @@ def test_models_that_differ_are_told_by_what_differs(record: Record, tmp_path: P
 
 def test_another_folder_than_the_first_is_said(tmp_path: Path) -> None:
     """Whoever looks into results/run-MODEL is not left to find another sweep there."""
-    told = StringIO()
-    for name in ("run-tiny", "run-tiny-2"):
-        another_place(tmp_path / name, "tiny", Console(file=told, width=200))
-    assert told.getvalue().count("holds another sweep") == 1
-    assert "run-tiny-2" in told.getvalue()
+    assert another_place(tmp_path / "run-tiny", "tiny") is None
+    text = another_place(tmp_path / "run-tiny-2", "tiny")
+    assert text is not None
+    assert "holds another sweep" in text
+    assert "run-tiny-2" in text
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt"])

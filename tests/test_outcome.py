@@ -25,7 +25,7 @@ def lines_of(frame: pd.DataFrame) -> list[str]:
     """Return the lines of the last screen, 80 columns wide."""
     console = Console(width=80, file=io.StringIO(), markup=False, emoji=False, highlight=False)
     outcome.brief(frame, write_reports(frame, None, ["best"]), console)
-    outcome.rest(Path("run/reports/index.html"), [Path("run")], console)
+    outcome.print_rest(Path("run/reports/index.html"), [Path("run")], console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 

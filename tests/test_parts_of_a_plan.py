@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli.models import measurer
+from harness.api.run import measurer
 from harness.runs.store import read_samples
 from harness.sweep import backend
 from harness.sweep.cells import Item

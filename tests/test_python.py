@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ropewalk as rw
+from harness.api.settings import open_loaded
 from harness.errors import UserError
 from harness.models.checkpoint import hold
 from harness.plugins import names
 from harness.runs.provenance import command
 from harness.select import race
-from ropewalk._run import opened
 from tests import ROOT
 from tests.child import in_child
 from tests.tiny import save_tiny
@@ -180,14 +180,14 @@ def test_a_loaded_quantised_model_is_named_so(
 def test_several_models_may_be_paths() -> None:
     """They are named as one path is; other things stay what they are."""
     for given in ([Path("a"), "b"], (Path("a"), "b")):
-        assert opened(given, None, {}) == (["a", "b"], None)
-    assert opened(Path("a"), None, {}) == ("a", None)
+        assert open_loaded(given, None, {}) == (["a", "b"], None)
+    assert open_loaded(Path("a"), None, {}) == ("a", None)
 
 
 def test_an_export_goes_offline(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With offline=True no request is sent, as by the command's flag."""
     asked: list[str] = []
-    monkeypatch.setattr("harness.cli.one_model.go_offline", lambda: asked.append("offline"))
+    monkeypatch.setattr("harness.api.settings.go_offline", lambda: asked.append("offline"))
     rw.export(tiny, scaling="pi", length="2x", to="transformers", offline=True)
     assert asked == ["offline"]
 

@@ -73,7 +73,7 @@ def test_a_folder_of_another_sweep_is_told_before_anything_is_measured(
 
     other = changed(run, tmp_path / "wider", wider)
     assert (
-        "wider has 1 cell that this sweep does not name, as none, " in rerun(run, "--out", other)[2]
+        "wider has 1 cell that this sweep does not name, as none, " in rerun(run, "--out", other)[1]
     )
     seeds = changed(run, tmp_path / "seeds", lambda record: record.update(seed=5))
     status, _, told = rerun(run, "--out", seeds, "--dry-run")

@@ -307,7 +307,7 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
         signal.raise_signal(getattr(signal, name))
         return planned(*words, **more)
 
-    monkeypatch.setattr("harness.cli.models.make_plan", ended)
+    monkeypatch.setattr("harness.api.run.make_plan", ended)
     words = [*sweep(tiny, docs, tmp_path), "--dry-run"]
     before = signal.signal(getattr(signal, name), signal.SIG_DFL)
     try:

@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from harness.api.report import Reports
 from harness.cli import outcome
-from harness.cli import report as command
 from harness.cli.tables import grids, print_words, show
 from harness.reports._write import save_csv, write_reports
 from harness.reports.writing.sentences import text
@@ -71,7 +71,8 @@ def test_a_table_that_fits_is_one() -> None:
 
 def test_the_verdict_stands_before_the_tables(terminal: Console) -> None:
     """What is best is read first, other sentences after the scores."""
-    outcome.whole(FRAME, write_reports(FRAME, None, ["differences", "best"]), terminal)
+    written = write_reports(FRAME, None, ["differences", "best"])
+    outcome.print_whole(Reports(FRAME.assign(reason=None), written), terminal)
     lines = printed(terminal)
     places = [lines.index(name) for name in ("best", "differences")]
     [table] = (i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail ["))
@@ -79,15 +80,10 @@ def test_the_verdict_stands_before_the_tables(terminal: Console) -> None:
 
 
 @pytest.mark.slow
-def test_reports_that_are_asked_for_are_what_is_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, terminal: Console
-) -> None:
+def test_reports_that_are_requested_are_what_is_shown(terminal: Console) -> None:
     """Each has its sentences, its tables and what their marks mean, and no other is shown."""
-    monkeypatch.setattr(command, "screen", terminal)
-    monkeypatch.setattr("harness.runs.frame.make_frame", lambda *_, **__: FRAME.assign(reason=None))
-    monkeypatch.setattr("harness.runs.store.read_run", lambda _: {"tasks": {}})
-    monkeypatch.setattr("harness.runs.comparable.reasons", lambda _: [])
-    command.write([tmp_path], tmp_path, ("short_cost", "differences"))
+    written = write_reports(FRAME, None, ["short_cost", "differences"])
+    outcome.print_chosen(Reports(FRAME.assign(reason=None), written), terminal)
     lines = printed(terminal)
     begin = [i for i, line in enumerate(lines) if line.startswith("perplexity:protocol=tail")]
     assert len(begin) == 2
@@ -102,8 +98,8 @@ def test_models_that_are_compared_as_methods_are_headed_models(
     models = sweep(models=("rope", "alibi"), scalings=("none",))
     frame = as_methods(models.assign(question=models["unit"]))
     written = write_reports(frame, tmp_path, ["scores"])
-    for made in (outcome.brief, outcome.whole):
-        made(frame, written, terminal)
+    outcome.brief(frame, written, terminal)
+    outcome.print_whole(Reports(frame.assign(reason=None), written), terminal)
     heads = [line.split()[0] for line in printed(terminal) if re.match("(scaling|model) ", line)]
     assert set(heads) == {"model"}
     assert "| model " in (tmp_path / "scores.md").read_text()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.cli.tune import _kept, _priced_by
+from harness.api.select import cost_task, repeated
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
@@ -175,8 +175,8 @@ def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
     """Without what opens and places it, weights are refused, or other numbers are measured."""
     given = {"docs": "a b", "adapter": "lora", "dtype": "bfloat16", "allow_pickle": True, "seed": 3}
     flags = ["--docs", "a b", "--adapter", "lora", "--dtype", "bfloat16", "--allow-pickle"]
-    assert _kept(parse(None, given)) == flags
-    assert _kept(parse(None, {})) == []
+    assert repeated(parse(None, given)) == flags
+    assert repeated(parse(None, {})) == []
 
 
 @pytest.mark.slow
@@ -202,7 +202,7 @@ def test_the_price_is_measured_by_what_the_window_holds(task: str, by: str) -> N
     """The line ran by the default tasks, whose 128 targets and prompts are no window of 64."""
     plan: Any = SimpleNamespace(tasks=(load("task", task),))
     plan.checkpoint = SimpleNamespace(rope=Rope(16, 10_000.0, 64))
-    assert _priced_by(SimpleNamespace(plan=plan)) == by  # type: ignore[arg-type]
+    assert cost_task(SimpleNamespace(plan=plan)) == by  # type: ignore[arg-type]
 
 
 @pytest.mark.slow

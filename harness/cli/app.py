@@ -13,17 +13,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
 from rich.text import Text
 
-from harness.cli.check import check
-from harness.cli.compare import compare
 from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
-from harness.cli.doctor import doctor
-from harness.cli.export import export
-from harness.cli.inspect import inspect
-from harness.cli.list import list_
-from harness.cli.new import new
-from harness.cli.publish import publish
-from harness.cli.report import report
-from harness.cli.rerun import rerun
 from harness.errors import UserError, reason
 from harness.names import printable
 
@@ -45,7 +35,7 @@ def _mistaken(error: CycloptsError) -> str:
         )
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
-        for name in (*LAZY, *COMMANDS):
+        for name in COMMANDS:
             command = app[name].default_command
             parameters = signature(command).parameters if command else {}
             if option.removeprefix("--").replace("-", "_") in parameters:
@@ -56,8 +46,21 @@ def _mistaken(error: CycloptsError) -> str:
 
 
 COMMANDS = {
-    command.__name__.strip("_"): command
-    for command in (report, publish, compare, rerun, inspect, export, doctor, check, list_, new)
+    "run": "Run a sweep: every scaling x task x length. The same command continues where it "
+    "stopped.",
+    "report": "Make the tables, figures and page of one or more runs from their files.",
+    "recommend": "Name the method for a target length, by a race on your documents.",
+    "tune": "Search a method's options, or free factors of its channels, by CMA-ES at one length.",
+    "export": "Write a scaling as a serving engine reads it, with its numerical error there.",
+    "doctor": "Find faults of a model's config, its patch, its cache, and of a server; status 1 "
+    "if any.",
+    "inspect": "Show what each scaling does to a model's channels, from its config alone.",
+    "check": "Test the contract of a method or an encoding, and say what it does.",
+    "compare": "Compare a run with a published table, value by value.",
+    "publish": "Write a run for readers elsewhere, or send it to a tracker.",
+    "rerun": "Measure a run again from its record, and compare the two sample by sample.",
+    "list": "List methods, tasks, reports, engines, encodings and sweeps, or describe one.",
+    "new": "Write NAME.py, a plug-in of ten lines or so that runs as it is.",
 }
 app = App(
     name="ropewalk",
@@ -69,17 +72,9 @@ app = App(
     # A folder may be called [] or {"a": 1}, which is JSON.
     default_parameter=Parameter(json_list=False, json_dict=False),
 )
-LAZY = {
-    "run": "Run a sweep: every scaling x task x length. The same command continues where it "
-    "stopped.",
-    "tune": "Search a method's options, or free factors of its channels, by CMA-ES at one length.",
-    "recommend": "Name the method for a target length, by a race on your documents.",
-}
-# Their flags are the settings of a sweep, whose module takes half a second: loaded when named.
-for name, told in LAZY.items():
-    app.command(f"harness.cli.{name}:{name}", name=name, help=told)
-for name, command in COMMANDS.items():
-    app.command(command, name=name)
+for name, text in COMMANDS.items():  # a command is imported when it is named
+    function = "list_" if name == "list" else name  # not the built-in
+    app.command(f"harness.cli.{name}:{function}", name=name, help=text)
 
 
 def main(arguments: list[str] | None = None) -> Any:

@@ -83,7 +83,7 @@ def _checked(given: str, asked: dict[str, Any]) -> list[tuple[str, Sequence[Find
 
 def _geometry(asked: dict[str, Any]) -> tuple[Rope, tuple[float, ...]]:
     """Return the geometry of the user's own model, and its lengths in trained windows."""
-    from harness.cli.one_model import read_spec
+    from harness.api.settings import read_spec
     from harness.errors import UserError
     from harness.methods.check_positions import WINDOWS
     from harness.models.config import read_config

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 
+from harness.api.observer import Observer
 from harness.names import printable
+
+if TYPE_CHECKING:
+    from harness.sweep.plan import Plan
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
@@ -35,29 +38,40 @@ screen = console(width=None if sys.stdout.isatty() else PIPED)
 err = console(width=None if sys.stderr.isatty() else PIPED, stderr=True)
 
 
-def say(sentence: str) -> None:
-    """Print a sentence on stderr as it is."""
-    err.print(printable(sentence), highlight=False, markup=False)
+class Terminal(Observer):
+    """Print notes, by default on stderr, and progress there."""
+
+    def __init__(self, console: Console = err) -> None:
+        self.console = console
+
+    def note(self, text: str, *, warning: bool = False) -> None:
+        """Print a sentence; in a log its line is not broken."""
+        style = "bold yellow" if warning else None
+        text = f"Warning: {text}" if warning else text
+        self.console.print(printable(text), style=style, soft_wrap=not err.is_terminal)
+
+    @contextmanager
+    def status(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Show a spinner beside the text; in a log only what changes it is a line."""
+        with err.status(text) as status:
+
+            def update(text: str) -> None:
+                status.update(printable(text))
+                if not err.is_terminal:
+                    self.note(f"{text}.")
+
+            yield update
+
+    def progress(self, plan: Plan, machine: str) -> Any:
+        """Return the display of what is measured."""
+        from harness.cli.progress import Measuring
+
+        return Measuring(err, plan, machine)
 
 
+TERMINAL = Terminal()
 Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 Switch = Annotated[bool | None, Parameter(negative="")]
-
-
-@contextmanager
-def keeping(folders: Sequence[Path]) -> Iterator[None]:
-    """Have what ends a measurement in its midst say whether anything in its folders is kept."""
-    try:
-        yield
-    except (KeyboardInterrupt, OSError) as error:
-        from harness.runs.store import SAMPLES  # its parser of JSON takes a tenth of the start
-
-        files = [folder / SAMPLES for folder in folders]
-        if any(file.is_file() and file.stat().st_size for file in files):
-            error.add_note("everything measured is kept. The same command continues")
-        else:
-            error.add_note("nothing was measured yet")
-        raise
 
 
 @contextmanager

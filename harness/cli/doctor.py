@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, Switch, err, screen
-from harness.cli.one_model import read_spec
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Switch, screen
 from harness.names import printable
 
 MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
@@ -38,24 +37,24 @@ def doctor(
         trust_remote_code: Let code from the model's repository run.
         quick: Read 64 tokens alone, and wait a minute at most for a server.
     """
-    asked = {
-        "model": model, "scaling": [scaling], "length": [length], "docs": docs,
-        "revision": revision, "dtype": dtype, "device": device, "offline": offline,
-        "trust_remote_code": trust_remote_code,
-    }  # fmt: skip
-    spec = read_spec(asked)
+    from harness.api.model import findings
+
     failed = 0
-    with err.status("Examining") as status:
-        from harness.serve._doctor_examine import examine
-        from harness.serve._doctor_server import Server
-
-        def say(text: str) -> None:
-            status.update(printable(text))
-            if not err.is_terminal:
-                err.print(f"{printable(text)}.", soft_wrap=True)
-
-        other = Server(server, quick=bool(quick)) if server else None
-        for finding in examine(spec, other, quick=bool(quick), say=say):
+    with TERMINAL.status("Examining") as update:
+        for finding in findings(
+            model,
+            server=server,
+            quick=bool(quick),
+            say=update,
+            scaling=[scaling],
+            length=[length],
+            docs=docs,
+            revision=revision,
+            dtype=dtype,
+            device=device,
+            offline=offline,
+            trust_remote_code=trust_remote_code,
+        ):
             line = f"{MARKS[finding.verdict]} {finding.about:<6}  {printable(finding.text)}"
             screen.print(line, soft_wrap=True)
             failed += finding.verdict == "failed"

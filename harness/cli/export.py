@@ -8,9 +8,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, Switch, err, screen
-from harness.cli.one_model import read_spec
-from harness.errors import UserError
+from harness.cli.console import COMPLETE, TERMINAL, Switch, screen
 
 PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 
@@ -40,24 +38,24 @@ def export(
         offline: Send no request to the hub; use what its cache has.
         trust_remote_code: Let code from the model's repository run.
     """
-    asked = {
-        "model": model, "scaling": [scaling], "length": [length], "revision": revision,
-        "offline": offline, "trust_remote_code": trust_remote_code,
-    }  # fmt: skip
-    if copy and out is None:
-        raise UserError("--copy copies weights into the folder of --out; name one.")
-    spec = read_spec(asked)
-    with err.status("Reading config"):
-        from harness.serve._export import export
-        from harness.serve._write import write
+    from harness.api.model import written_export
+    from harness.api.settings import read_spec
 
-        found = export(spec, to)
-    with err.status("Writing"):
-        place = write(found, out, spec.revision, copy=copy) if out else None
-    screen.print(found.text(str(place) if place else None), soft_wrap=True)
+    spec = read_spec(
+        {
+            "model": model,
+            "scaling": [scaling],
+            "length": [length],
+            "revision": revision,
+            "offline": offline,
+            "trust_remote_code": trust_remote_code,
+        }
+    )
+    result, place = written_export(spec, to, out, copy=copy, observer=TERMINAL)
+    screen.print(result.text(str(place) if place else None), soft_wrap=True)
     if (port := PORTS.get(to)) is not None:
-        asked_again = ["--scaling", scaling, "--length", str(found.asked.length)]
-        words = [*spec.opened, *asked_again, "--server", f"http://127.0.0.1:{port}"]
+        method = ["--scaling", scaling, "--length", str(result.asked.length)]
+        words = [*spec.opened, *method, "--server", f"http://127.0.0.1:{port}"]
         line = shlex.join(["ropewalk", "doctor", *words])
         screen.print(f"Compare its losses while it runs: {line}", soft_wrap=True)
     return COMPLETE

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
+from harness.api.settings import read_spec
 from harness.cli.console import COMPLETE, Many, Switch, err, screen
-from harness.cli.one_model import read_spec
 from harness.errors import UserError
 
 APART = ("base", "encoding", "out")  # what is no setting of a sweep

@@ -12,6 +12,7 @@ import pandas as pd
 from rich.console import Console
 from rich.padding import Padding
 
+from harness.api.report import Reports
 from harness.cli.tables import print_sentences, print_skipped, print_words, show
 from harness.names import printable
 from harness.reports._write import Written
@@ -25,23 +26,35 @@ VERDICT = "best"  # the report that answers what a sweep is made for; its words 
 MOST_LENGTHS, MOST_METHODS = 3, 16  # of a screen of 80 x 40
 
 
-def whole(frame: pd.DataFrame, written: Written, console: Console) -> None:
+def print_whole(reports: Reports, console: Console) -> None:
     """Print the verdict, the scores and the sentences of all tables."""
-    words = {name: told.words for name, told in written.tables.items()}
-    print_words({name: told for name, told in words.items() if name == VERDICT}, console)
+    frame, tables = reports.frame, reports.written.tables
+    _print_note(reports, console)
+    print_words({name: one.words for name, one in tables.items() if name == VERDICT}, console)
     show(headed(wide(cells(frame)), frame), console)
-    print_words({name: told for name, told in words.items() if name != VERDICT}, console)
-    print_skipped(written, console)
+    print_words({name: one.words for name, one in tables.items() if name != VERDICT}, console)
+    print_skipped(reports.written, console)
+    _print_unscored(reports, console)
 
 
-def chosen(written: Written, console: Console) -> None:
-    """Print the sentences and tables of reports that were asked for by name, and the legends."""
-    for name, told in written.tables.items():
-        print_words({name: told.words}, console)
-        show(told.shown, console)
-        if told.shown:
-            print_sentences(told.legend, console)
-    print_skipped(written, console)
+def print_chosen(reports: Reports, console: Console) -> None:
+    """Print the sentences, tables and legends of reports that were requested by name."""
+    _print_note(reports, console)
+    for name, table in reports.written.tables.items():
+        print_words({name: table.words}, console)
+        show(table.shown, console)
+        if table.shown:
+            print_sentences(table.legend, console)
+    print_skipped(reports.written, console)
+    _print_unscored(reports, console)
+
+
+def print_brief(reports: Reports, runs: Sequence[Path], console: Console) -> None:
+    """Print what fits on a screen, and where everything else is."""
+    _print_note(reports, console)
+    brief(reports.frame, reports.written, console)
+    _print_unscored(reports, console)
+    print_rest(reports.page, runs, console)
 
 
 def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
@@ -70,14 +83,14 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
         where = f"At {f'{times} ({tokens})' if times else tokens}{named}"
         several = len(model["tasks"]) > 1 and row["use"]
         every = f", on all tasks: use {row['use']}, {row['bound']}" if several else ":"
-        console.print(f"{where}{every}", style="bold", highlight=False, soft_wrap=True)
+        console.print(f"{where}{every}", style="bold", soft_wrap=True)
         measures = [head["measure"] for head in model["tasks"]]
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):
             if cell is not None:
                 label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
                 told = "; ".join(part for part in (cell["told"], cell["more"]) if part)
                 line = f"{head['measure']}{label}: use {cell['use']} {cell['score']}; {told}"
-                console.print(Padding(line.removesuffix("; "), (0, 0, 0, 2)), highlight=False)
+                console.print(Padding(line.removesuffix("; "), (0, 0, 0, 2)))
     if len(beyond) > MOST_LENGTHS:
         console.print(f"  … and {len(beyond) - MOST_LENGTHS} shorter lengths.")
 
@@ -91,31 +104,33 @@ def _longest(rows: pd.DataFrame, best: Sequence[str]) -> pd.DataFrame:
     return wide.reindex(index=order, columns=list(last["task"].unique())).reset_index()
 
 
-def unscored(frame: pd.DataFrame, console: Console) -> bool:
-    """Print why tasks could not score what was measured; return whether any could not."""
-    reasons = frame.loc[(frame["status"] == "failed") & frame["value"].notna(), "reason"].unique()
-    for reason in reasons:
-        console.print(f"No score: {reason}", highlight=False, markup=False, soft_wrap=True)
-    return bool(len(reasons))
+def _print_note(reports: Reports, console: Console) -> None:
+    if reports.note:
+        console.print(reports.note, style="bold")
 
 
-def files(written: Written, page: Path | None, console: Console) -> None:
+def _print_unscored(reports: Reports, console: Console) -> None:
+    for reason in reports.unscored:
+        console.print(f"No score: {reason}", soft_wrap=True)
+
+
+def print_files(reports: Reports, console: Console) -> None:
     """Print every file that was written."""
-    if written.files:
-        console.print("\nTables and figures:", highlight=False)
-    for stem, files in groupby(written.files, lambda file: file.with_suffix("")):
+    if reports.written.files:
+        console.print("\nTables and figures:")
+    for stem, files in groupby(reports.written.files, lambda file: file.with_suffix("")):
         first, *others = (file.suffix for file in files)
         names = " ".join([f"{printable(str(stem))}{first}", *others])
-        console.print(f"  {names}", highlight=False, soft_wrap=True)
-    if page is not None:
-        console.print(f"Page: {printable(str(page))}", highlight=False, soft_wrap=True)
+        console.print(f"  {names}", soft_wrap=True)
+    if reports.page is not None:
+        console.print(f"Page: {printable(str(reports.page))}", soft_wrap=True)
 
 
-def rest(page: Path | None, runs: Sequence[Path], console: Console) -> None:
+def print_rest(page: Path | None, runs: Sequence[Path], console: Console) -> None:
     """Print where everything is that the screen leaves out."""
     folders = " ".join(shlex.quote(str(run)) for run in runs)
     for line in (
         f"All charts and tables, one page: {page}",
         f"Everything in words: ropewalk report {folders}",
     ):
-        console.print(printable(line), highlight=False, soft_wrap=True)
+        console.print(printable(line), soft_wrap=True)

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, Many, err, screen
-from harness.errors import UserError
-from harness.names import resolved
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-    from harness.sweep.ask_again import Asked
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Many, screen
 
 
 def publish(
@@ -47,60 +40,23 @@ def publish(
         run_code: With --samples, let code that the record names run: that of a model's repository,
             tasks of lm-eval in a folder.
     """
-    from harness.plugins import names
+    from harness.api.share import NotSentError, publish
 
-    places = {name: given for name, given in (("model", model), ("docs", docs)) if given}
-    _check_samples(to, asked=samples, others=bool(places or run_code))
-    if to.partition(":")[0] in names("tracker") or to.endswith(".py"):
-        return _send(run, to, task or ())
-    with err.status("Writing"):
-        from harness.files import new_folder
-        from harness.reports._figures import asked, paper
-        from harness.runs.frame import make_frame
-        from harness.share.publishing import TARGETS, check
-        from harness.share.source import source
-
-        place = resolved(run)
-        new = out or place.with_name(f"{place.name}-{to}")
-        check(to, new)
-        frame = make_frame([run], task or ())
-        drawn = paper(asked(run, {}), frame)
-        questions = _questions(run, frame, places, task or (), code=run_code) if samples else None
-        public = source(run, task or (), drawn, frame, questions)
-        with new_folder(new, "--out") as folder:
-            files = [new / file.relative_to(folder) for file in TARGETS[to](public, folder)]
-    more = f" and {len(files) - 1} more" if len(files) > 1 else ""
-    screen.print(f"{files[0]}{more}", soft_wrap=True)
-    return COMPLETE
-
-
-def _check_samples(to: str, *, asked: bool, others: bool) -> None:
-    """Raise UserError for settings of samples where none are written."""
-    if asked and to != "every-eval-ever":
-        raise UserError(f"--samples are written by --to every-eval-ever alone, not by {to!r}.")
-    if others and not asked:
-        raise UserError(
-            "--model, --docs and --run-code go with --samples; without it no question is read."
+    try:
+        files = publish(
+            run,
+            to=to,
+            out=out,
+            task=task or (),
+            samples=samples,
+            model=model,
+            docs=docs,
+            run_code=run_code,
+            observer=TERMINAL,
         )
-
-
-def _questions(
-    run: Path, frame: pd.DataFrame, places: dict[str, str], tasks: tuple[str, ...], *, code: bool
-) -> dict[str, Asked]:
-    """Return the questions of the tasks whose samples are right or wrong."""
-    from harness.share.instances import answered
-    from harness.sweep.ask_again import ask_again
-
-    return ask_again(run, answered(frame), places, tasks=tasks, code=code)
-
-
-def _send(run: Path, tracker: str, tasks: tuple[str, ...]) -> int:
-    """Send a finished run to a tracker."""
-    from harness.cli.tracking import check_tracker, tracked
-    from harness.runs.schema import checked_run
-
-    check_tracker(tracker)
-    checked_run(run)
-    with tracked(tracker, run, tasks) as child:
-        pass
-    return WITH_FAILURES if child is None or child.returncode else COMPLETE
+    except NotSentError:
+        return WITH_FAILURES
+    if files:
+        more = f" and {len(files) - 1} more" if len(files) > 1 else ""
+        screen.print(f"{files[0]}{more}", soft_wrap=True)
+    return COMPLETE

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from harness.cli.console import COMPLETE, WITH_FAILURES, err, keeping, say
-from harness.cli.report import write
+from harness.api.settings import read_specs
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, err, screen
 from harness.cli.settings import with_settings
-from harness.hub import go_offline
-from harness.sweep.parse import parse_all
 
 
 @with_settings
@@ -35,29 +33,40 @@ def run(
     **settings: Any,
 ) -> int:
     """Run a sweep: every scaling x task x length. The same command continues where it stopped."""
-    specs = parse_all(sweep, {k: value for k, value in settings.items() if value is not None})
-    if specs[0].offline:
-        go_offline()
-    from harness.backends.connect import connected
-    from harness.cli import show
-    from harness.cli.models import measured, planned, shown
+    specs = read_specs(sweep, settings)  # before anything that takes long to import
+    from harness.api.report import write
+    from harness.api.run import keeping, machine_of, planned
+    from harness.cli.outcome import print_brief
+    from harness.cli.show import print_failures, print_plan
+    from harness.inspection.notes import warnings
     from harness.runs.folders import reports_of
 
     with ExitStack() as reported:
-        with connected(specs[0], say) as ray:
-            pairs = planned(specs, ray)
+        with planned(specs, TERMINAL) as planning:
             if dry_run:
-                return COMPLETE if shown(pairs, ray) == len(specs) else WITH_FAILURES
-            # Reports of several models together are others than a tracker has of each.
-            done = measured(pairs, ray, reported if len(specs) == 1 else None)
-        folders, failed = [folder for folder, _ in done], [one for _, some in done for one in some]
-        reports = folders[0] if len(specs) == 1 else folders[0].parent
-        # Models of one sweep may have different tokenizers: then they are kept apart, under a note.
+                shown = planning.each(
+                    lambda plan, folder: print_plan(
+                        plan, folder, screen, machine_of(plan, planning.cluster)
+                    )
+                )
+                return COMPLETE if len(shown) == len(specs) else WITH_FAILURES
+            # A tracker has the reports of one model, not those of several models together.
+            done = planning.measure(reported if len(specs) == 1 else None)
+        folders = list(done.folders)
+        place = folders[0] if len(specs) == 1 else folders[0].parent
+        # Models of one sweep may have different tokenizers: then a note keeps them separate.
         with keeping(folders):
-            mixed = len(folders) > 1
-            place = reports_of(reports)
-            whole = write(folders, place, None, specs[0].task, mixed=mixed, brief=True)
-    for plan, _ in pairs:
-        show.warnings(plan, err)
-    show.failures(failed, err)
-    return WITH_FAILURES if failed or not whole or len(done) < len(specs) else COMPLETE
+            reports = write(
+                folders,
+                reports_of(place),
+                tasks=specs[0].task,
+                mixed=len(folders) > 1,
+                observer=TERMINAL,
+            )
+            print_brief(reports, folders, screen)
+    for plan, _ in planning.pairs:
+        for warning in warnings(plan):
+            TERMINAL.note(warning, warning=True)
+    print_failures(done.missing, err)
+    complete = reports.complete and not done.missing and len(folders) == len(specs)
+    return COMPLETE if complete else WITH_FAILURES

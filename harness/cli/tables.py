@@ -23,7 +23,7 @@ MOST_NAME = 24  # letters in a line of a name in a narrow terminal
 def show(tables: Mapping[str, pd.DataFrame], console: Console) -> None:
     """Print tables of texts, each under its title."""
     for title, table in tables.items():
-        console.print(f"\n{title}", markup=False, highlight=False)
+        console.print(f"\n{title}")
         for part in grids(table, console.width):
             console.print(part)
 
@@ -63,7 +63,7 @@ def print_words(words: Mapping[str, Sequence[str]], console: Console) -> None:
     """Print the sentences of tables."""
     for name, sentences in words.items():
         if sentences:
-            console.print(f"\n{name}", style="bold", highlight=False)
+            console.print(f"\n{name}", style="bold")
         print_sentences(sentences, console)
 
 
@@ -72,10 +72,10 @@ def print_sentences(sentences: Sequence[str], console: Console) -> None:
     for sentence in sentences:
         line = Table.grid(padding=(0, 1))
         line.add_row("•", "\n".join(wrap(UNBROKEN.sub("\\1\u00a0", sentence), console.width - 2)))
-        console.print(line, highlight=False)
+        console.print(line)
 
 
 def print_skipped(written: Written, console: Console) -> None:
     """Print why reports do not apply."""
     for name, reason in written.skipped.items():
-        console.print(f"No {name}: {reason}", highlight=False, markup=False)
+        console.print(f"No {name}: {reason}")

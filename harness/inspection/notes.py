@@ -1,17 +1,91 @@
-"""Write notes on a sweep: the scaling a checkpoint ships, and the layers a method acts on."""
+"""Notes on a sweep: its documents, the scaling its checkpoint ships, and the layers it scales."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from harness.data import data_warnings
 from harness.encodings._config import EncodingConfig
 from harness.errors import UserError
 from harness.models.structure import Layers, layers_of
 from harness.patching.config import is_rotary, rope_of
 from harness.plugins import Plugin, call, parameters
+from harness.sweep.measure import records
+from harness.sweep.plan import Plan
 from scaling import native
 from scaling.types import Rope
+
+
+def plan_notes(plan: Plan) -> list[str]:
+    """Return a sentence on each thing that a plan leaves out, changes, or takes from its model."""
+    failures = dict.fromkeys(cell.failed for cell in plan.cells if cell.failed)
+    lines = [f"Its cells fail: {reason}" for reason in failures]
+    lines += [*_short(plan), *data_warnings.notes(plan.documents, plan.left_out)]
+    model = plan.checkpoint
+    if getattr(model.tokenizer, "chat_template", None):
+        raw = [task.label for task in plan.tasks if not task.options.get("chat")]
+        where = f" in {', '.join(raw)}" if len(raw) < len(plan.tasks) else ""
+        if raw:
+            lines.append(
+                f"{model.label} has a chat template, which is not applied{where}: the text is raw."
+            )
+    trusted = model.trust_remote_code
+    return lines + notes(
+        model.label, model.config, plan.methods, plan.lengths, trust_remote_code=trusted
+    )
+
+
+def _short(plan: Plan) -> list[str]:
+    """Name the documents that are too short for the longest length."""
+    questions = [question for cell in plan.cells for question in cell.questions]
+    # All documents of a stream are read, though no window may begin in the last of them.
+    units = {q.unit for q in questions if q.facts.get("protocol") != "overlap"}
+    # Documents that no request is named after are filler, not too short.
+    named = {d.get("docs") for d in plan.documents if d["name"] in units}
+    read = [d["name"] for d in plan.documents if d.get("docs") in named]
+    short = [name for name in read if name not in units]
+    if not short:
+        return []
+    some = ", ".join(short[:5]) + (", …" if len(short) > 5 else "")
+    return [
+        f"{len(short)} of {len(read)} documents hold no window of {max(plan.lengths)} tokens and "
+        f"are left out: {some}"
+    ]
+
+
+def warnings(plan: Plan) -> list[str]:
+    """Return warnings on documents whose scores mean something else than they seem to."""
+    return data_warnings.warnings(plan.documents)
+
+
+def unnamed_cells(plan: Plan, folder: Path) -> str | None:
+    """Say which cells of a folder's record are not in a plan, so that reports lose them.
+
+    Raises UserError where the folder has a run of another model, or another sweep.
+    """
+    before, now = records(plan, folder)
+    named = {_place(cell) for cell in now["cells"]}
+    gone = [cell for cell in (before or now)["cells"] if _place(cell) not in named]
+    if not gone:
+        return None
+    first, count = gone[0], f"{len(gone)} cell{'s' * (len(gone) > 1)}"
+    return (
+        f"{folder} has {count} that this sweep does not name, as {first['scaling']}, "
+        f"{first['task']}, {first['length']} tokens: the samples stay, and reports are without "
+        "them until a sweep names them again."
+    )
+
+
+def _place(cell: Mapping[str, Any]) -> tuple[str, str, int]:
+    return cell["scaling"], cell["task"], cell["length"]
+
+
+def another_place(folder: Path, model: str) -> str | None:
+    """Say that the default folder of a model holds another sweep, where this one goes elsewhere."""
+    first = folder.with_name(f"run-{model}")
+    return f"{first} holds another sweep; this one goes to {folder}." if folder != first else None
 
 
 def check_rotary(model: str, config: Any) -> None:

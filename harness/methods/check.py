@@ -23,7 +23,7 @@ from harness.methods.findings import (
     windows_of,
 )
 from harness.plugins import call
-from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation
+from scaling.types import Frequencies, PerLayerFrequencies, Rope, sets_of
 
 Method = Callable[[Rope, int], Frequencies | PerLayerFrequencies]
 Tried = Trial[Frequencies]
@@ -50,7 +50,7 @@ def check(
         replace(trial, found=one)  # a layer at a time, where they are not alike
         for trial in trials
         if trial.found
-        for one in trial.found.frequency_sets()
+        for one in sets_of(trial.found)
     ]
     findings = [runs(trials, _tried(trials)), *_results(trials)]
     if good:
@@ -91,12 +91,13 @@ def _trouble(rope: Rope, length: int, error: UserError) -> Tried:
 
 def _unfit(found: Any, rope: Rope) -> tuple[str, str] | None:
     """Return what is wrong with a result: kind and description."""
-    if not isinstance(found, Rotation) or found.moves_positions or found.stateful:
+    if not isinstance(found, Frequencies | PerLayerFrequencies):
         return "result", f"it returned {type(found).__name__}, not Frequencies"
-    try:
-        found.checked(rope, 0)
-    except ValueError as error:
-        return "pairs", str(error)
+    pairs = rope.rotary_dim // 2
+    if isinstance(found, PerLayerFrequencies) and len(found.layers) != rope.layers:
+        return "pairs", f"frequencies for {len(found.layers)} layers of {rope.layers}"
+    for count in {len(one.inv_freq) for one in sets_of(found)} - {pairs}:
+        return "pairs", f"{count} frequencies for {pairs} channel pairs"
     return None
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise, product
 from harness.errors import UserError
 from harness.methods.findings import Finding, Trial, repeats, runs, tokens, where, windows_of
 from harness.plugins import call
-from scaling.types import Bands, Frequencies, Rope, Rotation
+from scaling.types import Bands, Frequencies, Rope, Rotation, StatefulRope, by_distance, plainest
 
 SERVED = "beyond the window it runs on a model only: there is nothing to check"
 Method = Callable[[Rope, int], Rotation]
@@ -28,13 +28,9 @@ def moves_positions(method: Method, ropes: Sequence[Rope] = (ROPES[0], LARGE)) -
     for rope, windows in product(ropes, WINDOWS):
         ask = partial(method, rope, tokens(rope, windows))
         with suppress(UserError):
-            if call("", lambda: _moves(ask())):  # noqa: B023  # called here
+            if call("", lambda: isinstance(ask(), Bands | StatefulRope)):  # noqa: B023  # called here
                 return True
     return False
-
-
-def _moves(rotation: Rotation) -> bool:
-    return rotation.moves_positions or rotation.stateful
 
 
 def check_bands(
@@ -119,11 +115,13 @@ def _twice(method: Method, rope: Rope, length: int) -> tuple[Bands, bool]:
 
 def _as_bands(found: Rotation, length: int) -> Bands:
     """Return a rotation as bands; raise ValueError for one that is none."""
-    if not isinstance(found, Rotation) or found.per_layer:
-        raise ValueError(f"it returned {type(found).__name__}, not Bands or Frequencies")
-    if found.stateful:
+    if isinstance(found, StatefulRope):
         raise ValueError(SERVED)
-    return found.as_bands(length)
+    if isinstance(found, Frequencies):
+        return Bands(length, (by_distance(length, found, 0),))
+    if not isinstance(found, Bands):
+        raise ValueError(f"it returned {type(found).__name__}, not Bands or Frequencies")
+    return found
 
 
 def _inside(trials: Sequence[Tried]) -> Finding:
@@ -147,7 +145,7 @@ def _inside(trials: Sequence[Tried]) -> Finding:
 
 def _is_plain(trial: Tried) -> bool:
     plain = Frequencies(trial.rope.inv_freq()).fingerprint
-    return trial.result.plainest().fingerprint == plain
+    return plainest(trial.result).fingerprint == plain
 
 
 def _reach(trials: Sequence[Tried]) -> list[Finding]:

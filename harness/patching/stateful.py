@@ -19,7 +19,7 @@ from tasks._types import Request, Response
 
 
 @torch.inference_mode()
-def stateful_answers(
+def served_answers(
     served: StatefulRope, model: Any, questions: Sequence[Request], decode: Decode = no_tokenizer
 ) -> Answered:
     """Yield (index, answer): the tokens before the first target at once, the rest one by one.
@@ -29,7 +29,7 @@ def stateful_answers(
     """
     for index, question in enumerate(questions):
         try:
-            with stateful(model, served):
+            with fresh(model, served):
                 answer: Response | OutOfMemory = (
                     alone(model, question, decode) if question.new else _answer(model, question)
                 )
@@ -41,7 +41,7 @@ def stateful_answers(
 
 
 @contextmanager
-def stateful(model: Any, served: StatefulRope) -> Iterator[None]:
+def fresh(model: Any, served: StatefulRope) -> Iterator[None]:
     """Replace the model's rotary module by a new one of the served type."""
     name = rotary_name(model)
     own = model.get_submodule(name)

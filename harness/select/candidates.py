@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.methods.resolve import depends_on_length
+from harness.methods.resolve import follows
 from harness.plugins import module_of, names, parameters
 from harness.select.race import plainest
 from harness.serve._export import export
+from scaling.types import needs_code
 
 if TYPE_CHECKING:
     from harness.sweep.plan import Plan
@@ -58,7 +59,7 @@ def families(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
 
     def merit(label: str) -> tuple[bool, tuple[int, int, str]]:
         far, near = (cells[label, length].rotation for length in (target, window))
-        return depends_on_length(far, near, window), plainest(label)
+        return follows(far, near, window), plainest(label)
 
     return {min(same, key=merit): sorted(same, key=merit) for same in found.values()}
 
@@ -75,11 +76,11 @@ def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str
     for label in labels:
         rotation = cells[label].rotation
         if to is None:
-            if rotation is not None and rotation.needs_code:
+            if rotation is not None and needs_code(rotation):
                 found[label] = f"only --to {CODE} expresses it"
             continue
         asked = {"scaling": (given[label],), "length": (str(target),)}
-        engine = "transformers" if to == CODE and not (rotation and rotation.needs_code) else to
+        engine = "transformers" if to == CODE and not needs_code(rotation) else to
         try:
             export(plan.spec.model_copy(update=asked), engine)
         except UserError as error:

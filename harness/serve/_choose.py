@@ -14,6 +14,7 @@ from harness.models.gguf import is_gguf
 from harness.plugins import Plugin
 from harness.serve._forms import carrier, named
 from harness.serve._types import Asked, Distance, Words
+from scaling.types import StatefulRope, needs_code
 
 FORMS = {
     "default": "the plain embedding at another base",
@@ -94,15 +95,15 @@ def choose(asked: Asked, engine: Plugin, method: Plugin) -> Export:
 def _forms(asked: Asked, method: Plugin, known: tuple[str, ...]) -> Iterator[Words]:
     """Yield the forms to try, the plainest first; raise ValueError where there can be none."""
     rotation = asked.rotation
-    if rotation.needs_code and "bands" in known:
+    if needs_code(rotation) and "bands" in known:
         yield {"rope_type": "bands"}
-    elif rotation.stateful:
+    elif isinstance(rotation, StatefulRope):
         if "dynamic" not in known:
             raise ValueError(
                 "a base that follows the length step by step is in transformers alone. The nearest:"
                 " mode=frozen, the base of one length"
             )
-        yield {**rotation.parameters(), "rope_theta": asked.rope.base}
+        yield {**rotation.rope_parameters, "rope_theta": asked.rope.base}
     else:
         name = method.module.__name__.rpartition(".")[2]
         own = method.arguments if method.digest is None else {}

@@ -7,7 +7,7 @@ import shlex
 from harness.errors import UserError
 from harness.serve._export import export
 from harness.sweep.spec import Spec
-from scaling.types import Rotation
+from scaling.types import Rotation, needs_code
 
 MERGED = "MERGED"  # the folder of a model with its adapter's weights
 
@@ -22,7 +22,7 @@ def serving(
     command is empty, and the reason is said. An export has no adapter: with one the command is of
     the merged model.
     """
-    plainest = "hf-code" if rotation.needs_code else "transformers"
+    plainest = "hf-code" if needs_code(rotation) else "transformers"
     to = plainest if engine in (None, "hf-code") else engine
     asked = {"scaling": (scaling,), "length": (str(length),)}
     try:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scaling.types import Frequencies, Rope, Rotation
+from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, StatefulRope
 
 Words = dict[str, Any]  # a scaling in Hugging Face's words: rope_type and its parameters
 NO_TURN = 1e-12  # radians at the last token: what turns less does not turn
@@ -41,23 +41,25 @@ class Asked:
 
     @property
     def frequencies(self) -> Frequencies:
-        """Return the frequencies; raise ValueError for a rotation that is more than these.
+        """Return the rotation; raise ValueError for one that is more than frequencies.
 
         Those of the library's stateful type are plain until an input is longer than the window.
         """
-        if self.rotation.per_layer:
+        if isinstance(self.rotation, Frequencies):
+            return self.rotation
+        if isinstance(self.rotation, StatefulRope):
+            return Frequencies(self.rope.inv_freq())
+        if isinstance(self.rotation, PerLayerFrequencies):
             raise ValueError(
                 "it has one set of frequencies for all layers, and the method gives each layer its "
                 "own. The nearest: --to hf-code, a folder with a modelling file that does it in "
                 "transformers; or a method that treats all layers alike, as yarn"
             )
-        if self.rotation.moves_positions:
-            raise ValueError(
-                "it rotates every token to its own position, and the method moves positions or "
-                "scales queries. The nearest: --to hf-code, a folder with a modelling file that "
-                "does it in transformers; or a method of frequencies, as yarn"
-            )
-        return Frequencies(self.rope.inv_freq()) if self.rotation.stateful else self.rotation.last
+        raise ValueError(
+            "it rotates every token to its own position, and the method moves positions or scales "
+            "queries. The nearest: --to hf-code, a folder with a modelling file that does it in "
+            "transformers; or a method of frequencies, as yarn"
+        )
 
     def distance(self, computed: Frequencies) -> Distance:
         """Return how far an engine's frequencies are from those that were asked for."""

@@ -14,6 +14,7 @@ from harness.files import replacing
 from harness.models.structure import layers_of
 from harness.serve._config import changes
 from harness.serve._types import Asked, Words
+from scaling.types import Bands, PerLayerFrequencies, Rotation, needs_code
 
 NAMED = ("bands",)
 # Families on which the file's losses were compared with those that are measured.
@@ -24,7 +25,7 @@ BASE = "LlamaForCausalLM"  # in the file as it stands here
 
 def express(words: Words, asked: Asked) -> dict[str, Any]:
     """Return the changes of config.json: the plain embedding, and the class of the file."""
-    if not asked.rotation.needs_code:
+    if not needs_code(asked.rotation):
         message = f"{asked.scaling} changes frequencies alone. The nearest: --to transformers, "
         message += "whose config.json carries them without code"
         raise ValueError(message)
@@ -32,7 +33,8 @@ def express(words: Words, asked: Asked) -> dict[str, Any]:
     if asked.slotted or kind not in READ:
         raise ValueError(f"the file is checked for {', '.join(READ)}, not for {kind}")
     window = layers_of(asked.config, trust_remote_code=asked.trusted).window
-    if asked.rotation.moves_positions and window is not None and window < asked.length:
+    moved = isinstance(asked.rotation, Bands)
+    if moved and window is not None and window < asked.length:
         message = f"it has sliding layers, which see {window:,} tokens, and the file has none: it "
         message += f"can serve {window:,} tokens at most"
         raise ValueError(message)
@@ -56,7 +58,7 @@ def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
 def write(folder: Path, asked: Asked) -> list[Path]:
     """Write the modelling file and its numbers; return the files."""
     data = io.BytesIO()  # of a full disk the archive's own error would say nothing
-    np.savez_compressed(data, **_numbers(asked))
+    np.savez_compressed(data, **_numbers(asked.rotation))
     with replacing(folder / DATA) as file:
         file.write(data.getvalue())
     own = AutoModelForCausalLM._model_mapping[type(asked.config)].__name__
@@ -66,14 +68,13 @@ def write(folder: Path, asked: Asked) -> list[Path]:
     return [folder / FILE, folder / DATA]
 
 
-def _numbers(asked: Asked) -> dict[str, Any]:
-    """Return what the file reads: the numbers of bands, or the frequencies of each layer."""
-    if asked.rotation.per_layer:
-        layers = asked.rotation.frequency_sets()
-        rows = [one.inv_freq.numpy() for one in layers]
-        factors = [one.attention_factor for one in layers]
+def _numbers(bands: Rotation) -> dict[str, Any]:
+    """Return what the file reads: of bands, or of each layer's frequencies."""
+    if isinstance(bands, PerLayerFrequencies):
+        rows = [one.inv_freq.numpy() for one in bands.layers]
+        factors = [one.attention_factor for one in bands.layers]
         return {"inv_freq": np.stack(rows), "factor": np.array(factors)}
-    bands = asked.rotation.as_bands(asked.length)
+    assert isinstance(bands, Bands)
     held: dict[str, Any] = {"length": bands.length}
     if bands.query_scale is not None:
         held["query_scale"] = bands.query_scale.numpy()

@@ -17,10 +17,10 @@ from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, 
 from harness.errors import UserError, reason
 from harness.models.checkpoint import Checkpoint
 from harness.models.weights import load_weights
-from harness.patching.patch import answering, comparing, patched
+from harness.patching.patch import answering, comparing, scaled
 from harness.sweep.cells import Key
 from scaling import native
-from scaling.types import Rotation
+from scaling.types import Rotation, StatefulRope
 from tasks._types import Request, Response
 
 # What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.
@@ -53,7 +53,7 @@ class Reply:
 def ready(checkpoint: Checkpoint) -> Any:
     """Load the weights and try the patch on them; raise UserError for a model that refuses it."""
     model = load_weights(checkpoint)
-    with patched(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
+    with scaled(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
         pass
     return model
 
@@ -90,7 +90,9 @@ def _outcomes(
     other = {key: question for key, question in questions.items() if question.divergence}
     if plain:
         opened = answering(model, rotation, sizes, decode)
-        shares = partial(shareable, model) if not rotation.stateful else lambda: False
+        shares = (
+            partial(shareable, model) if not isinstance(rotation, StatefulRope) else lambda: False
+        )
         yield from _asked(opened, plain, shares)
     if other:
         yield from _asked(comparing(model, rotation, sizes), other, lambda: False)

@@ -17,7 +17,7 @@ class Cell:
     """One square of the sweep. Cells of equal ``key`` are the same measurement.
 
     ``rotation`` is what the method returned at this length; ``failed`` says why there is none.
-    ``superset`` are the bands of a longer length that begin with it: both are then measured under
+    ``wider`` are the bands of a longer length that begin with it: both are then measured under
     those, so that one attention is checked on the model and has its tables made.
     """
 
@@ -28,7 +28,7 @@ class Cell:
     key: str
     questions: tuple[Request, ...]
     failed: str | None = None
-    superset: Rotation | None = None
+    wider: Rotation | None = None
 
     @cached_property
     def frequencies(self) -> str | None:
@@ -38,7 +38,7 @@ class Cell:
     @cached_property
     def batch(self) -> str | None:
         """The fingerprint of the rotation that its questions are asked under."""
-        return self.frequencies if self.superset is None else self.superset.fingerprint
+        return self.frequencies if self.wider is None else self.wider.fingerprint
 
 
 class Item(NamedTuple):

@@ -28,6 +28,7 @@ from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.plan import Plan
 from harness.sweep.record import named
+from scaling.types import StatefulRope
 from tasks._tokens import Tokens, kept
 from tasks._types import Request
 
@@ -62,7 +63,7 @@ class Steps:
 def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     """Return what the requests of a batch share; None where each is a forward of its own."""
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
-    if batch.rotation.stateful or checkpoint.sliding_window or capped:
+    if isinstance(batch.rotation, StatefulRope) or checkpoint.sliding_window or capped:
         return None
     return tree_of(tuple(kept(request.tokens) for _, request in batch.items))
 

@@ -52,7 +52,7 @@ class Plan:
         rotations: dict[str, Rotation] = {}
         found: dict[str, list[Item]] = {}
         for cell, question in self.left(done):
-            rotation, name = cell.superset or cell.rotation, cell.batch
+            rotation, name = cell.wider or cell.rotation, cell.batch
             if rotation is not None and name is not None and not question.too_long:
                 rotations.setdefault(name, rotation)
                 found.setdefault(name, []).extend(Item(cell, part) for part in question.asked)

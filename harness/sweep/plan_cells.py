@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from harness.errors import UserError
-from harness.methods.resolve import over_lengths, supersets
+from harness.methods.resolve import over_lengths, wider_of
 from harness.models.checkpoint import Checkpoint
 from harness.names import printable
 from harness.plugins import Plugin
@@ -37,9 +37,9 @@ def make_cells(
     checkpoint: Checkpoint, tasks: Sequence[Plugin], found: Found, asked: Asked
 ) -> tuple[Cell, ...]:
     """Return the cells of every task, method and length."""
-    superset = supersets(found)
+    wider = wider_of(found)
     return tuple(
-        _cell(checkpoint, label, task, length, one, superset, asked[task.label][length])
+        _cell(checkpoint, label, task, length, one, wider, asked[task.label][length])
         for task in tasks
         for (label, length), one in found.items()
     )
@@ -62,7 +62,7 @@ def _cell(
     task: Plugin,
     length: int,
     found: Rotation | UserError,
-    superset: Mapping[str, Rotation],
+    wider: Mapping[str, Rotation],
     asked: Sequence[Request],
 ) -> Cell:
     questions = tuple(asked)
@@ -70,8 +70,8 @@ def _cell(
         key, told = _key(checkpoint, None, task, length), printable(str(found))
         return Cell(method, task.label, length, None, key, questions, told)
     fingerprint = found.fingerprint
-    key, longer = _key(checkpoint, fingerprint, task, length), superset.get(fingerprint)
-    return Cell(method, task.label, length, found, key, questions, superset=longer)
+    key, longer = _key(checkpoint, fingerprint, task, length), wider.get(fingerprint)
+    return Cell(method, task.label, length, found, key, questions, wider=longer)
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:

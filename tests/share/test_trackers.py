@@ -18,7 +18,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from harness.cli.tracking import tracked
+from harness.api.observer import LOG
+from harness.api.tracking import tracked
 from harness.errors import UserError
 from harness.plugins import load
 from harness.runs.frame import make_frame
@@ -215,7 +216,7 @@ def test_a_folder_whose_name_no_system_takes_is_refused_in_its_own_words(
 ) -> None:
     """The error of the run is told, not one of asking whether its folder is there."""
     folder, message = tmp_path / ("x" * 300), "the error of the run"
-    with pytest.raises(UserError, match=message), tracked(str(fake), folder, ()):
+    with pytest.raises(UserError, match=message), tracked(str(fake), folder, (), LOG):
         raise UserError(message)
 
 
@@ -287,7 +288,7 @@ def test_a_wrong_tracker_is_one_sentence(ropewalk: Ropewalk, given: str, word: s
 def test_a_tracker_that_is_not_installed_is_named(
     ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.cli.tracking.find_spec", lambda _: None)
+    monkeypatch.setattr("harness.api.tracking.find_spec", lambda _: None)
     done = ropewalk("run", "--track", "wandb")
     assert (done.status, "pip install 'ropewalk[wandb]'" in done.err) == (2, True)
 

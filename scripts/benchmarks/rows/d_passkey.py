@@ -12,7 +12,7 @@ from harness.data.corpus import make_source
 from harness.engine import OutOfMemory, answers
 from harness.models.config import REFERENCE
 from harness.patching.config import rope_of
-from harness.patching.patch import patched
+from harness.patching.frequencies import patched
 from scaling import yarn
 from tasks import passkey
 from tasks._types import Request, Response, TaskContext

@@ -14,7 +14,7 @@ from harness.engine import answers
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.weights import load_weights
-from harness.patching.patch import patched
+from harness.patching.patch import scaled
 from harness.plugins import load
 from tasks import passkey
 
@@ -38,7 +38,7 @@ def measure(setting: Setting) -> list[Row]:
 
     def seconds(given: str) -> float:
         rotation = resolve(load("method", given), opened.rope, length)
-        with patched(model, rotation), torch.inference_mode():
+        with scaled(model, rotation), torch.inference_mode():
             began = setting.clock()
             model.model(input_ids=ids, use_cache=False)
             return setting.clock() - began
@@ -69,7 +69,7 @@ def _grid(setting: Setting, opened: Checkpoint, model: Any, name: str) -> list[R
     def together() -> None:
         found[1] = [answer for _, answer in sorted(answers(model, asked), key=itemgetter(0))]
 
-    with patched(model, resolve(load("method", name), opened.rope, length)):
+    with scaled(model, resolve(load("method", name), opened.rope, length)):
         list(answers(model, asked[:1]))  # the check of a model
         gained = ratios(*setting.interleaved(alone, together))
         law = counted(alone) / counted(together)

@@ -13,7 +13,7 @@ from benchmarks.setting import Row, Setting, operations, ratios, row, tokens
 from harness.engine import OutOfMemory, answers
 from harness.methods.resolve import resolve
 from harness.patching.config import rope_of
-from harness.patching.patch import patched
+from harness.patching.patch import scaled
 from harness.plugins import load
 from tasks._types import Request
 
@@ -80,7 +80,7 @@ def _positions(setting: Setting, model: Any, length: int, where: str) -> list[Ro
     rope, asked = rope_of(model.config), gpu.one_pass(model, length)
 
     def passed(method: str) -> None:
-        with patched(model, resolve(load("method", method), rope, length)):
+        with scaled(model, resolve(load("method", method), rope, length)):
             gpu.answered(setting, model, asked)
 
     found = []

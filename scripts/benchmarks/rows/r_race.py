@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.setting import Row, Setting, row
-from harness.cli.models import machine_of, measurer
+from harness.api.run import machine_of, measurer
 from harness.select.candidates import OWN, families, usual
 from harness.select.measuring import Measured, tasks
 from harness.select.race import FAR, Race, Rules, read_budget, rounds

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Thread
 
-from harness.cli.console import err
+from harness.api.observer import Observer
 from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import ROOT, load
@@ -33,7 +33,7 @@ def check_tracker(given: str) -> None:
 
 @contextmanager
 def tracked(
-    given: str | None, folder: Path, tasks: Iterable[str]
+    given: str | None, folder: Path, tasks: Iterable[str], observer: Observer
 ) -> Iterator[subprocess.Popen[str] | None]:
     """Send a run to a tracker, where one is given, while it is measured inside."""
     if given is None:
@@ -46,15 +46,15 @@ def tracked(
         start_new_session=True,  # Ctrl-C is for the process that measures
         env={**os.environ, "PYTHONPATH": os.pathsep.join(_places())},
     )  # fmt: skip
-    telling = Thread(target=_tell, args=(child,), daemon=True)
-    telling.start()
+    notes = Thread(target=_note, args=(child, observer), daemon=True)
+    notes.start()
     word = STOPPED
     try:
         yield child
         word = FINISHED
     finally:
-        _end(child, word, given, folder)
-        telling.join(1)
+        _end(child, word, given, folder, observer)
+        notes.join(1)
 
 
 def _places() -> list[str]:
@@ -62,15 +62,17 @@ def _places() -> list[str]:
     return [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
-def _tell(child: subprocess.Popen[str]) -> None:
-    """Print what the process says."""
+def _note(child: subprocess.Popen[str], observer: Observer) -> None:
+    """Note what the process prints."""
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:
-            err.print(printable(line.rstrip("\n")), soft_wrap=True)
+            observer.note(printable(line.rstrip("\n")))
 
 
-def _end(child: subprocess.Popen[str], word: str, given: str, folder: Path) -> None:
+def _end(
+    child: subprocess.Popen[str], word: str, given: str, folder: Path, observer: Observer
+) -> None:
     """Let the process send what is left, and end it where it takes too long."""
     assert child.stdin is not None
     with suppress(OSError):
@@ -78,10 +80,10 @@ def _end(child: subprocess.Popen[str], word: str, given: str, folder: Path) -> N
         child.stdin.close()
     try:
         if written_at(folder):  # else the run was refused
-            with err.status(f"Sending to {given}"):
+            with observer.status(f"Sending to {given}"):
                 child.wait(PATIENCE[word])
     except subprocess.TimeoutExpired:
-        err.print(f"{given} took too long; {send_again(folder, given)}.", soft_wrap=True)
+        observer.note(f"{given} took too long; {send_again(folder, given)}.")
     finally:
         with suppress(OSError):
             os.killpg(child.pid, signal.SIGKILL)

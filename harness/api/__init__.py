@@ -1,0 +1,1 @@
+"""The commands as functions: settings in, objects out; progress goes to an observer."""

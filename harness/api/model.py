@@ -1,0 +1,105 @@
+"""Examine, export and run one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.api.observer import LOG, Observer
+from harness.api.settings import read_spec
+from harness.errors import UserError
+from harness.methods.findings import Finding
+from harness.patching.patch import scaled
+from harness.serve._choose import Export
+from harness.serve._doctor_examine import examine
+from harness.serve._doctor_server import Server
+from harness.serve._export import export as choose
+from harness.serve._write import write
+from harness.sweep.spec import Spec
+from scaling.types import Rotation, StatefulRope
+
+
+@contextmanager
+def patched(model: Any, rotation: Rotation) -> Iterator[Any]:
+    """Run a loaded Hugging Face causal language model with what a method returned, and yield it.
+
+    On exit the model is bit for bit what it was, also after an error. The rotation is that of one
+    length: bands (methods that move positions) reach no further, prompt and new tokens together.
+    Raises UserError, naming the model, where its rotary embedding cannot be replaced as a whole,
+    and for a rotation that is the library's own stateful type.
+    """
+    if isinstance(rotation, StatefulRope):
+        raise UserError(
+            "this rotation is transformers' own stateful type: load the model with it instead."
+        )
+    with scaled(model, rotation):
+        yield model
+
+
+def doctor(
+    model: str | Path,
+    *,
+    server: str | None = None,
+    quick: bool = False,
+    observer: Observer = LOG,
+    **settings: Any,
+) -> list[Finding]:
+    """Return the findings of ``ropewalk doctor``: each ``about``, ``verdict`` and ``text``.
+
+    ``settings`` are those of the command line: ``scaling``, ``length``, ``docs``, … Raises
+    UserError for what cannot be examined.
+    """
+    with observer.status("Examining") as update:
+        return list(findings(model, server=server, quick=quick, say=update, **settings))
+
+
+def findings(
+    model: str | Path,
+    *,
+    server: str | None,
+    quick: bool,
+    say: Callable[[str], None],
+    **settings: Any,
+) -> Iterator[Finding]:
+    """Yield the findings of ``doctor`` one by one; ``say`` receives each step."""
+    spec = read_spec({"model": str(model), **settings}, {"scaling": "native", "length": "1x"})
+    other = Server(server, quick=quick) if server else None
+    return examine(spec, other, quick=quick, say=say)
+
+
+def export(
+    model: str | Path,
+    *,
+    scaling: str | Callable[..., Any],
+    length: int | str,
+    to: str,
+    out: str | Path | None = None,
+    copy: bool = False,
+    observer: Observer = LOG,
+    **settings: Any,
+) -> Export:
+    """Return what an engine reads for a method at a length; write it where ``out`` is given.
+
+    ``to`` is transformers, vllm, sglang, gguf, mlx or hf-code; ``settings`` are revision, offline
+    and trust_remote_code. ``print(result.text())`` is what the command prints, ``result.changed``
+    the keys, ``result.distance`` the numerical error relative to the frequencies that were
+    measured. Raises UserError for what the engine cannot express.
+    """
+    given = {"model": str(model), "scaling": [scaling], "length": [str(length)], **settings}
+    return written_export(read_spec(given), to, out, copy=copy, observer=observer)[0]
+
+
+def written_export(
+    spec: Spec, to: str, out: str | Path | None, *, copy: bool, observer: Observer
+) -> tuple[Export, Path | None]:
+    """Return an export, and the folder or file where it was written."""
+    if copy and out is None:
+        raise UserError("--copy copies weights into the folder of --out; name one.")
+    with observer.status("Reading config"):
+        result = choose(spec, to)
+    if out is None:
+        return result, None
+    with observer.status("Writing"):
+        return result, write(result, Path(out), spec.revision, copy=copy)

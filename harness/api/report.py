@@ -1,0 +1,223 @@
+"""Make reports of runs from their files, and compare a run with a published table."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from harness.api.observer import LOG, Observer
+from harness.errors import UserError
+from harness.files import make_folder
+from harness.published.tables import (
+    beside,
+    read_table,
+    readable,
+    rows_of,
+    tasks_of,
+    unlike,
+    words,
+)
+from harness.reports._figures import Figures, asked, paper
+from harness.reports._write import Written, save_table, write_reports
+from harness.reports.page.write import write_page
+from harness.runs.comparable import raw_text, reasons, unpaired
+from harness.runs.folders import reports_of, runs_in
+from harness.runs.frame import make_frame
+from harness.runs.schema import checked_run
+from harness.runs.store import read_run
+from harness.stats.cells import cells
+from harness.stats.checkpoints import as_methods
+
+PAGE = "index.html"
+
+
+@dataclass(frozen=True)
+class Reports:
+    """The reports of one or more runs.
+
+    Attributes:
+        frame: one row per sample.
+        written: the tables and files, and why other reports do not apply.
+        note: what is below every table: why the runs are not comparable, or not paired.
+        page: the file with all charts and tables.
+    """
+
+    frame: pd.DataFrame
+    written: Written
+    note: str = ""
+    page: Path | None = None
+
+    @property
+    def unscored(self) -> list[str]:
+        """Say why tasks could not score what was measured."""
+        failed = (self.frame["status"] == "failed") & self.frame["value"].notna()
+        return [*self.frame.loc[failed, "reason"].unique()]
+
+    @property
+    def complete(self) -> bool:
+        """Return whether every task and report could do its part."""
+        return not self.unscored and not self.written.failed
+
+
+def report(
+    runs: str | Path | Sequence[str | Path],
+    *,
+    report: Sequence[str] | None = None,
+    task: Sequence[str] = (),
+    out: str | Path | None = None,
+    page: str | Path | None = None,
+    mixed: bool = False,
+    together: bool | None = None,
+    observer: Observer = LOG,
+    **figures: Any,
+) -> Reports:
+    """Write the reports of runs, which are joined, and their page.
+
+    ``report`` names reports (default: all), ``task`` your own task files that the runs were
+    measured with, ``out`` the folder (default: RUN/reports, for one run). ``mixed`` joins runs
+    that are not comparable; ``together`` compares models as methods, by default where each has one
+    method. ``figures`` are width, style, only and rename. Raises UserError where runs are not
+    comparable.
+    """
+    places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
+    found = runs_in(places)
+    if len(places) > 1 and out is None and page is None:
+        raise UserError(
+            "several runs are joined: say with --out where their tables and figures go, or with "
+            "--page where a page of them goes."
+        )
+    if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--page {page}: name a file that ends in .html.")
+    return write(
+        found,
+        Path(out) if out else reports_of(places[0]) if len(places) == 1 else None,
+        report,
+        task,
+        mixed=mixed,
+        together=together,
+        page=Path(page) if page else None,
+        figures=asked(places[0], figures),
+        observer=observer,
+    )
+
+
+def write(
+    runs: Sequence[Path],
+    folder: Path | None,
+    chosen: Sequence[str] | None = None,
+    tasks: Sequence[str] = (),
+    *,
+    mixed: bool = False,
+    together: bool | None = None,
+    page: Path | None = None,
+    figures: Figures | None = None,
+    observer: Observer = LOG,
+) -> Reports:
+    """Write the reports of run folders into a folder, and the page of all of them, or of ``page``.
+
+    Only the code of ``tasks`` runs beside the built-in ones. ``figures`` say how figures are drawn;
+    by default the file beside the run does.
+    """
+    with observer.status("Making tables and figures"):
+        frame = _read(runs, tasks, mixed=mixed)
+        frame = compared(frame, together)
+        records = {run: read_run(run) for run in runs}
+        why = reasons(records)
+        notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
+        note = " ".join([*notes, *raw_text(records.values())])
+        drawn = paper(figures or asked(runs[0], {}), frame)
+        written = write_reports(frame, folder, chosen, note, drawn)
+        if page is None and folder is not None and chosen is None:
+            page = folder / PAGE
+        if page is not None:
+            write_page(page, frame, list(records.values()), written.tables, note)
+    return Reports(frame, written, note, page)
+
+
+def _read(runs: Sequence[Path], tasks: Sequence[str], *, mixed: bool) -> pd.DataFrame:
+    """Read a frame without the garbage collector, whose every pass looks at all that stays."""
+    gc.disable()
+    try:
+        return make_frame(runs, tasks, mixed=mixed)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:
+    """Return the samples of several models as those of methods, if requested or evident."""
+    methods = frame.groupby("model")["scaling"].nunique()
+    if together is False or (together is None and (len(methods) == 1 or methods.max() > 1)):
+        return frame
+    try:
+        return as_methods(frame)
+    except ValueError as error:
+        if together is None:
+            return frame
+        raise UserError(f"--together: {error}.") from None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A run beside a published table: one row per value, the same for people, and sentences."""
+
+    title: str
+    table: pd.DataFrame
+    display: pd.DataFrame
+    text: tuple[str, ...]
+    files: tuple[Path, ...]
+
+    @property
+    def reproduced(self) -> bool:
+        """Return whether every value is within the tolerance."""
+        return not (self.table["verdict"] == "outside").any()
+
+
+def compare(
+    run: str | Path,
+    *,
+    published: str | None = None,
+    model: str | None = None,
+    tuned: str | None = None,
+    tolerance: float = 2.0,
+    out: str | Path | None = None,
+    mixed: bool = False,
+) -> Comparison:
+    """Compare a run with a published table, value by value.
+
+    ``published`` is the table, by default the one that the run's sweep file names; ``model`` and
+    ``tuned`` choose its rows; ``tolerance`` is in percent. ``out`` is a folder for the comparison;
+    ``mixed`` compares even with another protocol or trained length. Raises UserError where the two
+    are not comparable.
+    """
+    if tolerance < 0:
+        raise UserError(f"--tolerance must be 0 or more percent, got {tolerance:g}.")
+    run = Path(run)
+    record = checked_run(run)
+    label = record["model"]["name"]
+    name = published or record.get("asked", {}).get("published")
+    if name is None:
+        raise UserError(f"{run} was not asked to reproduce a table; name one with --published.")
+    rows = rows_of(read_table(name), model, tuned, label)
+    why = unlike(rows, record)
+    metric = rows["metric"].iloc[0]
+    same = metric in {task["metric"] for task in record["tasks"].values()}
+    if why and not (mixed and same):
+        hint = " With --mixed it is compared all the same." * same
+        raise UserError(f"{run} is not comparable with {name}: {'; '.join(why)}.{hint}")
+    scores = cells(make_frame([run]))
+    labels = tasks_of(rows, record)
+    scores = scores[scores["task"].isin(labels) if labels else scores["metric"] == metric]
+    table = beside(rows, scores, tolerance / 100)
+    text = words(table, rows, scores, tolerance / 100, label)
+    text += [f"Not comparable: {reason}." for reason in why]
+    title, display, files = f"{label} beside {name}", readable(table), list[Path]()
+    if out:
+        make_folder(Path(out))
+        files = save_table(table, [({title: display}, text)], Path(out) / f"compare-{name}")
+    return Comparison(title, table, display, tuple(text), tuple(files))

@@ -1,0 +1,266 @@
+"""Measure a sweep, or continue it, and read what was measured."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from harness.api.observer import LOG, Observer
+from harness.api.settings import open_loaded, read_specs
+from harness.api.tracking import check_tracker, tracked
+from harness.backends.connect import connected
+from harness.backends.workers import Cluster, Workers
+from harness.errors import UserError
+from harness.inspection.notes import another_place, plan_notes, unnamed_cells, warnings
+from harness.models.checkpoint import Checkpoint
+from harness.plugins import load, names_code
+from harness.reports.plots.style import drawing
+from harness.runs.folders import run_folders
+from harness.runs.frame import make_frame
+from harness.runs.store import SAMPLES
+from harness.sweep.backend import ThisProcess
+from harness.sweep.eta import this_machine
+from harness.sweep.measure import Failure, measure
+from harness.sweep.plan import Plan, make_plan
+from harness.sweep.record import describe
+from harness.sweep.spec import Spec
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One or more run folders, and what is made of them.
+
+    ``missing`` has every sample and cell without a number, ``failures`` their reasons.
+    """
+
+    folders: tuple[Path, ...]
+    tasks: tuple[str, ...] = ()
+    missing: tuple[Failure, ...] = ()
+
+    @property
+    def failures(self) -> tuple[str, ...]:
+        """Say why samples have no number, one sentence per reason."""
+        return tuple(dict.fromkeys(failure.reason for failure in self.missing))
+
+    def frame(self) -> pd.DataFrame:
+        """Return one row per sample, with its cell's score (``results/README.md``)."""
+        return make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
+
+    def report(self, name: str, **options: Any) -> pd.DataFrame | Figure:
+        """Return a report by name (``"curves"``, ``"best"``, …) or by path to a file of your own.
+
+        Raises UserError for a name or an option that is unknown, and ValueError for a report that
+        does not apply to what was measured.
+        """
+        report = load("report", name)
+        with drawing():
+            result: pd.DataFrame | Figure = report.module.make(
+                self.frame(), **{**report.arguments, **options}
+            )
+        if isinstance(result, Figure):
+            _show_figures()
+        return result
+
+
+def frame(folders: str | Path | Iterable[str | Path], tasks: Iterable[str] = ()) -> pd.DataFrame:
+    """Return the frame of one or more run folders, read from their files alone.
+
+    ``tasks`` are your own task files that the runs were measured with. Raises UserError where runs
+    are not comparable.
+    """
+    many = [folders] if isinstance(folders, str | Path) else folders
+    return make_frame([Path(folder) for folder in many], tasks)
+
+
+def run(
+    model: Any = "reference",
+    *,
+    tokenizer: Any = None,
+    observer: Observer = LOG,
+    **settings: Any,
+) -> Run:
+    """Measure a sweep, or continue it, and return it.
+
+    ``model`` is a folder, a hub name, several of them, or a loaded model, then with its
+    ``tokenizer``. ``scaling`` takes functions beside names and files: ``f(rope, length) ->
+    Rotation`` (Frequencies, PerLayerFrequencies or Bands). The other settings are those of the
+    command line and of a sweep file: ``task``, ``length``, ``docs``, ``out``, ``seed``, …
+    (``ropewalk run --help``); those of how a model is opened (``dtype``, ``adapter``, …) raise an
+    error beside a loaded one. Raises UserError, in one sentence, before any weight is read.
+    """
+    name, loaded = open_loaded(model, tokenizer, settings)
+    with planned(read_specs(None, {"model": name, **settings}), observer, loaded) as sweep:
+        return sweep.measure()
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The plan and the run folder of each model, and what measures them."""
+
+    pairs: Sequence[tuple[Plan, Path]]
+    cluster: Cluster | None
+    observer: Observer
+
+    def each(self, work: Callable[[Plan, Path], R]) -> list[R]:
+        """Return the results of the models that raise no error; note which do.
+
+        Raises UserError where every model does.
+        """
+        names = [plan.checkpoint.label for plan, _ in self.pairs]
+        return _each(names, self.pairs, lambda pair: work(*pair), self.observer)
+
+    def measure(self, until_reported: ExitStack | None = None) -> Run:
+        """Measure every plan into its folder.
+
+        A tracker is told of the end of a run, or, for one model, at the end of ``until_reported``,
+        in which its reports are made. Raises UserError where every model does.
+        """
+
+        def one(plan: Plan, folder: Path) -> tuple[Path, list[Failure]]:
+            note_plan(plan, self.observer)
+            note_unnamed(plan, folder, self.observer)
+            return folder, measure_one(plan, folder, self.observer, self.cluster, until_reported)
+
+        with keeping([folder for _, folder in self.pairs]):
+            results = self.each(one)
+        return Run(
+            folders=tuple(folder for folder, _ in results),
+            tasks=_own_tasks(self.pairs[0][0].spec),
+            missing=tuple(failure for _, failures in results for failure in failures),
+        )
+
+
+@contextmanager
+def planned(
+    specs: Sequence[Spec], observer: Observer = LOG, loaded: Checkpoint | None = None
+) -> Iterator[Sweep]:
+    """Plan the sweep of each model, connected to the cluster; ``loaded`` takes the place of names.
+
+    Raises UserError where no model is left.
+    """
+    with connected(specs[0], observer.note) as cluster:
+        if specs[0].track:
+            check_tracker(specs[0].track)
+        with observer.status("Reading config, tokenizer and documents"):
+            elsewhere = cluster.device if cluster else None
+            make = partial(make_plan, elsewhere=elsewhere, checkpoint=loaded)
+            plans = _each([spec.model for spec in specs], specs, make, observer)
+        records = [describe(plan, None, measuring=False) for plan in plans]
+        folders = run_folders(specs[0].out, records, several=len(specs) > 1)
+        note = another_place(folders[0], plans[0].checkpoint.label)
+        if specs[0].out is None and note:
+            observer.note(note)
+        yield Sweep(list(zip(plans, folders, strict=True)), cluster, observer)
+
+
+def note_plan(plan: Plan, observer: Observer) -> None:
+    """Note what is special about a plan, its documents and its model."""
+    for note in plan_notes(plan):
+        observer.note(note)
+    for warning in warnings(plan):
+        observer.note(warning, warning=True)
+
+
+def note_unnamed(plan: Plan, folder: Path, observer: Observer) -> None:
+    """Note which cells of a folder's record are not in a plan.
+
+    Raises UserError where the folder has a run of another model, or another sweep.
+    """
+    if text := unnamed_cells(plan, folder):
+        observer.note(text)
+
+
+def measure_one(
+    plan: Plan,
+    folder: Path,
+    observer: Observer,
+    cluster: Cluster | None = None,
+    until_reported: ExitStack | None = None,
+) -> list[Failure]:
+    """Measure a plan into its folder; return what has no number."""
+    track = tracked(plan.spec.track, folder, _own_tasks(plan.spec), observer)
+    measure_plan = measurer(plan, folder, observer, cluster)
+    if until_reported is not None:
+        until_reported.enter_context(track)
+        return measure_plan(plan)
+    with track:
+        return measure_plan(plan)
+
+
+def measurer(
+    plan: Plan, folder: Path, observer: Observer = LOG, cluster: Cluster | None = None
+) -> Callable[[Plan], list[Failure]]:
+    """Return what measures plans of one model into a folder, one after the other.
+
+    The weights are loaded once, when the first request is made. ``replace(plan, only=keys)`` is
+    a part of a plan.
+    """
+    progress = observer.progress(plan, machine_of(plan, cluster))
+    backend = Workers(cluster) if cluster else ThisProcess(plan.checkpoint.device, progress.passing)
+
+    def measure_part(plan: Plan) -> list[Failure]:
+        progress.plan = plan
+        return measure(plan, folder, progress, backend)
+
+    return measure_part
+
+
+def machine_of(plan: Plan, cluster: Cluster | None) -> str:
+    """Return a name of what measures, under which its rates are remembered."""
+    if cluster is None:
+        return this_machine(plan.checkpoint.device)
+    return f"{cluster.count} workers of {cluster.threads} threads, {cluster.device}"
+
+
+@contextmanager
+def keeping(folders: Sequence[Path]) -> Iterator[None]:
+    """On an interruption, add to its error whether samples were saved in the folders."""
+    try:
+        yield
+    except (KeyboardInterrupt, OSError) as error:
+        files = [folder / SAMPLES for folder in folders]
+        if any(file.is_file() and file.stat().st_size for file in files):
+            error.add_note("everything measured is kept. The same command continues")
+        else:
+            error.add_note("nothing was measured yet")
+        raise
+
+
+def _each(
+    names: Sequence[str], items: Sequence[T], work: Callable[[T], R], observer: Observer
+) -> list[R]:
+    results, rejected = [], {}
+    for name, item in zip(names, items, strict=True):
+        try:
+            results.append(work(item))
+        except UserError as error:
+            rejected[name] = error
+    if not results:
+        raise next(iter(rejected.values()))
+    for name, reason in rejected.items():
+        observer.note(f"{name} is left out: {reason}")
+    return results
+
+
+def _own_tasks(spec: Spec) -> tuple[str, ...]:
+    return tuple(given for given in spec.task if names_code("task", given))
+
+
+def _show_figures() -> None:
+    """Let a notebook draw figures that were made without pyplot."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    if shell is not None:
+        from IPython.core.pylabtools import select_figure_formats
+
+        select_figure_formats(shell, {"png"})

@@ -1,0 +1,62 @@
+"""Read the settings of a call: keyword arguments or flags, and those of a sweep file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import UserError
+from harness.hub import go_offline
+from harness.sweep.parse import parse, parse_all
+from harness.sweep.spec import Spec
+
+if TYPE_CHECKING:
+    from harness.models.checkpoint import Checkpoint
+
+BY_NAME = (  # settings of a model that is opened by its name
+    "workers", "cluster", "adapter", "dtype", "revision", "device", "device_map",
+    "trust_remote_code", "allow_pickle",
+)  # fmt: skip
+
+
+def read_spec(settings: Mapping[str, Any], defaults: Mapping[str, Any] | None = None) -> Spec:
+    """Return the settings of one model, where None was not given; with ``offline``, go offline.
+
+    Raises UserError as ``parse`` does.
+    """
+    spec = parse(None, {**(defaults or {}), **_given(settings)})
+    if spec.offline:
+        go_offline()
+    return spec
+
+
+def read_specs(file: Path | None, settings: Mapping[str, Any]) -> tuple[Spec, ...]:
+    """Return the settings of each model of a sweep; settings win over those of the file."""
+    specs = parse_all(file, _given(settings))
+    if specs[0].offline:
+        go_offline()
+    return specs
+
+
+def _given(settings: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
+def open_loaded(
+    model: Any, tokenizer: Any, settings: Mapping[str, Any]
+) -> tuple[Any, Checkpoint | None]:
+    """Return what the settings call the model, and the checkpoint of a model that is loaded."""
+    if isinstance(model, list | tuple):
+        return [str(one) if isinstance(one, Path) else one for one in model], None
+    if model is None or isinstance(model, str | Path):
+        return None if model is None else str(model), None
+    for name in BY_NAME:
+        if settings.get(name) not in (None, Spec.model_fields[name].default):
+            raise UserError(
+                f"a loaded model is measured as it is, in this process; leave out {name}."
+            )
+    from harness.models.checkpoint import hold
+
+    loaded = hold(model, tokenizer, settings.get("trained_length"))
+    return loaded.label, loaded
