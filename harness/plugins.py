@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from harness.errors import UserError, reason, words
 from harness.files import read_regular
 from harness.names import article, is_dotted, nearest, printable
-from tasks._types import CodeFolder
+from tasks.types import CodeFolder
 
 T = TypeVar("T")
 ROOT = Path(__file__).resolve().parent.parent

@@ -38,7 +38,15 @@ if TYPE_CHECKING:
     from scaling import Rope as Rope
     from scaling import Rotation as Rotation
     from scaling import by_distance as by_distance
+    from tasks import Divergence as Divergence
+    from tasks import DivergenceResponse as DivergenceResponse
     from tasks import Document as Document
+    from tasks import Generate as Generate
+    from tasks import Generated as Generated
+    from tasks import Group as Group
+    from tasks import GroupResponse as GroupResponse
+    from tasks import Loglikelihood as Loglikelihood
+    from tasks import LoglikelihoodResponse as LoglikelihoodResponse
     from tasks import Request as Request
     from tasks import Response as Response
     from tasks import Sample as Sample
@@ -66,7 +74,22 @@ HOMES = {
         "Rotation",
         "by_distance",
     ),
-    "tasks": ("Response", "Document", "Request", "Sample", "Score", "TaskContext"),
+    "tasks": (
+        "Divergence",
+        "DivergenceResponse",
+        "Document",
+        "Generate",
+        "Generated",
+        "Group",
+        "GroupResponse",
+        "Loglikelihood",
+        "LoglikelihoodResponse",
+        "Request",
+        "Response",
+        "Sample",
+        "Score",
+        "TaskContext",
+    ),
 }
 __all__ = sorted(name for names in HOMES.values() for name in names)
 
@@ -87,6 +110,8 @@ def _check_packages() -> None:
 
 
 def __getattr__(name: str) -> Any:
+    if name in ("Answer", "Passage", "Question", "Source"):  # of earlier versions
+        return getattr(import_module("tasks"), name)
     for home, names in HOMES.items():
         if name in names:
             module = import_module(f"{home}.{name}" if home == __name__ else home)

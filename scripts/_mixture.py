@@ -11,7 +11,7 @@ from random import Random
 import torch
 
 from tasks._prompt import Filler, prompt
-from tasks._types import TaskContext
+from tasks.types import TaskContext
 
 FILLERS: tuple[Filler, ...] = ("standard", "documents")
 

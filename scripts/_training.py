@@ -27,7 +27,7 @@ from harness.names import printable
 from harness.reports.writing.sentences import counted
 from harness.sweep.record import named
 from tasks._prompt import frame, prompt
-from tasks._types import TaskContext
+from tasks.types import TaskContext
 
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
 console = Console()

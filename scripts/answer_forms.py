@@ -22,7 +22,16 @@ from harness.models.checkpoint import open_checkpoint
 from harness.models.weights import load_weights
 from harness.patching.patch import answering
 from harness.plugins import load
-from tasks import Request, Response, TaskContext, key_value, niah, passkey
+from tasks import (
+    Generate,
+    Generated,
+    Loglikelihood,
+    LoglikelihoodResponse,
+    TaskContext,
+    key_value,
+    niah,
+    passkey,
+)
 
 METHODS = ("none", "yarn:factor=4", "self_extend:group=4,window=128")
 ONE = ("single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3")
@@ -31,22 +40,23 @@ LENGTHS, TRIALS = (512, 1024), 2
 MORE = 2  # tokens of a text after as many as the answer has: they show where it ends
 
 
-def asked(source: TaskContext, length: int) -> Iterator[tuple[str, Any, Request]]:
+def asked(source: TaskContext, length: int) -> Iterator[tuple[str, Any, Loglikelihood]]:
     """Yield a name, the task and the question by argmax of every trial."""
     for preset in ONE:
         given: Any = {"preset": preset, "form": "argmax", "depths": 1, "trials": TRIALS}
         for question in niah.ask(source, [length], **given):
+            assert isinstance(question, Loglikelihood)
             yield f"niah:preset={preset}", niah, question
     for task in (passkey, key_value):
         for question in task.ask(source, [length], depths=1, trials=TRIALS):
             yield task.__name__.rpartition(".")[2], task, question
 
 
-def as_text(question: Request) -> Request:
+def as_text(question: Loglikelihood) -> Generate:
     """Return the same prompt as a question for a text."""
     prompt = question.tokens[: question.start]
     new = len(question.tokens) - len(prompt) + MORE
-    return Request(question.unit, len(prompt) + new, prompt, len(prompt), question.facts, new=new)
+    return Generate(prompt, new, doc_id=question.doc_id, metadata=question.metadata)
 
 
 def says(answer: str, text: str) -> bool:
@@ -60,22 +70,22 @@ def rows(
 ) -> Iterator[dict[str, Any]]:
     """Yield a row of every trial that is not done, a trial of each task after the other."""
     for trial, length in product(range(TRIALS), LENGTHS):
-        trials = [one for one in asked(source, length) if one[2].facts["trial"] == trial]
+        trials = [one for one in asked(source, length) if one[2].metadata["trial"] == trial]
         for method in METHODS:
             rotation = resolve(load("method", method), checkpoint.rope, length + MORE)
             with answering(model, rotation, DEFAULT, checkpoint.tokenizer.decode) as answer:
                 for name, task, question in trials:
-                    if (name, method, str(length), question.unit) in done:
+                    if (name, method, str(length), question.doc_id) in done:
                         continue
                     forms = dict(answer([question, as_text(question)]))
                     targets, text = forms[0], forms[1]
-                    assert isinstance(targets, Response)
-                    assert isinstance(text, Response)
+                    assert isinstance(targets, LoglikelihoodResponse)
+                    assert isinstance(text, Generated)
                     sample = task.grade(question, targets, source)
-                    wanted = str(question.facts.get("answer") or question.facts["key"])
+                    wanted = str(question.metadata.get("answer") or question.metadata["key"])
                     yield {
-                        "task": name, "scaling": method, "length": length, "unit": question.unit,
-                        "answer": wanted, "argmax": sample.facts["found"] == "exact",
+                        "task": name, "scaling": method, "length": length, "unit": question.doc_id,
+                        "answer": wanted, "argmax": sample.metadata["found"] == "exact",
                         "generated": says(wanted, text.text), "text": json.dumps(text.text),
                     }  # fmt: skip
 

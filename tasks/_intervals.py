@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from tasks._types import Sample
+from tasks.types import Sample
 
 Array = Any  # of numpy, which is imported only where it is needed
 
@@ -103,8 +103,8 @@ def per_weight(samples: Sequence[Sample]) -> tuple[Ratio, int]:
     sums: dict[str, list[float]] = {}
     weights: dict[str, int] = {}
     for sample in samples:
-        sums.setdefault(sample.unit, []).append(sample.value)
-        weights[sample.unit] = weights.get(sample.unit, 0) + sample.weight
+        sums.setdefault(sample.doc_id, []).append(sample.value)
+        weights[sample.doc_id] = weights.get(sample.doc_id, 0) + sample.weight
     return ratio([math.fsum(values) for values in sums.values()], list(weights.values())), len(sums)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -21,7 +20,7 @@ from tasks._lm_eval_load import (
     version,
     working,
 )
-from tasks._types import Fact, Request, Response, TaskContext
+from tasks.types import Fact, Group, GroupResponse, ModelRequest, TaskContext
 
 _OPENED: WeakKeyDictionary[TaskContext, dict[Wanted, Opened]] = WeakKeyDictionary()
 
@@ -35,13 +34,13 @@ def opened(source: TaskContext, wanted: Wanted) -> Opened:
 
 
 def graded(
-    source: TaskContext, question: Request, answer: Response
+    source: TaskContext, question: Group, answer: GroupResponse
 ) -> tuple[float, int, dict[str, Fact]]:
     """Return value, weight and facts of a document, by the task's own filters and metric."""
     return grade(_document(source, question), answer)
 
 
-def targets(source: TaskContext, question: Request) -> list[str | int]:
+def targets(source: TaskContext, question: Group) -> list[str | int]:
     """Return the target of a document as text; of several parts, the place of the right one."""
     document = _document(source, question)
     task, doc = document.task, document.requests[0][0].doc
@@ -50,12 +49,12 @@ def targets(source: TaskContext, question: Request) -> list[str | int]:
         gold = task.doc_to_text(doc) if inputs else task.doc_to_target(doc)
         choices = task.doc_to_choice(doc) if task.get_config("doc_to_choice") is not None else ()
     texts, several = dict(enumerate(choices)), gold if isinstance(gold, list) else [gold]
-    if len(question.parts) > 1:
+    if len(question.model_requests) > 1:
         return [one if one in texts else str(one) for one in several]
     return [str(texts.get(one, one)) for one in several]
 
 
-def _document(source: TaskContext, question: Request) -> Doc:
+def _document(source: TaskContext, question: Group) -> Doc:
     every = _OPENED[source].values()
     return next(one.known[question.digest] for one in every if question.digest in one.known)
 
@@ -151,18 +150,17 @@ class Opened:
 
 
 def _question(
-    unit: str, length: int, parts: Sequence[Request], facts: dict[str, Fact], by: str
-) -> Request:
+    unit: str, length: int, parts: Sequence[ModelRequest], facts: dict[str, Fact], by: str
+) -> Group:
     """Return the question of a document; what decides its grade beside the answer is in ``by``."""
     if not parts:
         raise ValueError(f"{unit} has no text")
-    longest = max(parts, key=lambda part: part.length)
     by = " ".join([by, *map(str, facts.values())])
-    return replace(longest, unit=unit, facts=facts, cell=length, parts=tuple(parts), graded_by=by)
+    return Group(tuple(parts), doc_id=unit, metadata=facts, cell=length, graded_by=by)
 
 
-def _hashes(question: Request) -> str:
-    return "".join(str(question.facts[f"{what}_hash"]) for what in ("doc", "prompt", "target"))
+def _hashes(question: Group) -> str:
+    return "".join(str(question.metadata[f"{what}_hash"]) for what in ("doc", "prompt", "target"))
 
 
 def _hash(text: str) -> str:

@@ -8,14 +8,14 @@ from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
-from tasks._types import Request
+from tasks.types import Generate, Loglikelihood, ModelRequest
 
 ROOM = 2**40  # tokens; more than any prompt, so that nothing is cut
 # What is left of a task's generation settings where the answer is greedy.
 GREEDY = {"attention_mask", "do_sample", "temperature", "top_p", "top_k", "min_p"}
 
 
-def asker(tokenizer: Any, length: int) -> Callable[[Any], tuple[Request, ...]]:
+def asker(tokenizer: Any, length: int) -> Callable[[Any], tuple[ModelRequest, ...]]:
     """Return a function from a request of lm-eval to its questions.
 
     A rolling text has windows of ``length`` tokens, the last target included; lm-eval, whose
@@ -23,7 +23,7 @@ def asker(tokenizer: Any, length: int) -> Callable[[Any], tuple[Request, ...]]:
     """
     lm = _class()(tokenizer)
 
-    def questions(request: Any) -> tuple[Request, ...]:
+    def questions(request: Any) -> tuple[ModelRequest, ...]:
         rolling = request.request_type == "loglikelihood_rolling"
         if lm.prefix_token_id is None and (rolling or not request.args[0]):
             message = "a text from its first token on needs a begin or an end token before it"
@@ -47,7 +47,7 @@ def _class() -> Any:
         def __init__(self, tokenizer: Any) -> None:
             model = SimpleNamespace(device="cpu", config=SimpleNamespace(model_type="llama"))
             super().__init__(pretrained=model, tokenizer=_own(tokenizer), batch_size=1)
-            self.asked: list[Request] = []
+            self.asked: list[ModelRequest] = []
 
         @property
         def max_length(self) -> int:
@@ -56,7 +56,7 @@ def _class() -> Any:
         def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
             for _, context, targets in requests:
                 tokens = [*context, *targets]
-                self.asked.append(Request("request", len(tokens), tokens, len(context)))
+                self.asked.append(Loglikelihood(tokens, len(context), doc_id="request"))
             return [(0.0, False)] * len(requests)
 
         def _model_generate(
@@ -66,7 +66,7 @@ def _class() -> Any:
                 raise ValueError(f"its answers are not greedy: {_told(options)}")
             (tokens,) = context.tolist()
             new, stops = max_length - len(tokens), tuple(filter(None, stop))
-            question = Request("request", max_length, tokens, len(tokens), new=new, stop=stops)
+            question = Generate(tokens, new, stops, doc_id="request")
             self.asked.append(question)
             return context
 

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tasks._lm_eval_load import Wanted, working
-from tasks._types import Fact, Request, Response
+from tasks.types import (
+    Fact,
+    Generated,
+    Group,
+    GroupResponse,
+    LoglikelihoodResponse,
+    ModelRequest,
+    ModelResponse,
+)
 
 # Metrics of which less is better, as the reports know them; more is better of all others.
 LOWER = {
@@ -24,10 +32,10 @@ class Doc:
     requests: tuple[Any, ...]
     metric: str
     filter: str
-    question: Request
+    question: Group
 
 
-def grade(document: Doc, answer: Response) -> tuple[float, int, dict[str, Fact]]:
+def grade(document: Doc, answer: GroupResponse) -> tuple[float, int, dict[str, Fact]]:
     answers, parts = iter(answer.parts), iter(document.question.parts)
     asked = []
     for request, count in document.requests:
@@ -48,15 +56,16 @@ def grade(document: Doc, answer: Response) -> tuple[float, int, dict[str, Fact]]
     return *value, facts
 
 
-def _response(kind: str, taken: Sequence[tuple[Request, Response]]) -> Any:
+def _response(kind: str, taken: Sequence[tuple[ModelRequest, ModelResponse]]) -> Any:
     """Return the answer to a request as lm-eval's models give it."""
-    logprob = -math.fsum(loss for _, answer in taken for loss in answer.nll)
+    question, answer = taken[0]
+    if isinstance(answer, Generated):
+        return answer.text
+    scored = [answer for _, answer in taken if isinstance(answer, LoglikelihoodResponse)]
+    logprob = -math.fsum(loss for answer in scored for loss in answer.nll)
     if kind == "loglikelihood_rolling":
         return logprob
-    ((question, answer),) = taken
-    if kind == "generate_until":
-        return answer.text
-    return logprob, answer.argmax[:-1] == tuple(question.tokens[question.start :])
+    return logprob, scored[0].argmax[:-1] == tuple(question.tokens[question.start :])
 
 
 def _said(requests: Sequence[Any]) -> str | list[float]:
@@ -71,7 +80,7 @@ def _value(document: Doc, metrics: dict[str, Any]) -> tuple[float, int]:
     metric = document.metric
     if metric not in metrics:
         raise ValueError(f"the task gives {', '.join(metrics)}, and no {metric}")
-    given, made = metrics[metric], document.question.facts["made"]
+    given, made = metrics[metric], document.question.metadata["made"]
     if made == "mean":
         return float(given), 1
     logprob, weight = given if isinstance(given, tuple) else (given, 1)

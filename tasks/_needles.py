@@ -9,10 +9,10 @@ from random import Random
 from typing import Literal, NamedTuple
 
 from tasks._prompt import FILLER, Frame, around, continued, inserted
-from tasks._retrieval import BETWEEN, question, room
+from tasks._retrieval import BETWEEN, make_request, room
 from tasks._sentences import sentences
-from tasks._types import Request, TaskContext
 from tasks._words import Kind, drawn
+from tasks.types import Request, TaskContext
 
 Haystack = Literal["repeat", "documents", "needles"]
 Preset = Literal[
@@ -197,6 +197,6 @@ def prompts(
         made, starts = context(source, setting, asked, pieces, space, turned, more)
         facts = {"answer": asked.answer}
         yield (
-            question(unit, length, frame, made, facts, new),
+            make_request(unit, frame, made, facts, new),
             [len(frame.head) + start for start in starts],
         )

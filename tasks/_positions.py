@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from tasks._types import Fact
+from tasks.types import Fact
 
 BUCKETS = 32  # at most of a whole window, so that a sample stays one short line
 DIGITS = 6  # after the point, of a loss in nats: finer than float32 computes it

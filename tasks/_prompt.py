@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal
 
-from tasks._types import Document, TaskContext
+from tasks.types import Document, TaskContext
 
 # The text of Mohtashami & Jaggi (arXiv:2305.16300), as most papers of the field use it.
 INTRODUCTION = (

@@ -9,7 +9,7 @@ from itertools import accumulate, chain
 from typing import Literal
 
 from tasks._tokens import Tokens
-from tasks._types import Document
+from tasks.types import Document
 
 SLIDE = 8  # windows that slide move on by one part of their length in so many
 MOST = 300_000  # windows of a task; a plan has no room for more questions

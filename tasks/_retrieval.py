@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import chain
 from typing import Literal
 
 from tasks._intervals import macro_average, proportion
 from tasks._prompt import Frame
-from tasks._types import Fact, Request, Response, Sample, Score, TaskContext
+from tasks.types import (
+    Fact,
+    Generate,
+    Generated,
+    Group,
+    GroupResponse,
+    Loglikelihood,
+    LoglikelihoodResponse,
+    Request,
+    Response,
+    Sample,
+    Score,
+    TaskContext,
+)
 
 Form = Literal["text", "argmax"]
 FACTS = {
@@ -66,29 +79,23 @@ def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
     return length - around
 
 
-def question(
-    unit: str,
-    length: int,
+def make_request(
+    doc_id: str,
     frame: Frame,
     context: Sequence[int],
-    facts: Mapping[str, Fact],
+    metadata: Mapping[str, Fact],
     new: int,
-) -> Request:
-    """Return a question for a text of up to ``new`` tokens; of 0, for the answer as targets."""
+) -> Loglikelihood | Generate:
+    """Return a request for a text of up to ``new`` tokens; of 0, for the answer as targets."""
     prompt = [*frame.head, *context, *frame.tail]
-    whole = prompt if new else [*prompt, *frame.answer]
-    return Request(unit, length, whole, len(prompt), facts, new=new)
+    if new:
+        return Generate(prompt, new, doc_id=doc_id, metadata=metadata)
+    return Loglikelihood([*prompt, *frame.answer], len(prompt), doc_id=doc_id, metadata=metadata)
 
 
-def together(asked: Sequence[Request], facts: Mapping[str, Fact]) -> Request:
-    """Return one question, or several prompts of one length as the parts of one."""
-    return replace(asked[0], facts=facts, parts=tuple(asked) if len(asked) > 1 else ())
-
-
-def answers(question: Request, source: TaskContext) -> list[str]:
+def answers(request: Request, context: TaskContext) -> list[str]:
     """Return the answers that count."""
-    del source
-    return str(question.facts["answer"]).split(BETWEEN)
+    return str(request.metadata["answer"]).split(BETWEEN)
 
 
 def shown(text: str) -> str:
@@ -96,52 +103,63 @@ def shown(text: str) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + MORE
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
+def grade(request: Request, response: Response, context: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
     ``found`` of one answer is exact, where the text begins with it; format, where it comes later;
     or wrong. Case does not count, as in RULER. Prompts that are asked together are one sample, with
     the mean of their shares.
     """
-    if question.parts:
-        return _mean(question, answer, source)
-    wanted = answers(question, source)
-    if not question.new:
-        return _targets(question, answer, source, wanted[0])
-    said = answer.text.lower()
+    match request, response:
+        case Group(), GroupResponse():
+            return _group(request, response, context)
+        case Loglikelihood(), LoglikelihoodResponse():
+            return _targets(request, response, context)
+        case Generate(), Generated():
+            return _text(request, response, context)
+    raise TypeError(f"{type(request).__name__} has no {type(response).__name__}")
+
+
+def _group(request: Group, response: GroupResponse, context: TaskContext) -> Sample:
+    """Grade every prompt by itself; ``shares`` has the share of each, ``said`` a JSON list."""
+    pairs = zip(request.parts, response.parts, strict=True)
+    graded = [grade(part, its, context) for part, its in pairs]
+    shares = [sample.value for sample in graded]
+    said = json.dumps([sample.metadata["said"] for sample in graded], ensure_ascii=False)
+    facts: dict[str, Fact] = {**request.metadata, "said": said, "shares": shares}
+    losses = [its.nll for its in response.parts if isinstance(its, LoglikelihoodResponse)]
+    if losses:
+        facts["logprob"] = -sum(chain.from_iterable(losses))
+    return Sample(request.doc_id, sum(shares) / len(shares), 1, facts)
+
+
+def _text(request: Generate, response: Generated, context: TaskContext) -> Sample:
+    """Return the share of the answers that occur in a text."""
+    wanted, said = answers(request, context), response.text.lower()
     hits = sum(one.lower() in said for one in wanted)
-    facts = {**question.facts, "said": shown(answer.text)}
+    facts = {**request.metadata, "said": shown(response.text)}
     if len(wanted) == 1:
         first = said.lstrip(QUOTE)
         begins = first.startswith(wanted[0].lower()) and not first[len(wanted[0]) :][:1].isalnum()
         facts["found"] = "exact" if begins else "format" if hits else "wrong"
-    return Sample(question.unit, hits / len(wanted), 1, facts)
+    return Sample(request.doc_id, hits / len(wanted), 1, facts)
 
 
-def _mean(question: Request, answer: Response, source: TaskContext) -> Sample:
-    """Grade every prompt by itself; ``shares`` has the share of each, ``said`` a JSON list."""
-    pairs = zip(question.parts, answer.parts, strict=True)
-    graded = [grade(part, its, source) for part, its in pairs]
-    shares = [sample.value for sample in graded]
-    said = json.dumps([sample.facts["said"] for sample in graded], ensure_ascii=False)
-    facts: dict[str, Fact] = {**question.facts, "said": said, "shares": shares}
-    if not question.new:
-        facts["logprob"] = -sum(loss for its in answer.parts for loss in its.nll)
-    return Sample(question.unit, sum(shares) / len(shares), 1, facts)
-
-
-def _targets(question: Request, answer: Response, source: TaskContext, wanted: str) -> Sample:
+def _targets(
+    request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext
+) -> Sample:
     """Score 1 when greedy decoding gives exactly the answer, and then ends the word."""
-    said = source.decode(answer.argmax).lstrip(QUOTE)
-    same = answer.argmax[:-1] == tuple(question.tokens[question.start :])
-    found = same and not said[len(wanted) :][:1].isalnum()
+    (wanted, *_) = answers(request, context)
+    said = context.decode(response.argmax).lstrip(QUOTE)
+    same = response.argmax[:-1] == tuple(request.tokens[request.start :])
+    hit = same and not said[len(wanted) :][:1].isalnum()
     facts = {
-        **question.facts,
+        **request.metadata,
         "said": shown(said),
-        "found": "exact" if found else "wrong",
-        "logprob": -sum(answer.nll),
+        "found": "exact" if hit else "wrong",
+        "logprob": -sum(response.nll),
     }
-    return Sample(question.unit, float(found), 1, facts)
+    return Sample(request.doc_id, float(hit), 1, facts)
 
 
 def score(samples: Sequence[Sample]) -> Score:
@@ -151,7 +169,7 @@ def score(samples: Sequence[Sample]) -> Score:
     """
     parts: dict[Fact | None, list[float]] = {}
     for sample in samples:
-        parts.setdefault(sample.facts.get("part"), []).append(sample.value)
+        parts.setdefault(sample.metadata.get("part"), []).append(sample.value)
     if len({*map(len, parts.values())}) > 1:  # some have lost trials: all trials count the same
         parts = {None: [sample.value for sample in samples]}
     shares = [

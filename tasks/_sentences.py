@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tasks._prompt import continued
-from tasks._types import TaskContext
+from tasks.types import TaskContext
 
 END = re.compile(r"(?<=[.!?]) ")
 

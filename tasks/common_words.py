@@ -12,9 +12,18 @@ from functools import cache
 from random import Random
 
 from tasks._prompt import around, continued
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
-from tasks._types import Fact, Request, TaskContext
+from tasks._retrieval import (
+    BETWEEN,
+    FACTS,
+    check_trials,
+    grade,
+    make_request,
+    new_tokens,
+    room,
+    score,
+)
 from tasks._words import words
+from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
@@ -59,7 +68,7 @@ def ask(
             frame = around(source, before, AFTER, REPLY, chat=chat)
             made = filled(written, order, often, room(length, frame, new), draw)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(order[:COMMON])}
-            yield question(f"trial {trial}", length, frame, made, facts, new)
+            yield make_request(f"trial {trial}", frame, made, facts, new)
 
 
 def repeated(order: Sequence[str], often: tuple[int, int], draw: Random) -> list[str]:

@@ -14,8 +14,17 @@ from random import Random
 
 from tasks._coded_words import fewest, size_of, text, vocabulary
 from tasks._prompt import around, continued
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
-from tasks._types import Fact, Request, TaskContext
+from tasks._retrieval import (
+    BETWEEN,
+    FACTS,
+    check_trials,
+    grade,
+    make_request,
+    new_tokens,
+    room,
+    score,
+)
+from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 2
@@ -65,4 +74,4 @@ def ask(
             known = vocabulary(size_of(length - new), draw)
             context = text(written, known, alpha, space, draw)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(known[1:4])}
-            yield question(f"trial {trial}", length, frame, context, facts, new)
+            yield make_request(f"trial {trial}", frame, context, facts, new)

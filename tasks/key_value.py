@@ -16,13 +16,13 @@ from tasks._retrieval import (
     check_trials,
     grade,
     grid,
+    make_request,
     new_tokens,
-    question,
     room,
     score,
 )
-from tasks._types import Fact, Request, TaskContext
 from tasks._words import drawn
+from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -68,7 +68,7 @@ def ask(
             facts: dict[str, Fact] = {
                 "depth": depth, "trial": trial, "answer": value, "needle": len(frame.head) + start,
             }  # fmt: skip
-            yield question(unit, length, frame, made, facts, new)
+            yield make_request(unit, frame, made, facts, new)
 
 
 def _pairs(source: TaskContext, longest: int, draw: Random) -> list[list[int]]:

@@ -16,7 +16,15 @@ from typing import Any
 from tasks._intervals import proportion, ratio
 from tasks._lm_eval import graded, opened, targets
 from tasks._lm_eval_load import Wanted
-from tasks._types import CodeFolder, Request, Response, Sample, Score, TaskContext, no_template
+from tasks.types import (
+    CodeFolder,
+    Group,
+    GroupResponse,
+    Sample,
+    Score,
+    TaskContext,
+    no_template,
+)
 
 VERSION = 1
 EXAMPLE_OPTIONS = "tasks=hellaswag,limit=50"
@@ -36,7 +44,7 @@ def ask(
     filter: str = "",
     include: CodeFolder = CodeFolder(""),  # noqa: B008  # a text
     chat: bool = False,
-) -> Iterator[Request]:
+) -> Iterator[Group]:
     """Yield the first ``limit`` documents of a task at every length, 0 for all.
 
     ``metric`` is one of the task's whose score is made of a value a document, by default its first;
@@ -60,15 +68,15 @@ def about(source: TaskContext, **options: Any) -> Mapping[str, Any]:
     return opened(source, Wanted(**options)).about(METRIC)
 
 
-def answers(question: Request, source: TaskContext) -> list[str | int]:
+def answers(request: Group, context: TaskContext) -> list[str | int]:
     """Return what lm-eval compares a text with; of choices, the place of the right one."""
-    return targets(source, question)
+    return targets(context, request)
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
+def grade(request: Group, response: GroupResponse, context: TaskContext) -> Sample:
     """Grade a document by the task's own filters and metric."""
-    value, weight, facts = graded(source, question, answer)
-    return Sample(question.unit, value, weight, {**question.facts, **facts})
+    value, weight, facts = graded(context, request, response)
+    return Sample(request.doc_id, value, weight, {**request.metadata, **facts})
 
 
 def score(samples: Sequence[Sample]) -> Score:
@@ -77,7 +85,7 @@ def score(samples: Sequence[Sample]) -> Score:
     Of values from 0 to 1 the interval is Wilson's.
     """
     values, weights = [s.value for s in samples], [s.weight for s in samples]
-    if samples[0].facts["made"] == "exp":
+    if samples[0].metadata["made"] == "exp":
         return Score(*ratio(values, weights).exp(), len(samples))
     if 0 <= min(values) <= max(values) <= 1 and set(weights) == {1}:
         hits = fsum(values)

@@ -10,6 +10,7 @@ answers depend on one another, so the haystack is one trial, with the mean of th
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from random import Random
 
 from tasks._needles import Haystack, Preset, Setting, chosen, filler, hide, prompts
@@ -22,10 +23,9 @@ from tasks._retrieval import (
     grid,
     new_tokens,
     score,
-    together,
 )
-from tasks._types import Fact, Request, TaskContext
 from tasks._words import Kind
+from tasks.types import Fact, Group, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -85,8 +85,12 @@ def ask(
             )  # fmt: skip
             asked, found = zip(*made, strict=True)
             places = [place for some in found for place in some]
-            answer = BETWEEN.join(str(each.facts["answer"]) for each in asked)
+            answer = BETWEEN.join(str(each.metadata["answer"]) for each in asked)
             facts: dict[str, Fact] = {"trial": trial, "answer": answer}
             facts |= {"depth": depth} if placed else {}
             facts |= {"needle": places[0]} if one else {"needles": [*map(float, places)]}
-            yield together(asked, facts)
+            yield (
+                replace(asked[0], metadata=facts)
+                if in_turn == 1
+                else Group(asked, doc_id=name, metadata=facts)
+            )

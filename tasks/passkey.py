@@ -12,7 +12,13 @@ from random import Random
 
 from tasks._prompt import Filler, prompt
 from tasks._retrieval import check_trials, grid, score
-from tasks._types import Fact, Request, Response, Sample, TaskContext
+from tasks.types import (
+    Fact,
+    Loglikelihood,
+    LoglikelihoodResponse,
+    Sample,
+    TaskContext,
+)
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -32,7 +38,7 @@ def ask(
     trials: int = 5,
     filler: Filler = "standard",
     chat: bool = False,
-) -> Iterator[Request]:
+) -> Iterator[Loglikelihood]:
     """Yield a grid of ``depths`` evenly spaced depths x ``trials`` keys at every length.
 
     The keys depend on seed, depth and trial alone, so every method and every length is asked
@@ -49,25 +55,25 @@ def ask(
             facts: dict[str, Fact] = {
                 "depth": depth, "trial": trial, "key": str(key), "needle": made.needle,
             }  # fmt: skip
-            yield Request(unit, length, made.tokens, made.start, facts)
+            yield Loglikelihood(made.tokens, made.start, doc_id=unit, metadata=facts)
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
+def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext) -> Sample:
     """Score 1 when greedy decoding gives exactly the key and then stops the number.
 
     The fact ``found`` says what kind of answer it was: ``exact``, ``format`` or ``wrong``.
     """
-    key = tuple(question.tokens[question.start :])
-    ends = not _extends(source, key, answer.argmax[-1])
-    found = ends and answer.argmax[:-1] == key
-    number = ends and _says(source, answer.argmax[:-1], key)
+    key = tuple(request.tokens[request.start :])
+    ends = not _extends(context, key, response.argmax[-1])
+    found = ends and response.argmax[:-1] == key
+    number = ends and _says(context, response.argmax[:-1], key)
     facts = {
-        **question.facts,
+        **request.metadata,
         "found": "exact" if found else "format" if number else "wrong",
-        "logprob": -sum(answer.nll),
-        "argmax": source.decode(answer.argmax[:-1]).strip(),
+        "logprob": -sum(response.nll),
+        "argmax": context.decode(response.argmax[:-1]).strip(),
     }
-    return Sample(question.unit, float(found), 1, facts)
+    return Sample(request.doc_id, float(found), 1, facts)
 
 
 def _says(source: TaskContext, said: Sequence[int], key: Sequence[int]) -> bool:

@@ -16,7 +16,14 @@ from itertools import pairwise
 from tasks._intervals import per_weight
 from tasks._positions import by_position
 from tasks._protocols import PROTOCOLS, Layout, Protocol, check, check_count, fitting
-from tasks._types import Fact, Request, Response, Sample, Score, TaskContext
+from tasks.types import (
+    Fact,
+    Loglikelihood,
+    LoglikelihoodResponse,
+    Sample,
+    Score,
+    TaskContext,
+)
 
 VERSION = 1
 METRIC = "perplexity"
@@ -36,7 +43,7 @@ def ask(
     windows: int = 1,
     stride: int = 256,
     slide: bool = False,
-) -> Iterator[Request]:
+) -> Iterator[Loglikelihood]:
     """Yield the windows of a protocol, of the documents with room for the longest length.
 
     ``tail`` is the number of targets of a window of the tail protocol, in tokens, ``windows`` how
@@ -66,18 +73,18 @@ def ask(
             if window.ends:  # where every target stands in the text
                 facts["begin"] = window.ends[0]
                 facts["sizes"] = " ".join(str(end - one) for one, end in pairwise(window.ends))
-            yield Request(window.unit, length, window.tokens, window.start, facts)
+            yield Loglikelihood(window.tokens, window.start, doc_id=window.unit, metadata=facts)
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
+def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext) -> Sample:
     """Sum the loss over the targets, in nats; a fair sum in float64.
 
     Of ``tail``, whose windows have the same targets at every length, the loss of each is kept.
     """
-    each = question.facts.get("protocol") == "tail" and not question.facts.get("slide")
-    losses = by_position(question.start, answer.nll, each=each)
-    facts = {**question.facts, "tokens": len(answer.nll), **losses}
-    return Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)
+    each = request.metadata.get("protocol") == "tail" and not request.metadata.get("slide")
+    losses = by_position(request.start, response.nll, each=each)
+    facts = {**request.metadata, "tokens": len(response.nll), **losses}
+    return Sample(request.doc_id, math.fsum(response.nll), len(response.nll), facts)
 
 
 def score(samples: Sequence[Sample]) -> Score:

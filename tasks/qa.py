@@ -14,8 +14,8 @@ from typing import Any
 
 from tasks._paragraphs import filled, listed, others, read
 from tasks._prompt import around, continued
-from tasks._retrieval import check_trials, new_tokens, question, room, score, shown
-from tasks._types import Fact, Request, Response, Sample, TaskContext
+from tasks._retrieval import check_trials, make_request, new_tokens, room, score, shown
+from tasks.types import Fact, Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
 VERSION = 1
@@ -69,7 +69,7 @@ def ask(
             facts: dict[str, Fact] = {
                 "trial": trial, "query": one.query, "answer": LINE.join(one.answers),
             }  # fmt: skip
-            asked = question(f"trial {trial}", length, frame, made, facts, new)
+            asked = make_request(f"trial {trial}", frame, made, facts, new)
             yield replace(asked, graded_by=str(facts["answer"]))  # which no prompt holds
 
 
@@ -82,11 +82,11 @@ def about(source: TaskContext, *, data: str = "", **options: Any) -> Mapping[str
 def answers(question: Request, source: TaskContext) -> list[str]:
     """Return the answers of which any counts."""
     del source
-    return str(question.facts["answer"]).split(LINE)
+    return str(question.metadata["answer"]).split(LINE)
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
+def grade(request: Generate, response: Generated, context: TaskContext) -> Sample:
     """Score 1 when any of the answers occurs in the text, case aside."""
-    said = answer.text.lower()
-    hit = any(one.lower() in said for one in answers(question, source))
-    return Sample(question.unit, float(hit), 1, {**question.facts, "said": shown(answer.text)})
+    said = response.text.lower()
+    hit = any(one.lower() in said for one in answers(request, context))
+    return Sample(request.doc_id, float(hit), 1, {**request.metadata, "said": shown(response.text)})

@@ -15,7 +15,7 @@ from typing import Any
 from tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
 from tasks._needles import PRESETS
 from tasks._retrieval import check_trials, score
-from tasks._types import Request, Response, Sample, TaskContext
+from tasks.types import Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
 VERSION = 4
@@ -50,8 +50,8 @@ def ask(
     for name, part in parts.items():
         try:
             for asked in part(source, lengths, seed=seed, trials=trials, chat=chat):
-                facts = {**asked.facts, "part": name}
-                yield replace(asked, unit=f"{name} {asked.unit}", facts=facts)
+                facts = {**asked.metadata, "part": name}
+                yield replace(asked, doc_id=f"{name} {asked.doc_id}", metadata=facts)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 
@@ -69,15 +69,15 @@ def about(
     return {name: qa.about(source, data=data, **options)["data"] for name, data in named}
 
 
-def answers(question: Request, source: TaskContext) -> list[str]:
+def answers(request: Request, context: TaskContext) -> list[str]:
     """Return the answers that count."""
-    if "query" in question.facts:
-        return qa.answers(question, source)
-    return _retrieval.answers(question, source)
+    task = qa if "query" in request.metadata else _retrieval
+    texts: list[str] = task.answers(request, context)
+    return texts
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
+def grade(request: Generate, response: Generated, context: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text; of qa_1 and qa_2 any of them counts."""
-    if "query" in question.facts:
-        return qa.grade(question, answer, source)
-    return _retrieval.grade(question, answer, source)
+    task = qa if "query" in request.metadata else _retrieval
+    sample: Sample = task.grade(request, response, context)
+    return sample

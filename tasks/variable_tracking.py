@@ -12,8 +12,17 @@ from random import Random
 from string import ascii_uppercase
 
 from tasks._prompt import FILLER, around, continued, inserted
-from tasks._retrieval import BETWEEN, FACTS, check_trials, grade, new_tokens, question, room, score
-from tasks._types import Fact, Request, TaskContext
+from tasks._retrieval import (
+    BETWEEN,
+    FACTS,
+    check_trials,
+    grade,
+    make_request,
+    new_tokens,
+    room,
+    score,
+)
+from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
@@ -70,7 +79,7 @@ def ask(
             places = [float(len(frame.head) + start) for start in starts[: len(names)]]
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(names)}
             facts["needles"] = places
-            yield question(f"trial {trial}", length, frame, made, facts, new)
+            yield make_request(f"trial {trial}", frame, made, facts, new)
 
 
 def chain(hops: int, letters: int, draw: Random) -> tuple[int, list[str], list[str]]:

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from tasks import perplexity
 from tasks._intervals import per_weight
-from tasks._types import Request, Response, Sample, Score, TaskContext
+from tasks.types import (
+    Divergence,
+    DivergenceResponse,
+    Sample,
+    Score,
+    TaskContext,
+)
 
 VERSION = 1
 METRIC = "window_kl"
@@ -27,7 +32,7 @@ def ask(
     seed: int = 0,
     tail: int = 128,
     windows: int = 1,
-) -> Iterator[Request]:
+) -> Iterator[Divergence]:
     """Yield the windows of every length that is not longer than the trained window.
 
     ``tail`` and ``windows`` are those of perplexity. Raises ValueError as it does, and where no
@@ -39,15 +44,14 @@ def ask(
             f"no length is inside the trained window of {source.trained_length}: add 1x"
         )
     for asked in perplexity.ask(source, inside, seed=seed, tail=tail, windows=windows):
-        facts = {name: fact for name, fact in asked.facts.items() if name in FACTS}
-        yield replace(asked, facts=facts, divergence=True)
+        facts = {name: fact for name, fact in asked.metadata.items() if name in FACTS}
+        yield Divergence(asked.tokens, asked.start, doc_id=asked.doc_id, metadata=facts)
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
+def grade(request: Divergence, response: DivergenceResponse, context: TaskContext) -> Sample:
     """Sum the divergence over the targets, in nats; a fair sum in float64."""
-    del source
-    facts = {**question.facts, "tokens": len(answer.divergence)}
-    return Sample(question.unit, math.fsum(answer.divergence), len(answer.divergence), facts)
+    facts = {**request.metadata, "tokens": len(response.values)}
+    return Sample(request.doc_id, math.fsum(response.values), len(response.values), facts)
 
 
 def score(samples: Sequence[Sample]) -> Score:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from harness.engine import Sizes, answers, shareable
-from tasks._types import Request, Response
+from tasks.types import Loglikelihood, Request, Response
 
 
 def asked(longest: int = 600) -> list[Request]:
@@ -24,7 +24,7 @@ def asked(longest: int = 600) -> list[Request]:
         (text, 1), (text[:512], 1), (text[:301], 40), (fork, 330), (fork, 340),
         (text[:411] + drawn(150), 520), (drawn(20), 3), (drawn(5), 1), (drawn(129), 100),
     ]  # fmt: skip
-    return [Request("q", len(tokens), tuple(tokens), start) for tokens, start in given]
+    return [Loglikelihood(tuple(tokens), start, doc_id="q") for tokens, start in given]
 
 
 def together(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, Response | None]:

@@ -26,7 +26,7 @@ from harness.patching.patch import answering
 from harness.patching.positions import banded
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling.types import Band, Bands, Frequencies, Rope, by_distance
-from tasks._types import Request
+from tasks.types import Loglikelihood
 from tests.tiny import SHAPE, WINDOW
 
 LENGTH = 3 * WINDOW
@@ -161,7 +161,7 @@ def find_plainly(family: str) -> Plainly:
     positions = None if is_rotary(config) else position_limit(model)
     tokens = TOKENS[:, : positions or 2 * WINDOW]
     rope = geometry_of(config)
-    question = Request("q", tokens.shape[1], tuple(tokens[0].tolist()), 1)
+    question = Loglikelihood(tuple(tokens[0].tolist()), 1, doc_id="q")
     with answering(model, none.frequencies(rope, question.length), DEFAULT) as answer:
         ((_, found),) = answer([question])
     with torch.inference_mode():
@@ -223,7 +223,7 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
     before = logits(model)
     plain = [inside(model, one.frequencies(rope, LENGTH)) for one in (none, native)]
     strong = inside(model, ntk.frequencies(rope, LENGTH, factor=8))
-    question = Request("q", LENGTH, tuple(TOKENS[0].tolist()), 1)
+    question = Loglikelihood(tuple(TOKENS[0].tolist()), 1, doc_id="q")
     ((_, answer),) = answers(model, [question])
     assert answer is not None
     with torch.inference_mode():

@@ -20,13 +20,13 @@ import ropewalk as rw
 from harness.engine import answers, shareable
 from harness.errors import UserError
 from harness.models.weights import load_weights
-from tasks._types import Request
+from tasks.types import Loglikelihood
 from tests.adapters import opened, save
 from tests.command_line import Ropewalk, sweep
 from tests.tiny import save_tiny
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
-QUESTION = Request("q", 96, tuple(range(1, 97)), 1)
+QUESTION = Loglikelihood(tuple(range(1, 97)), 1, doc_id="q")
 pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")
 
 
@@ -101,7 +101,7 @@ def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(
     assert not found.adapter.merged
     torch.testing.assert_close(losses(model), wanted, rtol=1e-4, atol=1e-4)
     assert shareable(model)
-    shorter = Request("s", 41, QUESTION.tokens[:41], 1)
+    shorter = Loglikelihood(QUESTION.tokens[:41], 1, doc_id="s")
     both = dict(answers(model, [shorter, QUESTION]))
     assert torch.equal(torch.tensor(both[1].nll), losses(model))  # type: ignore[union-attr]
 

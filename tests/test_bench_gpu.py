@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.engine import OutOfMemory, answers
-from tasks._types import Response
+from tasks.types import LoglikelihoodResponse
 from tests import ROOT
 
 TINY = {
@@ -99,7 +99,7 @@ def test_the_longest_length_ends_where_memory_or_patience_does(
         def one(_: Any, asked: Any) -> Any:
             tried.append(asked[0].length)
             whole = asked[0].length <= most
-            return [(0, Response((1.0,), (1, 1)) if whole else OutOfMemory())]
+            return [(0, LoglikelihoodResponse((1.0,), (1, 1)) if whole else OutOfMemory())]
 
         return one
 
@@ -179,8 +179,14 @@ def test_unequal_bits_are_counted(bench: Any) -> None:
     assert [row.what.rpartition(", ")[2] for row in rows] == [*ways, *ways]
     assert [row.value for row in rows] == [0.0] * 6
     assert rows[0].equal.startswith("0 of 568 losses unequal, at most 0.0e+00 nats apart; 0 of 576")
-    first = [Response((1.0, 2.0), (3, 4, 5)), Response((4.0, 8.0), (6, 7, 8))]
-    second = [Response((1.0, 2.5), (3, 4, 5)), Response((4.0, 8.0), (6, 9, 8))]
+    first = [
+        LoglikelihoodResponse((1.0, 2.0), (3, 4, 5)),
+        LoglikelihoodResponse((4.0, 8.0), (6, 7, 8)),
+    ]
+    second = [
+        LoglikelihoodResponse((1.0, 2.5), (3, 4, 5)),
+        LoglikelihoodResponse((4.0, 8.0), (6, 9, 8)),
+    ]
     row = bench.bits.unequal("x", first, second)
     assert row.value == 25.0
     assert row.equal == "1 of 4 losses unequal, at most 5.0e-01 nats apart; 1 of 6 likeliest tokens"

@@ -15,7 +15,7 @@ from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout, Protocol, count, fitting
-from tasks._types import Document, Request, TaskContext
+from tasks.types import Document, Loglikelihood, TaskContext
 from tests.tiny import save_tiny
 
 
@@ -84,9 +84,9 @@ def test_tokens_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(bounds, "HELD", 100)
     text, tally = Document("book", range(90)).tokens, bounds.Tally()
     for first in range(40):
-        tally.add(Request("window", 50, text[first : first + 50], 1))
+        tally.add(Loglikelihood(text[first : first + 50], 1, doc_id="window"))
     with pytest.raises(UserError, match="more than 100 tokens"):
-        tally.add(Request("prompt", 50, range(50), 1))
+        tally.add(Loglikelihood(range(50), 1, doc_id="prompt"))
 
 
 def test_a_window_is_not_negative(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from transformers import PreTrainedTokenizerFast
 from harness.cli.app import main
 from harness.data.corpus import make_source
 from tasks import passkey
-from tasks._types import Request, TaskContext
+from tasks.types import Request, TaskContext
 from tests.tiny import save_tiny, tiny_tokenizer
 
 TEMPLATE = (

@@ -37,7 +37,7 @@ from harness.sweep.answer import Failed
 from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling.types import Frequencies
-from tasks._types import Request
+from tasks.types import Loglikelihood, Request
 from tests.command_line import MANY, Ropewalk, samples, sweep
 
 ray = pytest.importorskip("ray")
@@ -105,7 +105,9 @@ class TestBatches:
         """Return questions of these tokens in one cell."""
         rotation = Frequencies(torch.ones(1))
         cell = Cell("none", "task", 1, rotation, "key", ())
-        return Batch(rotation, tuple(Item(cell, Request("u", len(t), tuple(t), 1)) for t in tokens))
+        return Batch(
+            rotation, tuple(Item(cell, Loglikelihood(tuple(t), 1, doc_id="u")) for t in tokens)
+        )
 
     @pytest.mark.parametrize("workers", [1, 2, 7, 100])
     def test_every_question_is_in_one_batch(self, workers: int) -> None:

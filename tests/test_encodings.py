@@ -26,7 +26,7 @@ from harness.plugins import load, names
 from harness.runs.provenance import facts
 from harness.runs.store import read_run, read_samples
 from scaling import Frequencies
-from tasks import Request
+from tasks import Generate, Loglikelihood
 from tests import naive_encodings as naive
 from tests.command_line import Ropewalk
 from tests.tiny import tiny_tokenizer
@@ -261,9 +261,9 @@ def test_the_engine_answers_as_the_model_does(encoding: str) -> None:
     """Losses of shared and of plain forwards, and texts, are those of the model's own forward."""
     model, tokens = model_of(encoding), text(60)[0].tolist()
     asked = [
-        Request("one", 60, tuple(tokens), 30),
-        Request("other", 50, (*tokens[:40], *tokens[50:]), 45),
-        Request("text", 20, tuple(tokens[:16]), 16, new=4),
+        Loglikelihood(tuple(tokens), 30, doc_id="one"),
+        Loglikelihood((*tokens[:40], *tokens[50:]), 45, doc_id="other"),
+        Generate(tuple(tokens[:16]), 4, doc_id="text"),
     ]
     found = dict(answers(model, asked, decode=lambda tokens: " ".join(map(str, tokens))))
     for index in (0, 1):
@@ -299,7 +299,7 @@ def test_scaling_methods_patch_the_rotary_ones(encoding: str) -> None:
 def test_positions_are_moved_in_the_rotary_one() -> None:
     """ReRoPE of a window beyond the text changes nothing; linear attention cannot be moved."""
     model, tokens = model_of("rope"), text(60)[0].tolist()
-    rope, asked = rope_of(model.config), [Request("one", 60, tuple(tokens), 30)]
+    rope, asked = rope_of(model.config), [Loglikelihood(tuple(tokens), 30, doc_id="one")]
     (_, wanted), *_ = answers(model, asked)
     for window, same in ((100, True), (8, False)):
         bands = resolve(load("method", f"rerope:window={window}"), rope, 60)

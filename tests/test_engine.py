@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM
 
 from harness.engine import OutOfMemory, Sizes, answers, forward, sizes, trunk_name
 from harness.errors import UserError
-from tasks._types import Request
+from tasks.types import Loglikelihood, Request
 from tests.tiny import FAMILIES, tiny_config
 
 
@@ -24,7 +24,7 @@ def build(family: str, **changes: Any) -> Any:
 
 def question(length: int, start: int = 1, seed: int = 0) -> Request:
     draw = Random(seed)
-    return Request("q", length, tuple(draw.randrange(1, 257) for _ in range(length)), start)
+    return Loglikelihood(tuple(draw.randrange(1, 257) for _ in range(length)), start, doc_id="q")
 
 
 @pytest.mark.slow

@@ -23,7 +23,7 @@ from harness.sweep.cells import Batch
 from harness.sweep.eta import steps_of
 from scaling import dual_chunk, rerope
 from scaling.types import Band, Bands, Frequencies, Rope
-from tasks._types import Request
+from tasks.types import Generate, Loglikelihood, Request
 from tests.asking import forwarded
 from tests.banded import METHODS, TOKEN, bands_of, likelihoods, model_of
 from tests.naive import naively
@@ -39,8 +39,8 @@ def asked(new: int = 0) -> list[Request]:
     text, other = (draw.choices(range(1, 257), k=LENGTH - new) for _ in range(2))
     given = [text, text[:257], text[:150] + other[150:240], text[:150] + other[30:75], other[:61]]
     if new:
-        return [Request("q", len(t) + new, tuple(t), len(t), new=new) for t in given]
-    return [Request("q", len(t), tuple(t), max(1, len(t) - 40)) for t in given]
+        return [Generate(tuple(t), new, doc_id="q") for t in given]
+    return [Loglikelihood(tuple(t), max(1, len(t) - 40), doc_id="q") for t in given]
 
 
 def answered(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, Any]:
@@ -94,9 +94,9 @@ def test_losses_are_those_of_the_matrix_of_positions(
     tokens = tuple(TOKEN[0].tolist())
     with naively(model, bands) as wide:
         wanted = (-likelihoods(wide)).tolist()
-    fork = Request("q", 70, (*tokens[:50], *tokens[:20]), 60)
+    fork = Loglikelihood((*tokens[:50], *tokens[:20]), 60, doc_id="q")
     with banded(model, bands):
-        whole = answered(model, [Request("q", len(tokens), tokens, 1), fork], SMALL)[0]
+        whole = answered(model, [Loglikelihood(tokens, 1, doc_id="q"), fork], SMALL)[0]
         plain = (-likelihoods(model)).tolist()
     usual = max(abs(one - other) for one, other in zip(plain, wanted, strict=True))
     assert whole.nll == pytest.approx(wanted, abs=5 * usual + 1e-5)
@@ -191,7 +191,7 @@ def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None
     opened, model = reference
     hay = Random(0).choices(range(2, 2000), k=300)
     questions = [
-        Request("q", 300, (*hay[:depth], 2000 + key, *hay[depth:299]), 294)
+        Loglikelihood((*hay[:depth], 2000 + key, *hay[depth:299]), 294, doc_id="q")
         for depth in (0, 100, 200)
         for key in range(3)
     ]

@@ -16,7 +16,7 @@ from harness.engine.packed_attention import NAME
 from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import causal, room, tile_mask
 from harness.models.checkpoint import Checkpoint
-from tasks._types import Request, Response
+from tasks.types import Loglikelihood, Request, Response
 from tests.asking import asked, forwarded, together
 from tests.families import SUPPORTED, build, each, tiny
 from tests.tiny import tiny_config
@@ -75,7 +75,7 @@ def forked(seed: int, count: int = 14) -> list[Request]:
     for _ in range(count):
         stem = draw.choice(known)[: draw.randrange(2, 400)]
         known.append(stem + draw.choices(range(1, 257), k=draw.choice((0, 1, 33, 90, 270))))
-    return [Request("q", len(t), tuple(t), draw.randrange(1, len(t))) for t in known]
+    return [Loglikelihood(tuple(t), draw.randrange(1, len(t)), doc_id="q") for t in known]
 
 
 @pytest.mark.slow
@@ -108,7 +108,7 @@ def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one() -> None:
     """A text's first chunk needs no mask; also where it is longer than 2048 rows and odd."""
     model = build(tiny("llama"))
     tokens = tuple(Random(2).choices(range(64), k=2611))
-    question = Request("q", len(tokens), tokens, 1)
+    question = Loglikelihood(tokens, 1, doc_id="q")
     whole, cut = Sizes().layer_rows(1, causal=True), Sizes(chunk=2048)
     assert whole > len(tokens)
     assert together(model, [question], Sizes()) == together(model, [question], cut)
@@ -118,7 +118,7 @@ def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one() -> None:
 def test_the_losses_are_those_of_transformers(reference: Any) -> None:
     """At whole blocks of keys an answer is the loss of the model's own logits in float64."""
     tokens = Random(512).choices(range(2048), k=512)
-    question = Request("q", 512, tuple(tokens), 1)
+    question = Loglikelihood(tuple(tokens), 1, doc_id="q")
     given = torch.tensor([tokens])
     with torch.inference_mode():
         logits = reference(input_ids=given).logits[0, :-1]
@@ -194,7 +194,7 @@ def test_a_curve_costs_its_longest_length() -> None:
     model, draw = build(tiny_config("llama")), Random(0)
     texts = [draw.choices(range(1, 257), k=1024) for _ in range(2)]
     lengths = range(128, 1025, 128)
-    questions = [Request("q", n, tuple(text[:n]), 1) for text in texts for n in lengths]
+    questions = [Loglikelihood(tuple(text[:n]), 1, doc_id="q") for text in texts for n in lengths]
     assert forwarded(model, questions) == 2 * 1024
 
 
@@ -207,7 +207,7 @@ def test_a_grid_costs_its_different_beginnings() -> None:
         for depth in (0, 160, 320, 480)
         for key in range(5)
     ]
-    questions = [Request("q", 640, tokens, 634) for tokens in prompts]
+    questions = [Loglikelihood(tokens, 634, doc_id="q") for tokens in prompts]
     planned = sum(len(node.tokens) for node in build_tree(prompts).nodes)
     assert planned <= forwarded(model, questions) < planned + 32
     assert planned < 0.67 * 640 * len(prompts)
@@ -228,7 +228,7 @@ def flops(run: Any) -> int:
 def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
     """A curve over 4 lengths needs no more operations than its longest forward."""
     tokens = tuple(Random(1).choices(range(2048), k=512))
-    questions = [Request("q", n, tokens[:n], 1) for n in (128, 256, 384, 512)]
+    questions = [Loglikelihood(tokens[:n], 1, doc_id="q") for n in (128, 256, 384, 512)]
     with torch.inference_mode():
         assert shareable(reference)
 

@@ -21,7 +21,7 @@ from harness.sweep import memory as sweep_memory
 from harness.sweep.cells import Batch, Cell, Item
 from scaling import dual_chunk
 from scaling.types import Bands, Rope
-from tasks._types import Request
+from tasks.types import Generate, Loglikelihood
 
 
 def config(width: int, layers: int, vocabulary: int) -> LlamaConfig:
@@ -76,9 +76,9 @@ def test_the_estimate_is_what_is_measured(
     shaped = config(width, layers, vocabulary)
     model = AutoModelForCausalLM.from_config(shaped, dtype=getattr(torch, dtype)).eval()
     many = [
-        Request("q", length + new, tokens, length, new=new)
+        Generate(tokens, new, doc_id="q")
         if new
-        else Request("q", length, tokens, length - 9 if fork else 1)
+        else Loglikelihood(tokens, length - 9 if fork else 1, doc_id="q")
         for fork, tokens in enumerate(asked(length, forks))
     ]
     shape = memory.Shape.of(shaped, 4 if dtype == "float32" else 2)
@@ -102,9 +102,9 @@ def test_moved_positions_are_in_the_estimate() -> None:
         memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), len(bands.bands)
     )
     with banded(model, bands):
-        list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
+        list(answers(model, [Loglikelihood(tokens[:50], 1, doc_id="q")]))  # the check of the model
     with banded(model, bands):
-        question = Request("q", length, tokens, 1)
+        question = Loglikelihood(tokens, 1, doc_id="q")
         measured, _ = peaks(lambda: list(answers(model, [question])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
 
@@ -125,7 +125,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
     told = {}
     for length in (1024, 8192):
         (tokens,) = asked(length, 0)
-        question = Request("q", length, tokens, length - 9)
+        question = Loglikelihood(tokens, length - 9, doc_id="q")
         bands = dual_chunk.bands(Rope(64, 10_000.0, 512), length)
         assert isinstance(bands, Bands)
         cell = Cell("dual_chunk", "task", length, bands, "key", (question,))
@@ -135,7 +135,9 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
         )
         if length == 1024:
             with banded(model, bands):
-                list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
+                list(
+                    answers(model, [Loglikelihood(tokens[:50], 1, doc_id="q")])
+                )  # the check of the model
                 measured, _ = peaks(lambda question=question: list(answers(model, [question])))
     assert 0.75 * told[1024] < measured < told[1024]
     assert told[8192] < 8.2 * told[1024]
@@ -150,10 +152,10 @@ def test_copies_of_keys_on_a_gpu_are_in_the_estimate(
     shaped, length = config(512, 1, 1024), 4096
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
-    question, tree = Request("q", length, tokens, length - 9), build_tree([tokens])
+    question, tree = Loglikelihood(tokens, length - 9, doc_id="q"), build_tree([tokens])
     monkeypatch.setattr(sdpa, "blocked", lambda _: False)
     monkeypatch.setattr(sdpa, "copied", lambda *_: copied)
-    list(answers(model, [Request("q", 50, tokens[:50], 1)]))  # the check of the model
+    list(answers(model, [Loglikelihood(tokens[:50], 1, doc_id="q")]))  # the check of the model
     # A CPU has a mask beside them, and all scores of keys that are shared.
     monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda query, *_, **__: query.clone())
     shape = replace(memory.Shape.of(shaped, 4), tiled=False, copied=copied)
@@ -197,7 +199,7 @@ def test_every_expert_of_a_token_is_in_the_estimate() -> None:
     (tokens,) = asked(2048, 0)
     shape = memory.Shape.of(shaped, 4)
     told = memory.shared(shape, build_tree([tokens]), 2048, Sizes())
-    measured, _ = peaks(lambda: list(answers(model, [Request("q", 2048, tokens, 1)])))
+    measured, _ = peaks(lambda: list(answers(model, [Loglikelihood(tokens, 1, doc_id="q")])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
 
 

@@ -92,7 +92,7 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
     """The sample has a status and the sentence, the others count, and it is graded again later."""
     names = write_task(
         lambda text: text.replace(
-            "    each =", '    1 / (question.unit != "document-1.txt")\n    each ='
+            "    each =", '    1 / (request.doc_id != "document-1.txt")\n    each ='
         )
     )
     done = run(task=names)
@@ -113,7 +113,7 @@ def test_a_task_that_cannot_grade_a_sample_fails_it_alone(run: Callable[..., Any
 
 def test_a_grade_that_is_no_number_is_a_failure(run: Callable[..., Any]) -> None:
     """What no file of numbers can hold, one a document, is not averaged and costs only its task."""
-    values = "{'document-0.txt': math.nan, 'document-1.txt': math.inf}.get(question.unit, 'x')"
+    values = "{'document-0.txt': math.nan, 'document-1.txt': math.inf}.get(request.doc_id, 'x')"
     names = write_task(
         lambda text: text.replace("unit, math.fsum(answer.nll),", f"unit, {values},")
     )

@@ -16,7 +16,7 @@ from harness.patching.config import rope_of
 from harness.patching.patch import scaled
 from scaling import dual_chunk, lm_infinite, self_extend, yarn
 from scaling.types import Frequencies, Rope
-from tasks._types import Request, Response
+from tasks.types import Generate, Loglikelihood, Request, Response
 from tests.families import build, each, tiny
 from tests.tiny import tiny_tokenizer
 
@@ -39,7 +39,7 @@ def model_of(family: str) -> Any:
 
 
 def question(prompt: list[int], new: int = NEW, **more: Any) -> Request:
-    return Request("text", len(prompt) + new, prompt, len(prompt), new=new, **more)
+    return Generate(prompt, new, doc_id="text", **more)
 
 
 def asked() -> list[Request]:
@@ -143,7 +143,7 @@ def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(met
 def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> None:
     for one, answer in zip(questions, texts(model, questions), strict=True):
         tokens = [*one.tokens, *answer.argmax]
-        ((_, scored),) = answers(model, [Request("s", len(tokens), tokens, one.start)])
+        ((_, scored),) = answers(model, [Loglikelihood(tokens, one.start, doc_id="s")])
         assert isinstance(scored, Response)
         assert scored.argmax[:-1] == answer.argmax
         assert scored.nll == answer.nll
@@ -154,7 +154,7 @@ def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> N
 def test_a_text_does_not_depend_on_what_else_is_asked(family: str) -> None:
     """Together, alone, backwards and in packs of a few tokens: equal tokens, and losses."""
     model, questions = model_of(family), asked()[1:4]
-    scored = Request("scored", 100, questions[0].tokens[:100], 40)
+    scored = Loglikelihood(questions[0].tokens[:100], 40, doc_id="scored")
     found = texts(model, [*questions, scored])
     alone = [texts(model, [one])[0] for one in (*questions, scored)]
     backwards = texts(model, [scored, *questions[::-1]])[::-1]
@@ -236,13 +236,13 @@ def test_a_loss_that_is_not_finite_ends_a_text() -> None:
 def test_a_question_for_a_text_is_a_question_of_its_own() -> None:
     """New tokens and stop strings are part of what is asked; a scored question's name stays."""
     tokens = list(range(1, 41))
-    assert Request("q", 40, tokens, 30).digest == "ccc5478b39c2c572"
+    assert Loglikelihood(tokens, 30, doc_id="q").digest == "ccc5478b39c2c572"
     names = {question(tokens).digest, question(tokens, 9).digest}
     names |= {question(tokens, stop=(stop,)).digest for stop in ("\n", "\n\n")}
     assert len(names) == 4
     with pytest.raises(ValueError, match="40 tokens and room for 8 where length is 40"):
-        Request("q", 40, tokens, 40, new=8)
+        Generate(tokens, 8, doc_id="q")
     with pytest.raises(ValueError, match="a text starts after the prompt"):
-        Request("q", 48, tokens, 30, new=8)
+        Generate(tokens, 8, doc_id="q")
     with pytest.raises(ValueError, match="needs the tokenizer's decode"):
         list(answers(model_of("llama"), [question(tokens)]))

@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.gguf import SPACE, _read_header, split_as_told
 from harness.models.weights import load_weights
-from tasks._types import Request
+from tasks.types import Loglikelihood
 from tests.command_line import Ropewalk
 from tests.quantized import BASE, save_gguf
 from tests.tiny import WINDOW
@@ -50,7 +50,7 @@ def test_a_file_is_the_model_of_its_weights(file: Path) -> None:
     weights, wanted = (model.state_dict() for model in models)
     assert weights.keys() == wanted.keys()
     assert all(torch.equal(weights[name], wanted[name]) for name in wanted)
-    question = Request("q", 96, tuple(range(1, 97)), 1)
+    question = Loglikelihood(tuple(range(1, 97)), 1, doc_id="q")
     losses = [next(iter(answers(model, [question])))[1] for model in models]
     assert losses[0] == losses[1]
 
@@ -237,5 +237,5 @@ def test_a_real_file_is_read_whole() -> None:
     with torch.inference_mode():
         logits = model(torch.tensor([tokens])).logits[0, :-1].double()
     wanted = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:])).item()
-    answer = next(iter(answers(model, [Request("q", len(tokens), tuple(tokens), 1)])))[1]
+    answer = next(iter(answers(model, [Loglikelihood(tuple(tokens), 1, doc_id="q")])))[1]
     assert sum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)  # type: ignore[union-attr]

@@ -20,7 +20,14 @@ from harness.sweep.cells import Cell, Item
 from tasks import niah
 from tasks._intervals import proportion
 from tasks._tokens import kept
-from tasks._types import Request, Response, TaskContext
+from tasks.types import (
+    Generate,
+    Generated,
+    Group,
+    GroupResponse,
+    LoglikelihoodResponse,
+    TaskContext,
+)
 from tests.asking import forwarded
 from tests.command_line import Ropewalk
 from tests.tiny import BOS, tiny_tokenizer
@@ -118,7 +125,7 @@ def test_one_prefill_answers_all_keys_of_a_haystack(
         every = dict(answers(model, question.parts, decode=source.decode))
         alone = [next(answers(model, [p], decode=source.decode))[1] for p in question.parts]
         assert [every[index] for index in range(4)] == alone
-        whole = niah.grade(question, Response((), (), parts=tuple(alone)), source)  # type: ignore[arg-type]
+        whole = niah.grade(question, GroupResponse(tuple(alone)), source)  # type: ignore[arg-type]
         each = [niah.grade(p, a, source) for p, a in zip(question.parts, alone, strict=True)]  # type: ignore[arg-type]
         assert whole.value == sum(sample.value for sample in each) / 4
         assert json.loads(str(whole.facts["said"])) == [sample.facts["said"] for sample in each]
@@ -126,10 +133,10 @@ def test_one_prefill_answers_all_keys_of_a_haystack(
 
 def test_a_haystack_has_the_mean_of_its_answers(source: TaskContext) -> None:
     """Two texts of three have the value: a trial of two thirds, and one of the interval's n."""
-    prompts = tuple(Request("q", 13, [1] * 3, 3, {"answer": a}, new=10) for a in "abc")
-    asked = Request("q", 13, [1] * 3, 3, {"answer": "a, b, c"}, new=10, parts=prompts)
-    said = tuple(Response((0.1,), (5,), text) for text in (" a.", " x", " c, b"))
-    sample = niah.grade(asked, Response((), (), parts=said), source)
+    prompts = tuple(Generate([1] * 3, 10, doc_id="q", metadata={"answer": a}) for a in "abc")
+    asked = Group(prompts, doc_id="q", metadata={"answer": "a, b, c"})
+    said = tuple(Generated(text, (5,), (0.1,)) for text in (" a.", " x", " c, b"))
+    sample = niah.grade(asked, GroupResponse(said), source)
     assert (sample.value, sample.weight) == (2 / 3, 1)
     assert sample.facts["shares"] == [1, 0, 1]
     found = niah.score([sample, sample])
@@ -158,8 +165,8 @@ def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
     given: dict[str, Any] = {"preset": "multikey_2", "in_turn": 3, "depths": 1, "trials": 1}
     (asked,) = niah.ask(source, [1500], form="argmax", **given)
     counts = [part.length - part.start for part in asked.parts]
-    told = [Response((0.5,) * n, (1,) * (n + 1)) for n in counts]
-    sample = niah.grade(asked, Response((), (), parts=tuple(told)), source)
+    told = [LoglikelihoodResponse((0.5,) * n, (1,) * (n + 1)) for n in counts]
+    sample = niah.grade(asked, GroupResponse(tuple(told)), source)
     cell = Cell("none", "niah", 1500, None, "key", (asked,))
     record: Any = {Item(cell, asked).key: {"status": "ok", "facts": sample.facts}}
     found = losses(cell, record, {asked.unit}, "answers", {})

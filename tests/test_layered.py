@@ -33,7 +33,7 @@ from harness.sweep.eta import steps_of
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
 from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, by_layer
-from tasks._types import Request
+from tasks.types import Generate, Loglikelihood
 from tests import families
 from tests.asking import asked, together
 from tests.command_line import Ropewalk, sweep
@@ -152,7 +152,7 @@ def test_a_text_continues_with_every_layers_own_keys() -> None:
     with scaled(model, one):
         written = model.generate(TOKENS[:, :70], max_new_tokens=5, do_sample=False)
     assert written.tolist() == tokens.tolist()
-    question = Request("q", 75, tuple(TOKENS[0, :70].tolist()), 70, new=5)
+    question = Generate(tuple(TOKENS[0, :70].tolist()), 5, doc_id="q")
     with answering(model, one, DEFAULT, lambda ids: " ".join(map(str, ids))) as answer:
         ((_, text),) = answer([question])
     assert text.argmax == tuple(tokens[0, 70:].tolist())  # type: ignore[union-attr]
@@ -263,7 +263,7 @@ def test_numbers_of_every_layer_are_compared() -> None:
 def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint, Any]) -> None:
     """A common beginning is counted once, as it is computed once, also under moved positions."""
     opened, _ = reference
-    asked = [Request("u", 64, (*range(62), last, 0), 63) for last in range(4)]
+    asked = [Loglikelihood((*range(62), last, 0), 63, doc_id="u") for last in range(4)]
 
     def tokens(rotation: Rotation) -> int:
         cell = Cell("one", "task", 64, rotation, "key", ())

@@ -22,7 +22,7 @@ from harness.models.checkpoint import Checkpoint
 from harness.reports import scores
 from tasks import passkey
 from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
-from tasks._types import Request, Response, TaskContext
+from tasks.types import Loglikelihood, LoglikelihoodResponse, Request, Response, TaskContext
 from tests.tiny import tiny_config, tiny_tokenizer
 
 TEXT = "Once upon a time. " * 300
@@ -36,13 +36,15 @@ def source() -> TaskContext:
 def perfect(question: Request) -> Response:
     """Answer as a model that knows every key and then ends the sentence."""
     key = question.tokens[question.start :]
-    return Response((0.01,) * len(key), (*key, tiny_tokenizer()("."[:1])["input_ids"][0]))
+    return LoglikelihoodResponse(
+        (0.01,) * len(key), (*key, tiny_tokenizer()("."[:1])["input_ids"][0])
+    )
 
 
 def blind(question: Request) -> Response:
     """Answer as a model that always says the same letter."""
     n = len(question.tokens) - question.start
-    return Response((5.0,) * n, (99,) * (n + 1))
+    return LoglikelihoodResponse((5.0,) * n, (99,) * (n + 1))
 
 
 @pytest.mark.slow
@@ -138,9 +140,9 @@ def test_a_key_that_goes_on_is_wrong(source: TaskContext) -> None:
     key = asked.tokens[asked.start :]
     losses = (0.1,) * len(key)
     for text, value in (("7", 0.0), (" ", 1.0), (".", 1.0), ("\n", 1.0)):
-        answer = Response(losses, (*key, *source.encode(text)))
+        answer = LoglikelihoodResponse(losses, (*key, *source.encode(text)))
         assert passkey.grade(asked, answer, source).value == value
-    sample = passkey.grade(asked, Response(losses, (*key[:-1], 99, 5)), source)
+    sample = passkey.grade(asked, LoglikelihoodResponse(losses, (*key[:-1], 99, 5)), source)
     assert sample.value == 0.0
     assert sample.facts["logprob"] == pytest.approx(-0.1 * len(key))
 
@@ -164,8 +166,8 @@ def test_the_grade_says_what_was_wrong_in_kind(
     """The number right in another format is told from a wrong number; neither scores."""
     before = source.encode("The pass key is")
     tokens = (*before, *source.encode(" 12345"))
-    asked = Request("a", len(tokens), tokens, len(before))
-    answer = Response((0.1,) * 6, (*source.encode(said), *source.encode(after)))
+    asked = Loglikelihood(tokens, len(before), doc_id="a")
+    answer = LoglikelihoodResponse((0.1,) * 6, (*source.encode(said), *source.encode(after)))
     sample = passkey.grade(asked, answer, source)
     assert (sample.facts["found"], sample.value) == (kind, float(kind == "exact"))
 
@@ -228,7 +230,7 @@ def test_the_score_is_what_greedy_generate_gives(source: TaskContext, seed: int)
     before = asked.tokens[: asked.start]
     said = generate(model, before, len(asked.tokens) - asked.start + 1)
     if seed % 2:
-        asked = Request("said", asked.length, (*before, *said[:-1]), asked.start)
+        asked = Loglikelihood((*before, *said[:-1]), asked.start, doc_id="said")
     ((_, answer),) = answers(model, [asked])
     key = list(asked.tokens[asked.start :])
     extends = source.decode([*key, said[-1]])[len(source.decode(key)) :][:1].isdigit()

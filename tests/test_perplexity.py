@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from harness.data.corpus import make_source
 from tasks import perplexity
-from tasks._types import Document, Request, Response, Sample, TaskContext
+from tasks.types import Document, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
 DRAW = Random(5)
@@ -92,7 +92,9 @@ def test_windows_of_one_document_are_one_unit_of_the_interval(source: TaskContex
     for question in perplexity.ask(source, [200], tail=50, windows=4):
         n = len(question.tokens) - question.start
         loss = 1.0 + len(question.unit)
-        samples.append(perplexity.grade(question, Response((loss,) * n, (0,) * (n + 1)), source))
+        samples.append(
+            perplexity.grade(question, LoglikelihoodResponse((loss,) * n, (0,) * (n + 1)), source)
+        )
     weights = {unit: sum(s.weight for s in samples if s.unit == unit) for unit in ("300", "1200")}
     assert weights == {"300": 50, "1200": 200}
     assert perplexity.score(samples).n == len({s.unit for s in samples}) == 3
@@ -164,7 +166,7 @@ def test_a_uniform_model_has_the_vocabulary_as_perplexity(source: TaskContext) -
     samples = []
     for question in perplexity.ask(source, [200]):
         n = len(question.tokens) - question.start
-        answer = Response((math.log(300),) * n, (0,) * (n + 1))
+        answer = LoglikelihoodResponse((math.log(300),) * n, (0,) * (n + 1))
         samples.append(perplexity.grade(question, answer, source))
     score = perplexity.score(samples)
     assert score.value == pytest.approx(300)
@@ -175,8 +177,14 @@ def test_a_uniform_model_has_the_vocabulary_as_perplexity(source: TaskContext) -
 def test_a_question_holds_its_length_and_a_context() -> None:
     """A task cannot ask for another length than it says, nor score a token without context."""
     with pytest.raises(ValueError, match="3 tokens where length is 4"):
-        Request("q", 4, (1, 2, 3), 1)
+        Loglikelihood((1, 2, 3), 1, doc_id="q")
     with pytest.raises(ValueError, match=r"the first target 0 is outside 1\.\.2"):
-        Request("q", 3, (1, 2, 3), 0)
-    assert Request("a", 3, (1, 2, 3), 1).digest == Request("b", 3, (1, 2, 3), 1).digest
-    assert Request("a", 3, (1, 2, 3), 1).digest != Request("a", 3, (1, 2, 3), 2).digest
+        Loglikelihood((1, 2, 3), 0, doc_id="q")
+    assert (
+        Loglikelihood((1, 2, 3), 1, doc_id="a").digest
+        == Loglikelihood((1, 2, 3), 1, doc_id="b").digest
+    )
+    assert (
+        Loglikelihood((1, 2, 3), 1, doc_id="a").digest
+        != Loglikelihood((1, 2, 3), 2, doc_id="a").digest
+    )

@@ -18,8 +18,8 @@ from harness.reports.loss_by_position import positions
 from harness.reports.plots.panel import spread
 from harness.runs.frame import make_frame
 from tasks._positions import BUCKETS, by_position
-from tasks._types import Request, Response
 from tasks.perplexity import grade
+from tasks.types import Loglikelihood, LoglikelihoodResponse
 from tests.frames import TWELVE, Row, sweep
 from tests.runs import sweep as run_sweep
 
@@ -41,8 +41,8 @@ def test_of_the_tail_every_loss_is_kept() -> None:
     """The targets of tail are the same at every length: the loss of each is in the sample."""
     nll = tuple(0.1 * i for i in range(128))
     for protocol, kept in (("tail", 128), ("prefix", 32)):
-        question = Request("a", 256, range(256), 128, {"protocol": protocol})
-        facts = grade(question, Response(nll, ()), None).facts  # type: ignore[arg-type]
+        question = Loglikelihood(range(256), 128, doc_id="a", metadata={"protocol": protocol})
+        facts = grade(question, LoglikelihoodResponse(nll, ()), None).facts  # type: ignore[arg-type]
         assert isinstance(facts["losses"], list)
         assert len(facts["losses"]) == kept
 

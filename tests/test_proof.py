@@ -20,7 +20,7 @@ from harness.patching.positions import banded
 from harness.plugins import load
 from scaling import pi
 from scaling.types import Rotation
-from tasks._types import Request
+from tasks.types import Loglikelihood
 from tests.banded import bands_of, inside, likelihoods, model_of
 from tests.families import EXPERTS, INDEXED, TOKENS, build
 from tests.naive import naively
@@ -148,7 +148,7 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
     """Questions that share beginnings, of several lengths: each as the naive attention has it."""
     model, bands, text = model_of(family), bands_of(family, method), TOKENS[0].tolist()
     texts = [text[:128], text[:100], [*text[:70], *text[90:120]]]
-    asked = [Request(str(n), len(t), tuple(t), 1) for n, t in enumerate(texts)]
+    asked = [Loglikelihood(tuple(t), 1, doc_id=str(n)) for n, t in enumerate(texts)]
     with banded(model, bands):
         found = dict(answers(model, asked))
     with naively(model, bands) as wide:
@@ -169,7 +169,7 @@ def test_neighbours_change_no_bit_of_moved_positions(
     """Moved positions on the reference model: each question alone, or among the others."""
     opened, model = reference
     text = tuple((7919 * i) % opened.config.vocab_size for i in range(512))
-    questions = [Request("q", n, text[:n], n - 20) for n in (256, 300, 512)]
+    questions = [Loglikelihood(text[:n], n - 20, doc_id="q") for n in (256, 300, 512)]
     rotation = resolve(load("method", method), opened.rope, 512)
     with scaled(model, rotation):
         together = dict(answers(model, questions))

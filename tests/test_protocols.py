@@ -23,7 +23,7 @@ from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
-from tasks._types import Document, Response, Sample, TaskContext
+from tasks.types import Document, LoglikelihoodResponse, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
 LENGTH, STRIDE = 48, 16
@@ -342,6 +342,6 @@ def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: TaskCon
         samples = []
         for question in perplexity.ask(source, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
             n = LENGTH - question.start
-            answer = Response((math.log(300),) * n, (0,) * (n + 1))
+            answer = LoglikelihoodResponse((math.log(300),) * n, (0,) * (n + 1))
             samples.append(perplexity.grade(question, answer, source))
         assert perplexity.score(samples).value == pytest.approx(300)

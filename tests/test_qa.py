@@ -13,7 +13,7 @@ import pytest
 
 from harness.data.corpus import make_source
 from harness.runs.frame import make_frame
-from tasks import Request, Response, TaskContext, qa, ruler
+from tasks import Generate, Generated, TaskContext, qa, ruler
 from tasks._paragraphs import END, listed, others, read
 from tasks._prompt import around, continued
 from tests.command_line import Ropewalk
@@ -196,9 +196,11 @@ def test_every_prompt_is_exact_and_shared(
 )
 def test_any_answer_counts(source: TaskContext, said: str, value: float) -> None:
     """Case aside, as RULER's string_match_part; a comma divides nothing."""
-    asked = Request("q", 13, [1] * 3, 3, {"query": "?", "answer": "Hemp, tar\nsheet bend"}, new=10)
+    asked = Generate(
+        [1] * 3, 10, doc_id="q", metadata={"query": "?", "answer": "Hemp, tar\nsheet bend"}
+    )
     for task in (qa, ruler):
-        assert task.grade(asked, Response((0.1,), (5,), said), source).value == value
+        assert task.grade(asked, Generated(said, (5,), (0.1,)), source).value == value
 
 
 @pytest.mark.slow

@@ -30,7 +30,7 @@ from tasks._needles import PRESETS, Hidden, Setting, context, framed
 from tasks._prompt import FILLER, around, continued, inserted
 from tasks._retrieval import shown
 from tasks._sentences import sentences
-from tasks._types import Request, Response, Sample, TaskContext
+from tasks.types import Generate, Generated, Loglikelihood, Response, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
 TEXT = "".join(f"This is sentence {n} of a tale. Was there  one\nbefore it? " for n in range(300))
@@ -263,8 +263,8 @@ def test_a_text_is_scored_by_what_it_contains(
     source: TaskContext, text: str, value: float, found: str
 ) -> None:
     """As RULER does; how the answer stands there is a fact."""
-    asked = Request("q", 13, [1] * 3, 3, {"answer": "1234567"}, new=10)
-    sample = niah.grade(asked, Response((0.1,), (5,), text), source)
+    asked = Generate([1] * 3, 10, doc_id="q", metadata={"answer": "1234567"})
+    sample = niah.grade(asked, Generated(text, (5,), (0.1,)), source)
     assert (sample.value, sample.facts["found"], sample.facts["said"]) == (value, found, text)
 
 
@@ -275,8 +275,8 @@ def test_a_record_says_where_a_text_was_cut() -> None:
 
 def test_several_answers_are_scored_by_their_share(source: TaskContext) -> None:
     """Two of four, whatever their case and order; the interval is Wilson's of that share."""
-    asked = Request("q", 13, [1] * 3, 3, {"answer": "Ab, cd, ef, gh"}, new=10)
-    sample = niah.grade(asked, Response((0.1,), (5,), "cd and ab"), source)
+    asked = Generate([1] * 3, 10, doc_id="q", metadata={"answer": "Ab, cd, ef, gh"})
+    sample = niah.grade(asked, Generated("cd and ab", (5,), (0.1,)), source)
     assert (sample.value, sample.weight) == (0.5, 1)
     found = niah.score([sample, Sample("r", 1.0, 1)])
     assert (found.value, found.n) == (0.75, 2)
@@ -302,7 +302,7 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
             wanted = list(said.argmax[:4])
         answer = own.decode(wanted).strip()
         tokens, facts = [*text.tokens, *wanted], {"answer": answer}
-        targets.append(Request("t", len(tokens), tokens, text.start, facts))
+        targets.append(Loglikelihood(tokens, text.start, doc_id="t", metadata=facts))
     scored = set()
     for index, forced in answers(model, targets):
         one = niah.grade(targets[index], forced, own)  # type: ignore[arg-type]

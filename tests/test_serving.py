@@ -14,12 +14,12 @@ from harness.patching.config import rope_of
 from harness.patching.patch import answering
 from scaling import dynamic_ntk
 from scaling.types import StatefulRope
-from tasks._types import Request, Response
+from tasks.types import Loglikelihood, Request, Response
 from tests.families import TOKENS, build, tiny
 from tests.tiny import WINDOW
 
 LENGTH, START = 2 * WINDOW, 100
-QUESTION = Request("q", LENGTH, tuple(TOKENS[0, :LENGTH].tolist()), START)
+QUESTION = Loglikelihood(tuple(TOKENS[0, :LENGTH].tolist()), START, doc_id="q")
 FAMILIES = ("llama", "qwen3", "gpt_neox", "gemma3_text")
 
 
@@ -69,7 +69,7 @@ def test_it_is_what_the_library_serves(family: str) -> None:
 def test_nothing_is_left_from_one_question_to_the_next() -> None:
     """A short question after a long one is answered as if it were alone."""
     model = build(tiny("llama"))
-    short = Request("s", 40, QUESTION.tokens[:40], 20)
+    short = Loglikelihood(QUESTION.tokens[:40], 20, doc_id="s")
     before = model(input_ids=TOKENS).logits
     alone, (_, after) = asked(model, [short]), asked(model, [QUESTION, short])
     assert alone[0] == after

@@ -11,7 +11,7 @@ from harness.reports import best, differences, seeds
 from harness.reports.writing.sentences import bound, gap
 from tasks import lm_eval
 from tasks._intervals import proportion
-from tasks._types import Sample
+from tasks.types import Sample
 from tests.frames import Row
 
 

@@ -18,7 +18,7 @@ from harness.engine.gather import ResultCollector
 from harness.engine.prefix_tree import build_tree, in_order
 from tasks import passkey, perplexity
 from tasks._tokens import Tokens
-from tasks._types import Document, Request
+from tasks.types import Document, Loglikelihood
 from tests.tiny import tiny_tokenizer
 
 token = st.integers(0, 3)
@@ -90,7 +90,10 @@ def test_the_ledger_lets_go_of_what_was_answered() -> None:
     """Losses of a node are held until the last question through it has its answer."""
     draw = Random(4)
     shared = draw.choices(range(300), k=64)
-    asked = [Request(str(i), 100, (*shared, *draw.choices(range(300), k=36)), 60) for i in range(3)]
+    asked = [
+        Loglikelihood((*shared, *draw.choices(range(300), k=36)), 60, doc_id=str(i))
+        for i in range(3)
+    ]
     tree = build_tree([question.tokens for question in asked])
     gather = ResultCollector(tree, asked)
     held = []

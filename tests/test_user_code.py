@@ -18,7 +18,7 @@ from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 pytestmark = pytest.mark.usefixtures("scored")
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["5x"]}
-SAMPLE = "Sample(question.unit, math.fsum(answer.nll), len(answer.nll), facts)"
+SAMPLE = "Sample(request.doc_id, math.fsum(answer.nll), len(answer.nll), facts)"
 
 
 @pytest.fixture

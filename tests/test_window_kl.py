@@ -21,7 +21,7 @@ from harness.reports import short_cost
 from harness.runs.frame import make_frame
 from harness.stats.measure import measure
 from scaling.types import StatefulRope
-from tasks import Request, Response, window_kl
+from tasks import Divergence, DivergenceResponse, Request, Response, window_kl
 from tests.command_line import Ropewalk
 from tests.tiny import FAMILIES, tiny_config
 
@@ -32,7 +32,7 @@ METHODS = {"none": {}, "yarn": {"factor": 4.0}, "rerope": {"window": 16}}
 def asked(start: int = START) -> Request:
     draw = Random("kl")
     tokens = tuple(draw.randrange(1, 257) for _ in range(SIZE))
-    return Request("q", SIZE, tokens, start, divergence=True)
+    return Divergence(tokens, start, doc_id="q")
 
 
 def model_of(family: str) -> Any:
@@ -161,7 +161,7 @@ def test_an_infinite_divergence_is_a_status(
     """Never a number: the sample says at which position."""
 
     def compared(*_: Any) -> Response:
-        return Response((), (), divergence=(*[0.0] * 15, float("inf")))
+        return DivergenceResponse((*[0.0] * 15, float("inf")))
 
     monkeypatch.setattr("harness.patching.patch.compared", compared)
     ended = ropewalk(*words[:-2], words[-1], "--out", tmp_path)
@@ -173,9 +173,9 @@ def test_an_infinite_divergence_is_a_status(
 
 def test_documents_are_the_unit() -> None:
     """Two windows of a document are one of n."""
-    question = Request("a", 4, (1, 2, 3, 4), 2, divergence=True)
+    question = Divergence((1, 2, 3, 4), 2, doc_id="a")
     samples = [
-        window_kl.grade(question, Response((), (), divergence=(0.1, 0.3)), None)  # type: ignore[arg-type]
+        window_kl.grade(question, DivergenceResponse((0.1, 0.3)), None)  # type: ignore[arg-type]
         for _ in range(2)
     ]
     found = window_kl.score(samples)

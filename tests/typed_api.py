@@ -31,6 +31,7 @@ def notebook(model: Any, tokenizer: Any) -> None:
     assert_type(found.table, pd.DataFrame)
     assert_type(found.figure, Figure)
     assert all(part.verdict == "passed" for part in rw.doctor("my-model", length="4x"))
-    question = rw.Request("book", 3, [1, 2, 3], 1)
+    question = rw.Loglikelihood([1, 2, 3], 1, doc_id="book")
     for _, answer in rw.answers(model, [question]):
-        assert_type(answer, rw.Response | rw.OutOfMemory)
+        assert isinstance(answer, rw.LoglikelihoodResponse)
+        assert_type(answer.nll, tuple[float, ...])

@@ -16,7 +16,7 @@ from harness.sweep.answer import Reply
 from harness.sweep.cells import Key
 from harness.sweep.plan import Plan, open_model
 from harness.sweep.spec import Spec
-from tasks._types import Request
+from tasks.types import ModelRequest
 
 ALIKE = ("ropewalk", "torch", "transformers")  # packages whose versions the numbers depend on
 
@@ -45,7 +45,7 @@ class Worker:
         return {"host": where, "process": os.getpid(), **machine(checkpoint.device)}
 
     def answer(
-        self, rotation: Any, questions: Mapping[Key, Request], sizes: Sizes
+        self, rotation: Any, questions: Mapping[Key, ModelRequest], sizes: Sizes
     ) -> Iterator[tuple[Key, Reply]]:
         """Yield the replies as they are measured."""
         from harness.sweep.answer import replies

@@ -78,10 +78,10 @@ class Measuring:
         cell, question = item
         self.cells[cell.key] -= 1
         named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
-        self.text = f"{self._done()} · {named} · {question.unit}"
+        self.text = f"{self._done()} · {named} · {question.doc_id}"
         self._move()
         if record["status"] != "ok":
-            self._line(f"{named}, {question.unit}: {record['status']}")
+            self._line(f"{named}, {question.doc_id}: {record['status']}")
         elif not self.console.is_terminal and not self.cells[cell.key]:
             self._line(f"{self._done()}: {named}; {speed(self.pace)}")
         else:  # other processes tell of samples alone

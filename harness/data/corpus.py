@@ -16,7 +16,7 @@ from harness.errors import UserError
 from harness.names import nearest, printable
 from harness.plugins import Plugin
 from tasks._tokens import Tokens, kept
-from tasks._types import Document, TaskContext
+from tasks.types import Document, TaskContext
 
 Entry = dict[str, Any]  # what the record says of one document
 LARGEST = 2**30  # characters of all documents of a sweep; some 300 million tokens

@@ -17,7 +17,7 @@ from huggingface_hub import cached_assets_path, constants
 from harness.files import UNFINISHED, confined
 from harness.hub import attempt
 from tasks._tokens import Tokens
-from tasks._types import no_template
+from tasks.types import no_template
 
 CACHE = 1  # raised when the format of a cached file changes
 DIGEST = hashlib.sha256().digest_size

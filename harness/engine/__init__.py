@@ -24,7 +24,7 @@ from harness.engine.prefix_tree import build_tree
 from harness.engine.sdpa import Kernel, blocked
 from harness.engine.sizes import Sizes
 from harness.engine.trunk import layers_of, trunk_name
-from tasks._types import Request, Response
+from tasks.types import Generate, ModelRequest, ModelResponse
 
 __all__ = [
     "DEFAULT", "PLAIN", "Answered", "Decode", "Kernel", "NotShareableError", "OutOfMemory", "Sizes",
@@ -36,7 +36,7 @@ T = TypeVar("T")
 DEFAULT = Sizes()
 # What says so in other errors: of a CPU; of CUDA outside PyTorch's allocator, and MPS; of cuBLAS.
 LACKING = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
-Indexed = Sequence[tuple[int, Request]]
+Indexed = Sequence[tuple[int, ModelRequest]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class OutOfMemory:
     """A question that has no answer because memory was too little, alone and in small chunks."""
 
 
-Answered = Iterator[tuple[int, Response | OutOfMemory]]  # by the question's index in what was asked
+Answered = Iterator[
+    tuple[int, ModelResponse | OutOfMemory]
+]  # by the question's index in what was asked
 
 
 def no_tokenizer(_: Sequence[int]) -> str:
@@ -55,7 +57,7 @@ def no_tokenizer(_: Sequence[int]) -> str:
 @torch.inference_mode()
 def answers(
     model: Any,
-    questions: Sequence[Request],
+    questions: Sequence[ModelRequest],
     sizes: Sizes = DEFAULT,
     decode: Decode = no_tokenizer,
 ) -> Answered:
@@ -85,7 +87,7 @@ def answers(
 
 def _equal(asked: Indexed) -> list[Indexed]:
     """Group questions of equal tokens."""
-    groups: dict[Sequence[int], list[tuple[int, Request]]] = {}
+    groups: dict[Sequence[int], list[tuple[int, ModelRequest]]] = {}
     for index, question in asked:
         groups.setdefault(question.tokens, []).append((index, question))
     return list(groups.values())
@@ -93,13 +95,13 @@ def _equal(asked: Indexed) -> list[Indexed]:
 
 def _plain(
     model: Any, asked: Indexed, sizes: Sizes, decode: Decode
-) -> Iterator[tuple[int, Response]]:
+) -> Iterator[tuple[int, ModelResponse]]:
     """Yield the answers to questions of equal tokens: one forward of losses, and texts alone."""
-    scored = [(index, question) for index, question in asked if not question.new]
+    scored = [(index, question) for index, question in asked if not isinstance(question, Generate)]
     if scored:
         yield from _solved(model, scored, sizes, decode, sharing=False)
     for index, question in asked:
-        if question.new:
+        if isinstance(question, Generate):
             text = _within_memory(partial(alone, model, question, decode))
             if text is not None:
                 yield index, text
@@ -107,12 +109,16 @@ def _plain(
 
 def _solved(
     model: Any, asked: Indexed, sizes: Sizes, decode: Decode, *, sharing: bool = True
-) -> Iterator[tuple[int, Response]]:
+) -> Iterator[tuple[int, ModelResponse]]:
     """Yield the answers pack by pack, without those that ran out of memory."""
     questions = [question for _, question in asked]
     tree = build_tree([question.tokens for question in questions])
     gather = ResultCollector(tree, questions)
-    paths = [path for path, question in zip(tree.paths, questions, strict=True) if question.new]
+    paths = [
+        path
+        for path, question in zip(tree.paths, questions, strict=True)
+        if isinstance(question, Generate)
+    ]
     forward = Forward(model, tree, sizes, sharing, paths)
     lost: set[int] = set()
     for number, pack in enumerate(forward.packs):
@@ -125,17 +131,17 @@ def _solved(
         texts: dict[int, Text] = {}
         for node, nll, argmax in results:
             for place in gather.enter(node, nll, argmax):
-                answer = gather.answer(place)
-                if questions[place].new:
+                answer, question = gather.answer(place), questions[place]
+                if isinstance(question, Generate):
                     path = [(index, tree.nodes[index]) for index in tree.paths[place]]
-                    texts[place] = Text(Generation.of(model, questions[place], decode), path)
+                    texts[place] = Text(Generation.of(model, question, decode), path)
                 else:
                     yield asked[place][0], answer
         yield from ((asked[place][0], answer) for place, answer in _written(forward, texts))
         forward.free(2 * number + 1)
 
 
-def _written(forward: Forward, texts: dict[int, Text]) -> Iterator[tuple[int, Response]]:
+def _written(forward: Forward, texts: dict[int, Text]) -> Iterator[tuple[int, ModelResponse]]:
     """Yield the texts that begin after a pack, without those that ran out of memory."""
     model, sizes = forward.model, forward.sizes
     for group in together(model, texts, sizes.pack):

@@ -17,7 +17,7 @@ from harness.engine.prefix_tree import Node
 from harness.engine.sdpa import Kernel, blocked, room
 from harness.engine.sizes import ROWS, Sizes
 from harness.engine.trunk import trunk_name
-from tasks._types import Request, Response
+from tasks.types import Generate, ModelResponse
 
 PROBED = 8  # texts of the check whether texts may be continued together
 _known: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
@@ -86,7 +86,7 @@ def _joined(text: Text, layer: int, like: Pair, held: KVCache) -> Pair:
     return pair[0], pair[1]
 
 
-def write(model: Any, texts: Sequence[Text], held: KVCache, sizes: Sizes) -> list[Response]:
+def write(model: Any, texts: Sequence[Text], held: KVCache, sizes: Sizes) -> list[ModelResponse]:
     """Continue texts until all are done, with the bits of each alone in float32 on a CPU."""
     left = [text for text in texts if not text.draft.done]
     kernel = kernel_of(model, max(text.draft.question.length for text in texts))
@@ -155,5 +155,5 @@ def _apart(model: Any) -> bool:
 
 
 def _probe(token: int) -> Generation:
-    question = Request("probe", 5, (token,), 1, new=4)
+    question = Generate((token,), 4, doc_id="probe")
     return Generation(question, lambda _: "", frozenset())

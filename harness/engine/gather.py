@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from tasks._tokens import kept
-from tasks._types import Request, Response
+from tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResponse
 
 NOBODY = 0  # target of a row that needs the argmax only
 
@@ -24,7 +24,7 @@ class ResultCollector:
     its end the first one of the node that follows on the question's path.
     """
 
-    def __init__(self, tree: PrefixTree, questions: Sequence[Request]) -> None:
+    def __init__(self, tree: PrefixTree, questions: Sequence[ModelRequest]) -> None:
         self.tree = tree
         self.questions = questions
         self.rows: dict[int, _Rows] = {}  # of nodes that unanswered questions wait for
@@ -39,10 +39,10 @@ class ResultCollector:
         self.unanswered = {node: len(indices) for node, indices in self.through.items()}
 
     def _parts(
-        self, question: Request, path: NodePath
+        self, question: ModelRequest, path: NodePath
     ) -> Iterator[tuple[int, int, int, int | None]]:
         """Yield (node, first row, end row, target of the node's last row) along a path."""
-        for node in path if not question.new else ():
+        for node in path if not isinstance(question, Generate) else ():
             run = self.tree.nodes[node]
             first = max(question.start - 1 - run.first, 0)
             end = min(question.length, run.end) - run.first
@@ -68,7 +68,7 @@ class ResultCollector:
                 whole.append(index)
         return whole
 
-    def answer(self, index: int) -> Response:
+    def answer(self, index: int) -> ModelResponse:
         """Assemble the answer to a complete question, once; free rows that no other needs."""
         nll: list[float] = []
         argmax: list[int] = []
@@ -82,7 +82,7 @@ class ResultCollector:
             self.unanswered[node] -= 1
             if not self.unanswered[node]:
                 del self.rows[node]
-        return Response(tuple(nll[:-1]), tuple(argmax))
+        return LoglikelihoodResponse(tuple(nll[:-1]), tuple(argmax))
 
 
 class _Need(NamedTuple):

@@ -11,7 +11,7 @@ import torch
 from transformers import RepetitionPenaltyLogitsProcessor
 
 from harness.engine.lm_head import losses, most_likely
-from tasks._types import Request, Response
+from tasks.types import Generate, Generated
 
 Decode = Callable[[Sequence[int]], str]
 
@@ -24,7 +24,7 @@ class Generation:
     ``model.generate(do_sample=False)`` applies too; 1 for none.
     """
 
-    question: Request
+    question: Generate
     decode: Decode
     ends: frozenset[int]
     tokens: list[int] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Generation:
     penalty: float = 1.0
 
     @classmethod
-    def of(cls, model: Any, question: Request, decode: Decode) -> Generation:
+    def of(cls, model: Any, question: Generate, decode: Decode) -> Generation:
         """Begin a text with nothing; the model's generation config has the tokens that end one."""
         ends = getattr(model.generation_config, "eos_token_id", None)
         every = ends if isinstance(ends, list) else [] if ends is None else [ends]
@@ -62,22 +62,22 @@ class Generation:
         self.tokens.append(token)
         self.losses.append(loss)
         ended = token in self.ends or not math.isfinite(loss)
-        full = len(self.tokens) == self.question.new
+        full = len(self.tokens) == self.question.max_new_tokens
         self.done = ended or full or any(stop in self._said() for stop in self.question.stop)
 
     def _said(self) -> str:
         told = self.tokens[:-1] if self.tokens[-1] in self.ends else self.tokens
         return self.decode(told)
 
-    def answer(self) -> Response:
+    def answer(self) -> Generated:
         """Return the whole text, cut at the first stop string."""
         text = self._said()
         for stop in self.question.stop:
             text = text.partition(stop)[0]
-        return Response(tuple(self.losses), tuple(self.tokens), text)
+        return Generated(text, tuple(self.tokens), tuple(self.losses))
 
 
-def alone(model: Any, question: Request, decode: Decode) -> Response:
+def alone(model: Any, question: Generate, decode: Decode) -> Generated:
     """Return a text by the model's own forward and cache: the prompt at once, then every token."""
     draft = Generation.of(model, question, decode)
     tokens, cache = list(question.tokens), None

@@ -51,23 +51,23 @@ TASK = '''\
 
 from collections.abc import Iterator, Sequence
 
-from tasks import Response, Request, Sample, Score, TaskContext
+from tasks import Loglikelihood, LoglikelihoodResponse, Sample, Score, TaskContext
 
 VERSION = 1  # raise it when the same answer would get another number
 METRIC = "accuracy"
 
 
 def ask(
-    source: TaskContext, lengths: Sequence[int], *, seed: int = 0, trials: int = 4
-) -> Iterator[Request]:
-    """Yield the questions of every length: inputs in tokens, the targets from ``start`` on.
+    context: TaskContext, lengths: Sequence[int], *, seed: int = 0, trials: int = 4
+) -> Iterator[Loglikelihood]:
+    """Yield the requests of every length: inputs in tokens, the targets from ``start`` on.
 
     Here the next token of a document after more and more context: the same targets at every length.
     Keyword-only parameters are the options; ``seed`` is that of the sweep. Raise ValueError, in a
-    sentence, where no question is possible.
+    sentence, where no request is possible.
     """
-    opening, longest = source.opening, max(lengths)
-    fitting = [p for p in source.passages() if len(p.tokens) >= longest + trials]
+    opening, longest = context.opening, max(lengths)
+    fitting = [p for p in context.passages() if len(p.tokens) >= longest + trials]
     if trials < 1:
         raise ValueError(f"trials must be 1 or more, got {{trials}}")
     if not fitting:
@@ -77,13 +77,16 @@ def ask(
             for trial in range(trials):
                 end = longest + trial
                 tokens = (*opening, *passage.tokens[end - length + len(opening) : end])
-                yield Request(f"{{passage.name}} {{trial}}", length, tokens, length - 1)
+                name = f"{{passage.name}} {{trial}}"
+                yield Loglikelihood(tokens, length - 1, doc_id=name)
 
 
-def grade(question: Request, answer: Response, source: TaskContext) -> Sample:
-    """Return a value over a weight of one answer: here 1 where greedy decoding gives the target."""
-    found = answer.argmax[0] == question.tokens[question.start]
-    return Sample(question.unit, float(found), 1, {{"nats": answer.nll[0]}})
+def grade(
+    request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext
+) -> Sample:
+    """Return a value over a weight of one response: here 1 where greedy decoding gives the target."""
+    hit = response.argmax[0] == request.tokens[request.start]
+    return Sample(request.doc_id, float(hit), 1, {{"nats": response.nll[0]}})
 
 
 def score(samples: Sequence[Sample]) -> Score:

@@ -25,7 +25,7 @@ from harness.patching.layered import layered
 from harness.patching.positions import banded
 from harness.patching.stateful import served_answers
 from scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
-from tasks._types import Request, Response
+from tasks.types import ModelRequest, ModelResponse
 
 
 def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
@@ -47,7 +47,7 @@ def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
 @contextmanager
 def answering(
     model: Any, rotation: Rotation, sizes: Sizes, decode: Decode = no_tokenizer
-) -> Iterator[Callable[[Sequence[Request]], Answered]]:
+) -> Iterator[Callable[[Sequence[ModelRequest]], Answered]]:
     """Yield a function that answers questions by a model with a rotation, ``sizes`` at a time.
 
     ``decode`` is the tokenizer's, for questions that ask for a text.
@@ -63,7 +63,7 @@ def answering(
 @contextmanager
 def comparing(
     model: Any, rotation: Rotation, sizes: Sizes
-) -> Iterator[Callable[[Sequence[Request]], Answered]]:
+) -> Iterator[Callable[[Sequence[ModelRequest]], Answered]]:
     """Yield a function that answers questions for the divergence from the model as it is.
 
     Each question is read twice, without the rotation and with it; the model is restored after each.
@@ -77,10 +77,10 @@ def comparing(
 
 
 def _compared(
-    model: Any, rotation: Rotation, sizes: Sizes, questions: Sequence[Request]
+    model: Any, rotation: Rotation, sizes: Sizes, questions: Sequence[ModelRequest]
 ) -> Answered:
     for index, question in enumerate(questions):
-        answer: Response | OutOfMemory = OutOfMemory()
+        answer: ModelResponse | OutOfMemory = OutOfMemory()
         for size in (sizes, sizes.least):
             try:
                 answer = _divergence(model, rotation, size, question)
@@ -91,7 +91,9 @@ def _compared(
         yield index, answer
 
 
-def _divergence(model: Any, rotation: Rotation, sizes: Sizes, question: Request) -> Response:
+def _divergence(
+    model: Any, rotation: Rotation, sizes: Sizes, question: ModelRequest
+) -> ModelResponse:
     own = hidden_states(model, question, sizes)
     with scaled(model, rotation):
         other = hidden_states(model, question, sizes)

@@ -15,12 +15,15 @@ from harness.errors import UserError
 from harness.patching.config import rescaled
 from harness.patching.frequencies import rotary_name
 from scaling.types import StatefulRope
-from tasks._types import Request, Response
+from tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResponse
 
 
 @torch.inference_mode()
 def served_answers(
-    served: StatefulRope, model: Any, questions: Sequence[Request], decode: Decode = no_tokenizer
+    served: StatefulRope,
+    model: Any,
+    questions: Sequence[ModelRequest],
+    decode: Decode = no_tokenizer,
 ) -> Answered:
     """Yield (index, answer): the tokens before the first target at once, the rest one by one.
 
@@ -30,8 +33,10 @@ def served_answers(
     for index, question in enumerate(questions):
         try:
             with fresh(model, served):
-                answer: Response | OutOfMemory = (
-                    alone(model, question, decode) if question.new else _answer(model, question)
+                answer: ModelResponse | OutOfMemory = (
+                    alone(model, question, decode)
+                    if isinstance(question, Generate)
+                    else _answer(model, question)
                 )
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
@@ -63,7 +68,7 @@ def _rotary(kind: type[nn.Module], model: Any, served: StatefulRope) -> nn.Modul
         ) from error
 
 
-def _answer(model: Any, question: Request) -> Response:
+def _answer(model: Any, question: ModelRequest) -> ModelResponse:
     tokens = torch.tensor([list(question.tokens)], device=model.device)
     cache, read = DynamicCache(config=model.config), 0
     nll: list[float] = []
@@ -76,4 +81,4 @@ def _answer(model: Any, question: Request) -> Response:
         argmax.append(int(logits.argmax()))
         if stop < tokens.shape[1]:
             nll.append(float(nn.functional.cross_entropy(logits, tokens[0, stop : stop + 1])))
-    return Response(tuple(nll), tuple(argmax))
+    return LoglikelihoodResponse(tuple(nll), tuple(argmax))

@@ -17,7 +17,7 @@ from harness.runs.columns import Kept, Rows, columns_of, kept_samples
 from harness.runs.comparable import reasons
 from harness.runs.fields import wrong_facts
 from harness.runs.schema import checked_run
-from tasks._types import Sample, Score
+from tasks.types import Sample, Score
 
 FAILED, NOT_MEASURED = "failed", "not_measured"
 NUMBERS = ("score", "low", "high", "value", "weight", "seconds", "peak_mib")

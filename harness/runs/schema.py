@@ -15,7 +15,7 @@ from harness.runs.fields import LONGEST, MOST, Count, Facts, Given, Name, Text, 
 from harness.runs.record import Run
 from harness.runs.store import RUN, SAMPLES, each_sample, read_run
 from tasks._tokens import kept
-from tasks._types import Request
+from tasks.types import Request
 
 Key = tuple[str, str]  # a cell's key and a question's digest
 Outcome = Mapping[str, Any]  # of a sample: status and reason
@@ -86,10 +86,10 @@ def check_question(question: Any) -> None:
     """Raise ValueError for a question that no record can store."""
     if not isinstance(question, Request):
         raise ValueError(f"it yields {type(question).__name__}, not Request")
-    _hold(_Question, {"unit": question.unit, "facts": question.facts}, "of a question ")
+    _hold(_Question, {"unit": question.doc_id, "facts": question.metadata}, "of a question ")
     least = int(kept(question.tokens).numbers().min())
     if least < 0:
-        raise ValueError(f"{question.unit}: token {least} is not in a vocabulary")
+        raise ValueError(f"{question.doc_id}: token {least} is not in a vocabulary")
     question.digest  # noqa: B018  # raises for a token that is not a whole number
 
 

@@ -58,7 +58,7 @@ class Measured:
             for kind, (task, length) in where.items() for method in self.plan.methods
         }  # fmt: skip
         self.items: dict[tuple[str, str], list[list[Key]]] = {}
-        self.order = list(dict.fromkeys(q.unit for q in self.cells[FAR, OWN].questions))
+        self.order = list(dict.fromkeys(q.doc_id for q in self.cells[FAR, OWN].questions))
         Random(self.plan.spec.seed).shuffle(self.order)
         self.failed = {
             cell.scaling: cell.failed for cell in self.plan.cells if cell.failed is not None
@@ -72,7 +72,7 @@ class Measured:
         if (kind, name) not in self.items:
             cell, units = self.cells[kind, name], dict[str, list[Key]]()
             for question in cell.questions:
-                units.setdefault(question.unit, []).append(Item(cell, question).key)
+                units.setdefault(question.doc_id, []).append(Item(cell, question).key)
             self.items[kind, name] = [units[unit] for unit in self.order]
         return self.items[kind, name][:documents]
 

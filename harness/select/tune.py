@@ -29,6 +29,7 @@ from harness.stats.paired import Difference, of_means, share
 from harness.stats.selection import select_means
 from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.plan import Plan, with_methods
+from tasks.types import Generate
 
 SIGMA = 0.2  # of the first draws, in widths of the cube
 
@@ -95,7 +96,7 @@ class Split:
     @classmethod
     def of(cls, plan: Plan, seed: int) -> Split:
         """Draw one of every two neighbours for the search; raise UserError where there is one."""
-        units = list(dict.fromkeys(q.unit for cell in plan.cells for q in cell.questions))
+        units = list(dict.fromkeys(q.doc_id for cell in plan.cells for q in cell.questions))
         if len(units) < 2:
             raise UserError(
                 f"tune needs two documents or more, to hold some out; {len(units)} has room for"
@@ -112,11 +113,11 @@ def kind_of(plan: Plan, *, key_tokens: bool) -> Kind:
     (task,) = plan.tasks
     questions = [q for cell in plan.cells for q in cell.questions]
     losses = task.module.METRIC == "perplexity"
-    if key_tokens and not (losses and all(q.facts.get("protocol") == "tail" for q in questions)):
+    if key_tokens and not (losses and all(q.metadata.get("protocol") == "tail" for q in questions)):
         raise UserError(
             f"--key-tokens needs perplexity by the protocol tail, the task is {task.label}."
         )
-    if any(q.facts.get("protocol") == "overlap" for q in questions):
+    if any(q.metadata.get("protocol") == "overlap" for q in questions):
         raise UserError(
             f"{task.label} reads across the ends of documents: what is held out would be searched "
             "too. Give another protocol."
@@ -124,7 +125,7 @@ def kind_of(plan: Plan, *, key_tokens: bool) -> Kind:
     if losses:
         return "key tokens" if key_tokens else "targets"
     told = "logprob" in getattr(task.module, "FACTS", {})
-    if told and not any(q.new for q in questions):
+    if told and not any(isinstance(q, Generate) for q in questions):
         return "answers"
     form = "; write form=argmax" if told else ", as perplexity and passkey do"
     raise UserError(f"{task.label} gives no log-probability to search by{form}.")
@@ -141,25 +142,24 @@ def losses(
     """Return the losses of some documents; None where a sample, or its mask, has no number."""
     found: Losses = {}
     for question in cell.questions:
-        if question.unit not in units:
+        if question.doc_id not in units:
             continue
         record = samples.get(Item(cell, question).key)
         if record is None or record["status"] != "ok":
             return None
         if kind == "key tokens":
-            mask = masks.get((question.unit, question.facts.get("window")))
+            mask = masks.get((question.doc_id, question.metadata.get("window")))
             if mask is None:  # the evaluator has no losses there
                 return None
             each = np.array(record["facts"]["losses"])
             nats, count = float(each[mask].sum()), int(mask.sum())
         elif kind == "answers":
-            parts = question.parts or (question,)
             nats = -record["facts"]["logprob"]
-            count = sum(part.length - part.start for part in parts)
+            count = sum(part.length - part.start for part in question.model_requests)
         else:
             nats, count = record["value"], record["weight"]
-        before = found.get(question.unit, (0.0, 0))
-        found[question.unit] = before[0] + nats, before[1] + count
+        before = found.get(question.doc_id, (0.0, 0))
+        found[question.doc_id] = before[0] + nats, before[1] + count
     return found
 
 
@@ -172,7 +172,7 @@ def key_masks(plan: Plan, samples: Samples, split: Split) -> Masks:
     of = Rule(EVALUATOR, min(inside), max(inside), DROP, MOST)
     each: dict[int, dict[tuple[str, Any], NDArray[np.float64]]] = {
         cell.length: {
-            (q.unit, q.facts.get("window")): np.array(record["facts"]["losses"])
+            (q.doc_id, q.metadata.get("window")): np.array(record["facts"]["losses"])
             for q in cell.questions
             if (record := samples.get(Item(cell, q).key)) and record["status"] == "ok"
         }
@@ -315,7 +315,7 @@ class Tuning:
             for cell in self.plan.cells
             if cell.scaling in labels and wanted(cell, self.length, self.kind)
             for question in cell.questions
-            if question.unit in units
+            if question.doc_id in units
         }
         part = replace(self.plan, only=keys)
         if next(part.left(measured(checked_samples(self.folder))), None) is not None:

@@ -29,7 +29,7 @@ from harness.sweep.plan import check_rotary, open_model
 from harness.sweep.spec import Spec
 from scaling import native
 from scaling.types import Rope, Rotation, StatefulRope
-from tasks._types import Request
+from tasks.types import Loglikelihood
 
 COMPARED = 256  # tokens of the document that a server is asked about
 CHARACTERS = 8 * COMPARED  # at most so many a token in real tokenizers' long words
@@ -187,7 +187,7 @@ def _losses(
     model: Any, rotation: Rotation, first: Sequence[int], ids: Sequence[int]
 ) -> dict[int, float]:
     """Return the loss of each token of a text by its place, read behind some first tokens."""
-    question = Request("text", len(first) + len(ids), (*first, *ids), 1)
+    question = Loglikelihood((*first, *ids), 1, doc_id="text")
     if isinstance(rotation, StatefulRope):
         _, answer = next(iter(served_answers(rotation, model, [question])))
     else:

@@ -24,7 +24,7 @@ from harness.plugins import call
 from harness.share.source import Source
 from harness.stats.measure import measure
 from tasks._retrieval import SHOWN
-from tasks._types import Request
+from tasks.types import Generate, Group, Request
 
 if TYPE_CHECKING:
     from harness.sweep.ask_again import Asked
@@ -116,7 +116,7 @@ def _input(asked: Asked, question: Request) -> dict[str, Any]:
     several requests it is what they begin with, and the choices are what follows in each.
     """
     decode, opening = asked.source.decode, asked.source.opening
-    parts = question.parts or (question,)
+    parts = question.model_requests
     together = zip(*(part.tokens[: part.start] for part in parts), strict=False)
     prompt = [same[0] for same in takewhile(lambda tokens: len(set(tokens)) == 1, together)]
     shown: dict[str, Any]
@@ -140,7 +140,7 @@ def _message(asked: Asked, question: Request, text: str, *, ends: bool) -> str:
     )  # lm-eval's answers begin with the space
     if not text.startswith(before) or end < len(before):
         raise UserError(
-            f"{asked.task.label}, {question.unit}: its chat template is not found in its text."
+            f"{asked.task.label}, {question.doc_id}: its chat template is not found in its text."
         )
     return text[len(before) : end]
 
@@ -152,7 +152,7 @@ def _answers(asked: Asked, question: Request, choices: Sequence[str]) -> list[st
     """
     told = getattr(inspect.getmodule(asked.task.module.grade), "answers", None)
     if told is None:
-        return [] if question.new or question.parts else list(choices)
+        return [] if isinstance(question, Generate | Group) else list(choices)
 
     def texts() -> list[str]:
         every = told(question, asked.source)
@@ -174,14 +174,14 @@ def _output(question: Request, facts: Mapping[str, Any], method: str) -> dict[st
     if isinstance(said, str) and _is_cut(question, said):
         said = said[:SHOWN]
     texts = [said] if isinstance(said, str) else list(map(str, said))
-    graded = [] if question.parts or not texts else [
+    graded = [] if isinstance(question, Group) or not texts else [
         {
             "turn_idx": 0, "source": "output.raw", "extracted_value": texts[0],
             "extraction_method": method, "is_terminal": True,
         }
     ]  # fmt: skip
     usage = {}
-    if not question.new and not question.parts:
+    if not isinstance(question, Generate | Group):
         new = question.length - question.start
         names = ("input_tokens", "output_tokens", "total_tokens")
         usage = dict(zip(names, (question.start, new, question.length), strict=True))
@@ -208,9 +208,9 @@ def _metadata(
 
 def _of_output(question: Request, facts: Mapping[str, Any]) -> str | None:
     """Say what the output is, where it is not the whole text that the model wrote."""
-    if question.parts:
+    if isinstance(question, Group):
         return None if isinstance(facts.get("said"), str) else LOGPROBS
-    if not question.new:
+    if not isinstance(question, Generate):
         return LIKELIEST
     said = str(facts.get("said", ""))
     if len(said) == SHOWN:  # a run of an earlier version has no mark where it cut
@@ -220,4 +220,4 @@ def _of_output(question: Request, facts: Mapping[str, Any]) -> str | None:
 
 def _is_cut(question: Request, said: str) -> bool:
     """Return whether a record keeps only the beginning of what was said; of parts it keeps all."""
-    return not question.parts and len(said) > SHOWN
+    return not isinstance(question, Group) and len(said) > SHOWN

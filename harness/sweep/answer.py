@@ -21,7 +21,7 @@ from harness.patching.patch import answering, comparing, scaled
 from harness.sweep.cells import Key
 from scaling import native
 from scaling.types import Rotation, StatefulRope
-from tasks._types import Request, Response
+from tasks.types import Divergence, ModelRequest, Response
 
 # What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.
 OF_AN_INPUT = (RuntimeError, MemoryError, UserError)
@@ -62,7 +62,7 @@ def replies(
     model: Any,
     checkpoint: Checkpoint,
     rotation: Rotation,
-    questions: Mapping[Key, Request],
+    questions: Mapping[Key, ModelRequest],
     sizes: Sizes,
 ) -> Iterator[tuple[Key, Reply]]:
     """Yield a reply to every question, each once; the failure of one costs no other."""
@@ -81,13 +81,17 @@ def replies(
 def _outcomes(
     model: Any,
     rotation: Rotation,
-    questions: Mapping[Key, Request],
+    questions: Mapping[Key, ModelRequest],
     sizes: Sizes,
     decode: Decode,
 ) -> Iterator[tuple[Key, Outcome, bool]]:
     """Yield (key, outcome, shared) of every question, those for a divergence last."""
-    plain = {key: question for key, question in questions.items() if not question.divergence}
-    other = {key: question for key, question in questions.items() if question.divergence}
+    plain = {
+        key: question for key, question in questions.items() if not isinstance(question, Divergence)
+    }
+    other = {
+        key: question for key, question in questions.items() if isinstance(question, Divergence)
+    }
     if plain:
         opened = answering(model, rotation, sizes, decode)
         shares = (
@@ -99,8 +103,8 @@ def _outcomes(
 
 
 def _asked(
-    opened: AbstractContextManager[Callable[[Sequence[Request]], Answered]],
-    questions: Mapping[Key, Request],
+    opened: AbstractContextManager[Callable[[Sequence[ModelRequest]], Answered]],
+    questions: Mapping[Key, ModelRequest],
     shares: Callable[[], bool],
 ) -> Iterator[tuple[Key, Outcome, bool]]:
     """Yield (key, outcome, shared) of questions of one kind.
@@ -125,7 +129,7 @@ def _asked(
             yield key, _outcome(error), False
 
 
-def _alone(answer: Callable[[Sequence[Request]], Answered], question: Request) -> Outcome:
+def _alone(answer: Callable[[Sequence[ModelRequest]], Answered], question: ModelRequest) -> Outcome:
     """Return the outcome of one question."""
     try:
         ((_, outcome),) = answer([question])

@@ -20,7 +20,7 @@ from harness.sweep.parse import parse
 from harness.sweep.plan import ask
 from harness.sweep.reproduce import as_asked, check_no_code
 from harness.sweep.spec import Spec
-from tasks._types import Request, TaskContext
+from tasks.types import Request, TaskContext
 
 
 @dataclass(frozen=True)

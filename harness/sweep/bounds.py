@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.errors import UserError
 from tasks._tokens import kept
-from tasks._types import Request
+from tasks.types import Request
 
 LENGTH = 2**24  # tokens of one input
 CELLS = 10_000  # methods x tasks x lengths

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from scaling.types import Rotation
-from tasks._types import Request
+from tasks.types import ModelRequest, Request
 
 Key = tuple[str, str]  # a cell's key and a question's digest
 
@@ -61,9 +61,11 @@ class Batch:
     items: tuple[Item, ...]
 
     @property
-    def questions(self) -> dict[Key, Request]:
-        """The questions by their identity, without their cells."""
-        return {item.key: item.question for item in self.items}
+    def questions(self) -> dict[Key, ModelRequest]:
+        """The questions by their identity, without their cells; none is a group."""
+        return {
+            item.key: request for item in self.items for request in item.question.model_requests
+        }
 
     @property
     def tokens(self) -> int:

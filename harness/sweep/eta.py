@@ -30,7 +30,7 @@ from harness.sweep.plan import Plan
 from harness.sweep.record import named
 from scaling.types import StatefulRope
 from tasks._tokens import Tokens, kept
-from tasks._types import Request
+from tasks.types import Divergence, Generate, Request
 
 MOST_LENGTHS = 32  # whose trees are kept
 # What is slower than the operations of a prompt's tokens weighs more: a forward as such, in
@@ -87,16 +87,16 @@ def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
 
     steps = [forwarded(first, end) for first, end in spans]
     for place, request in enumerate(requests):
-        if request.new:
+        if isinstance(request, Generate):
             each = per_token + per_target + per_pair * request.length
-            operations = GENERATED * request.new * each
+            operations = GENERATED * request.max_new_tokens * each
             paths[place] += (len(steps),)
             steps.append(Step(request.length - request.start, operations, generated=True))
             continue
-        if request.divergence:  # a second forward, of the model as it is
+        if isinstance(request, Divergence):  # a second forward, of the model as it is
             paths[place] += (len(steps),)
             steps.append(forwarded(0, request.length))
-        targets = (request.length - request.start + 1) * (1 + request.divergence)
+        targets = (request.length - request.start + 1) * (1 + isinstance(request, Divergence))
         last = paths[place][-1]
         operations = steps[last].operations + per_target * targets
         steps[last] = Step(steps[last].tokens, operations)

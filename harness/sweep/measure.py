@@ -30,7 +30,7 @@ from harness.sweep.memory import fitted, needed
 from harness.sweep.parts import Parts
 from harness.sweep.plan import Plan
 from harness.sweep.record import describe
-from tasks._types import Fact, Request, Sample
+from tasks.types import DivergenceResponse, Fact, GroupResponse, Request, Sample
 
 Record = dict[str, Any]
 Watch = Callable[[Item, Record], None]
@@ -124,7 +124,7 @@ def _failures(plan: Plan, samples: dict[Key, Outcome]) -> Iterator[Failure]:
             record = samples.get(Item(cell, question).key)  # none of what is not asked yet
             if record is not None and record["status"] != "ok":
                 told = record.get("reason") or record["status"]
-                yield Failure(cell, question.unit, record["status"], told)
+                yield Failure(cell, question.doc_id, record["status"], told)
 
 
 def _record(plan: Plan, item: Item, reply: Reply) -> Record:
@@ -143,7 +143,7 @@ def _sample(item: Item, outcome: Record) -> Record:
         "task": cell.task,
         "length": cell.length,
         "frequencies": cell.frequencies,
-        "unit": question.unit,
+        "unit": question.doc_id,
         **outcome,
     }
 
@@ -162,8 +162,12 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
         mib = round(needed(plan, item) / 2**20, 1)
         told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
         return _lost(question, "out_of_memory", told, estimate_mib=mib)
-    for part, its in zip(question.asked, answer.parts or (answer,), strict=True):
-        asked, numbers = ("divergence", its.divergence) if part.divergence else ("loss", its.nll)
+    responses = answer.parts if isinstance(answer, GroupResponse) else (answer,)
+    for part, its in zip(question.model_requests, responses, strict=True):
+        if isinstance(its, DivergenceResponse):
+            asked, numbers = "divergence", its.values
+        else:
+            asked, numbers = "loss", its.nll
         if not all(map(math.isfinite, numbers)):
             first = next(i for i, number in enumerate(numbers) if not math.isfinite(number))
             place = part.start + first
@@ -178,7 +182,7 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
 
 
 def _lost(question: Request, status: str, reason: str, **facts: Fact) -> Record:
-    told = {**question.facts, **facts}
+    told = {**question.metadata, **facts}
     return {
         "status": status,
         "value": None,
@@ -194,6 +198,10 @@ def _ok(sample: Any) -> Record:
         raise ValueError(
             f"it graded with {type(sample).__name__}, not Sample"
         )  # a sentence, as every other of a task's
-    outcome = {"value": float(sample.value), "weight": sample.weight, "facts": dict(sample.facts)}
+    outcome = {
+        "value": float(sample.value),
+        "weight": sample.weight,
+        "facts": dict(sample.metadata),
+    }
     check_graded(outcome)
     return {"status": "ok", **outcome}

@@ -16,6 +16,7 @@ from harness.patching.banded_attention import KEPT_BANDS
 from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.eta import shared_tree
 from harness.sweep.plan import Plan
+from tasks.types import Divergence, Generate
 
 
 @dataclass(frozen=True)
@@ -129,16 +130,21 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
         alone = sum(map(len, {question.tokens for question in questions}))
         together = sum(len(node.tokens) for node in tree.nodes) if tree else alone
         together += sum(
-            question.new or question.length * question.divergence for question in questions
+            question.length
+            if isinstance(question, Divergence)
+            else question.length - len(question.tokens)
+            for question in questions
         )
         paths = tree.paths if tree else [()] * len(questions)
         found = zip(paths, questions, strict=True)
-        texts = tuple((path, question.length) for path, question in found if question.new)
+        texts = tuple(
+            (path, question.length) for path, question in found if isinstance(question, Generate)
+        )
         targets = sum(question.length - question.start + 1 for question in questions)
         bands = min(len(getattr(batch.rotation, "bands", ())), KEPT_BANDS)
         beside = memory.tables(shape, longest, bands) + memory.rotated(shape, longest) * bool(bands)
         # Bands have no mask, and scores of a few rows at a time.
-        if not bands or any(question.divergence for question in questions):
+        if not bands or any(isinstance(question, Divergence) for question in questions):
             own = _attention_bytes(checkpoint, config, longest, size)
             beside = max(beside, own)
         loads.append(_Load(tree, together, longest, targets, beside, texts, bands))

@@ -19,7 +19,7 @@ from harness.sweep.spec import Spec
 from scaling import native, none
 from scaling.types import Rotation
 from tasks._tokens import kept
-from tasks._types import Request, TaskContext
+from tasks.types import Request, TaskContext
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,9 @@ class Plan:
             rotation, name = cell.wider or cell.rotation, cell.batch
             if rotation is not None and name is not None and not question.too_long:
                 rotations.setdefault(name, rotation)
-                found.setdefault(name, []).extend(Item(cell, part) for part in question.asked)
+                found.setdefault(name, []).extend(
+                    Item(cell, part) for part in question.model_requests
+                )
         return tuple(Batch(rotations[name], tuple(items)) for name, items in found.items())
 
 
@@ -177,20 +179,22 @@ def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterato
         check_question(question)
         length = question.cell or question.length
         if length not in lengths:
-            raise ValueError(f"{question.unit}: its {length} tokens are not a length of the sweep")
-        for part in question.asked:
+            raise ValueError(
+                f"{question.doc_id}: its {length} tokens are not a length of the sweep"
+            )
+        for part in question.model_requests:
             if part is not question:
                 check_question(part)
             tally.add(part)
         turn = turns[length, question.digest]
         turns[length, question.digest] += 1
-        yield replace(question, turn=turn) if turn else question
+        yield replace(question, repeat=turn) if turn else question
 
 
 def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
     size = checkpoint.config.get_text_config().vocab_size
     every = [q for lengths in asked.values() for some in lengths.values() for q in some]
-    runs = [kept(part.tokens).numbers() for question in every for part in question.asked]
+    runs = [kept(part.tokens).numbers() for question in every for part in question.model_requests]
     largest = max((int(tokens.max()) for tokens in runs), default=0)
     if largest >= size:
         raise UserError(

@@ -14,7 +14,7 @@ from harness.plugins import Plugin
 from harness.runs.comparable import deciding
 from harness.sweep.cells import Cell
 from scaling.types import Rotation
-from tasks._types import Request
+from tasks.types import Request
 
 Asked = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length
 Found = Mapping[tuple[str, int], Rotation | UserError]  # by method label and length

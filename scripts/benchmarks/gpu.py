@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from benchmarks.setting import Row, Setting, build, config, tokens
-from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
-from tasks._types import Request, Response
+from harness.engine import DEFAULT, Sizes, answers
+from tasks.types import Loglikelihood, LoglikelihoodResponse, ModelRequest
 
 SHAPES = {  # of Llama 3.2 1B and Llama 3 8B
     "1B": {
@@ -59,8 +59,8 @@ def fitting(what: str, rows: Callable[[], list[Row]]) -> list[Row]:
 
 
 def answered(
-    setting: Setting, model: Any, asked: Sequence[Request], sizes: Sizes = DEFAULT
-) -> list[Response]:
+    setting: Setting, model: Any, asked: Sequence[ModelRequest], sizes: Sizes = DEFAULT
+) -> list[LoglikelihoodResponse]:
     """Return the answers in the order of the questions.
 
     Raises OutOfMemoryError where memory ran out, also where the engine then went on with less at a
@@ -68,7 +68,7 @@ def answered(
     """
     before = _failed(setting)
     found = [answer for _, answer in sorted(answers(model, asked, sizes), key=itemgetter(0))]
-    whole = [answer for answer in found if not isinstance(answer, OutOfMemory)]
+    whole = [answer for answer in found if isinstance(answer, LoglikelihoodResponse)]
     if len(whole) < len(found) or _failed(setting) > before:
         raise torch.OutOfMemoryError("a question ran out of memory")
     return whole
@@ -79,13 +79,13 @@ def _failed(setting: Setting) -> int:
     return int(torch.cuda.memory_stats(setting.device)["num_ooms"])
 
 
-def one_pass(model: Any, length: int) -> list[Request]:
+def one_pass(model: Any, length: int) -> list[ModelRequest]:
     """Return a question on every token of a text."""
-    return [Request("pass", length, tokens(model, length), 1)]
+    return [Loglikelihood(tokens(model, length), 1, doc_id="pass")]
 
 
-def curve(model: Any, length: int) -> list[Request]:
+def curve(model: Any, length: int) -> list[ModelRequest]:
     """Return questions on the beginnings of one text, at eight lengths."""
     text = tokens(model, length)
     steps = [length * step // CURVE for step in range(1, CURVE + 1)]
-    return [Request("curve", n, text[:n], 1) for n in steps]
+    return [Loglikelihood(text[:n], 1, doc_id="curve") for n in steps]

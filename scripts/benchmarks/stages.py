@@ -10,7 +10,7 @@ from unittest.mock import patch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.engine import answers, lm_head
-from tasks._types import Request
+from tasks.types import Loglikelihood
 
 PRODUCTS, ATTENTION = "products of the layers", "attention"
 HEAD, REST = "head with its losses", "norms, rotation, SiLU and sums"
@@ -44,7 +44,7 @@ def by_operator(
 
     began = clock()
     with timed, patch.object(lm_head, "read", head):
-        list(answers(model, [Request("pass", len(text), text, 1)]))
+        list(answers(model, [Loglikelihood(text, 1, doc_id="pass")]))
     return timed.seconds, clock() - began
 
 

@@ -18,7 +18,7 @@ from harness.cli.app import main
 from harness.runs.store import RUN, SAMPLES
 from tasks import passkey, qa, ruler
 from tasks._retrieval import shown
-from tasks._types import Request
+from tasks.types import Loglikelihood
 from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.runs import PRIVATE, changed, private, sweep
@@ -303,8 +303,8 @@ def test_what_has_no_samples_to_publish_is_said(
 
 def test_the_answers_of_ruler_are_those_of_its_parts() -> None:
     """Of a list each word counts, of a question each line, which may have a comma."""
-    one = Request("unit", 2, [1, 2], 1, {"answer": "a, b"})
-    other = Request("unit", 2, [1, 2], 1, {"answer": "a, b\nc", "query": "?"})
+    one = Loglikelihood([1, 2], 1, doc_id="unit", metadata={"answer": "a, b"})
+    other = Loglikelihood([1, 2], 1, doc_id="unit", metadata={"answer": "a, b\nc", "query": "?"})
     source: Any = None
     assert ruler.answers(one, source) == ["a", "b"]
     assert ruler.answers(other, source) == qa.answers(other, source) == ["a, b", "c"]

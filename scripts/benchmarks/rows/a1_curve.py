@@ -22,7 +22,7 @@ from benchmarks.setting import (
     tokens,
 )  # fmt: skip
 from harness.engine import answers
-from tasks._types import Request, Response
+from tasks.types import Loglikelihood, LoglikelihoodResponse
 
 
 def measure(setting: Setting) -> list[Row]:
@@ -42,7 +42,7 @@ def _curve(setting: Setting, shape: str, dtype: torch.dtype, count: int) -> list
     model, step = build(setting, shaped, dtype), setting.size(512)
     lengths = [step * (i + 1) for i in range(count)]
     text = tokens(model, lengths[-1])
-    questions = [Request("curve", n, text[:n], 1) for n in lengths]
+    questions = [Loglikelihood(text[:n], 1, doc_id="curve") for n in lengths]
     theirs: list[float] = []
     ours: list[float] = []
 
@@ -52,7 +52,9 @@ def _curve(setting: Setting, shape: str, dtype: torch.dtype, count: int) -> list
     def engine() -> None:
         found = sorted(answers(model, questions))
         ours[:] = [
-            statistics.fmean(answer.nll) for _, answer in found if isinstance(answer, Response)
+            statistics.fmean(answer.nll)
+            for _, answer in found
+            if isinstance(answer, LoglikelihoodResponse)
         ]
 
     engine()  # the check of the model, once

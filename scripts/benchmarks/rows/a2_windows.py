@@ -20,7 +20,7 @@ from benchmarks.setting import (
     tokens,
 )  # fmt: skip
 from harness.engine import answers
-from tasks._types import Request, Response
+from tasks.types import Loglikelihood, LoglikelihoodResponse
 
 DEVICE = "cpu"
 LENGTH, STRIDE, TEXT = 1024, 256, 4096
@@ -37,7 +37,7 @@ def _windows(setting: Setting, dtype: torch.dtype) -> list[Row]:
     length, stride, text = (setting.size(n) for n in (LENGTH, STRIDE, TEXT))
     given = tokens(model, text)
     windows = [given[a : a + length] for a in range(0, text - length + 1, stride)]
-    questions = [Request("window", length, window, length - stride) for window in windows]
+    questions = [Loglikelihood(window, length - stride, doc_id="window") for window in windows]
     theirs: list[float] = []
     ours: list[float] = []
 
@@ -47,7 +47,9 @@ def _windows(setting: Setting, dtype: torch.dtype) -> list[Row]:
     def engine() -> None:
         found = sorted(answers(model, questions))
         ours[:] = [
-            statistics.fmean(answer.nll) for _, answer in found if isinstance(answer, Response)
+            statistics.fmean(answer.nll)
+            for _, answer in found
+            if isinstance(answer, LoglikelihoodResponse)
         ]
 
     engine()

@@ -6,7 +6,7 @@ import torch
 
 from benchmarks.setting import Row, Setting, build, config, counted, row, tokens
 from harness.engine import answers
-from tasks._types import Request
+from tasks.types import Loglikelihood
 
 DEVICE = "cpu"
 
@@ -17,7 +17,8 @@ def measure(setting: Setting) -> list[Row]:
     longest = setting.size(4096)
     text = tokens(model, longest)
     questions = [
-        Request("q", n, text[:n], 1) for n in range(longest // 8, longest + 1, longest // 8)
+        Loglikelihood(text[:n], 1, doc_id="q")
+        for n in range(longest // 8, longest + 1, longest // 8)
     ]
     list(answers(model, questions[:1]))  # the check of the model, once
     counts: list[int] = []

@@ -20,7 +20,7 @@ from benchmarks.setting import (
     tokens,
 )  # fmt: skip
 from harness.engine import answers
-from tasks._types import Request, Response
+from tasks.types import Loglikelihood, LoglikelihoodResponse
 
 ROOFLINE, FORWARD = 0.85, 1.0  # bars
 
@@ -44,8 +44,10 @@ def _pass(setting: Setting, dtype: torch.dtype, length: int) -> list[Row]:
         theirs[:] = [peer_loss(model, text)]
 
     def engine() -> None:
-        ((_, answer),) = answers(model, [Request("pass", length, text, 1)])
-        ours[:] = [statistics.fmean(answer.nll)] if isinstance(answer, Response) else []
+        ((_, answer),) = answers(model, [Loglikelihood(text, 1, doc_id="pass")])
+        ours[:] = (
+            [statistics.fmean(answer.nll)] if isinstance(answer, LoglikelihoodResponse) else []
+        )
 
     engine()
     shares, forwards = list[float](), list[float]()

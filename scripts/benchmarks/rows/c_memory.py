@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.setting import Row, Setting, build, config, peer_loss, row, tokens
 from harness.engine import answers
-from tasks._types import Request
+from tasks.types import Loglikelihood
 
 DEVICE = "cpu"
 LAYERS = 4  # of the models with another vocabulary
@@ -67,7 +67,7 @@ def child(way: str, vocabulary: int, layers: int, length: int) -> float:
     def run(length: int) -> Any:
         if way == "peer":
             return peer_loss(model, given[:length])
-        return list(answers(model, [Request("q", length, given[:length], 1)]))
+        return list(answers(model, [Loglikelihood(given[:length], 1, doc_id="q")]))
 
     run(64)
     before = _status("VmRSS")

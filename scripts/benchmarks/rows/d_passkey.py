@@ -9,13 +9,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.setting import Row, Setting, counted, over_law, ratios, row
 from harness.data.corpus import make_source
-from harness.engine import OutOfMemory, answers
+from harness.engine import answers
 from harness.models.config import REFERENCE
 from harness.patching.config import rope_of
 from harness.patching.frequencies import patched
 from scaling import yarn
 from tasks import passkey
-from tasks._types import Request, Response, TaskContext
+from tasks.types import Loglikelihood, LoglikelihoodResponse, TaskContext
 
 DEVICE = "cpu"
 DEPTHS = 5
@@ -60,7 +60,7 @@ def _grid(setting: Setting, lengths: tuple[int, ...], trials: int) -> list[Row]:
     ]
 
 
-def _generated(model: Any, question: Request) -> Response:
+def _generated(model: Any, question: Loglikelihood) -> LoglikelihoodResponse:
     """Decode greedily as many tokens as the answer has, and one more."""
     prompt = torch.tensor([question.tokens[: question.start]], device=model.device)
     count = question.length - question.start
@@ -68,9 +68,9 @@ def _generated(model: Any, question: Request) -> Response:
         prompt, attention_mask=torch.ones_like(prompt), do_sample=False,
         min_new_tokens=count + 1, max_new_tokens=count + 1, pad_token_id=0,
     )  # fmt: skip
-    return Response((0.0,) * count, tuple(found[0, question.start :].tolist()))
+    return LoglikelihoodResponse((0.0,) * count, tuple(found[0, question.start :].tolist()))
 
 
-def _graded(source: TaskContext, question: Request, answer: Response | OutOfMemory) -> float:
-    assert isinstance(answer, Response)
+def _graded(source: TaskContext, question: Loglikelihood, answer: Any) -> float:
+    assert isinstance(answer, LoglikelihoodResponse)
     return passkey.grade(question, answer, source).value

@@ -13,7 +13,7 @@ from benchmarks.setting import Row, Setting, build, config, row, tokens
 from harness.engine import answers, forward, lm_head
 from harness.runs.store import append, writing
 from tasks import perplexity
-from tasks._types import Request, Response, TaskContext
+from tasks.types import Loglikelihood, LoglikelihoodResponse, TaskContext
 
 DOCUMENTS, LENGTH = 4, 2048
 NOTHING = TaskContext(lambda _: [], lambda _: "", None, LENGTH, list)
@@ -29,7 +29,7 @@ def _share(setting: Setting, shape: str, bar: float) -> Row:
     length = setting.size(LENGTH)
     texts = [tokens(model, length, seed) for seed in range(DOCUMENTS)]
     asked = [
-        Request(f"{i}", n, text[:n], 1)
+        Loglikelihood(text[:n], 1, doc_id=f"{i}")
         for i, text in enumerate(texts)
         for n in (length // 2, length)
     ]
@@ -62,9 +62,9 @@ def _timed(setting: Setting, function: Any, inside: list[float]) -> Any:
     return timed
 
 
-def _write(model: Any, asked: list[Request]) -> None:
+def _write(model: Any, asked: list[Loglikelihood]) -> None:
     with tempfile.TemporaryDirectory() as folder, writing(Path(folder)) as held:
         for index, answer in answers(model, asked):
-            assert isinstance(answer, Response)
+            assert isinstance(answer, LoglikelihoodResponse)
             sample = perplexity.grade(asked[index], answer, NOTHING)
             append(held, {"question": asked[index].digest, "value": sample.value})

@@ -12,7 +12,7 @@ from benchmarks import gpu
 from benchmarks.rows.gpu_sharing import grid
 from benchmarks.setting import MIB, Row, Setting, row
 from harness.engine import Sizes
-from tasks._types import Request, Response
+from tasks.types import LoglikelihoodResponse, ModelRequest
 
 DEVICE = "cuda"
 CASES = (("1B", torch.float32), ("1B", torch.bfloat16), ("8B", torch.bfloat16))
@@ -33,7 +33,7 @@ def _model(setting: Setting, name: str, model: Any) -> list[Row]:
     return found
 
 
-def _compared(setting: Setting, model: Any, asked: list[Request], what: str) -> list[Row]:
+def _compared(setting: Setting, model: Any, asked: list[ModelRequest], what: str) -> list[Row]:
     first = gpu.answered(setting, model, asked)
     ways = {
         "run again": gpu.answered(setting, model, asked),
@@ -43,7 +43,9 @@ def _compared(setting: Setting, model: Any, asked: list[Request], what: str) -> 
     return [unequal(f"{what}, {way}", first, found) for way, found in ways.items()]
 
 
-def unequal(what: str, one: Sequence[Response], other: Sequence[Response]) -> Row:
+def unequal(
+    what: str, one: Sequence[LoglikelihoodResponse], other: Sequence[LoglikelihoodResponse]
+) -> Row:
     """Return the share of losses that are not equal bit for bit, with counts and how far apart."""
     pairs = list(zip(one, other, strict=True))
     losses = [both for a, b in pairs for both in zip(a.nll, b.nll, strict=True)]

@@ -15,7 +15,7 @@ from harness.methods.resolve import resolve
 from harness.patching.config import rope_of
 from harness.patching.patch import scaled
 from harness.plugins import load
-from tasks._types import Request
+from tasks.types import Loglikelihood
 
 DEVICE = "cuda"
 SHARE = 0.5  # bar of the longest pass
@@ -96,7 +96,7 @@ def _longest(setting: Setting, model: Any, name: str) -> Row:
     """Double the length until memory runs out, or a bound of length or time is reached."""
     fits, length, told = 0, setting.size(gpu.LENGTHS[0]), "longer was not tried"
     while length <= setting.size(LONGEST):
-        question = Request("long", length, tokens(model, length), length - 1)
+        question = Loglikelihood(tokens(model, length), length - 1, doc_id="long")
         began = setting.clock()
         ((_, answer),) = answers(model, [question])
         taken = setting.clock() - began

@@ -15,7 +15,7 @@ from harness.data.corpus import make_source
 from harness.engine.prefix_tree import build_tree
 from harness.models.config import REFERENCE
 from tasks import passkey
-from tasks._types import Request, Response
+from tasks.types import LoglikelihoodResponse, ModelRequest
 
 DEVICE = "cuda"
 DEPTHS, TRIALS = 5, 4
@@ -39,14 +39,14 @@ def _model(setting: Setting, name: str, model: Any) -> list[Row]:
     return found
 
 
-def grid(length: int) -> list[Request]:
+def grid(length: int) -> list[ModelRequest]:
     """Return pass keys in the tokens of the embedded model: any model has these."""
     source = make_source(AutoTokenizer.from_pretrained(REFERENCE), list, gpu.TRAINED)
     return list(passkey.ask(source, (length,), depths=DEPTHS, trials=TRIALS))
 
 
-def _gain(setting: Setting, model: Any, asked: list[Request], what: str) -> list[Row]:
-    found: list[list[Response]] = [[], []]
+def _gain(setting: Setting, model: Any, asked: list[ModelRequest], what: str) -> list[Row]:
+    found: list[list[LoglikelihoodResponse]] = [[], []]
 
     def alone() -> None:
         found[0] = [gpu.answered(setting, model, [one])[0] for one in asked]
@@ -65,7 +65,7 @@ def _gain(setting: Setting, model: Any, asked: list[Request], what: str) -> list
     ]
 
 
-def law(shaped: Any, asked: Sequence[Request]) -> float:
+def law(shaped: Any, asked: Sequence[ModelRequest]) -> float:
     """Return the operations of all questions alone over those of their prefix tree.
 
     The head reads a row for each target and one more, of a tree each row once.

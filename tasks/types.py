@@ -1,0 +1,290 @@
+"""Define what a task is given and gives: documents, requests, responses, samples, a score."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from hashlib import sha256
+from typing import Any, NewType
+
+from tasks._deprecated import OldRequest, OldResponse, OldSample
+from tasks._tokens import kept
+
+Fact = str | int | float | list[float] | None
+CodeFolder = NewType("CodeFolder", str)  # an option that names a folder whose code is executed
+
+
+@dataclass(frozen=True)
+class Document:
+    """One document in the model's own tokens, without any special token.
+
+    ``ends[i]`` are the bytes of the document's text, in UTF-8, before token i: n + 1 numbers for n
+    tokens, None for a tokenizer without offsets.
+    """
+
+    name: str
+    tokens: Sequence[int]
+    ends: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", kept(self.tokens))
+        if self.ends is not None and not isinstance(self.ends, array):
+            object.__setattr__(self, "ends", array("q", self.ends))
+
+
+def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
+    """Raise ValueError: the tokenizer has no chat template."""
+    raise ValueError("the tokenizer has no chat template; leave out chat=true")
+
+
+@dataclass(frozen=True)
+class TaskContext:
+    """The model's tokenizer and window and the documents, before any weight is read.
+
+    ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
+    every window begins with, None where the tokenizer has none; ``passages`` are tokenized on
+    the first call. ``chat`` takes the beginning of a user's message and returns the tokens of the
+    chat template up to its end, begin token included, those after the message up to the assistant's
+    reply, and the white space before the reply; it raises ValueError where there is no template.
+    ``tokenizer`` is the tokenizer itself, for a task that another package makes. Lengths are in
+    tokens.
+    """
+
+    encode: Callable[[str], list[int]]
+    decode: Callable[[Sequence[int]], str]
+    bos: int | None
+    trained_length: int
+    passages: Callable[[], Sequence[Document]]
+    chat: Callable[[str], tuple[list[int], list[int], str]] = no_template
+    tokenizer: Any = field(default=None, compare=False)
+
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """The tokens every window begins with."""
+        return () if self.bos is None else (self.bos,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Named(OldRequest):
+    """The fields that every request has.
+
+    ``doc_id`` names the document or the trial and is the unit of resampling; ``metadata`` goes into
+    the record as it is; ``repeat`` counts the earlier requests that differ only in these two.
+    ``cell`` is the length of the cell that the request belongs to, 0 for its own length: a longer
+    request is not put to the model and its sample has the status too_long. ``graded_by`` names what
+    else decides the grade, and is a part of the digest.
+    """
+
+    doc_id: str
+    metadata: Mapping[str, Fact] = field(default_factory=dict)
+    repeat: int = 0
+    cell: int = 0
+    graded_by: str = ""
+
+    @cached_property
+    def digest(self) -> str:
+        """A hash of everything that decides the grade, and of no name; the key of its sample."""
+        request: Any = self
+        digest = sha256(array("q", [request.start]).tobytes())
+        digest.update(request.tokens.numbers().tobytes())
+        digest.update(b"again" * self.repeat)  # every window of a repetitive text counts
+        digest.update(request._kind)
+        digest.update(self.graded_by.encode())
+        return digest.hexdigest()[:16]
+
+    @property
+    def model_requests(self) -> tuple[ModelRequest, ...]:
+        """What the model is asked: this request, or the parts of a group."""
+        return (self,)  # type: ignore[return-value]
+
+    @property
+    def too_long(self) -> bool:
+        """Whether it needs more tokens than its cell has."""
+        length: int = self.length  # type: ignore[attr-defined]
+        return 0 < self.cell < length
+
+
+@dataclass(frozen=True)
+class _Targets(_Named):
+    """Tokens of which those from ``start`` on are targets."""
+
+    tokens: Sequence[int]
+    start: int
+    _kind = b""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tokens", kept(self.tokens))
+        if not 0 < self.start < self.length:
+            raise ValueError(
+                f"{self.doc_id}: the first target {self.start} is outside 1..{self.length - 1}"
+            )
+
+    @property
+    def length(self) -> int:
+        """The number of tokens."""
+        return len(self.tokens)
+
+
+@dataclass(frozen=True)
+class Loglikelihood(_Targets):
+    """Request the loss of ``tokens[start:]``, given the tokens before each."""
+
+
+@dataclass(frozen=True)
+class Divergence(_Targets):
+    """Request how far the prediction of each target is from that of the unpatched model."""
+
+    _kind = b"divergence"
+
+
+@dataclass(frozen=True)
+class Generate(_Named):
+    """Request a greedy continuation of ``prompt``, of at most ``max_new_tokens`` tokens.
+
+    It ends earlier where the model ends it, or where one of the strings in ``stop`` occurs.
+    """
+
+    prompt: Sequence[int]
+    max_new_tokens: int
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "prompt", kept(self.prompt))
+        if not self.prompt or self.max_new_tokens < 1 or not all(self.stop):
+            raise ValueError(
+                f"{self.doc_id}: a text needs a prompt and at least one new token, and a stop"
+                " string may not be empty"
+            )
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The input of the model, as other requests call it."""
+        return self.prompt
+
+    @property
+    def start(self) -> int:
+        """The position of the first new token."""
+        return len(self.prompt)
+
+    @property
+    def length(self) -> int:
+        """The number of tokens of the prompt and of the longest continuation."""
+        return len(self.prompt) + self.max_new_tokens
+
+    @property
+    def _kind(self) -> bytes:
+        return repr((self.max_new_tokens, self.stop)).encode()
+
+
+@dataclass(frozen=True)
+class Group(_Named):
+    """Request ``parts`` one by one and grade them together, such as the choices of a document.
+
+    Tokens, start and length are those of the longest part.
+    """
+
+    parts: tuple[ModelRequest, ...]
+
+    @cached_property
+    def longest(self) -> ModelRequest:
+        """The first of the longest parts."""
+        return max(self.parts, key=lambda part: part.length)
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """The input of the longest part."""
+        return self.longest.tokens
+
+    @property
+    def start(self) -> int:
+        """The position of the first target, or new token, of the longest part."""
+        return self.longest.start
+
+    @property
+    def length(self) -> int:
+        """The length of the longest part."""
+        return self.longest.length
+
+    @property
+    def _kind(self) -> bytes:
+        return self.longest._kind + b"".join(part.digest.encode() for part in self.parts)
+
+    @cached_property
+    def model_requests(self) -> tuple[ModelRequest, ...]:
+        """The parts, each with a digest of its own in this group."""
+        return tuple(
+            replace(part, graded_by=f"{self.digest}/{index}")
+            for index, part in enumerate(self.parts)
+        )
+
+
+ModelRequest = Loglikelihood | Generate | Divergence  # what the engine answers
+Request = ModelRequest | Group  # what a task asks
+
+
+@dataclass(frozen=True)
+class LoglikelihoodResponse(OldResponse):
+    """The losses of n targets.
+
+    ``nll`` has the negative log-likelihood of every target in nats, (n,); ``argmax`` the most
+    likely token at every target and at the place that would follow the last one, (n + 1,).
+    """
+
+    nll: tuple[float, ...]
+    argmax: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Generated(OldResponse):
+    """A text of n tokens: what it says before the stop string, its tokens and their losses.
+
+    ``tokens``, (n,), include the one that ended the text; ``nll``, (n,), is in nats.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    nll: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class DivergenceResponse(OldResponse):
+    """The divergence at every target, (n,), in nats.
+
+    It is the Kullback-Leibler divergence of the patched model's prediction from that of the
+    unpatched model; the mean is over the latter.
+    """
+
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class GroupResponse(OldResponse):
+    """The responses to the parts of a group, in their order."""
+
+    parts: tuple[ModelResponse, ...]
+
+
+ModelResponse = LoglikelihoodResponse | Generated | DivergenceResponse
+Response = ModelResponse | GroupResponse
+
+
+@dataclass(frozen=True)
+class Sample(OldSample):
+    """One graded response: ``value`` is a sum over ``weight`` tokens, or trials."""
+
+    doc_id: str
+    value: float
+    weight: int
+    metadata: Mapping[str, Fact] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Score:
+    """A task's number for one cell, with its 95 % interval (None where n is too small)."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int

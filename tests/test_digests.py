@@ -1,0 +1,95 @@
+"""The digests of requests are the keys of stored samples: they are those of earlier versions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import ropewalk
+import tasks
+from tasks.types import Divergence, Generate, Group, Loglikelihood, Request, Sample
+
+TOKENS = tuple(range(1, 41))
+SHORT = Loglikelihood(TOKENS[:20], 18, doc_id="request")
+LONG = Loglikelihood(TOKENS[:22], 18, doc_id="request")
+CHOICES = Group((SHORT, LONG), doc_id="document 0", cell=64, graded_by="0.4.13 x acc none 0")
+TURNS = Group(
+    tuple(Generate(TOKENS[i:] + TOKENS[:i], 10, doc_id=f"{i}") for i in range(3)), doc_id="set 0"
+)
+LOSS = Loglikelihood(TOKENS, 30, doc_id="q")
+STOP = Generate(TOKENS, 8, ("\n",), doc_id="q", repeat=1, graded_by="hemp")
+KNOWN: dict[str, tuple[Request, list[str]]] = {
+    "ccc5478b39c2c572": (LOSS, []),
+    "f1f96ab1e03c6176": (replace(LOSS, repeat=2), []),
+    "775c7eb17edf5ae4": (replace(LOSS, cell=64, graded_by="made mean"), []),
+    "56dcc2b4d90d4600": (Generate(TOKENS, 8, doc_id="q"), []),
+    "3d92d7c868858481": (Generate(TOKENS, 8, ("\n", "END"), doc_id="q"), []),
+    "23ef9392a5c6da42": (STOP, []),
+    "650f4ecb5bfc48af": (Divergence(TOKENS, 30, doc_id="q"), []),
+    "714fa21ad32cc43f": (Divergence(TOKENS, 30, doc_id="q", repeat=3), []),
+    "a6fdc8ef52c4eef6": (CHOICES, ["587f15cee8f5aa2d", "ea37a640da4c4826"]),
+    "6dc249526b1e87fa": (replace(CHOICES, repeat=1), ["851ffcced19d6109", "4c070850b6a01f0f"]),
+    "7b8fee47e40b7fcb": (
+        Group((SHORT,), doc_id="document 0", cell=64, graded_by="by"), ["f20e643261ae43ee"],
+    ),
+    "5cc70f15166825ef": (TURNS, ["17d5f81b74cfab0f", "95c2b12921ebf390", "1963b7662ffb0653"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("digest", KNOWN)
+def test_a_request_has_the_digest_of_earlier_versions(digest: str) -> None:
+    request, parts = KNOWN[digest]
+    assert request.digest == digest
+    assert [part.digest for part in request.model_requests] == (parts or [digest])
+    assert replace(request, doc_id="other", metadata={"a": 1}).digest == digest
+
+
+def deprecated(name: str) -> Callable[..., Any]:
+    with pytest.warns(DeprecationWarning, match=f"tasks.{name} is deprecated"):
+        found: Callable[..., Any] = getattr(tasks, name)
+    with pytest.warns(DeprecationWarning, match=name):
+        assert getattr(ropewalk, name) is found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("request_", "given"),
+    [
+        (replace(LOSS, repeat=2), ("q", 40, TOKENS, 30, {}, 2)),
+        (STOP, ("q", 48, TOKENS, 40, {}, 1, 8, ("\n",), 0, (), "hemp")),
+        (Divergence(TOKENS, 30, doc_id="q"), ("q", 40, TOKENS, 30, {}, 0, 0, (), 0, (), "", True)),
+        (TURNS, ("set 0", 50, TOKENS, 40, {}, 0, 10, (), 0, TURNS.parts)),
+    ],
+)
+def test_a_question_of_earlier_versions_is_the_same_request(request_: Any, given: Any) -> None:
+    old: Any = deprecated("Question")(*given)
+    assert old == request_
+    assert (old.unit, old.length, tuple(old.tokens), old.start) == (*given[:2], TOKENS, given[3])
+    assert (old.facts, old.turn) == ({}, request_.repeat)
+    assert replace(old, unit="a", facts={"b": 1}).doc_id == "a"
+    kinds = {"new": Generate, "parts": Group, "divergence": Divergence}
+    for name, kind in kinds.items():
+        assert bool(getattr(old, name)) is isinstance(old, kind)
+
+
+def test_an_answer_of_earlier_versions_has_its_attributes() -> None:
+    answer = deprecated("Answer")
+    assert answer((0.5,), (1, 2)).text == ""
+    text = answer((0.5,), (7,), " yes")
+    assert (text.nll, text.argmax, text.text) == ((0.5,), (7,), " yes")
+    assert answer((), (), divergence=(0.1,)).divergence == (0.1,)
+    assert answer((), (), parts=(text,)).parts == (text,)
+    assert (text.parts, text.divergence) == ((), ())
+    sample: Any = Sample(unit="a", value=1.0, weight=1, facts={"b": 2})  # type: ignore[call-arg]
+    assert (sample.doc_id, sample.unit, sample.facts) == ("a", "a", {"b": 2})
+
+
+def test_what_is_no_question_of_earlier_versions_is_an_error() -> None:
+    question = deprecated("Question")
+    with pytest.raises(ValueError, match="q: 3 \\+ 0 tokens where length is 4"):
+        question("q", 4, (1, 2, 3), 1)
+    with pytest.raises(ValueError, match="a text starts after the prompt"):
+        question("q", 48, TOKENS, 30, new=8)
