@@ -115,7 +115,7 @@ def test_a_grade_that_is_no_number_is_a_failure(run: Callable[..., Any]) -> None
     """What no file of numbers can hold, one a document, is not averaged and costs only its task."""
     values = "{'document-0.txt': math.nan, 'document-1.txt': math.inf}.get(request.doc_id, 'x')"
     names = write_task(
-        lambda text: text.replace("unit, math.fsum(answer.nll),", f"unit, {values},")
+        lambda text: text.replace("doc_id, math.fsum(response.nll),", f"doc_id, {values},")
     )
     assert run(task=names).status == 1
     table = pd.read_csv(Path("run") / "reports" / "scores.csv")
@@ -203,8 +203,8 @@ def test_a_task_is_graded_with_its_own_documents(
     tiny: Path, docs: Path, ropewalk: Ropewalk
 ) -> None:
     """Of two tasks with documents each, every grade reads the passages of its own."""
-    grade = '"tokens": len(answer.nll), **losses}'
-    named = grade.replace("}", ', "read": source.passages()[0].name}')
+    grade = '"tokens": len(response.nll), **losses}'
+    named = grade.replace("}", ', "read": context.passages()[0].name}')
     write_task(lambda text: text.replace(grade, named))
     Path("other.txt").write_text("other words " * 200)
     Path("sweep.yaml").write_text(

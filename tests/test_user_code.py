@@ -18,7 +18,7 @@ from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 pytestmark = pytest.mark.usefixtures("scored")
 
 TASK = {"task": ["perplexity:tail=16"], "scaling": ["none"], "length": ["5x"]}
-SAMPLE = "Sample(request.doc_id, math.fsum(answer.nll), len(answer.nll), facts)"
+SAMPLE = "Sample(request.doc_id, math.fsum(response.nll), len(response.nll), facts)"
 
 
 @pytest.fixture
@@ -98,7 +98,10 @@ FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "f": (grading(SAMPLE.replace("facts)", '{"a": "x" * 2**24})')), "facts: up to 96 MiB in a"),
     "g": (grading(SAMPLE.replace("facts)", '{"a": "\\ud800"})')), "surrogates not allowed"),
     "h": (grading(SAMPLE.replace("facts)", '{"score": 1})')), "may not be called score, which is"),
-    "i": (grading(SAMPLE.replace("len(answer.nll)", "0")), "of a sample weight: Input should be g"),
+    "i": (
+        grading(SAMPLE.replace("len(response.nll)", "0")),
+        "of a sample weight: Input should be g",
+    ),
     "j": (scoring("exit(0)"), "failed: SystemExit: 0 at "),
     "k": (scoring("return None"), "it scored with NoneType, not Score."),
     "l": (scoring("return Score(1.0, 0.0, math.inf, 1)"), "its score is 1.0 [0.0, inf]."),
@@ -123,7 +126,7 @@ def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(
     assert statuses() == {**dict.fromkeys(FAULTS, "failed"), "perplexity": "ok"}
 
 
-ASKS = "Request(window.unit, length, window.tokens, window.start, facts)"
+ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.unit, metadata=facts)"
 
 
 @pytest.mark.slow
@@ -132,13 +135,13 @@ ASKS = "Request(window.unit, length, window.tokens, window.start, facts)"
     [
         (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
         (ASKS, ASKS.replace("window.unit", '"a\\n"'), "of a question unit: should be printable."),
-        (ASKS, ASKS.replace("facts", '{"a": math.nan}'), "of a question facts.a: should be a te"),
-        (ASKS, ASKS.replace("facts", '{"a": "x" * 2**24}'), "of a question facts: up to 96 MiB"),
+        (ASKS, ASKS.replace("=facts", '={"a": math.nan}'), "of a question facts.a: should be a te"),
+        (ASKS, ASKS.replace("=facts", '={"a": "x" * 2**24}'), "of a question facts: up to 96 MiB"),
         (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
         (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
         (
             ASKS,
-            "Request('a', 9, (1,) * 9, 1)",
+            "Loglikelihood((1,) * 9, 1, doc_id='a')",
             "a: its 9 tokens are not a length of the sweep.",
         ),
         ('METRIC = "perplexity"', 'METRIC = "a\\n"', "VERSION must be a whole number and METRIC a"),

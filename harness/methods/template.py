@@ -84,7 +84,7 @@ def ask(
 def grade(
     request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext
 ) -> Sample:
-    """Return a value over a weight of one response: here 1 where greedy decoding gives the target."""
+    """Return a value over a weight of one: here 1 where greedy decoding gives the target."""
     hit = response.argmax[0] == request.tokens[request.start]
     return Sample(request.doc_id, float(hit), 1, {{"nats": response.nll[0]}})
 
