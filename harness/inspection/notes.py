@@ -41,7 +41,7 @@ def _short(plan: Plan) -> list[str]:
     """Name the documents that are too short for the longest length."""
     questions = [question for cell in plan.cells for question in cell.questions]
     # All documents of a stream are read, though no window may begin in the last of them.
-    units = {q.unit for q in questions if q.facts.get("protocol") != "overlap"}
+    units = {q.doc_id for q in questions if q.metadata.get("protocol") != "overlap"}
     # Documents that no request is named after are filler, not too short.
     named = {d.get("docs") for d in plan.documents if d["name"] in units}
     read = [d["name"] for d in plan.documents if d.get("docs") in named]
