@@ -123,7 +123,7 @@ def disturbed(place: str, words: list[str], error: OSError | None) -> None:
 @pytest.mark.parametrize(
     ("place", "words"),
     [
-        ("harness.serve._write.changed_config",
+        ("harness.serve._export._changed_file",
          ("export", "MODEL", "--scaling", "pi", "--length", "2x", "--to", "vllm", "--copy")),
         ("numpy.savez_compressed",
          ("export", "MODEL", "--scaling", "rerope", "--length", "2x", "--to", "hf-code")),

@@ -12,11 +12,10 @@ from harness.api.settings import read_spec
 from harness.errors import UserError
 from harness.methods.findings import Finding
 from harness.patching.patch import scaled
-from harness.serve._choose import Export
 from harness.serve._doctor_examine import examine
 from harness.serve._doctor_server import Server
+from harness.serve._export import Export, write
 from harness.serve._export import export as choose
-from harness.serve._write import write
 from harness.sweep.spec import Spec
 from scaling.types import Rotation, StatefulRope
 

@@ -31,7 +31,7 @@ from harness.select.race import FAR, Budget, Race, Rules, read_budget, rounds
 from harness.select.recommend import Ended, Recommendation, so_far, written
 from harness.select.space import Space, default_of, is_free, of_factors, of_options
 from harness.select.tune import EVALUATOR, Split, Trial, Tuning, best_of, check_installed, kind_of
-from harness.serve._line import serving
+from harness.serve._export import serving_command
 from harness.sweep.bounds import CELLS
 from harness.sweep.eta import before
 from harness.sweep.measure import records
@@ -357,7 +357,7 @@ def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Pat
     yield from searching.unpriced(served, tuning)
     better = str(path if table[0].held < table[1].held else closed)
     rotation = resolve(load("method", better), tuning.plan.checkpoint.rope, tuning.length)
-    line = serving(spec, better, rotation, tuning.length)[1]
+    line = serving_command(spec, better, rotation, tuning.length)[1]
     yield f"To serve what was better held out: {line}"
 
 

@@ -54,7 +54,7 @@ def export(
     result, place = written_export(spec, to, out, copy=copy, observer=TERMINAL)
     screen.print(result.text(str(place) if place else None), soft_wrap=True)
     if (port := PORTS.get(to)) is not None:
-        method = ["--scaling", scaling, "--length", str(result.asked.length)]
+        method = ["--scaling", scaling, "--length", str(result.target.length)]
         words = [*spec.opened, *method, "--server", f"http://127.0.0.1:{port}"]
         line = shlex.join(["ropewalk", "doctor", *words])
         screen.print(f"Compare its losses while it runs: {line}", soft_wrap=True)

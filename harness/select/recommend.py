@@ -33,7 +33,7 @@ from harness.runs.folders import reports_of
 from harness.select.candidates import CODE, OWN
 from harness.select.measuring import Measured
 from harness.select.race import BUDGET, CUT, DOCUMENTS, FAR, WINNER, Array, Race, Standing
-from harness.serve._line import serving
+from harness.serve._export import serving_command
 from harness.stats.paired import Difference, of_means, share
 from harness.sweep.eta import duration
 from scaling import native
@@ -490,4 +490,4 @@ def next_line(ended: Ended) -> tuple[str, str]:
         return "", ""
     found = measured.cells[FAR, name].rotation
     assert found is not None  # of a candidate that has numbers
-    return serving(plan.spec, method.given, found, measured.target, ended.to)
+    return serving_command(plan.spec, method.given, found, measured.target, ended.to)

@@ -1,30 +1,107 @@
-"""From a model, a method and a length to what an engine reads."""
+"""Export a method to a serving engine: choose its form, write it, and name the command."""
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.utils import SAFE_WEIGHTS_NAME
+
 from harness.encodings._config import EncodingConfig
-from harness.errors import UserError
+from harness.errors import UserError, foreign
+from harness.files import is_free, make_folder, new_folder, replacing
 from harness.methods.resolve import resolve
-from harness.models.checkpoint import check_shipped
+from harness.models.checkpoint import check_shipped, open_checkpoint
 from harness.models.config import open_config
+from harness.models.files import GGUF, fetch, fetch_tokenizer, fetch_weights, named_weights
+from harness.models.gguf import is_gguf
+from harness.models.weights import load_weights
+from harness.names import resolved
 from harness.patching.config import is_rotary, rope_of
-from harness.plugins import load
-from harness.serve import transformers
-from harness.serve._choose import Export, choose
-from harness.serve._types import Asked
+from harness.plugins import Plugin, load
+from harness.serve import gguf, hf_code, transformers
+from harness.serve._parameters import longrope_form, plain_forms
+from harness.serve._types import Distance, RopeParameters, Target
 from harness.sweep.spec import Spec
+from scaling.types import Rotation, StatefulRope, needs_code
+
+FORMS = {
+    "default": "the plain embedding at another base",
+    "longrope": "longrope, the one form of any frequencies (both lists are the same)",
+    "bands": "a modelling file",
+}
+CONFIG, TOKENIZER = "config.json", "tokenizer_config.json"
+LEGACY = ("rope_scaling", "rope_theta")  # what transformers 4, mlx-lm and others read
+MERGED = "MERGED"  # the folder of a model with its adapter's weights
+
+
+@dataclass(frozen=True)
+class Export:
+    """What an engine reads: ``form`` is its rope type, ``changed`` the keys that change.
+
+    ``distance`` is how far what it computes is from what was measured, None for a modelling file:
+    that stores the measured numbers.
+    """
+
+    engine: str
+    module: Any
+    target: Target
+    form: str
+    changed: dict[str, Any]
+    distance: Distance | None
+
+    def text(self, place: str | None = None) -> str:
+        """Return config, distance and command, for the model or a ``place`` that was written."""
+        target, form = self.target, FORMS.get(self.form, self.form)
+        if self.form == "default" and torch.equal(
+            target.frequencies.inv_freq, target.rope.inv_freq()
+        ):
+            form = "the plain embedding as it is"
+        computed = "The numbers are stored as they were measured"
+        if self.distance is not None:
+            computed = f"What it computes: {self.distance}"
+        command = self.module.command(self.changed, place or target.place, target)
+        if place is None and self._needs_folder:
+            command = self.module.command(self.changed, "NEW", target)
+            command += ", where --out NEW is written"
+        title = f"{target.label} for {self.engine}: {form}"
+        return "\n".join([title, indented(self.changed), f"{computed}.", command])
+
+    @property
+    def _needs_folder(self) -> bool:
+        """Whether the command cannot override the config that is read.
+
+        It is that of a GGUF file, or inside of another: there a server ignores the overrides.
+        """
+        inside = self.target.text is not self.target.config
+        return self.engine != "gguf" and (inside or is_gguf(self.target.place))
+
+
+def indented(value: Any, depth: int = 0) -> str:
+    """Return JSON with one key per line and every list on one line."""
+    if not isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    inner = "  " * (depth + 1)
+    lines = (f'{inner}"{key}": {indented(part, depth + 1)}' for key, part in value.items())
+    return "{\n" + ",\n".join(lines) + "\n" + "  " * depth + "}"
 
 
 def export(spec: Spec, engine: str) -> Export:
     """Return what an engine reads for the one method and length of a spec; no weight is read.
 
-    Raises UserError for what the engine cannot express, with its reason and the nearest it can.
+    Raises UserError for what the engine cannot express, with its reasons and the alternative.
     """
     if len(spec.scaling) != 1 or len(spec.length) != 1:
         raise UserError("an export has one --scaling and one --length.")
     plugin, method = load("engine", engine.replace("-", "_")), load("method", spec.scaling[0])
     trusted = spec.trust_remote_code
-    where, commit, config = open_config(spec.model, spec.revision, trusted)
+    place, commit, config = open_config(spec.model, spec.revision, trusted)
     if isinstance(config, EncodingConfig) and plugin.module is not transformers:
         raise UserError(
             f"{spec.model} is a model of the laboratory, which Ropewalk's own class in transformers"
@@ -35,15 +112,187 @@ def export(spec: Spec, engine: str) -> Export:
     rope = rope_of(config)
     check_shipped(config, rope.shipped, trust_remote_code=trusted)
     (length,) = spec.lengths(rope.trained_length)
-    asked = Asked(
+    target = Target(
         scaling=method.label,
         length=length,
         rope=rope,
         rotation=resolve(method, rope, length),
-        place=where,
+        place=place,
         config=config,
-        slotted="rope_theta" not in config.get_text_config().rope_parameters,
         trusted=trusted,
         revision=spec.revision if commit else None,
     )
-    return choose(asked, plugin, method)
+    return choose(target, plugin, method)
+
+
+def choose(target: Target, engine: Plugin, method: Plugin) -> Export:
+    """Return the plainest form that differs from what was measured by rounding only.
+
+    Raises UserError where there is none, with the engine's reasons and the nearest form.
+    """
+    module, name = engine.module, engine.label.replace("_", "-")
+    reasons = dict[str, list[str]]()  # the forms that each excludes
+    nearest: tuple[float, str] | None = None
+    try:
+        for parameters in _forms(target, method, module.NAMED):
+            form = parameters["rope_type"]
+            try:
+                changed = module.express(parameters, target)
+            except ValueError as error:
+                reasons.setdefault(str(error), []).append(form)
+                continue
+            computed = module.computed(changed, target)
+            distance = None if computed is None else target.distance(computed)
+            if distance is None or distance.close:
+                return Export(name, module, target, form, changed, distance)
+            this = (distance.factor, f"the nearest is {form}, where {distance}")
+            nearest = min(this, nearest or this)
+    except ValueError as error:
+        reasons = {str(error): []}
+    texts = [f"{', '.join(forms)}: {why}" for why, forms in reasons.items()]
+    texts = [*(texts if len(reasons) > 1 else reasons), *([nearest[1]] if nearest else [])]
+    raise UserError(f"{name} cannot serve {target.label} ({'; '.join(texts)}).")
+
+
+def _forms(target: Target, method: Plugin, known: tuple[str, ...]) -> Iterator[RopeParameters]:
+    """Yield the forms to try, the plainest first; raise ValueError where there can be none."""
+    rotation = target.rotation
+    if needs_code(rotation) and "bands" in known:
+        yield {"rope_type": "bands"}
+    elif isinstance(rotation, StatefulRope):
+        if "dynamic" not in known:
+            raise ValueError(
+                "only transformers has a base that follows the length step by step. Use "
+                "mode=frozen, the base of one length"
+            )
+        yield {**rotation.rope_parameters, "rope_theta": target.rope.base}
+    else:
+        name = method.module.__name__.rpartition(".")[2]
+        options = method.arguments if method.digest is None else {}
+        forms = plain_forms(target, name, options)
+        yield from (form for form in forms if form["rope_type"] in known)
+        yield longrope_form(target)
+
+
+def serving_command(
+    spec: Spec, scaling: str, rotation: Rotation, length: int, engine: str | None = None
+) -> tuple[str, str]:
+    """Return the command that exports a method, and the sentence about it.
+
+    The export is tried first: where nothing serves the method the command is empty and the
+    sentence has the reason. ``rotation`` is the method's at the length. Without an engine it is
+    transformers, or hf-code for a method that needs a modelling file. An export has no adapter, so
+    with one the command is for the merged model.
+    """
+    plainest = "hf-code" if needs_code(rotation) else "transformers"
+    to = plainest if engine in (None, "hf-code") else engine
+    try:
+        export(spec.model_copy(update={"scaling": (scaling,), "length": (str(length),)}), to)
+    except UserError as error:
+        return "", f"no command serves it: {error}"
+    merged = {"model": MERGED, "revision": None} if spec.adapter else {}
+    words = ["ropewalk", "export", *spec.model_copy(update=merged).opened, "--scaling", scaling]
+    command = shlex.join([*words, "--length", str(length), "--to", to])
+    if spec.adapter is None:
+        return command, command
+    return command, (
+        f"merge the adapter {spec.adapter} into the model, which is served without it (PEFT: "
+        f"merge_and_unload, then save_pretrained into {MERGED}, the tokenizer too): {command}"
+    )
+
+
+def write(export: Export, out: Path, revision: str | None, *, copy: bool) -> Path:
+    """Write a folder or file and return it; raise UserError where something is there already."""
+    target = export.target
+    if export.engine == "gguf":
+        if not is_gguf(target.place):
+            raise UserError(
+                f"--to gguf rewrites a GGUF file, and {target.place} is none: convert it with "
+                "llama.cpp's convert_hf_to_gguf.py, and export that file."
+            )
+        file = out if out.suffix.lower() == GGUF else out / Path(target.place).name
+        _check_free(file)
+        make_folder(file.absolute().parent, "--out")
+        gguf.rewrite(Path(target.place), file, export.changed)
+        return file
+    _check_free(out)
+    with new_folder(out, "--out") as folder:
+        _fill(export, folder, revision, copy=copy)
+        if export.engine == "hf-code":
+            hf_code.write(folder, target)
+    return out
+
+
+def _check_free(place: Path) -> None:
+    if not is_free(place):
+        raise UserError(f"--out {place} is there already; name a new one.")
+
+
+def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> None:
+    """Put weights, tokenizer and the changed config into a folder."""
+    target = export.target
+    if is_gguf(target.place):
+        checkpoint = open_checkpoint(
+            target.place, revision=None, dtype="float32", device="cpu", trust_remote_code=False,
+            allow_pickle=False,
+        )  # fmt: skip
+        model = load_weights(checkpoint)
+        model.hf_quantizer = None  # its weights are no longer quantised
+        del model.config.quantization_config
+        with foreign(f"the weights of {target.place} cannot be written"):
+            model.save_pretrained(out)
+            checkpoint.tokenizer.save_pretrained(out)
+        source = out
+    else:
+        source = _model_folder(target, revision)
+        for file in sorted(source.iterdir()):
+            if file.is_file() and file.name not in (CONFIG, TOKENIZER):
+                if copy:
+                    shutil.copyfile(resolved(file), out / file.name)
+                else:
+                    (out / file.name).symlink_to(resolved(file))
+    raw: dict[str, Any] = json.loads((source / CONFIG).read_text(encoding="utf-8"))
+    _save(out / CONFIG, _changed_file(raw, export.changed, target))
+    if (source / TOKENIZER).is_file():
+        tokenizer = json.loads((source / TOKENIZER).read_text(encoding="utf-8"))
+        most = tokenizer.get("model_max_length")  # vLLM takes the smaller one for the limit
+        if isinstance(most, int) and most < target.length:
+            tokenizer["model_max_length"] = target.length
+        _save(out / TOKENIZER, tokenizer)
+
+
+def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) -> dict[str, Any]:
+    """Return config.json with the changes, and with the keys of older readers beside the new ones.
+
+    transformers 5 reads rope_parameters, others rope_theta and rope_scaling: both say the same.
+    """
+    inside = target.text is not target.config
+    text = dict(raw.get("text_config") or {}) if inside else dict(raw)
+    for name in LEGACY:
+        text.pop(name, None)
+    parameters = changed["rope_parameters"]
+    if "rope_theta" in parameters:
+        plain = parameters["rope_type"] == "default"
+        text["rope_theta"] = parameters["rope_theta"]
+        text["rope_scaling"] = None if plain else parameters
+    text |= {name: value for name, value in changed.items() if name not in LEGACY}
+    return {**raw, "text_config": text} if inside else text
+
+
+def _model_folder(target: Target, revision: str | None) -> Path:
+    """Return the folder of a model's files, downloaded where they are on the hub."""
+    folder = Path(target.place)
+    if folder.is_dir():
+        return folder
+    commit = fetch(target.place, CONFIG, revision).parent.name
+    fetch_tokenizer(target.place, commit)
+    named = named_weights(target.place, commit, target.config, allow_pickle=False)
+    fetch_weights(target.place, commit, named or {SAFE_WEIGHTS_NAME})
+    return fetch(target.place, CONFIG, commit).parent
+
+
+def _save(file: Path, content: dict[str, Any]) -> None:
+    if file.is_symlink():
+        file.unlink()
+    with replacing(file) as opened:
+        opened.write((json.dumps(content, indent=2, ensure_ascii=False) + "\n").encode())

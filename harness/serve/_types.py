@@ -1,4 +1,4 @@
-"""Define what an engine is asked to express, and what it is given."""
+"""What is exported, and how far what an engine computes is from what was measured."""
 
 from __future__ import annotations
 
@@ -10,18 +10,17 @@ import torch
 
 from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, StatefulRope
 
-Words = dict[str, Any]  # a scaling in Hugging Face's words: rope_type and its parameters
-NO_TURN = 1e-12  # radians at the last token: what turns less does not turn
+RopeParameters = dict[str, Any]  # a scaling as Hugging Face writes it: rope_type and its parameters
+NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts as not turning
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A rotation to be served.
+class Target:
+    """A rotation to export and the model that it belongs to.
 
     ``scaling`` is the method's label, ``rotation`` its result at ``length`` tokens; ``place`` is
-    the model's folder, file or hub name, ``config`` its own, ``slotted`` whether it has a rotary
-    embedding per layer type, ``trusted`` whether its repository's code may run, ``revision`` the
-    branch, tag or commit that was asked for on the hub.
+    the model's folder, file or hub name, ``trusted`` whether code of its repository may run,
+    ``revision`` the requested branch, tag or commit on the hub.
     """
 
     scaling: str
@@ -30,14 +29,23 @@ class Asked:
     rotation: Rotation
     place: str
     config: Any
-    slotted: bool
     trusted: bool = False
     revision: str | None = None
 
     @property
-    def told(self) -> str:
-        """Return what is served in words: "yarn at 4,096 tokens"."""
+    def label(self) -> str:
+        """Return what is exported in words: "yarn at 4,096 tokens"."""
         return f"{self.scaling} at {self.length:,} token{'s' * (self.length > 1)}"
+
+    @property
+    def text(self) -> Any:
+        """Return the config of the text model, which may be inside of another."""
+        return self.config.get_text_config()
+
+    @property
+    def per_layer_type(self) -> bool:
+        """Return whether the model has one rotary embedding per layer type."""
+        return "rope_theta" not in self.text.rope_parameters
 
     @property
     def frequencies(self) -> Frequencies:
@@ -50,25 +58,24 @@ class Asked:
         if isinstance(self.rotation, StatefulRope):
             return Frequencies(self.rope.inv_freq())
         if isinstance(self.rotation, PerLayerFrequencies):
-            raise ValueError(
-                "it has one set of frequencies for all layers, and the method gives each layer its "
-                "own. The nearest: --to hf-code, a folder with a modelling file that does it in "
-                "transformers; or a method that treats all layers alike, as yarn"
-            )
+            does, method = "has one set of frequencies for all layers", "gives each layer its own"
+            other = "that treats all layers alike"
+        else:
+            does, other = "rotates every token to its own position", "of frequencies"
+            method = "moves positions or scales queries"
         raise ValueError(
-            "it rotates every token to its own position, and the method moves positions or scales "
-            "queries. The nearest: --to hf-code, a folder with a modelling file that does it in "
-            "transformers; or a method of frequencies, as yarn"
+            f"it {does}, and the method {method}. Use --to hf-code, which writes a modelling file "
+            f"for transformers, or a method {other}, such as yarn"
         )
 
     def distance(self, computed: Frequencies) -> Distance:
-        """Return how far an engine's frequencies are from those that were asked for."""
-        wanted, found = self.frequencies.inv_freq.double(), computed.inv_freq.double()
-        turning = torch.maximum(wanted, found) * self.length > NO_TURN
-        unit = 2.0 ** (torch.floor(torch.log2(wanted.clamp(min=2.0**-126))) - 23)
-        apart = torch.where(turning, (found - wanted).abs() / unit, 0.0)
+        """Return how far an engine's frequencies are from the measured ones."""
+        measured, other = self.frequencies.inv_freq.double(), computed.inv_freq.double()
+        turning = torch.maximum(measured, other) * self.length > NEGLIGIBLE
+        unit = 2.0 ** (torch.floor(torch.log2(measured.clamp(min=2.0**-126))) - 23)
+        units = torch.where(turning, (other - measured).abs() / unit, 0.0)
         factor = abs(computed.attention_factor - self.frequencies.attention_factor)
-        return Distance(float(apart.max()), int((apart == 0).sum()), len(apart), factor)
+        return Distance(float(units.max()), int((units == 0).sum()), len(units), factor)
 
 
 @dataclass(frozen=True)
@@ -76,7 +83,7 @@ class Distance:
     """How far what an engine computes is from what was measured.
 
     ``units`` is the largest difference of a frequency in units in the last place of float32,
-    ``equal`` how many of ``pairs`` frequencies are the same bits; ``factor`` is the difference of
+    ``equal`` how many of ``pairs`` frequencies are bit-identical; ``factor`` is the difference of
     the attention factor.
     """
 
@@ -92,10 +99,10 @@ class Distance:
 
     def __str__(self) -> str:
         left, units = self.pairs - self.equal, math.ceil(self.units)
-        text = f"{self.equal if left else 'all'} of {self.pairs} frequencies are the bits that were"
-        text += " measured"
+        text = f"{self.equal if left else 'all'} of {self.pairs} frequencies are bit-identical to "
+        text += "the measured ones"
         if left:
             other = "other differs" if left == 1 else "others differ"
             text += f", the {other} by at most {units} unit{'s' * (units > 1)} in the last place"
-        apart = f"differs by {self.factor:.2g}" if self.factor else "is the same"
-        return f"{text}; the attention factor {apart}"
+        same = f"differs by {self.factor:.2g}" if self.factor else "is the same"
+        return f"{text}; the attention factor {same}"

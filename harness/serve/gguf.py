@@ -4,92 +4,137 @@ from __future__ import annotations
 
 import math
 import shlex
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from harness.files import replacing
 from harness.models.gguf import is_gguf
-from harness.serve._config import check_flat
-from harness.serve._types import Asked, Words
+from harness.serve._parameters import check_one_embedding
+from harness.serve._types import RopeParameters, Target
 from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "yarn")
-READ = ("exaone", "granite", "llama", "mistral", "mistral3")  # that load the tensor of factors
+READ = ("exaone", "granite", "llama", "mistral", "mistral3")  # these load the tensor of factors
 TENSOR = "rope_freqs.weight"
 SCALING, BASE, WINDOW = "rope.scaling.", "rope.freq_base", "context_length"
 FLAGS = {
-    BASE: "--rope-freq-base", f"{SCALING}type": "--rope-scaling", f"{SCALING}factor":
-    "--rope-scale", f"{SCALING}original_context_length": "--yarn-orig-ctx",
-    f"{SCALING}yarn_beta_fast": "--yarn-beta-fast", f"{SCALING}yarn_beta_slow":
-    "--yarn-beta-slow",
-}  # fmt: skip
+    BASE: "--rope-freq-base",
+    f"{SCALING}type": "--rope-scaling",
+    f"{SCALING}factor": "--rope-scale",
+    f"{SCALING}original_context_length": "--yarn-orig-ctx",
+    f"{SCALING}yarn_beta_fast": "--yarn-beta-fast",
+    f"{SCALING}yarn_beta_slow": "--yarn-beta-slow",
+}
+KINDS: dict[type, str] = {str: "STRING", int: "UINT32", float: "FLOAT32"}
 
 
-def express(words: Words, asked: Asked) -> dict[str, Any]:
-    """Return the keys of the file, less the architecture before each, and the tensor of factors."""
-    check_flat(asked, "llama.cpp")
-    kind, wanted = words["rope_type"], asked.frequencies.attention_factor
-    keys = {WINDOW: asked.length, BASE: float(words["rope_theta"]), f"{SCALING}type": "none"}
+def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
+    """Return the keys of the file without their prefix, the architecture, and the factors."""
+    check_one_embedding(target, "llama.cpp")
+    kind, attention = parameters["rope_type"], target.frequencies.attention_factor
+    keys = {WINDOW: target.length, BASE: float(parameters["rope_theta"]), f"{SCALING}type": "none"}
     if kind == "linear":
-        return {**keys, f"{SCALING}type": "linear", f"{SCALING}factor": words["factor"]}
+        return {**keys, f"{SCALING}type": "linear", f"{SCALING}factor": parameters["factor"]}
     if kind == "yarn":
-        if not words.get("truncate", True):
+        if not parameters.get("truncate", True):
             raise ValueError("its yarn always rounds the bounds of the ramp")
-        own = 1 + 0.1 * math.log(words["factor"])  # which it always multiplies with
+        own = 1 + 0.1 * math.log(parameters["factor"])  # it always multiplies by this
         return {
-            **keys, f"{SCALING}type": "yarn", f"{SCALING}factor": words["factor"],
-            f"{SCALING}original_context_length": words["original_max_position_embeddings"],
-            f"{SCALING}yarn_beta_fast": float(words.get("beta_fast") or 32.0),
-            f"{SCALING}yarn_beta_slow": float(words.get("beta_slow") or 1.0),
-            f"{SCALING}attn_factor": wanted / own,
-        }  # fmt: skip
+            **keys,
+            f"{SCALING}type": "yarn",
+            f"{SCALING}factor": parameters["factor"],
+            f"{SCALING}original_context_length": parameters["original_max_position_embeddings"],
+            f"{SCALING}yarn_beta_fast": float(parameters.get("beta_fast") or 32.0),
+            f"{SCALING}yarn_beta_slow": float(parameters.get("beta_slow") or 1.0),
+            f"{SCALING}attn_factor": attention / own,
+        }
     if kind == "longrope":
-        if asked.config.model_type not in READ:
+        if target.config.model_type not in READ:
             raise ValueError(
-                f"it loads {TENSOR} for {', '.join(READ)}, not for {asked.config.model_type}"
+                f"it loads {TENSOR} for {', '.join(READ)}, not for {target.config.model_type}"
             )
-        keys = {**keys, f"{SCALING}attn_factor": wanted, TENSOR: words["long_factor"]}
+        keys = {**keys, f"{SCALING}attn_factor": attention, TENSOR: parameters["long_factor"]}
     return keys
 
 
-def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
-    """Return the angles of position 1 in its float32: each channel is the last one times a step."""
-    one, pairs = np.float32(1), asked.rope.rotary_dim // 2
+def computed(changed: dict[str, Any], target: Target) -> Frequencies:
+    """Return its frequencies: in float32, each is the one before times a step."""
+    one, pairs = np.float32(1), target.rope.rotary_dim // 2
     base = np.float32(changed[BASE])
     step, plain = np.float32(float(base) ** (-1 / pairs)), [one]
     for _ in range(pairs - 1):
         plain.append(plain[-1] * step)
-    found = np.array(plain) / np.array(changed.get(TENSOR, [1.0]), dtype=np.float32)
+    inv_freq = np.array(plain) / np.array(changed.get(TENSOR, [1.0]), dtype=np.float32)
     scale = changed.get(f"{SCALING}attn_factor", 1.0)
     slow = one / np.float32(changed.get(f"{SCALING}factor", 1.0))
     if changed[f"{SCALING}type"] == "yarn":
+        window = changed[f"{SCALING}original_context_length"]
         first, last = (
-            pairs * math.log(changed[f"{SCALING}original_context_length"] / (turns * 2 * math.pi))
-            / math.log(base)
-            for turns in (changed[f"{SCALING}yarn_beta_fast"], changed[f"{SCALING}yarn_beta_slow"])
-        )  # fmt: skip
+            pairs * math.log(window / (changed[f"{SCALING}{bound}"] * 2 * math.pi)) / math.log(base)
+            for bound in ("yarn_beta_fast", "yarn_beta_slow")
+        )
         first, last = max(0, math.floor(first)), min(2 * pairs - 1, math.ceil(last))
         ramp = (np.arange(pairs, dtype=np.float32) - first) / np.float32(max(0.001, last - first))
         kept = 1 - ramp.clip(0, 1)
-        found = found * slow * (1 - kept) + found * kept
+        inv_freq = inv_freq * slow * (1 - kept) + inv_freq * kept
         scale *= 1 + 0.1 * math.log(changed[f"{SCALING}factor"])
     else:
-        found = found * slow
-    return Frequencies(torch.from_numpy(found.astype(np.float32)), scale)
+        inv_freq = inv_freq * slow
+    return Frequencies(torch.from_numpy(inv_freq.astype(np.float32)), scale)
 
 
-def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
-    """Return the command that serves it: a rewritten file, or flags where they can say it all."""
-    if not is_gguf(asked.place):
+def command(changed: dict[str, Any], place: str, target: Target) -> str:
+    """Return the command that serves it: of a rewritten file, or with flags where they suffice."""
+    if not is_gguf(target.place):
         return (
-            f"llama-server -m NEW.gguf -c {asked.length}, where --out NEW.gguf is written of the "
-            "model's GGUF file; convert_hf_to_gguf.py of llama.cpp makes one"
+            f"llama-server -m NEW.gguf -c {target.length}, where --out NEW.gguf is written from "
+            "the model's GGUF file, which llama.cpp's convert_hf_to_gguf.py makes"
         )
-    line = f"llama-server -m {shlex.quote(place)} -c {asked.length}"
-    if place != asked.place:
+    line = f"llama-server -m {shlex.quote(place)} -c {target.length}"
+    if place != target.place:
         return line
     if TENSOR in changed or changed.get(f"{SCALING}attn_factor", 1.0) != 1:
-        return f"llama-server -m NEW.gguf -c {asked.length}, where --out NEW.gguf is written"
+        return f"llama-server -m NEW.gguf -c {target.length}, where --out NEW.gguf is written"
     flags = (f" {flag} {changed[key]}" for key, flag in FLAGS.items() if key in changed)
     return line + "".join(flags)
+
+
+def rewrite(source: Path, target: Path, changed: dict[str, Any]) -> None:
+    """Write ``source`` to ``target`` with changed keys and factors; all other data stay.
+
+    The keys of a scaling that the file had, and its tensor of factors, are left out.
+    """
+    from gguf import GGUFReader, GGUFValueType, GGUFWriter
+
+    reader = GGUFReader(source)
+    arch = str(reader.fields["general.architecture"].contents())
+    keys = {f"{arch}.{name}": value for name, value in changed.items() if name != TENSOR}
+    with replacing(target) as file:
+        writer = GGUFWriter(file.name, arch, endianess=reader.endianess)
+        writer.data_alignment = reader.alignment
+        for name, field in reader.fields.items():
+            own = name.startswith(("GGUF.", f"{arch}.{SCALING}")) or name in keys
+            if not own and name != "general.architecture":
+                kinds = field.types
+                inner = kinds[-1] if len(kinds) > 1 else None
+                writer.add_key_value(name, field.contents(), kinds[0], sub_type=inner)
+        for name, value in keys.items():
+            writer.add_key_value(name, value, getattr(GGUFValueType, KINDS[type(value)]))
+        tensors = [tensor for tensor in reader.tensors if tensor.name != TENSOR]
+        new = np.array(changed[TENSOR], dtype=np.float32) if TENSOR in changed else None
+        if new is not None:
+            writer.add_tensor_info(TENSOR, new.shape, new.dtype, new.nbytes)
+        for tensor in tensors:
+            shape = tensor.data.shape
+            writer.add_tensor_info(
+                tensor.name, shape, tensor.data.dtype, tensor.data.nbytes, tensor.tensor_type
+            )
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_ti_data_to_file()
+        for data in ([] if new is None else [new]) + [tensor.data for tensor in tensors]:
+            writer.write_tensor_data(data, tensor_endianess=reader.endianess)
+        writer.close()

@@ -6,20 +6,19 @@ import math
 import shlex
 from typing import Any
 
-from harness.serve._config import (
+from harness.serve._parameters import (
     changes,
-    check_flat,
+    check_one_embedding,
     check_read,
     overriding,
     torch_frequencies,
-    words_of,
 )
-from harness.serve._types import Asked, Words
+from harness.serve._types import RopeParameters, Target
 from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn")
-# Model types whose class in SGLang 0.5.23 hands no scaling to its rotary embedding, or, of
-# DeepSeek's, makes a yarn of its own of every one; and those that cut the base to a whole number.
+# Model types whose class in SGLang 0.5.23 passes no scaling to its rotary embedding (DeepSeek's
+# turn every scaling into their own yarn), and those that truncate the base to an integer.
 ONLY = dict.fromkeys(
     (
         "deepseek_v3", "deepseek_v32", "gemma", "gemma2", "glm_moe_dsa", "granitemoe", "hy_v3",
@@ -30,37 +29,38 @@ ONLY = dict.fromkeys(
 WHOLE = ("granitemoe", "mixtral", "starcoder2")
 
 
-def express(words: Words, asked: Asked) -> dict[str, Any]:
-    """Return the changes of config.json; its yarn reads attn_factor, on top of 0.1 ln s + 1."""
-    check_flat(asked, "SGLang")
-    check_read(words, asked.config.model_type, ONLY)
-    if words["rope_type"] == "yarn":
-        wanted = asked.frequencies.attention_factor
-        words = {**words, "attn_factor": wanted / _yarn_scale(words["factor"])}
-    return changes(words, asked)
+def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
+    """Return the changes of config.json; its yarn multiplies attn_factor by 0.1 ln s + 1."""
+    check_one_embedding(target, "SGLang")
+    check_read(parameters, target.config.model_type, ONLY)
+    if parameters["rope_type"] == "yarn":
+        extra = target.frequencies.attention_factor / _yarn_scale(parameters["factor"])
+        parameters = {**parameters, "attn_factor": extra}
+    return changes(parameters, target)
 
 
-def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
-    """Return its frequencies and the factor that it multiplies with."""
-    words = dict(words_of(changed))
-    if words["rope_type"] == "longrope":
-        words["attention_factor"] = words["long_mscale"]
-    if words["rope_type"] == "yarn":
-        words["attention_factor"] = _yarn_scale(words["factor"]) * words["attn_factor"]
-    if asked.config.model_type in WHOLE:
-        words["rope_theta"] = int(words["rope_theta"])
-    return torch_frequencies(words, asked)
+def computed(changed: dict[str, Any], target: Target) -> Frequencies:
+    """Return its frequencies and its attention factor."""
+    parameters = dict(changed["rope_parameters"])
+    if parameters["rope_type"] == "longrope":
+        parameters["attention_factor"] = parameters["long_mscale"]
+    if parameters["rope_type"] == "yarn":
+        own = _yarn_scale(parameters["factor"])
+        parameters["attention_factor"] = own * parameters["attn_factor"]
+    if target.config.model_type in WHOLE:
+        parameters["rope_theta"] = int(parameters["rope_theta"])
+    return torch_frequencies(parameters, target)
 
 
 def _yarn_scale(factor: float) -> float:
     return 0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0
 
 
-def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
+def command(changed: dict[str, Any], place: str, target: Target) -> str:
     """Return the command that serves it."""
     line = f"python -m sglang.launch_server --model-path {shlex.quote(place)} "
-    line += f"--context-length {asked.length}"
-    if place == asked.place:
-        line += f" {overriding('--json-model-override-args', changed, asked)}"
-    allow = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 " if place == asked.place else ""
-    return allow + line + " --trust-remote-code" * asked.trusted
+    line += f"--context-length {target.length}"
+    if place == target.place:
+        line += f" {overriding('--json-model-override-args', changed, target)}"
+    allow = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN=1 " if place == target.place else ""
+    return allow + line + " --trust-remote-code" * target.trusted

@@ -7,36 +7,36 @@ from typing import Any
 
 from harness.encodings._config import EncodingConfig
 from harness.models.structure import built
-from harness.serve._config import changed_config, changes
-from harness.serve._types import Asked, Words
+from harness.serve._parameters import changed_config, changes
+from harness.serve._types import RopeParameters, Target
 from scaling.types import Frequencies
 
 NAMED = ("default", "linear", "llama3", "yarn", "dynamic")
 
 
-def express(words: Words, asked: Asked) -> dict[str, Any]:
+def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """Return the changes of config.json."""
-    changed = changes(words, asked)
-    if isinstance(asked.config, EncodingConfig):  # whose encodings may act by the trained window
+    changed = changes(parameters, target)
+    if isinstance(target.config, EncodingConfig):  # an encoding may depend on the trained window
         del changed["max_position_embeddings"]
-    if words["rope_type"] == "dynamic":  # which scales from this window
-        changed["max_position_embeddings"] = asked.rope.trained_length
+    if parameters["rope_type"] == "dynamic":  # which scales from this window
+        changed["max_position_embeddings"] = target.rope.trained_length
     return changed
 
 
-def computed(changed: dict[str, Any], asked: Asked) -> Frequencies:
-    """Return what the model's own rotary class has, built by the library from this config."""
-    config = changed_config(changed, asked)
-    return built(asked.config, config, trust_remote_code=asked.trusted)
+def computed(changed: dict[str, Any], target: Target) -> Frequencies:
+    """Return the frequencies of the model's own rotary class, built from this config."""
+    config = changed_config(changed, target)
+    return built(target.config, config, trust_remote_code=target.trusted)
 
 
-def command(changed: dict[str, Any], place: str, asked: Asked) -> str:
-    """Return the line of Python that loads it; the library takes keys of the config there too."""
+def command(changed: dict[str, Any], place: str, target: Target) -> str:
+    """Return the line of Python that loads it; keys of the config are arguments there."""
     loads, trust = "AutoModelForCausalLM", "trust_remote_code"
-    if isinstance(asked.config, EncodingConfig):
+    if isinstance(target.config, EncodingConfig):
         loads, trust = "EncodingForCausalLM", "run_code"
-    given = {"revision": asked.revision} if asked.revision else {}
-    words = {**given, **changed} if place == asked.place else {}
-    words |= {trust: True} if asked.trusted else {}
-    keys = "".join(f", {name}={value!r}" for name, value in words.items())
+    given = {"revision": target.revision} if target.revision else {}
+    arguments = {**given, **changed} if place == target.place else {}
+    arguments |= {trust: True} if target.trusted else {}
+    keys = "".join(f", {name}={value!r}" for name, value in arguments.items())
     return f"{loads}.from_pretrained({json.dumps(place, ensure_ascii=False)}{keys})"

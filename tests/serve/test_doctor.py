@@ -268,7 +268,7 @@ class Engine:
     ) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
         self.tokenizer, self.style, self.bos = tiny_tokenizer(), style, bos
-        self.rotation = rw.export(tiny, scaling=scaling, length="4x", to="vllm").asked.rotation
+        self.rotation = rw.export(tiny, scaling=scaling, length="4x", to="vllm").target.rotation
         self.read = self.tokenizer
 
     def logs(self, tokens: list[int]) -> torch.Tensor:

@@ -23,8 +23,8 @@ from harness.patching.patch import scaled
 from harness.plugins import load
 from harness.serve import hf_code
 from harness.serve._doctor_server import Server
-from harness.serve._line import serving
-from harness.serve._types import Asked, Distance
+from harness.serve._export import serving_command
+from harness.serve._types import Distance, Target
 from harness.sweep.parse import parse
 from scaling import none
 from scaling.types import Rope
@@ -73,7 +73,7 @@ def losses(model: Any) -> torch.Tensor:
 
 
 def measured(model: Any, found: Any) -> torch.Tensor:
-    with scaled(model, found.asked.rotation):
+    with scaled(model, found.target.rotation):
         return losses(model)
 
 
@@ -118,14 +118,14 @@ def test_the_classes_of_the_servers_give_the_same(case: dict[str, Any]) -> None:
     rope = Rope(case["rotary_dim"], case["base"], case["window"])
     rotation = method.module.frequencies(rope, case["length"], **method.arguments)
     config = tiny_config("llama")
-    asked = Asked(case["scaling"], case["length"], rope, rotation, "m", config, slotted=False)
-    found = engine.computed(case["changed"], asked)
+    target = Target(case["scaling"], case["length"], rope, rotation, "m", config)
+    found = engine.computed(case["changed"], target)
     theirs = np.array(case["inv_freq"], dtype=np.float32)
     turning = theirs * case["length"] > 1e-12
     ours = found.inv_freq.numpy()
     assert np.allclose(ours[turning], theirs[turning], rtol=case["rtol"], atol=0)
     assert found.attention_factor == pytest.approx(case["factor"], rel=1e-6)
-    assert asked.distance(found).close
+    assert target.distance(found).close
 
 
 @pytest.mark.parametrize(("to", "scaling", "words"), [
@@ -238,7 +238,7 @@ def test_a_modelling_file_computes_what_was_measured(
     ).eval()
     near = {"rtol": 0, "atol": 0} if scaling == LAYERS else {"rtol": 1e-4, "atol": 2e-4}
     assert torch.allclose(losses(moved), wanted, **near)
-    with scaled(model, found.asked.rotation):
+    with scaled(model, found.target.rotation):
         ours = model.generate(TOKENS[:, :200], max_new_tokens=4, do_sample=False)
     theirs = moved.generate(TOKENS[:, :200], max_new_tokens=4, do_sample=False)
     assert torch.equal(ours, theirs)
@@ -345,7 +345,7 @@ def test_the_command_prints_config_distance_and_line(tiny: Path, ropewalk: Ropew
     words = ("export", tiny, "--scaling", "yarn:factor=4", "--length", "4x", "--to", "vllm")
     done = ropewalk(*words)
     assert done.status == 0
-    assert "all of 8 frequencies are the bits that were measured" in done.out
+    assert "all of 8 frequencies are bit-identical to the measured ones" in done.out
     override = done.out.partition("--hf-overrides '")[2].partition("'")[0]
     assert json.loads(override)["rope_parameters"]["rope_theta"] == 10_000.0
     assert "--scaling yarn:factor=4 --length 256 --server http://127.0.0.1:8000" in done.out
@@ -409,9 +409,9 @@ def test_a_modelling_file_says_no_more_than_why_it_has_none(tiny: Path) -> None:
 
 def test_one_of_each_is_told_in_the_singular(tiny: Path) -> None:
     """One frequency, one unit, one token; half a unit is not none."""
-    same = "7 of 8 frequencies are the bits that were measured, the other differs by at most 1 unit"
+    same = "7 of 8 frequencies are bit-identical to the measured ones, the other differs by at most"
     for units in (0.5, 1.0):
-        assert str(Distance(units, 7, 8, 0.0)).startswith(f"{same} in the last place;")
+        assert str(Distance(units, 7, 8, 0.0)).startswith(f"{same} 1 unit in the last place;")
     many = "the others differ by at most 3 units in the last place"
     assert many in str(Distance(2.5, 6, 8, 0.0))
     one = rw.export(tiny, scaling="none", length=1, to="vllm").text()
@@ -455,7 +455,7 @@ def test_a_model_with_its_own_code_is_served_with_it(to: str, flag: str, tiny: P
     ("llama", "self_extend", "ropewalk export {} --scaling self_extend --length 256 --to hf-code"),
     ("llama", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
     ("qwen3_moe", "yarn", "ropewalk export {} --scaling yarn --length 256 --to transformers"),
-    ("qwen3_moe", "self_extend", "no line serves it: hf-code cannot serve self_extend at 256 "
+    ("qwen3_moe", "self_extend", "no command serves it: hf-code cannot serve self_extend at 256 "
      "tokens (the file is checked for cohere"),
 ])  # fmt: skip
 def test_a_line_to_type_next_is_one_that_runs(
@@ -465,16 +465,16 @@ def test_a_line_to_type_next_is_one_that_runs(
     folder = saved(family)
     spec = parse(None, {"model": str(folder)})
     found = resolve(load("method", scaling), Rope(16, 1e4, WINDOW, {}, 2), LENGTH)
-    line, words = serving(spec, scaling, found, LENGTH)
+    line, words = serving_command(spec, scaling, found, LENGTH)
     assert words.startswith(told.format(folder))
-    assert line == ("" if words.startswith("no line") else words)
+    assert line == ("" if words.startswith("no command") else words)
 
 
 def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> None:
     """An export has none: the line names the merged model, and how to make it is said."""
     spec = parse(None, {"model": str(tiny), "adapter": "lora", "trust_remote_code": True})
     rotation = none.frequencies(Rope(16, 1e4, WINDOW), LENGTH)
-    line, words = serving(spec, "none", rotation, LENGTH)
+    line, words = serving_command(spec, "none", rotation, LENGTH)
     assert words.startswith("merge the adapter lora into the model")
     assert words.endswith(f": {line}")
     assert line.startswith("ropewalk export MERGED --trust-remote-code --scaling none ")
@@ -482,15 +482,13 @@ def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> 
 
 def test_one_base_is_found_from_its_frequencies() -> None:
     """Every base gives its own bits back; frequencies of none have none."""
-    from harness.serve._forms import bases
+    from harness.serve._parameters import base_of
 
     for base in (2.0, 10_000.0, 41829.3671875, 1e6, 123456789.0):
         rope = Rope(64, 500.0, 64)
-        found = bases(rope.inv_freq(base), rope)
-        assert len(found) == 1
-        assert torch.equal(rope.inv_freq(found[0]), rope.inv_freq(base))
+        assert torch.equal(rope.inv_freq(base_of(rope.inv_freq(base), rope)), rope.inv_freq(base))
     bent = none.frequencies(Rope(64, 1e4, 64), 64).inv_freq * torch.linspace(1, 0.9, 32)
-    assert bases(bent, Rope(64, 1e4, 64)) == []
+    assert base_of(bent, Rope(64, 1e4, 64)) is None
 
 
 def test_a_model_with_slots_is_served_by_transformers(tmp_path: Path) -> None:

@@ -1,0 +1,177 @@
+"""A rotation as Hugging Face's configs write it, for every engine that reads them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+
+from harness.errors import reason
+from harness.patching.config import FULL
+from harness.serve._types import RopeParameters, Target
+from scaling import native
+from scaling.types import Frequencies, Rope
+
+STILL = 1e30  # the factor of a pair that does not turn: JSON has no infinity
+INTERLEAVED = (  # pairs are neighbouring channels, which the longrope classes of servers reject
+    "cohere", "cohere2", "glm", "glm4", "helium", "ernie4_5", "llama4", "deepseek_v2",
+)  # fmt: skip
+
+
+def plain_forms(target: Target, method: str, options: Mapping[str, Any]) -> list[RopeParameters]:
+    """Return the forms other than longrope that may be this rotation, the plainest first.
+
+    Those of another base and of one factor are found from the numbers, so also where a user's
+    method or ``on=`` gives them; yarn and llama3 from the method's name and options.
+    """
+    rope, measured = target.rope, target.frequencies
+    if method == "native" and (kind := native.shipped_type(rope)) in ("yarn", "llama3"):
+        method, options = kind, {"ramp": "code", **native.shipped_options(rope)}
+    factor = float(options.get("factor") or rope.stretch(target.length))
+    forms: list[RopeParameters] = []
+    if measured.attention_factor == 1:
+        if (base := base_of(measured.inv_freq, rope)) is not None:
+            forms.append({"rope_type": "default", "rope_theta": base})
+        if (linear := _linear_factor(measured.inv_freq, rope, factor)) is not None:
+            forms.append({"rope_type": "linear", "rope_theta": rope.base, "factor": linear})
+    scaled = {
+        "rope_theta": rope.base,
+        "original_max_position_embeddings": rope.trained_length,
+        "factor": factor,
+    }
+    if method == "yarn" and options.get("ramp") == "code":
+        named = {name: options[name] for name in ("beta_fast", "beta_slow", "truncate")}
+        named["attention_factor"] = measured.attention_factor
+        forms.append({"rope_type": "yarn", **scaled, **named})
+    bounds = {"llama3": ("low_freq_factor", "high_freq_factor"), "ntk_by_parts": ("alpha", "beta")}
+    low, high = (options.get(name, 0) for name in bounds.get(method, ("", "")))
+    if low > 0:
+        named = {"low_freq_factor": low, "high_freq_factor": high}
+        forms.append({"rope_type": "llama3", **scaled, **named})
+    return forms
+
+
+def base_of(inv_freq: torch.Tensor, rope: Rope) -> float | None:
+    """Return the base whose plain frequencies are bit-identical to these, or None."""
+    pairs, last = len(inv_freq), float(inv_freq[-1])
+    if torch.equal(rope.inv_freq(), inv_freq):
+        return rope.base
+    guess = last ** (-pairs / (pairs - 1)) if pairs > 1 and 0 < last < 1 else 0.0
+    if not 1 < guess < math.inf:
+        return None
+    base = torch.tensor(guess, dtype=torch.float32)  # as every library computes
+    spacing = float(torch.nextafter(base, torch.tensor(math.inf)) - base)
+    near = (float(base) + spacing * step for step in sorted(range(-16, 17), key=abs))
+    return next((b for b in near if b > 1 and torch.equal(rope.inv_freq(b), inv_freq)), None)
+
+
+def _linear_factor(inv_freq: torch.Tensor, rope: Rope, expected: float) -> float | None:
+    """Return the one factor that divides all plain frequencies, or None."""
+    if not bool((inv_freq > 0).all()):
+        return None
+    ratios = rope.inv_freq().double() / inv_freq.double()
+    if float(ratios.max() / ratios.min()) - 1 > 1e-6 or float(ratios[0]) <= 1:
+        return None
+    mean = float(ratios.mean())
+    return expected if abs(expected / mean - 1) < 1e-6 else mean
+
+
+def longrope_form(target: Target) -> RopeParameters:
+    """Return the form that any frequencies have: longrope, with two equal lists.
+
+    With equal lists an engine's rule for choosing between them, which differs in each, has no
+    effect.
+    """
+    rope, measured = target.rope, target.frequencies
+    inv_freq = measured.inv_freq.double()
+    slower = 1 / (rope.tokens_per_radian().double() * inv_freq.clamp(min=1e-37))
+    factors = torch.where(inv_freq == 0, STILL, slower).tolist()
+    scale = measured.attention_factor
+    return {
+        "rope_type": "longrope",
+        "rope_theta": rope.base,
+        "short_factor": factors,
+        "long_factor": factors,
+        "attention_factor": scale,  # read by transformers; vLLM and SGLang read the next two
+        "short_mscale": scale,
+        "long_mscale": scale,
+        "original_max_position_embeddings": rope.trained_length,
+        "factor": rope.stretch(target.length),
+    }
+
+
+def full_attention(parameters: Mapping[str, Any]) -> Any:
+    """Return rope parameters, those of full attention where there is one set per layer type."""
+    return parameters.get(FULL, parameters)
+
+
+def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
+    """Return the changed keys of config.json, as transformers 5 writes them.
+
+    Raises ValueError for a scaling that the model's config class rejects: no engine could load it.
+    """
+    shipped, new = target.text.rope_parameters, dict(parameters)
+    if "partial_rotary_factor" in (own := full_attention(shipped)):  # of the embedding itself
+        new["partial_rotary_factor"] = own["partial_rotary_factor"]
+    changed: dict[str, Any] = {"max_position_embeddings": target.length}
+    if getattr(target.text, "original_max_position_embeddings", None):  # Phi 3 reads it
+        changed["original_max_position_embeddings"] = target.rope.trained_length
+    changed["rope_parameters"] = {**shipped, FULL: new} if target.per_layer_type else new
+    try:
+        changed_config(changed, target)
+    except (StrictDataclassError, KeyError) as error:
+        why = reason(error.__cause__ or error).rstrip(".")
+        raise ValueError(
+            f"transformers' {type(target.config).__name__} rejects it: {why}"
+        ) from error
+    return changed
+
+
+def changed_config(changed: dict[str, Any], target: Target) -> Any:
+    """Return the library's config of the text model with these changes."""
+    text = target.text
+    return type(text).from_dict({**text.to_dict(), "rope_scaling": None, **changed})
+
+
+def check_one_embedding(target: Target, engine: str) -> None:
+    """Raise ValueError for a model that has a rotary embedding per layer type."""
+    if target.per_layer_type:
+        raise ValueError(
+            f"{target.config.model_type} has a rotary embedding per layer type, and how {engine} "
+            "reads a scaling of one of them is not checked. Use --to transformers"
+        )
+
+
+def check_read(parameters: RopeParameters, model_type: str, only: Mapping[str, str]) -> None:
+    """Raise ValueError where a server's class for a model type does not read such a scaling.
+
+    ``only`` names the one rope type that is read, for the model types whose class does not read
+    all.
+    """
+    given = parameters["rope_type"]
+    read = only.get(model_type, given)
+    if given != read:
+        what = "no scaling, a base alone" if read == "default" else f"{read} alone"
+        raise ValueError(f"its class for {model_type} reads {what}")
+    if given == "longrope" and model_type in INTERLEAVED:
+        raise ValueError(
+            f"its longrope does not support {model_type}, whose pairs are neighbouring channels"
+        )
+
+
+def torch_frequencies(parameters: RopeParameters, target: Target) -> Frequencies:
+    """Return the frequencies in transformers' order of operations, which vLLM and SGLang share."""
+    rope, window = target.rope, parameters.get("original_max_position_embeddings")
+    base, trained = float(parameters["rope_theta"]), int(window or rope.trained_length)
+    return native.frequencies(Rope(rope.rotary_dim, base, trained, parameters), trained + 1)
+
+
+def overriding(flag: str, changed: dict[str, Any], target: Target) -> str:
+    """Return the arguments of a command that override the config of a model where it lies."""
+    revision = ["--revision", target.revision] if target.revision else []
+    return shlex.join([*revision, flag, json.dumps(changed)])
