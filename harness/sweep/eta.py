@@ -255,12 +255,11 @@ class ETA:
 
     def _rate(self) -> Callable[[str], float] | None:
         """Return the seconds per operation by method, as measured here, else as known before."""
-        rates = dict(self.measured)
-        if self.current and self.tokens and self.last is not None:
-            method = self.current.method
-            work = rates.get(method, Work())
-            operations = work.operations + self.current.under_way(self.tokens)
-            rates[method] = Work(operations, work.seconds + self.seen - self.last)
+        rates, current = dict(self.measured), self.current
+        if current and self.tokens and self.last is not None and current.method not in rates:
+            operations = current.under_way(self.tokens)
+            if not any(step.generated for step in current.left.values()):  # their time is unseen
+                rates[current.method] = Work(operations, self.seen - self.last)
         return seconds_per_operation(self.known, rates, self.guess)
 
     def share(self) -> float:
