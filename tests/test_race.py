@@ -25,9 +25,9 @@ from harness.select.race import (
     Race,
     Rules,
     Standing,
-    plainest,
     rounds,
 )
+from harness.stats.selection import plainness
 from scripts.simulate_race import SHAPES, Known, simulate
 
 
@@ -103,7 +103,8 @@ def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended() -
     assert found.ended == MARGIN
     assert found.recommended == "pi:factor=4"
     assert found.regret["pi:factor=4"] <= math.log1p(0.01)
-    assert plainest("pi") < plainest("pi:factor=4") < plainest("ntk:factor=4")
+    assert plainness("none") < plainness("pi") < plainness("pi:factor=4")
+    assert plainness("pi:factor=4") < plainness("ntk:factor=4")
 
 
 def test_among_equals_the_lower_cost_inside_the_window_comes_first() -> None:

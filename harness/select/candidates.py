@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from harness.errors import UserError
 from harness.methods.resolve import follows
 from harness.plugins import module_of, names, parameters
-from harness.select.race import plainest
 from harness.serve._export import export
+from harness.stats.selection import plainness
 from scaling.types import needs_code
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def families(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
 
     def merit(label: str) -> tuple[bool, tuple[int, int, str]]:
         far, near = (cells[label, length].rotation for length in (target, window))
-        return follows(far, near, window), plainest(label)
+        return follows(far, near, window), plainness(label)
 
     return {min(same, key=merit): sorted(same, key=merit) for same in found.values()}
 

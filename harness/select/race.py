@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.stats.paired import of_means
-from harness.stats.selection import select_means
+from harness.stats.selection import preferred, select_means
 from harness.sweep.eta import duration
 from tasks._intervals import ratios
 
@@ -126,11 +126,6 @@ def rounds(documents: int) -> tuple[int, ...]:
         ends.append(round(size))
         size = max(SECOND, size * GROWTH)
     return (*ends, documents)
-
-
-def plainest(name: str) -> tuple[int, int, str]:
-    """Return what orders names from the plainest: fewest options, shortest, alphabetical."""
-    return name.count("=") + name.count("+"), len(name), name
 
 
 class Bounds:
@@ -282,10 +277,10 @@ class Race:
         margin = math.log1p(self.rules.margin)
         alike = [name for name in final if standing.regret.get(name, math.inf) <= margin]
 
-        def merit(name: str) -> tuple[float, tuple[int, int, str]]:
-            return round(float(self.price(name, end).mean()), 3), plainest(name)
+        def cost(name: str) -> float:
+            return round(float(self.price(name, end).mean()), 3)
 
-        recommended = min(alike, key=merit) if alike else standing.leader
+        recommended = preferred(alike or [standing.leader], cost)
         return replace(standing, recommended=recommended, truncated=truncated)
 
     def _left(self) -> tuple[str, ...]:

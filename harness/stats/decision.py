@@ -24,7 +24,13 @@ from harness.stats.measure import (
     weights_of,
 )
 from harness.stats.paired import Difference
-from harness.stats.selection import Selection, select_means, select_shares
+from harness.stats.selection import (
+    Selection,
+    plainness,
+    preferred,
+    select_means,
+    select_shares,
+)
 
 FAILED = ("not_finite", "failed")  # statuses that are a method's own, not of the machine
 NEEDED = (
@@ -294,15 +300,15 @@ def _decision(
     costs = {name: _cost(of, name, inside) for name in order}
     usable = [name for name in order if not of.code.issuperset(of.everyone(name))] or order
 
-    def preference(name: str) -> tuple[float, int, int, str]:
+    def inside_cost(name: str) -> float:
         cost = costs[name]
-        return sign * cost.value if cost else math.inf, *plainness(name)
+        return sign * cost.value if cost else math.inf
 
     first = usable[0]
     level = [name for name in usable if of.score(name).score == of.score(first).score]
     alike = [name for name in usable if found.as_good(name)]
     wins = found.winner and found.best == first
-    recommended = first if wins else min(alike or level, key=preference)
+    recommended = first if wins else preferred(alike or level, inside_cost)
     own, window = inside.get("none"), facts["trained_length"]
     truncation = gain = None
     if own and own.truncation and window and facts["length"] > window:
@@ -310,11 +316,6 @@ def _decision(
     beyond = window is not None and facts["length"] > window
     cost = costs[recommended] if beyond else None
     return Decision(facts, of, order[0], recommended, margin, cost, truncation, gain)
-
-
-def plainness(name: str) -> tuple[int, int, str]:
-    """Return how plain a method is, the plainest first: by its options, then its name."""
-    return (0, 0, "") if name == "none" else (1 + name.count("="), len(name), name)
 
 
 @dataclass(frozen=True)

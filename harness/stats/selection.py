@@ -20,7 +20,7 @@ has the simulated error rates.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -122,6 +122,18 @@ def select_shares(hits: Array, *, level: float = CONFIDENCE) -> Selection | None
 
     less = of_shares(misses[:, [best]] - misses)
     return _selection(misses, best, less, misses.mean(axis=0), above)
+
+
+def plainness(name: str) -> tuple[int, int, str]:
+    """Return the key that sorts method names from the plainest: by options, length, alphabet."""
+    return (
+        (0, 0, "") if name == "none" else (1 + name.count("=") + name.count("+"), len(name), name)
+    )
+
+
+def preferred(names: Iterable[str], cost: Callable[[str], float]) -> str:
+    """Return the method with the lowest in-window cost; among equals, the plainest name."""
+    return min(names, key=lambda name: (cost(name), *plainness(name)))
 
 
 def _selection(
