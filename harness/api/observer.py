@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from harness.sweep.cells import Batch
-    from harness.sweep.measure import Watch
+    from harness.sweep.measure import Event
     from harness.sweep.plan import Plan
 
 log = logging.getLogger("ropewalk")
 
 
 class Progress:
-    """Receive the samples of one model as they are measured, and show nothing."""
+    """Receive what happens while plans of one model are measured, and show nothing."""
 
-    plan: Plan
-
-    def __call__(self, work: Sequence[Batch]) -> AbstractContextManager[Watch]:  # noqa: ARG002
-        """Return a context for measuring ``work`` that yields the receiver of its samples."""
-        return nullcontext(lambda *_: None)
+    def __call__(self, plan: Plan, events: Generator[Event]) -> Iterator[dict[str, Any]]:  # noqa: ARG002
+        """Yield the samples of a plan as they are stored."""
+        with closing(events):
+            for event in events:
+                if (sample := getattr(event, "sample", None)) is not None:
+                    yield sample
 
     def passing(self, tokens: float) -> None:
         """Receive the number of tokens that have passed through a layer."""
@@ -43,7 +41,7 @@ class Observer:
         log.debug(text)
         yield log.debug
 
-    def progress(self, plan: Plan, machine: str) -> Any:  # noqa: ARG002
+    def progress(self, machine: str) -> Progress:  # noqa: ARG002
         """Return the receiver of the samples of one model."""
         return Progress()
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pandas as pd
 from matplotlib.figure import Figure
 
-from harness.api.observer import LOG, Observer
+from harness.api.observer import LOG, Observer, Progress
 from harness.api.settings import open_loaded, read_specs
 from harness.api.tracking import check_tracker, tracked
 from harness.backends.connect import connected
@@ -28,7 +28,7 @@ from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES
 from harness.sweep.backend import ThisProcess
 from harness.sweep.eta import this_machine
-from harness.sweep.measure import Failure, measure
+from harness.sweep.measure import Failure, Session
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec
@@ -189,31 +189,34 @@ def measure_one(
     until_reported: ExitStack | None = None,
 ) -> list[Failure]:
     """Measure a plan into its folder; return what has no number."""
-    track = tracked(plan.spec.track, folder, _own_tasks(plan.spec), observer)
-    measure_plan = measurer(plan, folder, observer, cluster)
-    if until_reported is not None:
-        until_reported.enter_context(track)
-        return measure_plan(plan)
-    with track:
-        return measure_plan(plan)
+    session, progress = _session(plan, folder, observer, cluster)
+    with ExitStack() as stack:
+        (stack if until_reported is None else until_reported).enter_context(
+            tracked(plan.spec.track, folder, _own_tasks(plan.spec), observer)
+        )
+        for _ in progress(plan, session.measure(plan)):
+            pass
+    return session.failures(plan)
 
 
 def measurer(
     plan: Plan, folder: Path, observer: Observer = LOG, cluster: Cluster | None = None
-) -> Callable[[Plan], list[Failure]]:
-    """Return what measures plans of one model into a folder, one after the other.
+) -> Callable[[Plan], Iterator[dict[str, Any]]]:
+    """Return what measures plans of one model into a folder, and yields the stored samples.
 
     The weights are loaded once, when the first request is made. ``replace(plan, only=keys)`` is
     a part of a plan.
     """
-    progress = observer.progress(plan, machine_of(plan, cluster))
+    session, progress = _session(plan, folder, observer, cluster)
+    return lambda plan: progress(plan, session.measure(plan))
+
+
+def _session(
+    plan: Plan, folder: Path, observer: Observer, cluster: Cluster | None
+) -> tuple[Session, Progress]:
+    progress = observer.progress(machine_of(plan, cluster))
     backend = Workers(cluster) if cluster else ThisProcess(plan.checkpoint.device, progress.passing)
-
-    def measure_part(plan: Plan) -> list[Failure]:
-        progress.plan = plan
-        return measure(plan, folder, progress, backend)
-
-    return measure_part
+    return Session(folder, backend), progress
 
 
 def machine_of(plan: Plan, cluster: Cluster | None) -> str:

@@ -22,7 +22,6 @@ from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.plugins import load
 from harness.reports.writing.sentences import are, counted
-from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.select import tune as searching
 from harness.select.candidates import OWN, families, unserved, usual
@@ -318,7 +317,7 @@ def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, str, bool]:
     held = len(tuning.split.held) / (len(tuning.split.search) + len(tuning.split.held))
     times = trials * (1 - held) + held + len(tuning.closed)  # of all documents
     of_one = sum(len(cell.questions) for cell in cells) / len(cells)
-    samples = checked_samples(tuning.folder)
+    samples = tuning.samples
     done = sum(samples[key]["length"] == tuning.length for key in measured(samples))
     times = max(0.0, times - done / of_one)
     tokens = estimate(plan, set()).tokens / len(work) * times

@@ -7,16 +7,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
-from harness.api.observer import Observer
+from harness.api.observer import Observer, Progress
 from harness.names import printable
-
-if TYPE_CHECKING:
-    from harness.sweep.plan import Plan
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
@@ -62,11 +59,11 @@ class Terminal(Observer):
 
             yield update
 
-    def progress(self, plan: Plan, machine: str) -> Any:
+    def progress(self, machine: str) -> Progress:
         """Return the display of what is measured."""
         from harness.cli.progress import Measuring
 
-        return Measuring(err, plan, machine)
+        return Measuring(err, machine)
 
 
 TERMINAL = Terminal()

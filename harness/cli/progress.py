@@ -4,39 +4,49 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext
 from datetime import datetime
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from harness.sweep.cells import Batch, Item
+from harness.api.observer import Progress as Receiver
+from harness.sweep.cells import Batch
 from harness.sweep.eta import ETA, before, duration, keep_rates
+from harness.sweep.measure import Answered, Event, Started
 from harness.sweep.plan import Plan
 
-Watch = Callable[[Item, dict[str, Any]], None]
 LOADING = "Loading the weights and checking the patch on them"
 QUIET = 60.0  # seconds without a line where no one watches
 
 
-class Measuring:
+class Measuring(Receiver):
     """Shows cells done, the last sample, the rate and the time left; plain lines in a log."""
 
-    def __init__(self, console: Console, plan: Plan, machine: str) -> None:
-        self.console, self.plan, self.machine = console, plan, machine
+    def __init__(self, console: Console, machine: str) -> None:
+        self.console, self.machine = console, machine
         self.pace: ETA | None = None
         self.text, self.shown = LOADING, time.monotonic()
 
+    def __call__(self, plan: Plan, events: Generator[Event]) -> Iterator[dict[str, Any]]:
+        """Yield the samples of a plan as they are stored, and report the progress."""
+        with closing(events):
+            work = next(event.work for event in events if isinstance(event, Started))
+            if not work:
+                self._line("Complete: nothing to measure.")
+            with self._bar(plan, work) if work else nullcontext():
+                for event in events:
+                    assert isinstance(event, Answered)
+                    if not event.item.question.too_long:
+                        self._answer(event)
+                    if event.sample is not None:
+                        yield event.sample
+
     @contextmanager
-    def __call__(self, work: Sequence[Batch]) -> Iterator[Watch]:
-        """Report what is measured, and what went wrong."""
-        if not work:
-            self._line("Complete: nothing to measure.")
-            yield lambda *_: None
-            return
-        pace = self.pace = before(self.plan, work, self.machine)
+    def _bar(self, plan: Plan, work: Sequence[Batch]) -> Iterator[None]:
+        pace = self.pace = before(plan, work, self.machine)
         self.cells = Counter(item.cell.key for batch in work for item in batch.items)
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -51,9 +61,9 @@ class Measuring:
             self._line(f"{self.text}; {speed(pace)}")
         with self.bar:
             try:
-                yield self._sample
+                yield
             finally:
-                keep_rates(self.plan, self.machine, pace)
+                keep_rates(plan, self.machine, pace)
                 self.text = "Measuring"  # a plan that follows has its weights loaded
 
     def passing(self, tokens: float) -> None:
@@ -72,16 +82,16 @@ class Measuring:
         if not self.console.is_terminal and time.monotonic() - self.shown > QUIET:
             self._line(f"{self._done()}; {speed(pace)}")
 
-    def _sample(self, item: Item, record: dict[str, Any]) -> None:
+    def _answer(self, event: Answered) -> None:
         assert self.pace is not None  # made before anything is measured
-        self.pace.answer(item, record["seconds"])
-        cell, question = item
+        self.pace.answer(event.item, event.seconds)
+        cell, question = event.item
         self.cells[cell.key] -= 1
         named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
         self.text = f"{self._done()} · {named} · {question.doc_id}"
         self._move()
-        if record["status"] != "ok":
-            self._line(f"{named}, {question.doc_id}: {record['status']}")
+        if event.sample is not None and event.sample["status"] != "ok":
+            self._line(f"{named}, {question.doc_id}: {event.sample['status']}")
         elif not self.console.is_terminal and not self.cells[cell.key]:
             self._line(f"{self._done()}: {named}; {speed(self.pace)}")
         else:  # other processes tell of samples alone

@@ -42,6 +42,12 @@ class Samples:
     file: BinaryIO
     lines: list[bytes] = field(default_factory=list)
 
+    @property
+    def state(self) -> object:
+        """A value that differs once anything else has written the file, or replaced it."""
+        status = os.fstat(self.file.fileno())
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
 
 @contextmanager
 def writing(folder: Path) -> Iterator[Samples]:

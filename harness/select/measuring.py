@@ -23,7 +23,7 @@ from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.eta import ETA, before
 from harness.sweep.plan import Plan
 
-Measure = Callable[[Plan], object]
+Measure = Callable[[Plan], Iterable[Mapping[str, Any]]]
 SLOWER = 1.15  # times what is expected: checks between the forwards, and their spread
 
 
@@ -64,7 +64,7 @@ class Measured:
             cell.scaling: cell.failed for cell in self.plan.cells if cell.failed is not None
         }
         self.names = [m.label for m in self.plan.methods if m.label not in self.failed]
-        self.samples: Mapping[Key, Mapping[str, Any]] = checked_samples(self.folder)
+        self.samples: dict[Key, Mapping[str, Any]] = dict(checked_samples(self.folder))
         self.began = time.monotonic()
 
     def keys(self, kind: str, name: str, documents: int) -> list[list[Key]]:
@@ -104,8 +104,8 @@ class Measured:
             self.asked |= {key: (name, length) for key in keys if key not in self.asked}
         missing = {key for _, keys in wanted for key in keys} - measured(self.samples)
         if missing:
-            self.measure(replace(self.plan, only=missing))
-            self.samples = checked_samples(self.folder)
+            for sample in self.measure(replace(self.plan, only=missing)):
+                self.samples[sample["cell"], sample["question"]] = sample
         self.__dict__.pop("rates", None)
         lost = {}
         for (kind, name, _), keys in wanted:

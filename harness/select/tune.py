@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -218,7 +218,7 @@ def difference(one: Losses, other: Losses) -> Difference:
     return of_means(apart, weights, relative=True)[0]
 
 
-Measure = Callable[[Plan], object]
+Measure = Callable[[Plan], Iterable[Mapping[str, Any]]]
 RenderedTable = Callable[[Sequence[Trial]], None]
 
 
@@ -239,6 +239,7 @@ class Tuning:
 
     def __post_init__(self) -> None:
         self.closed = [method.label for method in self.plan.methods]
+        self.samples: dict[Key, Mapping[str, Any]] = dict(checked_samples(self.folder))
 
     def run(self, space: Space, trials: int, seed: int, told: RenderedTable) -> list[Trial]:
         """Measure the closed-form methods, then search; return all trials in order.
@@ -248,7 +249,7 @@ class Tuning:
         self._complete(self.closed, self.split.search)
         if self.kind == "key tokens":
             self._complete([EVALUATOR], self.split.held)
-            self.masks = key_masks(self.plan, checked_samples(self.folder), self.split)
+            self.masks = key_masks(self.plan, self.samples, self.split)
         done: list[Trial] = []
 
         def scored(some: Sequence[Trial]) -> list[Trial]:
@@ -270,19 +271,15 @@ class Tuning:
 
     def losses(self, label: str, units: Set[str]) -> Losses | None:
         """Return a method's losses on some documents, None where it has no number."""
-        return self._losses(label, units, checked_samples(self.folder))
-
-    def _losses(self, label: str, units: Set[str], samples: Samples) -> Losses | None:
         (cell,) = [c for c in self.plan.cells if (c.scaling, c.length) == (label, self.length)]
-        return losses(cell, samples, units, self.kind, self.masks)
+        return losses(cell, self.samples, units, self.kind, self.masks)
 
     def _scored(self, some: Sequence[Trial]) -> list[Trial]:
         """Return the trials of one generation with their scores."""
         labels = {trial.number: self._added(trial.method) for trial in some}
         self._complete([label for label in labels.values() if label], self.split.search)
-        samples = checked_samples(self.folder)
         scores = {
-            number: score(self._losses(label, self.split.search, samples)) if label else math.inf
+            number: score(self.losses(label, self.split.search)) if label else math.inf
             for number, label in labels.items()
         }
         return [replace(trial, score=scores[trial.number]) for trial in some]
@@ -318,8 +315,9 @@ class Tuning:
             if question.doc_id in units
         }
         part = replace(self.plan, only=keys)
-        if next(part.left(measured(checked_samples(self.folder))), None) is not None:
-            self.measure(part)
+        if next(part.left(measured(self.samples)), None) is not None:
+            for sample in self.measure(part):
+                self.samples[sample["cell"], sample["question"]] = sample
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from harness.runs.folders import check_same_question, record_in
 from harness.runs.schema import Outcome, check_graded, outcome, outcomes
 from harness.runs.store import (
     RUN,
+    Samples,
     append,
     check_held,
     measured,
@@ -24,7 +25,7 @@ from harness.runs.store import (
     writing,
 )
 from harness.sweep.answer import Failed, Reply
-from harness.sweep.backend import Backend, ThisProcess
+from harness.sweep.backend import Backend
 from harness.sweep.cells import Batch, Cell, Item, Key
 from harness.sweep.memory import fitted, needed
 from harness.sweep.parts import Parts
@@ -33,8 +34,6 @@ from harness.sweep.record import describe
 from tasks.types import DivergenceResponse, Fact, GroupResponse, Request, Sample
 
 Record = dict[str, Any]
-Watch = Callable[[Item, Record], None]
-Watching = Callable[[Sequence[Batch]], AbstractContextManager[Watch]]
 
 
 @dataclass(frozen=True)
@@ -47,49 +46,81 @@ class Failure:
     reason: str
 
 
-def measure(
-    plan: Plan, folder: Path, watching: Watching, backend: Backend | None = None
-) -> list[Failure]:
-    """Complete the run folder and return what of the plan has no number, and why.
+@dataclass(frozen=True)
+class Started:
+    """The requests left to measure, before the weights are loaded."""
 
-    ``watching`` is given what is left to measure, and what it yields sees each sample as it ends,
-    and each part of one; ``backend`` measures, by default this process. Everything measured
-    before is kept and not measured again. Raises UserError when the folder is another model's,
-    cannot be written, or another process writes it, and when ``max_memory`` is too little.
+    work: tuple[Batch, ...]
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A reply; ``sample`` is the stored record, None while other parts of the request are open."""
+
+    item: Item
+    seconds: float
+    sample: Record | None
+
+
+Event = Started | Answered
+
+
+class Session:
+    """Measures plans of one model into one run folder, whose samples are read once.
+
+    Attributes:
+        outcomes: what became of each sample in the folder.
     """
-    backend = backend or ThisProcess(plan.checkpoint.device)
-    records(plan, folder)  # nothing in the folder changes before it is known to be of this run
-    with writing(folder) as held:
-        known = outcomes(folder)
-        done = measured(known)
-        work = plan.work(done)
-        sizes = fitted(plan, work)
-        _, record = records(plan, folder, measuring=bool(work))
-        with ExitStack() as stack:
-            watch = stack.enter_context(watching(work))  # it shows that the weights load
-            answered = backend.answers(plan, work, sizes) if work else iter(())
+
+    def __init__(self, folder: Path, backend: Backend) -> None:
+        self.folder, self.backend = folder, backend
+        self.outcomes: dict[Key, Outcome] = {}
+        self.state: object = None  # of the samples file after the last plan
+
+    def measure(self, plan: Plan) -> Generator[Event]:
+        """Measure what the folder lacks of a plan, and yield each sample once it is on the disk.
+
+        Everything measured before is kept and not measured again. Raises UserError if the folder
+        belongs to another model, cannot be written or is written by another process, and if
+        ``max_memory`` is too little.
+        """
+        records(plan, self.folder)  # nothing in the folder changes before it is known to match
+        with writing(self.folder) as held:
+            if held.state != self.state:
+                self.outcomes = outcomes(self.folder)
+            done = measured(self.outcomes)
+            work = plan.work(done)
+            sizes = fitted(plan, work)
+            _, record = records(plan, self.folder, measuring=bool(work))
+            yield Started(work)
+            replies = self.backend.answers(plan, work, sizes) if work else iter(())
             session = record["sessions"][-1] if work else {}
-            session.update(backend.machines if work else {})
-            stack.enter_context(_recorded(folder, record))
-            for item in [item for item in plan.left(done) if item.question.too_long]:
-                sample = _sample(item, _too_long(item.question))
-                append(held, sample)
-                known[item.key] = outcome(sample)
-            parts = Parts(plan)
-            for item, reply in answered:
-                if session != session | backend.machines:  # a worker has joined
-                    session.update(backend.machines)
-                    write_run(folder, record)
-                whole = parts.add(item, reply)
-                if whole is None:
-                    watch(item, {"status": "ok", "seconds": reply.seconds})
-                    continue
-                sample = _record(plan, *whole)
-                append(held, {**sample, "session": len(record["sessions"]) - 1})
-                known[whole[0].key] = outcome(sample)
-                watch(item, sample)
+            session.update(self.backend.machines if work else {})
+            with _recorded(self.folder, record):
+                for item in [item for item in plan.left(done) if item.question.too_long]:
+                    sample = _sample(item, _too_long(item.question))
+                    self._store(held, item, sample)
+                    yield Answered(item, 0.0, sample)
+                parts = Parts(plan)
+                for item, reply in replies:
+                    if session != session | self.backend.machines:  # a worker has joined
+                        session.update(self.backend.machines)
+                        write_run(self.folder, record)
+                    whole, stored = parts.add(item, reply), None
+                    if whole is not None:
+                        stored = {**_record(plan, *whole), "session": len(record["sessions"]) - 1}
+                        self._store(held, whole[0], stored)
+                    yield Answered(item, reply.seconds, stored)
             check_held(held)
-        return list(_failures(plan, known))
+            self.state = held.state
+
+    def _store(self, held: Samples, item: Item, sample: Record) -> None:
+        append(held, sample)
+        self.outcomes[item.key] = outcome(sample)
+
+    def failures(self, plan: Plan) -> list[Failure]:
+        """Return what has no number, and why."""
+        return list(_failures(plan, self.outcomes))
 
 
 def records(plan: Plan, folder: Path, *, measuring: bool = False) -> tuple[Record | None, Record]:

@@ -16,7 +16,7 @@ from harness.cli.progress import Measuring
 from harness.sweep import eta
 from harness.sweep.backend import ThisProcess
 from harness.sweep.eta import ETA, before, duration, guessed, keep_rates
-from harness.sweep.measure import measure
+from harness.sweep.measure import Session
 from harness.sweep.memory import estimate
 from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
@@ -145,8 +145,9 @@ def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) ->
     """Lines say what goes on first, each cell with the clock, the rate and the time left."""
     for wanted in (r"^\d\d:\d\d:\d\d Loading the weights", r"^\d\d:\d\d:\d\d Complete: nothing"):
         text = io.StringIO()
-        watching = Measuring(Console(file=text, width=200), plan, "test")
-        measure(plan, tmp_path / "run", watching, ThisProcess("cpu", watching.passing))
+        progress = Measuring(Console(file=text, width=200), "test")
+        session = Session(tmp_path / "run", ThisProcess("cpu", progress.passing))
+        list(progress(plan, session.measure(plan)))
         lines = text.getvalue().splitlines()
         assert re.match(wanted, lines[0])
         if len(lines) > 1:
@@ -160,7 +161,8 @@ def test_a_log_of_other_processes_has_lines_between_cells(
     """They tell of samples alone: after a while without a line each has one."""
     monkeypatch.setattr("harness.cli.progress.QUIET", -1.0)
     text = io.StringIO()
-    measure(plan, tmp_path / "run", Measuring(Console(file=text, width=200), plan, "test"))
+    session = Session(tmp_path / "run", ThisProcess("cpu"))
+    list(Measuring(Console(file=text, width=200), "test")(plan, session.measure(plan)))
     lines = text.getvalue().splitlines()
     assert len(lines) == 1 + sum(len(batch.items) for batch in plan.work(set()))
 
@@ -169,10 +171,12 @@ def test_a_log_says_once_that_weights_are_loaded(plan: Plan, tmp_path: Path) -> 
     """Parts of one plan load their weights once, so the lines of the second begin otherwise."""
     keys = [item.key for batch in plan.work(set()) for item in batch.items]
     text = io.StringIO()
-    watching = Measuring(Console(file=text, width=200), plan, "test")
-    backend = ThisProcess("cpu", watching.passing)
+    progress = Measuring(Console(file=text, width=200), "test")
+    session = Session(tmp_path / "run", ThisProcess("cpu", progress.passing))
     for key in keys[:2]:
-        measure(replace(plan, only={key}), tmp_path / "run", watching, backend)
+        part = replace(plan, only={key})
+        (sample,) = progress(part, session.measure(part))
+        assert (sample["cell"], sample["question"]) == key
     lines = text.getvalue().splitlines()
     assert sum("Loading the weights" in line for line in lines) == 1
     assert sum("Measuring; " in line for line in lines) == 1
