@@ -98,13 +98,13 @@ def race(
             chosen = settings.get("scaling") is not None
             plan = _race_plan(spec, cluster, chosen=chosen, loaded=loaded)
         folder = spec.out or Path("results") / f"recommend-{plan.checkpoint.label}"
-        records(plan, folder)  # another run's folder is an error, in a dry run too
         note_plan(plan, observer)
         measure, machine = measurer(plan, folder, observer, cluster), machine_of(plan, cluster)
         workers = cluster.count if cluster else 1
         field = Measured(plan, folder, measure, Budget(), machine, workers)
         race, candidates = _candidates(field, to, tolerance / 100, margin / 100, observer)
         field.budget = read_budget(budget, race.usual(field.grid(candidates)))
+        records(plan, folder)  # another run's folder is an error, in a dry run too
         _note_cost(race, field, candidates, observer)
 
         def run() -> Recommendation:
