@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 import ropewalk as rw
 from harness.engine import DEFAULT, Sizes
 from harness.errors import UserError
+from harness.inspection.check import check_frequencies
 from harness.inspection.inspect import inspect
-from harness.methods.check import check
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.patching.config import rope_of
@@ -343,7 +343,9 @@ def test_it_is_checked_and_shown_by_layer(ropewalk: Ropewalk, tiny: Path, tmp_pa
     failed = ropewalk("check", f"{mine}:layers=3")
     assert (failed.status, "frequencies for 3 layers of 6" in failed.out) == (1, True)
     rope = Rope(16, 10_000.0, 256, layers=6)
-    findings = check(lambda *given: layerwise.frequencies(*given, last=2.0), [rope], [0.5, 2.0])
+    findings = check_frequencies(
+        lambda *given: layerwise.frequencies(*given, last=2.0), [(rope, 0.5), (rope, 2.0)]
+    )
     told = {one.about: one.text for one in findings if one.verdict != "failed"}
     assert (len(told), told["slowest pair"]) == (len(findings), "slowed by 2 to 4 at 2 windows")
     found = inspect(Spec(model=str(tiny), scaling=("layerwise:last=2",), length=("4x",))).readings

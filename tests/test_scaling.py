@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import scaling
-from harness.methods.check import ROPES, check
+from harness.inspection.check import ROPES, WINDOWS, check_frequencies
 from scaling import none
 from scaling.types import Frequencies, Rope
 
@@ -149,7 +150,9 @@ def test_a_built_in_method_passes_what_a_users_is_held_to(name: str) -> None:
     Every seventh geometry: among them is every size of head, base and window.
     """
     every = [_fit(name, rope) for rope in ROPES[::7]]
-    findings = {found.about: found for found in check(METHODS[name], every)}
+    findings = {
+        found.about: found for found in check_frequencies(METHODS[name], [*product(every, WINDOWS)])
+    }
     assert [found for found in findings.values() if found.verdict == "failed"] == []
     plain = name in SCALED or name == "native"  # these ropes ship nothing
     assert findings["inside the window"].verdict == ("passed" if plain else "note")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.api.observer import LOG, Observer
 from harness.api.settings import read_spec
 from harness.errors import UserError
+from harness.inspection.check import BAND_WINDOWS, Geometry, check_encoding, check_method
 from harness.methods.findings import Finding
+from harness.models.config import read_config
+from harness.patching.config import rope_of
 from harness.patching.patch import scaled
+from harness.plugins import CONTRACTS, METHOD, defines, entry, load, module_of, names
 from harness.serve._doctor_examine import examine
 from harness.serve._doctor_server import Server
 from harness.serve._export import Export, write
@@ -102,3 +107,54 @@ def written_export(
         return result, None
     with observer.status("Writing"):
         return result, write(result, Path(out), spec.revision, copy=copy)
+
+
+def check(
+    plugin: str, *, model: str | Path | None = None, observer: Observer = LOG, **settings: Any
+) -> list[tuple[str, tuple[Finding, ...]]]:
+    """Return the findings of ``ropewalk check`` on a method or an encoding; of a name of both, two.
+
+    Each comes with its label. A method is checked at many geometries, or at those of a ``model``,
+    from its config alone, up to ``length`` (default: 16x); ``settings`` are length, revision,
+    offline and trust_remote_code. Raises UserError for what is neither.
+    """
+    name = plugin.partition(":")[0]
+    kinds = [kind for kind in ("method", "encoding") if name in names(kind)]
+    if "." in name and not name.endswith(".json"):
+        module, contract = module_of("plug-in", name)[0], CONTRACTS["encoding"]
+        encoding = all(defines(name, module, part) for part in contract)
+        kinds = ["encoding" if encoding else "method"]
+        if not encoding and not any(defines(name, module, part) for part in METHOD):
+            raise UserError(
+                f"{name} is no method, which defines {' or '.join(METHOD)}, and no encoding, which "
+                f"defines {', '.join(contract)}."
+            )
+    given = {key: value for key, value in settings.items() if value is not None}
+    if given and model is None:
+        raise UserError(f"--{next(iter(given))} is for a model; give --model too.")
+    geometries = _geometries(str(model), given) if model else None
+    if geometries or not kinds:
+        kinds = ["method"]
+    results = []
+    with observer.status("Checking"):
+        for kind in kinds:
+            loaded = load(kind, plugin)
+            if kind == "encoding":
+                result = check_encoding(plugin)
+            else:
+                method = partial(entry(loaded.module, kind), **loaded.arguments)
+                result = check_method(method, geometries)
+            results.append((f"{kind} {loaded.label}" if len(kinds) > 1 else loaded.label, result))
+    return results
+
+
+def _geometries(model: str, settings: dict[str, Any]) -> list[Geometry]:
+    """Return the rotary geometry of a model at lengths up to the requested one."""
+    spec = read_spec({"model": model, **settings}, {"length": f"{BAND_WINDOWS[-1]:g}x"})
+    config = read_config(
+        spec.model, revision=spec.revision, trust_remote_code=spec.trust_remote_code
+    )[1]
+    rope = rope_of(config)
+    longest = max(spec.lengths(rope.trained_length)) / rope.trained_length
+    windows = [*(one for one in (*BAND_WINDOWS, 4.0) if one < longest), longest]
+    return [(rope, one) for one in windows]

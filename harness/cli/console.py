@@ -7,13 +7,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 from rich.console import Console
 
 from harness.api.observer import Observer, Progress
 from harness.names import printable
+
+if TYPE_CHECKING:
+    from harness.methods.findings import Finding
 
 COMPLETE, WITH_FAILURES, REFUSED, INTERRUPTED = 0, 1, 2, 130  # exit statuses
 PIPED = 120  # columns where no terminal tells
@@ -67,6 +70,15 @@ class Terminal(Observer):
 
 
 TERMINAL = Terminal()
+MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
+
+
+def print_finding(finding: Finding, width: int) -> None:
+    """Print a finding in one line, its text after ``width`` letters for what it is about."""
+    line = f"{MARKS[finding.verdict]} {finding.about:<{width}}  {printable(finding.text)}"
+    screen.print(line, soft_wrap=True)
+
+
 Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
 Switch = Annotated[bool | None, Parameter(negative="")]
 

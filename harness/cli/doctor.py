@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Switch, screen
-from harness.names import printable
-
-MARKS = {"passed": "✓", "failed": "✗", "note": "·"}
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Switch, print_finding
 
 
 def doctor(
@@ -55,7 +52,6 @@ def doctor(
             offline=offline,
             trust_remote_code=trust_remote_code,
         ):
-            line = f"{MARKS[finding.verdict]} {finding.about:<6}  {printable(finding.text)}"
-            screen.print(line, soft_wrap=True)
+            print_finding(finding, 6)
             failed += finding.verdict == "failed"
     return WITH_FAILURES if failed else COMPLETE

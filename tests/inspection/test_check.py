@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,32 @@ import pytest
 import torch
 
 from harness.cli.app import main
-from harness.methods.check import Finding, check
+from harness.inspection.check import (
+    BAND_ROPES,
+    BAND_WINDOWS,
+    LARGE,
+    OWN,
+    check_bands,
+    check_frequencies,
+    moves_positions,
+)
+from harness.methods.findings import Finding
 from harness.plugins import load
-from scaling import abf, none, ntk, p_rope, pi, rerope, yarn
-from scaling.types import Frequencies, Rope
+from scaling import (
+    abf,
+    dual_chunk,
+    dynamic_ntk,
+    lm_infinite,
+    log_n,
+    none,
+    ntk,
+    p_rope,
+    pi,
+    rerope,
+    self_extend,
+    yarn,
+)
+from scaling.types import Bands, Frequencies, Rope, by_distance, plainest
 
 ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
 AT = "at rotary_dim 4, base 100, window 32, length"
@@ -30,22 +53,28 @@ def ask(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[object, str
     return ended.value.code, *capsys.readouterr()
 
 
-def told(method: Callable[..., Any], *windows: float) -> dict[str, Finding]:
+def check(
+    method: Callable[..., Any], ropes: Sequence[Rope] = ONE, windows: Sequence[float] = (1.0, 2.0)
+) -> tuple[Finding, ...]:
+    return check_frequencies(method, [*product(ropes, windows)])
+
+
+def findings(method: Callable[..., Any], *windows: float) -> dict[str, Finding]:
     """Return the findings on a rope of two channel pairs, by what they are about."""
-    return {found.about: found for found in check(method, ONE, windows or (1.0, 2.0, 8.0))}
+    return {one.about: one for one in check(method, ONE, windows or (1.0, 2.0, 8.0))}
 
 
 def failed(method: Callable[..., Any], *windows: float) -> dict[str, str]:
     return {
         found.about: found.text
-        for found in told(method, *windows).values()
+        for found in findings(method, *windows).values()
         if found.verdict == "failed"
     }
 
 
 def test_a_good_method_passes_every_line() -> None:
     """PI keeps the whole contract, and what it does is told in numbers."""
-    found = told(pi.frequencies)
+    found = findings(pi.frequencies)
     assert [line.about for line in found.values() if line.verdict == "passed"] == KEPT
     told_of = "equal to none, bit for bit, in the window of 32 tokens"
     assert found["inside the window"].text == told_of
@@ -59,18 +88,20 @@ def test_a_good_method_passes_every_line() -> None:
 
 def test_what_methods_do_is_told() -> None:
     """Unscaled, NTK, YaRN and p-RoPE are told apart by their notes."""
-    assert told(none.frequencies)["unseen angles"].text == (
+    assert findings(none.frequencies)["unseen angles"].text == (
         "met by up to 1 of 2 pairs, rotary_dim 4, base 100, window 32, length 64"
     )
-    assert told(ntk.frequencies)["fastest pair"].text == "never moves"
-    assert told(yarn.frequencies, 1.0, 8.0)["attention factor"].text == "1 to 1.21"
-    still = told(lambda rope, length: p_rope.frequencies(rope, length, p=0.5))
+    assert findings(ntk.frequencies)["fastest pair"].text == "never moves"
+    assert findings(yarn.frequencies, 1.0, 8.0)["attention factor"].text == "1 to 1.21"
+    still = findings(lambda rope, length: p_rope.frequencies(rope, length, p=0.5))
     assert still["slowest pair"].text == "slowed by ∞ at 2 windows, ∞ at 8 windows"
 
 
 def test_another_reading_of_the_window_is_a_note() -> None:
     """ABF at base 10000 makes 1/10 into 1/100 inside the window too: told, and no failure."""
-    found = told(lambda rope, length: abf.frequencies(rope, length, base=1e4))["inside the window"]
+    found = findings(lambda rope, length: abf.frequencies(rope, length, base=1e4))[
+        "inside the window"
+    ]
     assert found == Finding(
         "inside the window",
         "note",
@@ -85,10 +116,10 @@ def test_rounding_is_not_another_reading_of_the_window() -> None:
     def off(rope: Rope, length: int, eps: float = torch.finfo(torch.float32).eps) -> Frequencies:
         return Frequencies(pi.frequencies(rope, length).inv_freq * (1 + eps), 1 + eps / 2)
 
-    found = told(off)["inside the window"]
+    found = findings(off)["inside the window"]
     assert found.verdict == "passed"
     assert found.text.startswith("equal to none but for the rounding of float32 (1.")
-    assert told(partial(off, eps=1e-4))["inside the window"].verdict == "note"
+    assert findings(partial(off, eps=1e-4))["inside the window"].verdict == "note"
 
 
 def test_the_windows_that_were_tried_are_named() -> None:
@@ -118,7 +149,7 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(
 
 def test_what_is_no_result_fails() -> None:
     """A tensor in place of Frequencies is named by its type, and nothing else is claimed."""
-    found = check(lambda rope, _: rope.inv_freq(), ONE, [1.0, 2.0])  # type: ignore[arg-type, return-value]
+    found = check(lambda rope, _: rope.inv_freq(), ONE, [1.0, 2.0])
     assert [(line.about, line.verdict) for line in found] == [
         ("runs", "passed"),
         ("result", "failed"),
@@ -192,8 +223,8 @@ def test_of_lengths_that_are_all_refused_nothing_is_said() -> None:
             raise ValueError(message)
         return none.frequencies(rope, length)
 
-    assert told(long_only, 1.0, 4.0)["inside the window"].text == "not known"
-    assert told(long_only, 1.0, 4.0)["slowest pair"].text == "slowed by 1 at 4 windows"
+    assert findings(long_only, 1.0, 4.0)["inside the window"].text == "not known"
+    assert findings(long_only, 1.0, 4.0)["slowest pair"].text == "slowed by 1 at 4 windows"
 
 
 def test_another_answer_the_second_time_fails() -> None:
@@ -228,9 +259,134 @@ def test_a_changed_rope_fails() -> None:
 
 def test_rising_frequencies_are_a_note() -> None:
     """Nothing breaks, but the order of the channels is no longer what everyone expects."""
-    found = told(lambda rope, _: Frequencies(rope.inv_freq().flip(0)))["order"]
+    found = findings(lambda rope, _: Frequencies(rope.inv_freq().flip(0)))["order"]
     text = f"a pair is faster than the one before it, first {AT} 32"
     assert found == Finding("order", "note", text)
+
+
+@cache
+def band_findings(method: Any) -> dict[str, tuple[str, str]]:
+    geometries = [*product(BAND_ROPES, BAND_WINDOWS)][:10]
+    return {f.about: (f.verdict, f.text) for f in check_bands(method, geometries, OWN[:7])}
+
+
+@pytest.mark.parametrize(
+    ("method", "moves"),
+    [
+        (rerope.bands, True),
+        (yarn.frequencies, False),
+        (log_n.bands, True),
+        (partial(self_extend.bands, window=1024), True),
+    ],
+)
+def test_it_is_known_by_what_it_returns(method: Any, moves: bool) -> None:
+    """A method that returns nothing but frequencies is checked as such."""
+    probes = [*product((BAND_ROPES[0], LARGE), BAND_WINDOWS)]
+    assert moves_positions(method, probes) is moves
+
+
+@pytest.mark.slow
+def test_it_says_where_positions_go() -> None:
+    """How far, whether in order, how many pairs are met, and what the trained window sees."""
+    moved = band_findings(rerope.bands)
+    assert moved["reach"][1].endswith("0.25 at 16 windows")
+    assert moved["inside the window"][0] == "note"
+    assert band_findings(self_extend.bands)["inside the window"][0] == "passed"
+    assert band_findings(dual_chunk.bands)["order"][0] == "note"
+    assert band_findings(lm_infinite.bands)["attended to"][1].endswith("12% at 16 windows")
+    assert "attended to" not in moved
+    assert band_findings(log_n.bands)["queries"] == ("note", "scaled by their position")
+
+
+def second(rope: Rope, length: int, *, near: int, until: int = 2**62) -> Any:
+    """Halve the distance of keys from a fixed distance on, in windows of less than ``until``."""
+    plain, key = Frequencies(rope.inv_freq()), torch.arange(length) // 2
+    far = by_distance(length, plain, near, key=key)
+    if rope.trained_length >= until:
+        return plain
+    return plainest(Bands(length, (by_distance(length, plain, 0, near), far)))
+
+
+@pytest.mark.parametrize(
+    ("method", "least", "same"),
+    [
+        (partial(second, near=6000), "6,002", "windows from 256 to 6,001"),
+        (partial(second, near=2500, until=4000), "2,502", "windows from 256 to 2,501"),
+    ],
+)
+def test_a_band_that_begins_inside_a_larger_window_is_found(
+    method: Any, least: str, same: str
+) -> None:
+    """Its boundary is tried as a window: the small ones that are tried do not reach it."""
+    verdict, text = band_findings(method)["inside the window"]
+    assert (verdict, text.partition(" tokens")[0]) == (
+        "note", f"not equal to none in windows of {least}",
+    )  # fmt: skip
+    assert same in text
+
+
+def test_the_windows_in_which_bands_do_nothing_are_named() -> None:
+    """A ✓ says how many windows were tried, and from which to which."""
+    verdict, text = band_findings(self_extend.bands)["inside the window"]
+    assert verdict == "passed"
+    assert "bit for bit, in" in text
+    assert "windows from 256 to 16,385 tokens, those tried" in text
+
+
+@pytest.mark.slow
+def test_other_bits_the_second_time_are_found() -> None:
+    """A method with a state is no method."""
+    counter = count()
+
+    def drifting(rope: Rope, length: int) -> Bands:
+        key = torch.arange(length) / (2 + next(counter))
+        plain = Frequencies(rope.inv_freq())
+        return Bands(length, (by_distance(length, plain, 0, query=key, key=key),))
+
+    assert band_findings(drifting)["repeats"][0] == "failed"
+
+
+def keyless(rope: Rope, length: int) -> Bands:
+    return Bands(length, (by_distance(length, none.frequencies(rope, length), 1),))
+
+
+def broken(rope: Rope, length: int) -> Bands:
+    raise ZeroDivisionError(f"{rope} {length}")
+
+
+def stateful(rope: Rope, length: int) -> Any:
+    return dynamic_ntk.bands(rope, length, mode="transformers")
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        (keyless, "query 0 meets no key"),
+        (broken, "ZeroDivisionError"),
+        (stateful, "beyond the window it runs on a model only"),
+    ],
+)
+def test_what_is_no_attention_is_told(method: Any, words: str) -> None:
+    """With the sentence that says why."""
+    verdict, text = band_findings(method)["runs"]
+    assert verdict != "passed"
+    assert words in text
+
+
+def test_bands_that_begin_at_the_requested_length_are_known(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A method that moves positions from 3 windows on is checked as such at 3 windows."""
+    file = tmp_path / "late.py"
+    file.write_text(
+        "from scaling import none, rerope\n\n"
+        "def bands(rope, length):\n"
+        "    late = length >= 3 * rope.trained_length\n"
+        "    return (rerope.bands if late else none.frequencies)(rope, length)\n"
+    )
+    status, out, _ = ask(capsys, "check", file, "--model", tiny, "--length", "3x")
+    assert status == 0, out
+    assert "relative positions, in windows" in out
 
 
 class TestCommands:
