@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.sweep import bounds
-from harness.sweep.parse import parse
+from harness.sweep import plan
 from harness.sweep.plan import make_plan
+from harness.sweep.spec import LONGEST, parse
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout, Protocol, count, fitting
 from tasks.types import Document, Loglikelihood, TaskContext
@@ -31,7 +31,7 @@ def test_a_length_has_a_bound(tiny: Path, length: str) -> None:
     """No prompt of a million million tokens is begun."""
     told = refused(model=str(tiny), task=("passkey",), length=(length,))
     assert length in told
-    assert f"{bounds.LENGTH:,}" in told
+    assert f"{LONGEST:,}" in told
 
 
 def test_a_length_of_no_token_is_refused(tiny: Path) -> None:
@@ -55,7 +55,7 @@ def test_trials_have_a_bound(tiny: Path) -> None:
 
 def test_questions_have_a_bound(tiny: Path, docs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that asks without end is stopped, with the number."""
-    monkeypatch.setattr(bounds, "QUESTIONS", 50)
+    monkeypatch.setattr(plan, "QUESTIONS", 50)
     task = ("perplexity:protocol=overlap,stride=1",)
     assert "more than 50 questions" in refused(model=str(tiny), docs=str(docs), task=task)
 
@@ -81,8 +81,8 @@ def test_windows_a_token_apart_are_refused_at_once() -> None:
 
 def test_tokens_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows on one text count its tokens once, prompts each their own."""
-    monkeypatch.setattr(bounds, "HELD", 100)
-    text, tally = Document("book", range(90)).tokens, bounds.Tally()
+    monkeypatch.setattr(plan, "HELD", 100)
+    text, tally = Document("book", range(90)).tokens, plan.Tally()
     for first in range(40):
         tally.add(Loglikelihood(text[first : first + 50], 1, doc_id="window"))
     with pytest.raises(UserError, match="more than 100 tokens"):

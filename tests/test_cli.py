@@ -38,7 +38,7 @@ def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(checkpoint: object) -> None:
         pytest.fail(f"the weights of {checkpoint} were read")
 
-    monkeypatch.setattr("harness.sweep.answer.load_weights", fail)
+    monkeypatch.setattr("harness.sweep.backend.load_weights", fail)
 
 
 @pytest.fixture(scope="module")

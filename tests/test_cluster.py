@@ -33,8 +33,8 @@ from harness.engine import DEFAULT, OutOfMemory, Sizes
 from harness.errors import UserError
 from harness.runs.store import RUN, append
 from harness.select import race
-from harness.sweep.answer import Failed
-from harness.sweep.cells import Batch, Cell, Item
+from harness.sweep.backend import Failed
+from harness.sweep.plan import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling.types import Frequencies
 from tasks.types import Loglikelihood, Request
@@ -376,7 +376,7 @@ def test_a_lost_worker_costs_nothing(
     assert not ray.is_initialized()
     assert list(place.iterdir()) == []
     monkeypatch.setattr(
-        "harness.sweep.answer.load_weights", lambda _: pytest.fail("weights were read")
+        "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
     )
     assert ropewalk(*words[:-2]).status == 0  # nothing is left to measure
     assert len(json.loads((tmp_path / RUN).read_text())["sessions"]) == 1

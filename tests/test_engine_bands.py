@@ -19,8 +19,8 @@ from harness.patching.config import rope_of
 from harness.patching.patch import scaled
 from harness.patching.positions import banded
 from harness.patching.row_tiles import TILE, Rows
-from harness.sweep.cells import Batch
 from harness.sweep.eta import steps_of
+from harness.sweep.plan import Batch
 from scaling import dual_chunk, rerope
 from scaling.types import Band, Bands, Frequencies, Rope
 from tasks.types import Generate, Loglikelihood, Request

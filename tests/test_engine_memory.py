@@ -18,7 +18,7 @@ from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
 from harness.patching.positions import banded
 from harness.sweep import memory as sweep_memory
-from harness.sweep.cells import Batch, Cell, Item
+from harness.sweep.plan import Batch, Cell, Item
 from scaling import dual_chunk
 from scaling.types import Bands, Rope
 from tasks.types import Generate, Loglikelihood

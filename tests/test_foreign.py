@@ -28,8 +28,7 @@ from harness.reports._figures import Figures, asked, paper
 from harness.runs.record import Run
 from harness.runs.schema import _Sample
 from harness.runs.store import RUN, SAMPLES
-from harness.sweep.parse import parse_all
-from harness.sweep.spec import Spec
+from harness.sweep.spec import Spec, parse_all
 from tests.child import in_child, mapped
 from tests.command_line import Ropewalk
 from tests.frames import sweep

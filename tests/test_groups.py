@@ -9,10 +9,9 @@ import pytest
 
 from harness.backends.batches import split
 from harness.engine import DEFAULT
-from harness.sweep.answer import ready, replies
-from harness.sweep.backend import ThisProcess
-from harness.sweep.parse import parse
+from harness.sweep.backend import ThisProcess, ready, replies
 from harness.sweep.plan import Plan, make_plan
+from harness.sweep.spec import parse
 
 Answers = dict[tuple[str, str], Any]
 

@@ -16,7 +16,7 @@ from harness.engine import answers
 from harness.engine.sizes import ROWS
 from harness.runs.store import read_samples
 from harness.select.tune import losses
-from harness.sweep.cells import Cell, Item
+from harness.sweep.plan import Cell, Item
 from tasks import niah
 from tasks._intervals import proportion
 from tasks._tokens import kept

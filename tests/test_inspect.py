@@ -21,8 +21,7 @@ from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
 from harness.inspection.scores import Curve
 from harness.methods.channels import channels, decay
 from harness.models.config import REFERENCE
-from harness.sweep.parse import parse
-from harness.sweep.spec import Spec
+from harness.sweep.spec import Spec, parse
 from scaling import ntk, p_rope, pi
 from scaling.types import Frequencies, Rope
 from tests import ROOT

@@ -28,8 +28,8 @@ from harness.patching.frequencies import rotary_name
 from harness.patching.layered import layered
 from harness.patching.patch import answering, scaled
 from harness.plugins import load
-from harness.sweep.cells import Batch, Cell, Item
 from harness.sweep.eta import steps_of
+from harness.sweep.plan import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
 from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, by_layer

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from harness.runs.store import read_samples
-from harness.sweep import answer
+from harness.sweep import backend
 from harness.sweep.memory import estimate
-from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
+from harness.sweep.spec import parse
 from tests.command_line import Ropewalk
 
 
@@ -68,6 +68,6 @@ def test_the_peak_is_in_mib_whatever_the_system_counts(
 ) -> None:
     """Linux counts in KiB, macOS in bytes."""
     used = SimpleNamespace(ru_maxrss=300 * 2**20 // unit)
-    monkeypatch.setattr(answer.resource, "getrusage", lambda _: used)
-    monkeypatch.setattr(answer.sys, "platform", system)
-    assert answer._peak_mib("cpu") == 300
+    monkeypatch.setattr(backend.resource, "getrusage", lambda _: used)
+    monkeypatch.setattr(backend.sys, "platform", system)
+    assert backend._peak_mib("cpu") == 300

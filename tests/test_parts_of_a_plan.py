@@ -11,10 +11,9 @@ import pytest
 from harness.api.run import measurer
 from harness.runs.store import read_samples
 from harness.sweep import backend
-from harness.sweep.cells import Item
-from harness.sweep.parse import parse
-from harness.sweep.plan import make_plan
-from harness.sweep.reproduce import plan_again
+from harness.sweep.plan import Item, make_plan
+from harness.sweep.rerun import plan_again
+from harness.sweep.spec import parse
 
 
 def test_parts_of_a_plan_load_the_weights_once(

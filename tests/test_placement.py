@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from harness.models import weights
-from harness.sweep.answer import ready
+from harness.sweep.backend import ready
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from tests.command_line import Ropewalk, samples, sweep

@@ -19,8 +19,8 @@ from harness.data.corpus import make_source
 from harness.data.tokenize import tokenize
 from harness.engine import answers
 from harness.runs.store import read_run
-from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
+from harness.sweep.spec import parse
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
 from tasks.types import Document, LoglikelihoodResponse, Sample, TaskContext

@@ -22,8 +22,7 @@ from harness.published.tables import (
     words,
 )
 from harness.runs.frame import make_frame
-from harness.sweep.parse import parse_all
-from harness.sweep.sweep_file import bundled
+from harness.sweep.spec import bundled, parse_all
 from scaling import Rope, ntk, pi, yarn
 
 TABLES = ["dca", "lceg-pg19", "lceg-proof-pile", "lceg-ruler", "pi-pg19", "pi-proof-pile",

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from harness.engine import shareable
-from harness.sweep.answer import ready
+from harness.sweep.backend import ready
 from tests.adapters import opened, save
 from tests.command_line import Ropewalk, sweep
 from tests.tiny import save_tiny, tiny_tokenizer

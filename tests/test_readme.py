@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.plugins import FOLDERS, catalogue
-from harness.sweep.sweep_file import bundled
+from harness.sweep.spec import bundled
 from tests import ROOT
 from tests.conftest import WORDS
 from tests.tiny import save_tiny

@@ -19,8 +19,8 @@ from harness.select.measuring import tasks
 from harness.select.race import Budget, read_budget
 from harness.select.recommend import difference, percent, spread
 from harness.stats.paired import Difference
-from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
+from harness.sweep.spec import parse
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import save_tiny
 

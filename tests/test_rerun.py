@@ -14,11 +14,11 @@ from harness.cli.app import main
 from harness.errors import UserError
 from harness.runs.provenance import command
 from harness.runs.store import RUN, SAMPLES, write_run
-from harness.sweep import reproduce
-from harness.sweep.parse import parse
+from harness.sweep import rerun as module
 from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
-from harness.sweep.reproduce import as_asked, compare, differences, surroundings
+from harness.sweep.rerun import as_asked, compare, differences, surroundings
+from harness.sweep.spec import parse
 from tests.runs import changed
 from tests.tiny import save_tiny
 
@@ -165,7 +165,7 @@ def test_a_run_that_was_measured_offline_is_measured_again_offline(
 ) -> None:
     """The record's own setting decides, before anything could be asked for."""
     asked: list[str] = []
-    monkeypatch.setattr(reproduce, "go_offline", lambda: asked.append("offline"))
+    monkeypatch.setattr(module, "go_offline", lambda: asked.append("offline"))
     assert rerun(run, "--dry-run")[0] == 0
     assert asked == []
     offline = changed(run, tmp_path / "offline", lambda r: r["asked"].update(offline=True))

@@ -18,9 +18,7 @@ from harness.cli.app import main
 from harness.data.documents import open_documents
 from harness.errors import UserError
 from harness.plugins import load, split_options
-from harness.sweep.option_grid import expand
-from harness.sweep.parse import parse, parse_all
-from harness.sweep.sweep_file import bundled
+from harness.sweep.spec import bundled, expand, parse, parse_all
 from tests.tiny import save_tiny
 
 SWEEPS = Path(__file__).parent.parent / "harness" / "published" / "sweeps"

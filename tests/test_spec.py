@@ -9,8 +9,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.plugins import load
-from harness.sweep.parse import parse
-from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec
+from harness.sweep.spec import LENGTHS, SCALING, TASKS, Spec, parse
 
 SETTINGS = (
     "adapter, allow_pickle, cluster, device, device_map, docs, dtype, length, max_memory, model, "

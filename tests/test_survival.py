@@ -271,7 +271,7 @@ def test_a_batch_systems_end_is_an_interrupt(
 
 @pytest.mark.parametrize(
     ("place", "told"),
-    [("api.run.make_plan", ""), ("sweep.answer.load_weights", "; nothing was measured yet")],
+    [("api.run.make_plan", ""), ("sweep.backend.load_weights", "; nothing was measured yet")],
 )
 def test_an_interrupt_promises_what_there_is(
     place: str,

@@ -25,9 +25,7 @@ from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.models.checkpoint import open_checkpoint
-from harness.sweep.parse import parse_all
-from harness.sweep.spec import Spec
-from harness.sweep.sweep_file import read_sheet
+from harness.sweep.spec import Spec, parse_all, read_sheet
 from scaling import pi
 from tests import ROOT
 from tests.child import in_child

@@ -20,9 +20,8 @@ from harness.runs.store import read_run
 from harness.select.space import table as factors
 from harness.select.tune import Split, Trial, key_masks, kind_of, rows, served, unpriced, words
 from harness.sweep import measure
-from harness.sweep.cells import Item
-from harness.sweep.parse import parse
-from harness.sweep.plan import Plan, make_plan
+from harness.sweep.plan import Item, Plan, make_plan
+from harness.sweep.spec import parse
 from scaling.types import Rope
 from tests.command_line import Outcome, Ropewalk, samples
 

@@ -157,7 +157,7 @@ def test_a_task_that_no_record_can_hold_is_refused(
 ) -> None:
     """It is told before any weight is read, not when days of samples are to be reported."""
     monkeypatch.setattr(
-        "harness.sweep.answer.load_weights", lambda _: pytest.fail("weights were read")
+        "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
     )
     done = mine(before, after)
     assert done.status == 2

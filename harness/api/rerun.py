@@ -12,7 +12,7 @@ from harness.errors import UserError
 from harness.names import resolved
 from harness.runs.schema import outcomes
 from harness.runs.store import measured
-from harness.sweep.reproduce import Outcome, compare, plan_again, surroundings
+from harness.sweep.rerun import Outcome, compare, plan_again, surroundings
 
 
 @dataclass(frozen=True)

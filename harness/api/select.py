@@ -31,12 +31,11 @@ from harness.select.recommend import Ended, Recommendation, so_far, written
 from harness.select.space import Space, default_of, is_free, of_factors, of_options
 from harness.select.tune import EVALUATOR, Split, Trial, Tuning, best_of, check_installed, kind_of
 from harness.serve._export import serving_command
-from harness.sweep.bounds import CELLS
 from harness.sweep.eta import before
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.plan import Plan, make_plan, open_model
-from harness.sweep.spec import Spec
+from harness.sweep.spec import CELLS, Spec
 from scaling import native, yarn
 
 TARGET = "4x"

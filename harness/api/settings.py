@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.hub import go_offline
-from harness.sweep.parse import parse, parse_all
-from harness.sweep.spec import Spec
+from harness.sweep.spec import Spec, parse, parse_all
 
 if TYPE_CHECKING:
     from harness.models.checkpoint import Checkpoint

@@ -17,7 +17,7 @@ from harness.runs.schema import checked_run
 from harness.share.instances import answered
 from harness.share.publishing import TARGETS, check
 from harness.share.source import source
-from harness.sweep.ask_again import ask_again
+from harness.sweep.rerun import ask_again
 
 
 class NotSentError(UserError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from harness.engine.prefix_tree import in_order
-from harness.sweep.cells import Batch, Item
+from harness.sweep.plan import Batch, Item
 from tasks._tokens import kept
 
 ROUNDS = 4  # batches a worker gets, so that the last to end is not far behind

@@ -12,9 +12,8 @@ from harness.engine import Sizes
 from harness.errors import UserError
 from harness.hub import go_offline
 from harness.names import place
-from harness.sweep.answer import Reply
-from harness.sweep.cells import Key
-from harness.sweep.plan import Plan, open_model
+from harness.sweep.backend import Reply
+from harness.sweep.plan import Key, Plan, open_model
 from harness.sweep.spec import Spec
 from tasks.types import ModelRequest
 
@@ -28,7 +27,7 @@ class Worker:
         """Load the weights; return what this worker is, or under ``refused`` why it cannot be."""
         import torch
 
-        from harness.sweep.answer import ready
+        from harness.sweep.backend import ready
         from harness.sweep.record import machine
 
         if spec.offline:
@@ -48,7 +47,7 @@ class Worker:
         self, rotation: Any, questions: Mapping[Key, ModelRequest], sizes: Sizes
     ) -> Iterator[tuple[Key, Reply]]:
         """Yield the replies as they are measured."""
-        from harness.sweep.answer import replies
+        from harness.sweep.backend import replies
 
         yield from replies(self.model, self.checkpoint, rotation, questions, sizes)
 

@@ -16,9 +16,8 @@ from harness.backends.watch import Watch
 from harness.backends.worker import Worker, anywhere, unlike
 from harness.engine import OutOfMemory, Sizes
 from harness.errors import UserError, reason
-from harness.sweep.answer import Failed, Reply
-from harness.sweep.cells import Batch, Item, Key
-from harness.sweep.plan import Plan
+from harness.sweep.backend import Failed, Reply
+from harness.sweep.plan import Batch, Item, Key, Plan
 
 LOSSES = 3  # workers lost in a row, over one batch or while they load, before it is given up
 PATIENCE = 60.0  # seconds without a worker before a message says so

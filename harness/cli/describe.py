@@ -27,7 +27,7 @@ from harness.plugins import (
     names_method,
     parameters,
 )
-from harness.sweep.sweep_file import BUNDLED, bundled
+from harness.sweep.spec import BUNDLED, bundled
 
 WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 RANGE = re.compile(r"\bmust\b|\bneeds\b")  # of the sentences that say what an option may be

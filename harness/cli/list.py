@@ -20,7 +20,7 @@ def list_(name: str | None = None, /) -> int:
         for each in kinds or [None]:
             _describe(name, each)
         return COMPLETE
-    from harness.sweep.sweep_file import bundled
+    from harness.sweep.spec import bundled
 
     for kind, lines in ({kind: catalogue(kind) for kind in FOLDERS} | {"sweep": bundled()}).items():
         width = max(map(len, lines), default=0)

@@ -13,10 +13,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from harness.api.observer import Progress as Receiver
-from harness.sweep.cells import Batch
 from harness.sweep.eta import ETA, before, duration, keep_rates
 from harness.sweep.measure import Answered, Event, Started
-from harness.sweep.plan import Plan
+from harness.sweep.plan import Batch, Plan
 
 LOADING = "Loading the weights and checking the patch on them"
 QUIET = 60.0  # seconds without a line where no one watches

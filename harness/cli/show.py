@@ -14,11 +14,10 @@ from harness.inspection.notes import plan_notes, unnamed_cells, warnings
 from harness.names import printable
 from harness.runs.schema import outcomes
 from harness.runs.store import measured
-from harness.sweep.cells import Cell, Item
 from harness.sweep.eta import before
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
-from harness.sweep.plan import Plan
+from harness.sweep.plan import Cell, Item, Plan
 from scaling.types import PerLayerFrequencies, Rotation, frequencies_of
 
 MOST = 20  # lines about failures; a sweep can have thousands

@@ -19,9 +19,8 @@ from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.select.candidates import OWN
 from harness.select.race import CUT, FAR, NEAR, Array, Ask, Budget
-from harness.sweep.cells import Cell, Item, Key
 from harness.sweep.eta import ETA, before
-from harness.sweep.plan import Plan
+from harness.sweep.plan import Cell, Item, Key, Plan
 
 Measure = Callable[[Plan], Iterable[Mapping[str, Any]]]
 SLOWER = 1.15  # times what is expected: checks between the forwards, and their spread

@@ -27,8 +27,7 @@ from harness.select.space import Space
 from harness.stats.key_tokens import DROP, MOST, Rule
 from harness.stats.paired import Difference, of_means, share
 from harness.stats.selection import select_means
-from harness.sweep.cells import Cell, Item, Key
-from harness.sweep.plan import Plan, with_methods
+from harness.sweep.plan import Cell, Item, Key, Plan, with_methods
 from tasks.types import Generate
 
 SIGMA = 0.2  # of the first draws, in widths of the cube

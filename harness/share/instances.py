@@ -27,7 +27,7 @@ from tasks._retrieval import SHOWN
 from tasks.types import Generate, Group, Request
 
 if TYPE_CHECKING:
-    from harness.sweep.ask_again import Asked
+    from harness.sweep.rerun import Asked
 
 QUESTION = ["task", "length", "question"]
 SAID = ("argmax", "said")  # the facts that hold what the model said

@@ -22,7 +22,7 @@ from harness.share.clean import clean_record, clean_samples, entry
 from harness.stats.cells import SCORE, cells
 
 if TYPE_CHECKING:
-    from harness.sweep.ask_again import Asked
+    from harness.sweep.rerun import Asked
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,57 @@
-"""What measures: this process, or anything else that answers the questions of a plan."""
+"""What answers the requests of a plan: this process, or anything else that holds the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Protocol
 
+import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from harness.engine import Sizes
+from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
 from harness.engine.sizes import ROWS
-from harness.sweep.answer import Reply, ready, replies
-from harness.sweep.cells import Batch, Item
-from harness.sweep.plan import Plan
+from harness.errors import UserError, reason
+from harness.models.checkpoint import Checkpoint
+from harness.models.weights import load_weights
+from harness.patching.patch import answering, comparing, scaled
+from harness.sweep.plan import Batch, Item, Key, Plan
 from harness.sweep.record import machine
+from scaling import native
+from scaling.types import Rotation, StatefulRope
+from tasks.types import Divergence, ModelRequest, Response
+
+# What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.
+OF_AN_INPUT = (RuntimeError, MemoryError, UserError)
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A question that has no answer, and why in one sentence."""
+
+    reason: str
+
+
+Outcome = Response | Failed | OutOfMemory
+
+
+@dataclass(frozen=True)
+class Reply:
+    """The outcome of one question of a batch.
+
+    ``seconds`` is wall time; ``shared`` says whether the engine computed it together with others.
+    """
+
+    outcome: Outcome
+    seconds: float
+    peak_mib: float
+    shared: bool = False
+
 
 Passing = Callable[[float], None]
 
@@ -76,3 +113,112 @@ def _follow(model: Any, passing: Passing) -> None:
 
     for layer in layers:
         layer.register_forward_hook(report)
+
+
+def ready(checkpoint: Checkpoint) -> Any:
+    """Load the weights and try the patch on them; raise UserError for a model that refuses it."""
+    model = load_weights(checkpoint)
+    with scaled(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
+        pass
+    return model
+
+
+def replies(
+    model: Any,
+    checkpoint: Checkpoint,
+    rotation: Rotation,
+    questions: Mapping[Key, ModelRequest],
+    sizes: Sizes,
+) -> Iterator[tuple[Key, Reply]]:
+    """Yield a reply to every question, each once; the failure of one costs no other."""
+    device = checkpoint.device
+    decode = partial(
+        checkpoint.tokenizer.decode, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    )
+    _start_peak(device)
+    began = time.perf_counter()
+    for key, outcome, shared in _outcomes(model, rotation, questions, sizes, decode):
+        yield key, Reply(outcome, time.perf_counter() - began, _peak_mib(device), shared)
+        _start_peak(device)
+        began = time.perf_counter()
+
+
+def _outcomes(
+    model: Any,
+    rotation: Rotation,
+    questions: Mapping[Key, ModelRequest],
+    sizes: Sizes,
+    decode: Decode,
+) -> Iterator[tuple[Key, Outcome, bool]]:
+    """Yield (key, outcome, shared) of every question, those for a divergence last."""
+    plain = {
+        key: question for key, question in questions.items() if not isinstance(question, Divergence)
+    }
+    other = {
+        key: question for key, question in questions.items() if isinstance(question, Divergence)
+    }
+    if plain:
+        opened = answering(model, rotation, sizes, decode)
+        shares = (
+            partial(shareable, model) if not isinstance(rotation, StatefulRope) else lambda: False
+        )
+        yield from _asked(opened, plain, shares)
+    if other:
+        yield from _asked(comparing(model, rotation, sizes), other, lambda: False)
+
+
+def _asked(
+    opened: AbstractContextManager[Callable[[Sequence[ModelRequest]], Answered]],
+    questions: Mapping[Key, ModelRequest],
+    shares: Callable[[], bool],
+) -> Iterator[tuple[Key, Outcome, bool]]:
+    """Yield (key, outcome, shared) of questions of one kind.
+
+    What an input can raise (``OF_AN_INPUT``) is raised over one question: those that are left are
+    asked one by one. Any other error is a defect and fails all that are left.
+    """
+    keys, left = list(questions), dict(questions)
+    try:
+        with opened as answer:
+            shared = shares()
+            with suppress(*OF_AN_INPUT):
+                for index, outcome in answer(list(questions.values())):
+                    del left[keys[index]]
+                    yield keys[index], outcome, shared
+            for key in list(left):
+                alone = _alone(answer, left[key])
+                del left[key]
+                yield key, alone, False
+    except Exception as error:  # noqa: BLE001  # what is left has failed, and the sweep goes on
+        for key in left:
+            yield key, _outcome(error), False
+
+
+def _alone(answer: Callable[[Sequence[ModelRequest]], Answered], question: ModelRequest) -> Outcome:
+    """Return the outcome of one question."""
+    try:
+        ((_, outcome),) = answer([question])
+    except OF_AN_INPUT as error:
+        return _outcome(error)
+    return outcome
+
+
+def _outcome(error: Exception) -> Failed | OutOfMemory:
+    """Return what an error makes of a question."""
+    if out_of_memory(error):
+        return OutOfMemory()
+    why = reason(error)
+    return Failed(why if isinstance(error, UserError) else f"{type(error).__name__}: {why}")
+
+
+def _start_peak(device: str) -> None:
+    if torch.device(device).type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def _peak_mib(device: str) -> float:
+    """Return the peak memory: of this sample on a GPU, of the process so far on a CPU."""
+    if torch.device(device).type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    unit = 1 if sys.platform == "darwin" else 2**10  # of the system's number, in bytes
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20

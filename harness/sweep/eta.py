@@ -25,8 +25,7 @@ from harness.engine.prefix_tree import PrefixTree, build_tree
 from harness.errors import UserError
 from harness.files import replacing
 from harness.models.checkpoint import DTYPES, Checkpoint
-from harness.sweep.cells import Batch, Item, Key
-from harness.sweep.plan import Plan
+from harness.sweep.plan import Batch, Item, Key, Plan
 from harness.sweep.record import named
 from scaling.types import StatefulRope
 from tasks._tokens import Tokens, kept

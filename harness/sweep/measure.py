@@ -1,11 +1,12 @@
-"""Measure the samples of a plan that the run folder lacks, one by one."""
+"""Measure the samples of a plan that the run folder lacks, and store each of them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +25,19 @@ from harness.runs.store import (
     write_run,
     writing,
 )
-from harness.sweep.answer import Failed, Reply
-from harness.sweep.backend import Backend
-from harness.sweep.cells import Batch, Cell, Item, Key
+from harness.sweep.backend import Backend, Failed, Reply
 from harness.sweep.memory import fitted, needed
-from harness.sweep.parts import Parts
-from harness.sweep.plan import Plan
+from harness.sweep.plan import Batch, Cell, Item, Key, Plan
 from harness.sweep.record import describe
-from tasks.types import DivergenceResponse, Fact, GroupResponse, Request, Sample
+from tasks.types import (
+    DivergenceResponse,
+    Fact,
+    Group,
+    GroupResponse,
+    ModelResponse,
+    Request,
+    Sample,
+)
 
 Record = dict[str, Any]
 
@@ -236,3 +242,47 @@ def _ok(sample: Any) -> Record:
     }
     check_graded(outcome)
     return {"status": "ok", **outcome}
+
+
+class Parts:
+    """Holds replies until all parts of their question have one."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.replies: dict[Key, dict[Key, Reply]] = {}
+
+    @cached_property
+    def whole(self) -> dict[Key, Item]:
+        """The question of every part, made when the first reply comes."""
+        return {
+            Item(cell, part).key: Item(cell, question)
+            for cell in self.plan.cells
+            for question in cell.questions
+            for part in question.model_requests
+        }
+
+    def add(self, item: Item, reply: Reply) -> tuple[Item, Reply] | None:
+        """Return the whole question with its reply; None while a part is missing."""
+        whole = self.whole[item.key]
+        if not isinstance(whole.question, Group):
+            return item, reply
+        found = self.replies.setdefault(whole.key, {})
+        found[item.key] = reply
+        if len(found) < len(whole.question.parts):
+            return None
+        del self.replies[whole.key]
+        keys = [Item(whole.cell, part).key for part in whole.question.model_requests]
+        return whole, _joined([found[key] for key in keys])
+
+
+def _joined(replies: Sequence[Reply]) -> Reply:
+    """Return one reply of many: the first failure, or all answers."""
+    outcomes = [reply.outcome for reply in replies]
+    failed = [outcome for outcome in outcomes if not isinstance(outcome, ModelResponse)]
+    answers = tuple(outcome for outcome in outcomes if isinstance(outcome, ModelResponse))
+    return Reply(
+        failed[0] if failed else GroupResponse(answers),
+        sum(reply.seconds for reply in replies),
+        max(reply.peak_mib for reply in replies),
+        all(reply.shared for reply in replies),
+    )

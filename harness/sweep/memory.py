@@ -13,9 +13,8 @@ from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.patching.banded_attention import KEPT_BANDS
-from harness.sweep.cells import Batch, Item, Key
 from harness.sweep.eta import shared_tree
-from harness.sweep.plan import Plan
+from harness.sweep.plan import Batch, Item, Key, Plan
 from tasks.types import Divergence, Generate
 
 

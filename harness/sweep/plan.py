@@ -1,25 +1,95 @@
-"""From a spec to the cells and questions of a sweep, before any weight is read."""
+"""The plan of a sweep: cells, and the requests in them, before any weight is read."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from harness.data.corpus import make_corpora, open_all
 from harness.errors import UserError
+from harness.methods.resolve import over_lengths, wider_of
 from harness.models.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
+from harness.names import printable
 from harness.plugins import Plugin, call, load
+from harness.runs.comparable import deciding
 from harness.runs.schema import check_question
-from harness.sweep.bounds import Tally, check_cells
-from harness.sweep.cells import Batch, Cell, Item, Key
-from harness.sweep.plan_cells import Asked, make_cells, rotations
-from harness.sweep.spec import Spec
+from harness.sweep.spec import CELLS, Spec
 from scaling import native, none
 from scaling.types import Rotation
 from tasks._tokens import kept
-from tasks.types import Request, TaskContext
+from tasks.types import ModelRequest, Request, TaskContext
+
+QUESTIONS = 300_000
+HELD = 2**29  # tokens that the questions keep in memory, four bytes each
+Asked = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length
+Found = Mapping[tuple[str, int], Rotation | UserError]  # by method label and length
+Key = tuple[str, str]  # a cell's key and a question's digest
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One square of the sweep. Cells of equal ``key`` are the same measurement.
+
+    ``rotation`` is what the method returned at this length; ``failed`` says why there is none.
+    ``wider`` are the bands of a longer length that begin with it: both are then measured under
+    those, so that one attention is checked on the model and has its tables made.
+    """
+
+    scaling: str
+    task: str
+    length: int
+    rotation: Rotation | None
+    key: str
+    questions: tuple[Request, ...]
+    failed: str | None = None
+    wider: Rotation | None = None
+
+    @cached_property
+    def frequencies(self) -> str | None:
+        """The fingerprint of the rotation, which names it in the records."""
+        return None if self.rotation is None else self.rotation.fingerprint
+
+    @cached_property
+    def batch(self) -> str | None:
+        """The fingerprint of the rotation that its questions are asked under."""
+        return self.frequencies if self.wider is None else self.wider.fingerprint
+
+
+class Item(NamedTuple):
+    """One question of a cell: what a sample is measured of."""
+
+    cell: Cell
+    question: Request
+
+    @property
+    def key(self) -> Key:
+        """Its one identity, in memory, between processes and in the records."""
+        return self.cell.key, self.question.digest
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Questions that are answered together, under one rotation."""
+
+    rotation: Rotation
+    items: tuple[Item, ...]
+
+    @property
+    def questions(self) -> dict[Key, ModelRequest]:
+        """The questions by their identity, without their cells; none is a group."""
+        return {
+            item.key: request for item in self.items for request in item.question.model_requests
+        }
+
+    @property
+    def tokens(self) -> int:
+        """The tokens of all inputs."""
+        return sum(item.question.length for item in self.items)
 
 
 @dataclass(frozen=True)
@@ -154,6 +224,16 @@ def once_each(flag: str, names: Sequence[str]) -> None:
             raise UserError(f"--{flag} names {name!r} twice; leave one out, or rename a file.")
 
 
+def check_cells(methods: int, tasks: int, lengths: int) -> None:
+    """Raise UserError for a sweep of too many cells."""
+    cells = methods * tasks * lengths
+    if cells > CELLS:
+        raise UserError(
+            f"{methods:,} methods x {tasks:,} tasks x {lengths:,} lengths are {cells:,} cells;"
+            f" at most {CELLS:,} are planned; give fewer."
+        )
+
+
 def ask(
     task: Plugin, source: TaskContext, lengths: Sequence[int], seed: int, tally: Tally
 ) -> dict[int, list[Request]]:
@@ -200,4 +280,100 @@ def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
         raise UserError(
             f"the tokenizer of {checkpoint.label} gives token {largest}, its model has {size}:"
             " they do not belong together."
+        )
+
+
+def rotations(
+    checkpoint: Checkpoint, methods: Sequence[Plugin], lengths: Sequence[int]
+) -> dict[tuple[str, int], Rotation | UserError]:
+    """Return what every method does at every length, or why it fails there.
+
+    Raises UserError for a method whose options are wrong.
+    """
+    return {
+        at: _beyond(checkpoint, at[1]) or one
+        for at, one in over_lengths(methods, checkpoint.rope, lengths).items()
+    }
+
+
+def make_cells(
+    checkpoint: Checkpoint, tasks: Sequence[Plugin], found: Found, asked: Asked
+) -> tuple[Cell, ...]:
+    """Return the cells of every task, method and length."""
+    wider = wider_of(found)
+    return tuple(
+        _cell(checkpoint, label, task, length, one, wider, asked[task.label][length])
+        for task in tasks
+        for (label, length), one in found.items()
+    )
+
+
+def _beyond(checkpoint: Checkpoint, length: int) -> UserError | None:
+    """Return why a model with so many positions cannot read a length, None where it can."""
+    if checkpoint.positions is None or length <= checkpoint.positions:
+        return None
+    message = (
+        f"{checkpoint.label} has positions for {checkpoint.positions:,} tokens and cannot read"
+        f" {length:,}."
+    )
+    return UserError(message)
+
+
+def _cell(
+    checkpoint: Checkpoint,
+    method: str,
+    task: Plugin,
+    length: int,
+    found: Rotation | UserError,
+    wider: Mapping[str, Rotation],
+    asked: Sequence[Request],
+) -> Cell:
+    questions = tuple(asked)
+    if isinstance(found, UserError):
+        key, told = _key(checkpoint, None, task, length), printable(str(found))
+        return Cell(method, task.label, length, None, key, questions, told)
+    fingerprint = found.fingerprint
+    key, longer = _key(checkpoint, fingerprint, task, length), wider.get(fingerprint)
+    return Cell(method, task.label, length, found, key, questions, wider=longer)
+
+
+def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
+    """Hash all a sample's number depends on but its question."""
+    parts = [
+        checkpoint.fingerprint,
+        checkpoint.dtype,
+        fingerprint,
+        task.module.__name__.rpartition(".")[2],
+        task.digest,
+        task.module.VERSION,
+        deciding(task.options),
+        length,
+    ]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+class Tally:
+    """Counts the questions of a plan and the tokens they keep."""
+
+    def __init__(self) -> None:
+        self.questions = 0
+        self.held = 0
+        self.runs: set[int] = set()  # windows on one text share its tokens
+
+    def add(self, question: Request) -> None:
+        """Count a question; raise UserError where the plan comes to too much."""
+        run = kept(question.tokens).body.obj
+        self.questions += 1
+        if id(run) not in self.runs:
+            self.runs.add(id(run))
+            self.held += len(run)  # type: ignore[arg-type]
+        if self.questions > QUESTIONS:
+            self._refuse(f"more than {QUESTIONS:,} questions")
+        if self.held > HELD:
+            self._refuse(f"questions of more than {HELD:,} tokens")
+
+    def _refuse(self, much: str) -> None:
+        raise UserError(
+            f"the plan has {much}, more than one sweep may have; give fewer lengths,"
+            " documents or trials, or for windows further apart."
         )

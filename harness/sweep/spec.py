@@ -1,34 +1,138 @@
-"""What is asked: sweeps of one model each, from flags, from a YAML file, or from both."""
+"""The settings of a sweep: from flags, from a YAML file, or from both."""
 
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable
-from itertools import pairwise
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise, product
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import yaml
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
+    ValidationError,
     field_serializer,
     field_validator,
 )
 
-from harness.plugins import function_name
-from harness.sweep.bounds import CELLS, check_length
-from harness.sweep.option_grid import expand
-from harness.sweep.units import size, tokens
+from harness.data.documents import open_documents
+from harness.errors import UserError, foreign, why
+from harness.files import read_regular
+from harness.names import nearest
+from harness.plugins import function_name, load
 
 # A factor that is unset follows the length; what is served is one fixed factor.
 SCALING = (
-    "none", "pi", "ntk", "dynamic_ntk:factor=2", "ntk_by_parts", "yarn",
-    "yarn:factor=4", "yarn:factor=8",
-)  # fmt: skip
+    "none",
+    "pi",
+    "ntk",
+    "dynamic_ntk:factor=2",
+    "ntk_by_parts",
+    "yarn",
+    "yarn:factor=4",
+    "yarn:factor=8",
+)
 TASKS = ("perplexity", "passkey")
 LENGTHS = ("1x", "2x", "4x", "8x")
+LONGEST = 2**24  # tokens of one input
+CELLS = 10_000  # methods x tasks x lengths
+MOST = 1000  # entries of one grid
+PART = re.compile(r"[^,\[\]]*(?:\[[^\[\]]*\])?[^,\[\]]*")  # up to a comma outside of brackets
+SEVERAL = re.compile(r"\btasks=([^,\[\]]*\+[^,\[\]]*)")
+LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
+# Sweeps of published settings, by name.
+BUNDLED = Path(__file__).parent.parent / "published" / "sweeps"
+LARGEST = 2**20  # bytes of a sweep file
+DIGITS = 30  # characters of a number
+MISREAD = re.compile(r"[-+]?0\d|.*:")  # octal and base 60, to YAML
+Place = tuple[str | int, ...]  # a key, or a key and what follows below it
+SHORT = reprlib.Repr()  # a file may nest lists within lists without end
+SHORT.maxstring = SHORT.maxother = 200
+SIZE = re.compile(r"([1-9][0-9]{0,17}(?:\.[0-9]{1,6})?) ?([KMGT]i?B|)")
+UNITS = {
+    "": 1,
+    **{f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate("KMGT")},
+    **{f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")},
+}
+LENGTH = re.compile(r"(?=.*[1-9])([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kKx]))?)([kKx]?)")
+
+
+def size(text: str) -> int:
+    """Return the bytes of 800MiB, 12GB or 4096; raise ValueError for any other text."""
+    found = SIZE.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes")
+    return int(Fraction(found[1]) * UNITS[found[2]])
+
+
+def tokens(text: str, trained_length: int) -> int:
+    """Return the tokens of 512, 4k or 1.5x, a part of one rounded.
+
+    Raises ValueError for any other text.
+    """
+    found = LENGTH.fullmatch(text)
+    if found is None:
+        given = SHORT.repr(text)
+        raise ValueError(
+            f"{given} is not a length; write 512, 4k (4096), or 2x or 1.5x (of the window)"
+        )
+    unit = {"": 1, "k": 1024, "x": trained_length}
+    return round(Fraction(found[1]) * unit[found[2].lower()])
+
+
+def check_length(given: str, tokens: int) -> None:
+    """Raise UserError for a length that holds no token, or too many."""
+    if not 1 <= tokens <= LONGEST:
+        raise UserError(
+            f"length {given} is {tokens:,} tokens here; write one of 1 to {LONGEST:,} tokens."
+        )
+
+
+def expand(entry: str) -> list[str]:
+    """Return every entry of a grid, the last option varying fastest.
+
+    ``tasks=a+b`` is ``tasks=[a,b]``. Raises ValueError where brackets do not close, or hold
+    nothing.
+    """
+    name, colon, options = entry.partition(":")
+    options = SEVERAL.sub(lambda found: f"tasks=[{found[1].replace('+', ',')}]", options)
+    if not set("[]") & set(options):
+        return [entry]
+    choices = [_choices(entry, part) for part in _parts(entry, options)]
+    if prod(map(len, choices)) > MOST:
+        raise ValueError(f"{entry!r} is more than {MOST} entries")
+    return [f"{name}{colon}{','.join(chosen)}" for chosen in product(*choices)]
+
+
+def _parts(entry: str, options: str) -> list[str]:
+    parts, place = [], 0
+    while place <= len(options):
+        found = PART.match(options, place)
+        end = found.end() if found else place
+        if end < len(options) and options[end] != ",":
+            raise ValueError(f"the brackets of {entry!r} do not close; write option=[1,2]")
+        parts.append(options[place:end])
+        place = end + 1
+    return parts
+
+
+def _choices(entry: str, part: str) -> list[str]:
+    if "[" not in part:
+        return [part]
+    listed = LISTED.fullmatch(part)
+    values = [value.strip() for value in listed[2].split(",")] if listed else []
+    if listed is None or not all(values):
+        raise ValueError(f"{part!r} in {entry!r} is not a list of values; write option=[1,2]")
+    return [f"{listed[1].strip()}={value}" for value in values]
 
 
 def _length(text: str) -> str:
@@ -234,3 +338,228 @@ def _is_utf8(text: str) -> bool:
 
 def _is_whole(item: Any) -> bool:
     return isinstance(item, int) and not isinstance(item, bool)
+
+
+@dataclass(frozen=True)
+class SweepFile:
+    """The settings of a sweep file as YAML reads them, and the lines they were found on."""
+
+    file: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    lines: dict[Place, int] = field(default_factory=dict)
+
+    def where(self, place: Place) -> str:
+        """Return "FILE, line N: " of the nearest known place, to begin a sentence with."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        line = f", line {self.lines[place]}" if place else ""
+        return f"{self.file}{line}: " if self.file else ""
+
+
+def bundled() -> dict[str, str]:
+    """Return the sweeps that come with the program: by name, the first line of each."""
+    files = sorted(BUNDLED.glob("*.yaml"))
+    return {f.stem: f.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for f in files}
+
+
+def read_sheet(given: Path) -> SweepFile:
+    """Read a sweep file, or the bundled one of this name; raise UserError for any other content."""
+    file = _place(given)
+    if file.suffix == ".py":
+        raise UserError(
+            f"{file} is code, not a sweep file; name it as --scaling {file} or --task {file}."
+        )
+    try:
+        content = read_regular(file, limit=LARGEST)
+    except FileNotFoundError:
+        raise UserError(f"sweep file {file} does not exist{_meant(given)}.") from None
+    except (OSError, ValueError) as error:
+        raise UserError(f"sweep file {file} cannot be read: {why(error)}.") from None
+    return _parsed(file, content)
+
+
+def _place(given: Path) -> Path:
+    named = BUNDLED / f"{given}.yaml"
+    own = given.suffix or len(given.parts) != 1 or given.exists()
+    return named if not own and named.exists() else given
+
+
+def _meant(given: Path) -> str:
+    """Return which bundled sweeps there are, where a name was given rather than a file."""
+    return "" if given.suffix else f"; of the bundled sweeps, {nearest(str(given), bundled())}"
+
+
+def _parsed(file: Path, content: bytes) -> SweepFile:
+    with foreign(f"sweep file {file} is not YAML"):
+        loader = yaml.SafeLoader(content.decode("utf-8-sig"))
+        node = loader.get_single_node()
+        if node is not None:
+            _check_scalars(file, node)
+        read = loader.construct_document(node) if node is not None else None
+    if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
+        raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
+    sheet = SweepFile(file, {str(key): value for key, value in read.items()}, {})
+    for key, value in node.value:
+        _note(sheet, (str(key.value),), key)
+        parts = value.value if isinstance(value.value, list) else ()
+        for index, part in enumerate(parts):
+            below, place = (part[0], part[0].value) if isinstance(part, tuple) else (part, index)
+            _note(sheet, (str(key.value), place), below)
+    return sheet
+
+
+def _check_scalars(file: Path, node: yaml.Node) -> None:
+    """Reject, before it is computed, what YAML reads as more than a person does, or differently.
+
+    010 is 8 to it and 1:30 is 90; numbers of a million digits and merges of merges take for ever.
+    """
+    waiting, seen = [node], {id(node)}
+    while waiting:
+        node = waiting.pop()
+        told = _misread(node)
+        if told:
+            raise UserError(f"{file}, line {node.start_mark.line + 1}: {told}.")
+        parts = node.value if isinstance(node.value, list) else []
+        found = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
+        waiting += [n for n in found if id(n) not in seen]  # a file may hold itself, by an anchor
+        seen |= set(map(id, found))
+
+
+def _misread(node: yaml.Node) -> str:
+    kind = node.tag.rpartition(":")[2]
+    if kind in ("int", "float") and len(node.value) > DIGITS:
+        return f"a number of {len(node.value):,} characters; at most {DIGITS} are read"
+    if kind == "int" and MISREAD.match(node.value):
+        return f"{node.value} is another number in YAML; write it plain"
+    return "merges (<<) are not read; write the settings out" if kind == "merge" else ""
+
+
+def _note(sheet: SweepFile, place: Place, node: yaml.Node) -> None:
+    """Note the line of a place; raise UserError for a key that was there before."""
+    if not all(isinstance(part, str | int) for part in place):
+        return  # a key that is no word: the validation says so
+    if place in sheet.lines:
+        first = sheet.lines[place]
+        line = node.start_mark.line + 1
+        raise UserError(f"{sheet.file}, line {line}: {place[-1]} is on line {first} too; keep one.")
+    sheet.lines[place] = node.start_mark.line + 1
+
+
+def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
+    """Return the Spec of a sweep over one model; raise UserError as ``parse_all`` does."""
+    specs = parse_all(file, flags)
+    if len(specs) > 1:
+        raise UserError(f"{len(specs)} models are named; name one.")
+    return specs[0]
+
+
+def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
+    """Merge a sweep file with the flags that were given (which win); return a Spec per model.
+
+    Raises UserError naming the file and its line, the key, what was given and what is allowed.
+    """
+    sheet = read_sheet(file) if file else SweepFile()
+    for key in (*sheet.settings, *flags):
+        if key not in Spec.model_fields:
+            known = nearest(key, Spec.model_fields)
+            raise UserError(f"{sheet.where((key,))}no setting is called {key!r}; {known}.")
+    given = {**sheet.settings, **flags}
+    blamed = SweepFile(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
+    models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
+    specs = tuple(_validated({**given, **model}, blamed, flags) for model in models)
+    _check_names(
+        SweepFile(sheet.file, {k: v for k, v in given.items() if k not in flags}, sheet.lines)
+    )
+    return specs
+
+
+def _check_names(sheet: SweepFile) -> None:
+    """Raise UserError, with its line, for a name or an option in a file that nothing here has.
+
+    Files of a user's are left for the plan: they run once.
+    """
+    for key, kind in (("scaling", "method"), ("task", "task")):
+        given = sheet.settings.get(key, [])
+        for index, grid in enumerate(given if isinstance(given, list) else [given]):
+            for entry in expand(str(grid)):
+                if "." not in entry.partition(":")[0]:
+                    _at(sheet, (key, index), partial(load, kind, entry))
+    docs = sheet.settings.get("docs", {})
+    for task, name in docs.items() if isinstance(docs, dict) else [("", docs)]:
+        _at(sheet, ("docs", task), partial(open_documents, name))
+    if sheet.settings.get("published") is not None:
+        from harness.published.tables import read_table  # with pandas, which --help must not load
+
+        _at(sheet, ("published",), partial(read_table, sheet.settings["published"]))
+
+
+def _at(sheet: SweepFile, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
+    try:
+        check()
+    except UserError as error:
+        raise UserError(f"{sheet.where(place)}{error}") from None
+
+
+def _models(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
+    """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
+    if "model" not in given:
+        return [{}]
+    named = given["model"]
+    names = list(named) if isinstance(named, list | tuple) else [named]
+    where = f"{sheet.where(('model',))}model: "
+    if not names:
+        raise UserError(f"{where}name at least one (given: {SHORT.repr(named)}).")
+    for name in names:
+        if names.count(name) > 1:
+            raise UserError(f"{where}{SHORT.repr(name)} is named twice; leave one out.")
+    models = [_split(name) for name in names]
+    pinned = any("revision" in model for model in models)
+    if given.get("revision") is not None and (len(models) > 1 or pinned):
+        raise UserError(
+            f"{where}a revision is one model's; write each as NAME@REVISION and no other."
+        )
+    return models
+
+
+def _adapters(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
+    """Return the adapter of every Spec of a model; ``none`` is the model itself."""
+    if "adapter" not in given:
+        return [{}]
+    named = given["adapter"]
+    names = list(named) if isinstance(named, list | tuple) else [named]
+    for name in names:
+        if names.count(name) > 1:
+            message = f"{sheet.where(('adapter',))}adapter: {SHORT.repr(name)} stands there twice;"
+            message += " leave one out."
+            raise UserError(message)
+    return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
+
+
+def _split(name: Any) -> dict[str, Any]:
+    if not isinstance(name, str) or "@" not in name or "/" in name.rpartition("@")[2]:
+        return {"model": name}
+    hub, _, revision = name.rpartition("@")
+    local = name.startswith((".", "/", "~"))
+    return {"model": name} if local else {"model": hub, "revision": revision}
+
+
+def _given(value: Any, reason: str) -> str:
+    """Return what was given, where the reason does not quote it."""
+    parts = value if isinstance(value, list | tuple) else (value,)
+    quoted = any(repr(part) in reason for part in parts)
+    return "" if quoted else f" (given: {SHORT.repr(value)})"
+
+
+def _validated(given: dict[str, Any], sheet: SweepFile, flags: dict[str, Any]) -> Spec:
+    try:
+        return Spec.model_validate(given)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = tuple(first["loc"])
+        key = str(place[0])
+        reason = first["msg"].removeprefix("Value error, ").replace("Input should", "it must")
+        if first["type"] == "literal_error" and isinstance(first["input"], str):
+            known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
+            reason = nearest(first["input"], known)
+        where = "" if key in flags else sheet.where(place)
+        raise UserError(f"{where}{key}: {reason}{_given(first['input'], reason)}.") from None

@@ -25,7 +25,7 @@ from harness.serve import hf_code
 from harness.serve._doctor_server import Server
 from harness.serve._export import serving_command
 from harness.serve._types import Distance, Target
-from harness.sweep.parse import parse
+from harness.sweep.spec import parse
 from scaling import none
 from scaling.types import Rope
 from tests import ROOT, families

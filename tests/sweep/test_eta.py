@@ -18,8 +18,8 @@ from harness.sweep.backend import ThisProcess
 from harness.sweep.eta import ETA, before, duration, guessed, keep_rates
 from harness.sweep.measure import Session
 from harness.sweep.memory import estimate
-from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
+from harness.sweep.spec import parse
 from tests.command_line import Ropewalk
 
 GIVEN: dict[str, Any] = {

@@ -11,8 +11,8 @@ from harness.api.run import machine_of, measurer
 from harness.select.candidates import OWN, families, usual
 from harness.select.measuring import Measured, tasks
 from harness.select.race import FAR, Race, Rules, read_budget, rounds
-from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
+from harness.sweep.spec import parse
 
 SEEDS = 5  # orders of the documents
 

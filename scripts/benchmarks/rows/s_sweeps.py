@@ -10,8 +10,8 @@ from harness.plugins import names
 from harness.sweep import eta
 from harness.sweep.eta import ETA
 from harness.sweep.memory import estimate
-from harness.sweep.parse import parse
 from harness.sweep.plan import make_plan
+from harness.sweep.spec import parse
 
 TRIALS = (4, 40)
 LENGTHS = [str(256 * windows) for windows in range(1, 13)]
