@@ -41,10 +41,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
-from harness.cli.models import machine_of, measurer
+from harness.api.run import machine_of, measurer
 from harness.data.corpus import make_source
 from harness.data.embedded import held_out
-from harness.engine import DEFAULT, OutOfMemory, Sizes, answers, forward, lm_head
+from harness.engine import DEFAULT, Sizes, answers, forward, lm_head
 from harness.engine.prefix_tree import build_tree
 from harness.hub import go_offline
 from harness.methods.resolve import resolve
@@ -65,7 +65,8 @@ from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import _processor
 from tasks import niah, passkey, perplexity
-from tasks._types import Request, Response, TaskContext
+from tasks.types import Loglikelihood, TaskContext
+from tasks.types import LoglikelihoodResponse as Response
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "results" / "benchmarks"
@@ -197,9 +198,9 @@ def tokens(model: Any, count: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(Random(seed).choices(range(model.config.vocab_size), k=count))
 
 
-def request(text: Sequence[int], start: int = 1) -> Request:
+def request(text: Sequence[int], start: int = 1, doc_id: str = "text") -> Loglikelihood:
     """Return a request for the losses of a text from a token on."""
-    return Request("text", len(text), tuple(text), start)
+    return Loglikelihood(tuple(text), start, doc_id=doc_id)
 
 
 def operations(shaped: Any, length: int) -> float:
@@ -229,7 +230,7 @@ def counted(run: Callable[[], Any]) -> int:
 
 
 @torch.no_grad()
-def peer_loss(model: Any, asked: Request) -> float:
+def peer_loss(model: Any, asked: Loglikelihood) -> float:
     """Return the mean loss as peers compute it: one forward, labels, full logits, a cache."""
     ids = torch.tensor([asked.tokens], device=model.device)
     labels = ids.clone()
@@ -240,7 +241,7 @@ def peer_loss(model: Any, asked: Request) -> float:
 class Versus:
     """The mean losses of requests: by the engine, and by one forward with labels each."""
 
-    def __init__(self, model: Any, requests: Sequence[Request]) -> None:
+    def __init__(self, model: Any, requests: Sequence[Loglikelihood]) -> None:
         self.model, self.requests = model, requests
         self.engine()  # verifies the model, once
 
@@ -470,14 +471,14 @@ def passkey_grids(setting: Setting) -> Iterator[Row]:
         asked = list(passkey.ask(context, lengths, depths=5, trials=trials))
         hits: dict[str, list[float]] = {}
 
-        def grade(way: str, every: Sequence[Any], asked: list[Request] = asked) -> None:
+        def grade(way: str, every: Sequence[Any], asked: list[Loglikelihood] = asked) -> None:
             pairs = zip(asked, every, strict=True)
             hits[way] = [passkey.grade(one, answer, context).value for one, answer in pairs]  # noqa: B023  # called within the iteration
 
-        def peer(asked: list[Request] = asked) -> None:
+        def peer(asked: list[Loglikelihood] = asked) -> None:
             grade("peer", [_generated(model, one) for one in asked])
 
-        def engine(asked: list[Request] = asked) -> None:
+        def engine(asked: list[Loglikelihood] = asked) -> None:
             grade("engine", [answer for _, answer in sorted(answers(model, asked))])
 
         # A factor at which some keys are recovered and some are missed.
@@ -493,7 +494,7 @@ def passkey_grids(setting: Setting) -> Iterator[Row]:
         yield over_law("d", gained, law)
 
 
-def _generated(model: Any, asked: Request) -> Response:
+def _generated(model: Any, asked: Loglikelihood) -> Response:
     """Decode greedily as many tokens as the answer has, and one more."""
     prompt = torch.tensor([asked.tokens[: asked.start]], device=model.device)
     count = asked.length - asked.start
@@ -509,8 +510,11 @@ def overhead(setting: Setting) -> Iterator[Row]:
     for shape, bar in (("S", 2.0), ("XS", 5.0)):
         model, length = build(setting, config(shape), torch.float32), setting.size(2048)
         texts = [tokens(model, length, seed) for seed in range(4)]
-        asked = [request(text[:n]) for text in texts for n in (length // 2, length)]
-        asked = [replace(one, unit=f"{index // 2}") for index, one in enumerate(asked)]
+        asked = [
+            request(text[:n], doc_id=f"{i}")
+            for i, text in enumerate(texts)
+            for n in (length // 2, length)
+        ]
         list(answers(model, asked[:1]))
         shares = []
         for _ in range(setting.repeats):
@@ -606,14 +610,16 @@ def positions(setting: Setting) -> Iterator[Row]:
         yield over_law("g", gained, law, bar=None)
 
 
-def _answered(model: Any, asked: Sequence[Request]) -> list[Any]:
+def _answered(model: Any, asked: Sequence[Loglikelihood]) -> list[Any]:
     return [answer for _, answer in sorted(answers(model, asked), key=itemgetter(0))]
 
 
 class Sharing:
     """Requests answered each alone, and all together."""
 
-    def __init__(self, run: Callable[[Sequence[Request]], list[Any]], asked: list[Request]) -> None:
+    def __init__(
+        self, run: Callable[[Sequence[Loglikelihood]], list[Any]], asked: list[Loglikelihood]
+    ) -> None:
         self.run, self.asked = run, asked
         self.run(asked[:1])  # verifies the model, once
 
@@ -684,7 +690,7 @@ def needles(setting: Setting) -> Iterator[Row]:
     grids += [{"preset": f"multikey_{n}", "in_turn": turns} for n in (1, 2, 3) for turns in (1, 4)]
     for given in grids:
         asked = niah.ask(context, [length], **given, **grid)
-        prompts = [_prompt_only(part) for one in asked for part in one.parts or (one,)]
+        prompts = [_prompt_only(part) for one in asked for part in one.model_requests]
         list(answers(model, prompts[:1]))  # verifies the model, once
         forwarded = _forwarded(model, lambda: list(answers(model, prompts)))  # noqa: B023  # called at once
         whole, least = sum(prompt.length for prompt in prompts), _distinct_prefixes(prompts)
@@ -694,13 +700,12 @@ def needles(setting: Setting) -> Iterator[Row]:
         yield row("n", what, [100 * forwarded / whole], "%", None, equal)
 
 
-def _prompt_only(prompt: Request) -> Request:
+def _prompt_only(prompt: Any) -> Loglikelihood:
     """Return the request for the last token of a prompt: all of it is forwarded, none written."""
-    count = len(prompt.tokens)
-    return replace(prompt, length=count, start=count - 1, new=0)
+    return request(prompt.tokens, len(prompt.tokens) - 1)
 
 
-def _distinct_prefixes(prompts: list[Request]) -> int:
+def _distinct_prefixes(prompts: list[Loglikelihood]) -> int:
     """Return how many different prefixes the prompts have: each is a token to forward."""
 
     def common(one: Sequence[int], other: Sequence[int]) -> int:
@@ -1060,7 +1065,7 @@ def fitting(what: str, rows: Callable[..., Iterator[Row]], *given: Any) -> Itera
 
 
 def gpu_answered(
-    setting: Setting, model: Any, asked: Sequence[Request], sizes: Sizes = DEFAULT
+    setting: Setting, model: Any, asked: Sequence[Loglikelihood], sizes: Sizes = DEFAULT
 ) -> list[Response]:
     """Return the responses in the order of the requests.
 
@@ -1073,19 +1078,19 @@ def gpu_answered(
 
     before = failures()
     every = [answer for _, answer in sorted(answers(model, asked, sizes), key=itemgetter(0))]
-    whole = [answer for answer in every if not isinstance(answer, OutOfMemory)]
+    whole = [answer for answer in every if isinstance(answer, Response)]
     if len(whole) < len(every) or failures() > before:
         raise torch.OutOfMemoryError("a request ran out of memory")
     return whole
 
 
-def gpu_curve(model: Any, length: int) -> list[Request]:
+def gpu_curve(model: Any, length: int) -> list[Loglikelihood]:
     """Return requests for the beginnings of one text, at eight lengths."""
     text = tokens(model, length)
     return [request(text[: length * step // CURVE]) for step in range(1, CURVE + 1)]
 
 
-def gpu_grid(length: int) -> list[Request]:
+def gpu_grid(length: int) -> list[Loglikelihood]:
     """Return passkeys in the tokens of the reference model, which any model has."""
     return list(passkey.ask(reference_context(GPU_WINDOW), (length,), depths=5, trials=4))
 
@@ -1144,7 +1149,7 @@ def _gpu_longest(setting: Setting, model: Any, name: str) -> Row:
         began = setting.clock()
         ((_, answer),) = answers(model, [request(tokens(model, length), length - 1)])
         taken = setting.clock() - began
-        if isinstance(answer, OutOfMemory):
+        if not isinstance(answer, Response):
             end = f"{length} ran out of memory"
             break
         fits = length
@@ -1166,7 +1171,7 @@ def gpu_sharing(setting: Setting, name: str, model: Any) -> Iterator[Row]:
             yield from fitting(what, _gpu_gain, setting, model, asked, what)
 
 
-def _gpu_gain(setting: Setting, model: Any, asked: list[Request], what: str) -> Iterator[Row]:
+def _gpu_gain(setting: Setting, model: Any, asked: list[Loglikelihood], what: str) -> Iterator[Row]:
     both = Sharing(partial(gpu_answered, setting, model), asked)
     # Twenty prompts of the longest alone take minutes: once is enough there.
     turns = 1 if asked[0].length == setting.size(GPU_LENGTHS[-1]) else None
@@ -1176,7 +1181,7 @@ def _gpu_gain(setting: Setting, model: Any, asked: list[Request], what: str) -> 
     yield over_law("gpu", gained, sharing_law(model.config, asked))
 
 
-def sharing_law(shaped: Any, asked: Sequence[Request]) -> float:
+def sharing_law(shaped: Any, asked: Sequence[Loglikelihood]) -> float:
     """Return the operations of all requests alone over those of their prefix tree.
 
     The head reads one row per target and one more; those of a tree once each.
@@ -1211,7 +1216,9 @@ def gpu_bits(setting: Setting, name: str, model: Any) -> Iterator[Row]:
         yield from fitting(what, _gpu_compared, setting, model, asked, what)
 
 
-def _gpu_compared(setting: Setting, model: Any, asked: list[Request], what: str) -> Iterator[Row]:
+def _gpu_compared(
+    setting: Setting, model: Any, asked: list[Loglikelihood], what: str
+) -> Iterator[Row]:
     other = Sizes(pack=2048, chunk=1024, layer=64 * MIB, logits=4 * MIB)
     run = partial(gpu_answered, setting, model)
     first = run(asked)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from glob import glob, has_magic
 from itertools import islice
 from pathlib import Path
@@ -16,9 +16,10 @@ from harness.data.readers import (
     BUFFER,
     MANY,
     ROWS,
+    SET_OPTIONS,
     TEXT,
     RawDocument,
-    Rows,
+    Selection,
     below,
     in_folder,
     is_saved,
@@ -32,8 +33,7 @@ from harness.names import nearest, place
 from harness.plugins import split_options
 
 NUMBERS = ("limit", "count", "min_tokens", "max_chars", "seed")
-OF_A_SET = ("split", "field", "config", "revision")
-OPTIONS = (*OF_A_SET, *NUMBERS)
+OPTIONS = (*SET_OPTIONS, *NUMBERS)
 
 
 @dataclass(frozen=True)
@@ -50,27 +50,6 @@ class Documents:
     min_tokens: int = 0
 
 
-@dataclass(frozen=True)
-class Selection:
-    """A name and its options: what is read of it, of each document, and in which order."""
-
-    name: str
-    split: str | None = None
-    field: str | None = None
-    config: str | None = None
-    revision: str | None = None
-    limit: int | None = None
-    count: int | None = None
-    min_tokens: int = 0
-    max_chars: int | None = None
-    seed: int | None = None
-
-    @property
-    def of_a_set(self) -> list[str]:
-        """The options given that only a data set has, as a folder may be one."""
-        return [key for key in OF_A_SET if getattr(self, key) is not None]
-
-
 def open_documents(given: str) -> Documents:
     """Parse ``embedded``, a file, a folder, a glob or a data set, each with options.
 
@@ -79,8 +58,7 @@ def open_documents(given: str) -> Documents:
     documents, ``seed`` draws them. Raises UserError before anything is read for a missing path or a
     bad option.
     """
-    whole = place(given)
-    name, listed = (given, "") if _is_path(whole) else _split(given)
+    name, _, listed = (given, "", "") if _is_path(place(given)) else given.partition(":")
     _check_exists(given, name)
     chosen = _selection(name, listed)
 
@@ -95,11 +73,6 @@ def _is_path(path: Path) -> bool:
         return path.exists()
     except (OSError, ValueError):  # too long for a name, or a zero byte in it
         return False
-
-
-def _split(given: str) -> tuple[str, str]:
-    name, _, listed = given.partition(":")
-    return name, listed
 
 
 def _selection(name: str, listed: str) -> Selection:
@@ -142,20 +115,21 @@ def _check_exists(given: str, name: str) -> None:
 
 
 def _matching(pattern: str) -> list[Path]:
-    found = glob(str(place(pattern)), recursive=True)  # noqa: PTH207  # absolute ones too
-    return sorted(path for path in map(Path, found) if path.is_file())
+    names = glob(str(place(pattern)), recursive=True)  # noqa: PTH207  # absolute ones too
+    return sorted(path for path in map(Path, names) if path.is_file())
 
 
 def _read(chosen: Selection) -> Iterator[RawDocument]:
     """Yield the documents of a selection; raise UserError where there is none."""
+    path = place(chosen.name)
     if chosen.name == "embedded":
-        found: Iterator[RawDocument] = _drawn(list(embedded.held_out()), chosen.seed)
-    elif files := _files(place(chosen.name), chosen):
-        found = _in_files(files, chosen)
+        documents: Iterator[RawDocument] = _drawn(list(embedded.held_out()), chosen.seed)
+    elif files := _files(path, chosen):
+        documents = _in_files(files, chosen)
     else:
-        found = read_set(_rows(chosen), chosen.max_chars)
+        documents = read_set(replace(chosen, name=str(path) if path.is_dir() else chosen.name))
     empty = True
-    for label, text in found:
+    for label, text in documents:
         empty = empty and not (text and text.strip())
         yield label, text and beginning(text, chosen.max_chars)
     if empty:
@@ -164,23 +138,23 @@ def _read(chosen: Selection) -> Iterator[RawDocument]:
 
 def _in_files(files: list[tuple[Path, str]], chosen: Selection) -> Iterator[RawDocument]:
     """Yield the documents of files; with a seed in a drawn order, rows through a buffer."""
-    seed, field = chosen.seed, _field(chosen)
     if chosen.field is not None and not any(kind(path) in ROWS for path, _ in files):
         raise UserError(f"--docs {chosen.name}: field is for files of rows; these are texts.")
     whole = all(kind(path) not in MANY for path, _ in files)  # drawing files draws documents
-    ordered = _drawn(files, seed)
-    found = (
+    documents = (
         document
-        for path, label in ordered
-        for document in read_file(path, label, field, chosen.max_chars)
+        for path, label in _drawn(files, chosen.seed)
+        for document in read_file(path, label, chosen.text_field, chosen.max_chars)
     )
-    return found if seed is None or whole else _through_buffer(found, Random(seed))
+    if chosen.seed is None or whole:
+        return documents
+    return _through_buffer(documents, Random(chosen.seed))
 
 
-def _through_buffer(found: Iterator[RawDocument], draw: Random) -> Iterator[RawDocument]:
+def _through_buffer(documents: Iterator[RawDocument], draw: Random) -> Iterator[RawDocument]:
     """Yield documents in a drawn order, with at most BUFFER of them in memory."""
-    held = list(islice(found, BUFFER))
-    for document in found:
+    held = list(islice(documents, BUFFER))
+    for document in documents:
         index = draw.randrange(len(held))
         yield held[index]
         held[index] = document
@@ -194,26 +168,22 @@ def _drawn(things: list[Any], seed: int | None) -> Iterator[Any]:
     return iter(things)
 
 
-def _field(chosen: Selection) -> str:
-    return "text" if chosen.field is None else chosen.field
-
-
 def _files(path: Path, chosen: Selection) -> list[tuple[Path, str]]:
     """Return the files of a name, each with the name of its documents; none for a data set."""
-    name, of_a_set = chosen.name, chosen.of_a_set
+    name, set_options = chosen.name, chosen.set_options
     if path.is_file() or has_magic(name):
         for key in ("split", "config", "revision"):
-            if key in of_a_set:
+            if key in set_options:
                 raise UserError(f"--docs {name}: {key} is for data sets; these are files.")
     if path.is_file():
         return [(path, path.name)]
     if path.is_dir():
-        if is_saved(path) or of_a_set or (chosen.limit is not None and is_set(below(path))):
+        if is_saved(path) or set_options or (chosen.limit is not None and is_set(below(path))):
             return []
         return _below(path, in_folder(path))
     if has_magic(name):
-        found = _matching(name)
-        return _below(Path(*_common(found)), found)
+        paths = _matching(name)
+        return _below(Path(*_common(paths)), paths)
     return []
 
 
@@ -228,16 +198,3 @@ def _common(paths: list[Path]) -> tuple[str, ...]:
     shared = (set(parts) for parts in zip(*folders, strict=False))
     length = next((i for i, parts in enumerate(shared) if len(parts) > 1), min(map(len, folders)))
     return folders[0][:length]
-
-
-def _rows(chosen: Selection) -> Rows:
-    path = place(chosen.name)
-    return Rows(
-        name=str(path) if path.is_dir() else chosen.name,
-        split=chosen.split,
-        config=chosen.config,
-        revision=chosen.revision,
-        field=_field(chosen),
-        seed=chosen.seed,
-        some=chosen.limit is not None or chosen.count is not None,
-    )

@@ -9,7 +9,6 @@ import io
 import json
 import lzma
 import re
-import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -29,132 +28,8 @@ from harness.names import nearest
 LARGEST = 16 * 2**20  # bytes of one document; tokenizing takes some 300 times as many
 GIANT = 2 * LARGEST  # bytes of a row of which not even the first characters are read
 PAGES = 2**20  # bytes of a column that are read at a time
-UNPACKED = 256 * 2**20  # bytes that may always be unpacked at once
-TIMES = 100  # the packed size is the limit beyond those; text is packed by 3 to 10
-
-
-def giant(label: str) -> str:
-    """Return the message for a row that is too long to be read."""
-    return f"{label} is longer than {GIANT / 2**20:g} MiB; split the document."
-
-
-def _check_unpacked(label: str, unpacked: int, packed: int) -> None:
-    """Raise UserError for a small file that unpacks to far more than its size."""
-    if unpacked > max(UNPACKED, TIMES * packed):
-        raise UserError(
-            f"{label} unpacks to {unpacked / 2**20:,.0f} MiB, more than {TIMES} times its size; "
-            "write it in smaller parts."
-        )
-
-
-def parquet(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of a Parquet file with only this field, page by page."""
-    import pyarrow.parquet
-
-    with pyarrow.parquet.ParquetFile(path, buffer_size=PAGES) as file:
-        if field not in file.schema_arrow.names:
-            yield f"{name}[0]", dict.fromkeys(file.schema_arrow.names)
-            return
-        yield from _batches(_row_groups(file, name, field), name, field)
-
-
-def _row_groups(file: Any, name: str, field: str) -> Iterator[Any]:
-    """Yield the rows of each group; raise UserError for a group whose rows are too large."""
-    index = 0
-    for group in range(file.num_row_groups):
-        metadata = file.metadata.row_group(group)
-        chunks = [metadata.column(i) for i in range(metadata.num_columns)]
-        chunks = [chunk for chunk in chunks if chunk.path_in_schema == field]
-        size = sum(chunk.total_uncompressed_size for chunk in chunks)
-        if size > GIANT * max(1, metadata.num_rows):  # of no rows, some bytes are their header
-            raise UserError(giant(f"{name}[{index}]"))
-        label = f"{name}, row group {group}"
-        _check_unpacked(label, size, sum(chunk.total_compressed_size for chunk in chunks))
-        index += metadata.num_rows
-        yield from file.iter_batches(batch_size=1, row_groups=[group], columns=[field])
-
-
-def arrow(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
-    """Yield the rows of an Arrow file or stream, with only this field."""
-    import pyarrow
-
-    check_batches(path, name)
-    with pyarrow.memory_map(str(path)) as source:
-        try:
-            batches: Any = pyarrow.ipc.open_stream(source)
-        except pyarrow.ArrowInvalid:
-            file = pyarrow.ipc.open_file(source)
-            batches = map(file.get_batch, range(file.num_record_batches))
-        yield from _batches(batches, name, field)
-
-
-def check_batches(path: Path, name: str) -> None:
-    """Raise UserError before a batch is read that unpacks to too much; it has all columns."""
-    import pyarrow
-
-    with pyarrow.memory_map(str(path)) as source:
-        source.seek(8 if source.read(6) == b"ARROW1" else 0)  # a file is a stream between two marks
-        for index, message in enumerate(pyarrow.ipc.MessageReader.open_stream(source)):
-            if message.type in ("record batch", "dictionary"):
-                label = f"{name}, batch {index}"
-                try:
-                    _check_unpacked(label, _unpacked(message), len(message.body))
-                except struct.error as error:
-                    raise UserError(f"{label} is damaged: {error}.") from None
-
-
-def _unpacked(message: Any) -> int:
-    """Return the bytes of all buffers of an Arrow message, if they are compressed.
-
-    They are read from the message's own layout (Arrow's Message.fbs): pyarrow gives them only
-    after everything is unpacked.
-    """
-    head, body = memoryview(message.metadata), memoryview(message.body)
-
-    def below(table: int, slot: int) -> int:
-        """Return the offset of a field of a flatbuffers table, 0 for a field that is not set."""
-        layout = table - struct.unpack_from("<i", head, table)[0]
-        if 4 + 2 * slot >= struct.unpack_from("<H", head, layout)[0]:
-            return 0
-        offset = struct.unpack_from("<H", head, layout + 4 + 2 * slot)[0]
-        place = table + offset
-        return int(place + struct.unpack_from("<I", head, place)[0]) if offset else 0
-
-    batch = below(struct.unpack_from("<I", head, 0)[0], 2)
-    if message.type == "dictionary":
-        batch = below(batch, 1)
-    if not below(batch, 3):
-        return 0
-    buffers = below(batch, 2)
-    (count,) = struct.unpack_from("<I", head, buffers)
-    places = struct.iter_unpack("<qq", head[buffers + 4 : buffers + 4 + 16 * count])
-    # Each begins with its unpacked size, -1 where it is not compressed.
-    return sum(max(0, struct.unpack_from("<q", body, at)[0]) for at, size in places if size >= 8)
-
-
-def _batches(batches: Iterable[Any], name: str, field: str) -> Iterator[tuple[str, Any]]:
-    index = 0
-    for batch in batches:
-        for row in range(batch.num_rows):
-            label = f"{name}[{index}]"
-            yield label, record_of(batch.slice(row, 1), field, label)
-            index += 1
-
-
-def record_of(row: Any, field: str, label: str) -> dict[str, Any]:
-    """Return the field of an Arrow row, or all names; raise UserError for too large a row."""
-    import pyarrow
-
-    if field not in row.schema.names:
-        return dict.fromkeys(row.schema.names)
-    cell = row.column(field)
-    if pyarrow.types.is_dictionary(cell.type):  # it has the bytes of all rows
-        cell = cell.cast(cell.type.value_type)
-    if cell.nbytes > GIANT:
-        raise UserError(giant(label))
-    return {field: cell[0].as_py()}
-
-
+UNPACKED = 256 * 2**20  # bytes that a group of rows may always unpack to
+TIMES = 100  # beyond those, how many times its size it may; text is packed by 3 to 10
 TEXT = {".txt", ".md", ".rst", ".tex", ".py", ".html"}
 TAR = {".tar", ".tgz", ".tbz2", ".txz"}
 PACKED = {".parquet", ".arrow", ".zip"}  # read from any place in the file
@@ -212,11 +87,11 @@ def _hidden(path: Path) -> bool:
 def in_folder(folder: Path) -> list[Path]:
     """Return the text files below a folder, in order; raise UserError where there is none."""
     paths = below(folder)
-    found = [p for p in paths if kind(p) in {*TEXT, ".zip"} and p.is_file()]
-    if not found or is_set(paths):
+    texts = [path for path in paths if kind(path) in {*TEXT, ".zip"} and path.is_file()]
+    if not texts or is_set(paths):
         kinds = ", ".join(sorted(TEXT))
         raise UserError(f"{folder} has no text file ({kinds}); a data set needs {folder}:split=…")
-    return found
+    return texts
 
 
 def read_file(path: Path, name: str, field: str, longest: int | None) -> Iterator[RawDocument]:
@@ -277,15 +152,18 @@ def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None
     return text
 
 
+def _giant(label: str) -> str:
+    return f"{label} is longer than {GIANT / 2**20:g} MiB; split the document."
+
+
 def _too_large(label: str) -> str:
     limit = f"{LARGEST / 2**20:g} MiB"
     return f"{label} is longer than {limit}; split it, or read its beginning with max_chars=…"
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _opened(path: Path) -> Any:
     decompress = COMPRESSED.get(path.suffix.lower())
-    opened: IO[bytes] = decompress(path) if decompress else path.open("rb")
-    return opened
+    return decompress(path) if decompress else path.open("rb")
 
 
 def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
@@ -302,8 +180,8 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
             parts.append(decoder.decode(chunk, final=not chunk))
         except UnicodeDecodeError as error:
             place = size - len(chunk) + error.start - (len(error.object) - len(chunk))
-            found = [MARKS[mark] for mark in MARKS if not place and error.object.startswith(mark)]
-            guess = f" ({found[0]}, by its first bytes)" if found else ""
+            marks = [MARKS[mark] for mark in MARKS if not place and error.object.startswith(mark)]
+            guess = f" ({marks[0]}, by its first bytes)" if marks else ""
             raise UserError(
                 f"{label} is not UTF-8 text (byte {place}){guess}; convert it first."
             ) from None
@@ -330,7 +208,7 @@ def _lines(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
     with _opened(path) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(GIANT + 1), b""), start=1):
             if len(line) > GIANT:
-                raise UserError(giant(f"{path}, line {number}"))
+                raise UserError(_giant(f"{path}, line {number}"))
             if line.strip():
                 yield f"{name}[{number - 1}]", _parsed(line, f"{path}, line {number}")
 
@@ -355,32 +233,112 @@ def _json(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
         yield f"{name}[{index}]", row
 
 
+def _parquet(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of a Parquet file with only this field, page by page."""
+    import pyarrow.parquet
+
+    with pyarrow.parquet.ParquetFile(path, buffer_size=PAGES) as file:
+        if field not in file.schema_arrow.names:
+            yield f"{name}[0]", dict.fromkeys(file.schema_arrow.names)
+            return
+        index = 0
+        for group in range(file.num_row_groups):
+            _check_group(file.metadata.row_group(group), f"{name}[{index}]", field)
+            for batch in file.iter_batches(batch_size=1, row_groups=[group], columns=[field]):
+                yield _cell(batch, field, f"{name}[{index}]")
+                index += 1
+
+
+def _check_group(group: Any, label: str, field: str) -> None:
+    """Raise UserError for a group of rows that would take too much memory, before it is read."""
+    columns = [group.column(index) for index in range(group.num_columns)]
+    columns = [column for column in columns if column.path_in_schema == field]
+    unpacked = sum(column.total_uncompressed_size for column in columns)
+    if unpacked > GIANT * max(1, group.num_rows):  # a group without rows still has a header
+        raise UserError(_giant(label))
+    if unpacked > max(UNPACKED, TIMES * sum(column.total_compressed_size for column in columns)):
+        raise UserError(
+            f"the rows from {label} on unpack to {unpacked / 2**20:,.0f} MiB, more than {TIMES} "
+            "times their size; write them in smaller parts."
+        )
+
+
+def _arrow(path: Path, name: str, field: str) -> Iterator[tuple[str, Any]]:
+    """Yield the rows of an Arrow file or stream, with only this field."""
+    from pyarrow import ipc, memory_map
+
+    with memory_map(str(path)) as source:
+        is_file = source.read(6) == b"ARROW1"
+        source.seek(0)
+        opened: Any = ipc.open_file if is_file else ipc.open_stream
+        names = opened(source).schema.names
+        if field not in names:
+            yield f"{name}[0]", dict.fromkeys(names)
+            return
+        options = ipc.IpcReadOptions(included_fields=[names.index(field)])
+        source.seek(0)
+        batches = opened(source, options=options)
+        if is_file:
+            batches = map(batches.get_batch, range(batches.num_record_batches))
+        rows = (batch.slice(row, 1) for batch in batches for row in range(batch.num_rows))
+        for index, row in enumerate(rows):
+            yield _cell(row, field, f"{name}[{index}]")
+
+
+def _cell(row: Any, field: str, label: str) -> tuple[str, dict[str, Any]]:
+    """Return an Arrow row's label and field, or all names; raise UserError for too large a row."""
+    import pyarrow
+
+    if field not in row.schema.names:
+        return label, dict.fromkeys(row.schema.names)
+    cell = row.column(field)
+    if pyarrow.types.is_dictionary(cell.type):  # it has the bytes of all rows
+        cell = cell.cast(cell.type.value_type)
+    if cell.nbytes > GIANT:
+        raise UserError(_giant(label))
+    return label, {field: cell[0].as_py()}
+
+
 ROWS: dict[str, Callable[[Path, str, str], Iterator[tuple[str, Any]]]] = {
     ".jsonl": _lines,
     ".ndjson": _lines,
     ".json": _json,
-    ".parquet": parquet,
-    ".arrow": arrow,
+    ".parquet": _parquet,
+    ".arrow": _arrow,
 }
 MANY = {*ROWS, ".zip"}  # kinds of files with several documents
 
 
 SHARD = re.compile(r"(.*)-\d{5}-of-(\d{5})(.*)")  # one of the files of a split
 DEFAULT = "test"  # split
+SET_OPTIONS = ("split", "field", "config", "revision")
 BUFFER = 100  # rows in memory from which a streamed set is drawn; its shards have any order
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows of a data set to read; ``some`` means that not all will be read."""
+class Selection:
+    """A name and its options: what is read of it, of each document, and in which order."""
 
     name: str
-    split: str | None
-    config: str | None
-    revision: str | None
-    field: str
-    seed: int | None
-    some: bool
+    split: str | None = None
+    field: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    limit: int | None = None
+    count: int | None = None
+    min_tokens: int = 0
+    max_chars: int | None = None
+    seed: int | None = None
+
+    @property
+    def text_field(self) -> str:
+        """The field of a row with the text."""
+        return self.field or "text"
+
+    @property
+    def set_options(self) -> list[str]:
+        """The options given that only a data set has, as a folder may be one."""
+        return [key for key in SET_OPTIONS if getattr(self, key) is not None]
 
 
 def is_saved(path: Path) -> bool:
@@ -388,32 +346,23 @@ def is_saved(path: Path) -> bool:
     return (path / "dataset_info.json").exists() or (path / "dataset_dict.json").exists()
 
 
-def read_set(rows: Rows, longest: int | None) -> Iterator[RawDocument]:
+def read_set(rows: Selection) -> Iterator[RawDocument]:
     """Yield the documents of one split, streamed where only some of them are needed.
 
     Raises UserError where the library cannot open or parse it, and for a row without the field.
     """
     from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 
-    short = Path(rows.name).name
-    split = rows.split or DEFAULT
+    short, split = Path(rows.name).name, rows.split or DEFAULT
+    broken = (OSError, ValueError, KeyError, TypeError, RuntimeError, DatasetGenerationError)
     try:
         for index, row in _numbered(rows, split):
             label = short if index is None else f"{short}[{index}]"
-            text = text_of(row, rows.field, label, longest)
+            text = text_of(row, rows.text_field, label, rows.max_chars)
             # A drawn stream does not give the numbers of its rows.
             mark = "" if index is not None else f"#{sha256((text or '').encode()).hexdigest()[:8]}"
             yield f"{label}{mark}", text
-    except UserError:
-        raise
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        RuntimeError,
-        DatasetGenerationError,
-    ) as error:
+    except broken as error:
         # The library's message on a broken file is only in the cause.
         why = refusal(error, rows.name, "data set") or reason(error.__cause__ or error)
         if isinstance(error, DatasetNotFoundError) and "gated" in why:
@@ -423,58 +372,58 @@ def read_set(rows: Rows, longest: int | None) -> Iterator[RawDocument]:
         ) from error
 
 
-def _not_here(rows: Rows) -> str:
+def _not_here(rows: Selection) -> str:
     """Return what to say of a name that may be meant as a file's: nothing is there."""
     there = Path(rows.name).exists()
     return "" if there else f"there is no file or folder {rows.name}, and "
 
 
-def _numbered(rows: Rows, split: str) -> Iterator[tuple[int | None, dict[str, Any]]]:
+def _numbered(rows: Selection, split: str) -> Iterator[tuple[int | None, dict[str, Any]]]:
     """Yield (number, row) in file order or drawn; a drawn stream gives no numbers."""
-    found: Any = _open_set(rows, split)
-    if hasattr(found, "select"):
-        order = list(range(len(found)))
+    opened: Any = _open_set(rows, split)
+    if hasattr(opened, "select"):
+        order = list(range(len(opened)))
         if rows.seed is not None:
             Random(rows.seed).shuffle(order)
-        table, short = found.with_format("arrow"), Path(rows.name).name
+        table, short = opened.with_format("arrow"), Path(rows.name).name
         for index in order:
-            yield index, record_of(table[index], rows.field, f"{short}[{index}]")
+            yield index, _cell(table[index], rows.text_field, f"{short}[{index}]")[1]
     elif rows.seed is None:
-        yield from enumerate(found)
+        yield from enumerate(opened)
     else:
-        shuffled = found.shuffle(seed=rows.seed, buffer_size=BUFFER)
+        shuffled = opened.shuffle(seed=rows.seed, buffer_size=BUFFER)
         yield from ((None, row) for row in shuffled)
 
 
-def _open_set(rows: Rows, split: str) -> Iterable[dict[str, Any]]:
+def _open_set(rows: Selection, split: str) -> Any:
     import datasets
 
     _check_place(rows)
-    if not is_saved(Path(rows.name)):
-        options = {"name": rows.config, "split": split, "streaming": rows.some}
-        if Path(rows.name).exists():
-            return datasets.load_dataset(rows.name, **options)  # type: ignore[no-any-return]
-        if constants.HF_HUB_OFFLINE:
-            return datasets.load_dataset(_downloaded(rows), **options)  # type: ignore[no-any-return]
-        options |= {} if rows.some else _of_split(rows, split)
-        return datasets.load_dataset(  # type: ignore[no-any-return]
-            rows.name, revision=rows.revision, **options
-        )
-    for file in sorted(Path(rows.name).rglob("*.arrow")):
-        check_batches(file, f"{Path(rows.name).name}/{file.name}")
-    found: Any = datasets.load_from_disk(rows.name)
-    if not isinstance(found, datasets.DatasetDict):
+    if is_saved(Path(rows.name)):
+        return _saved_split(rows, split, datasets.load_from_disk(rows.name))
+    some = rows.limit is not None or rows.count is not None  # else all of the split is read
+    options = {"name": rows.config, "split": split, "streaming": some}
+    if Path(rows.name).exists():
+        return datasets.load_dataset(rows.name, **options)
+    if constants.HF_HUB_OFFLINE:
+        return datasets.load_dataset(_downloaded(rows), **options)
+    options |= {} if some else _of_split(rows, split)
+    return datasets.load_dataset(rows.name, revision=rows.revision, **options)
+
+
+def _saved_split(rows: Selection, split: str, saved: Any) -> Any:
+    if not isinstance(saved, dict):
         if rows.split is not None:
             raise UserError(
                 f"--docs {rows.name} is one data set without splits; leave split={split} out."
             )
-        return found  # type: ignore[no-any-return]
-    if split not in found:
-        raise UserError(f"--docs {rows.name} has no split {split!r}; {nearest(split, found)}.")
-    return found[split]  # type: ignore[no-any-return]
+        return saved
+    if split not in saved:
+        raise UserError(f"--docs {rows.name} has no split {split!r}; {nearest(split, saved)}.")
+    return saved[split]
 
 
-def _check_place(rows: Rows) -> None:
+def _check_place(rows: Selection) -> None:
     """Raise UserError for an option that a folder does not have."""
     path = Path(rows.name)
     config = rows.config if is_saved(path) else None  # a folder like a repository may have some
@@ -485,7 +434,7 @@ def _check_place(rows: Rows) -> None:
             )
 
 
-def _of_split(rows: Rows, split: str) -> dict[str, Any]:
+def _of_split(rows: Selection, split: str) -> dict[str, Any]:
     """Return the options that read the files of one split, where the library would load all."""
     import datasets
 
@@ -495,7 +444,7 @@ def _of_split(rows: Rows, split: str) -> dict[str, Any]:
     return {"name": None, "data_files": {split: paths}} if all(paths) and paths else {}
 
 
-def _downloaded(rows: Rows) -> str:
+def _downloaded(rows: Selection) -> str:
     """Return the path of a whole data set in the hub's cache; raise UserError otherwise."""
     try:
         from huggingface_hub import snapshot_download  # imports the hub's whole client
@@ -509,15 +458,11 @@ def _downloaded(rows: Rows) -> str:
             "cannot be read offline: the cache does not have it "
             f"(hf download --repo-type dataset {rows.name})."
         ) from error
-    found = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}
-    for name in sorted(found):
-        part = SHARD.fullmatch(name)
-        others = (
-            [f"{part[1]}-{i:05}-of-{part[2]}{part[3]}" for i in range(int(part[2]))] if part else []
-        )
-        lacking = [other for other in others if other not in found]
-        if lacking:
+    files = {path.relative_to(folder).as_posix() for path in Path(folder).rglob("*")}
+    for part in filter(None, map(SHARD.fullmatch, sorted(files))):
+        shards = {f"{part[1]}-{i:05}-of-{part[2]}{part[3]}" for i in range(int(part[2]))}
+        if missing := sorted(shards - files):
             raise UserError(
-                f"the hub's cache has only some files of data set {rows.name}: no {lacking[0]}."
+                f"the hub's cache has only some files of data set {rows.name}: no {missing[0]}."
             )
     return folder

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.data.documents import OF_A_SET, OPTIONS
+from harness.data.documents import OPTIONS
+from harness.data.readers import SET_OPTIONS
 from harness.runs.record import honoured
 
 LEFT_OUT = "left out: it may name a file"
@@ -50,7 +51,7 @@ def documents(text: str) -> str:
     keys = {option.partition("=")[0] for option in listed.split(",")} if listed else set()
     if not keys <= set(OPTIONS):
         return base(text)
-    if HUB.fullmatch(name) and not keys.isdisjoint(OF_A_SET) and not Path(name).exists():
+    if HUB.fullmatch(name) and not keys.isdisjoint(SET_OPTIONS) and not Path(name).exists():
         return text
     return entry(text) if keys else base(text)
 

@@ -11,7 +11,7 @@ import torch
 
 from harness.engine import OutOfMemory
 from scripts import bench
-from tasks._types import Response
+from tasks.types import LoglikelihoodResponse as Response
 
 TINY = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
