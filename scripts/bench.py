@@ -61,9 +61,9 @@ from harness.select.measuring import Measured, tasks
 from harness.select.race import FAR, Race, Rules, read_budget, rounds
 from harness.sweep import eta
 from harness.sweep.memory import estimate
-from harness.sweep.parse import parse
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.record import _processor
+from harness.sweep.spec import parse
 from tasks import niah, passkey, perplexity
 from tasks.types import Loglikelihood, TaskContext
 from tasks.types import LoglikelihoodResponse as Response
