@@ -10,7 +10,7 @@ from random import Random
 
 import torch
 
-from tasks._prompt import Filler, prompt
+from tasks.passkey import Filler, prompt
 from tasks.types import TaskContext
 
 FILLERS: tuple[Filler, ...] = ("standard", "documents")
@@ -45,7 +45,7 @@ class Row:
 def text_row(source: TaskContext, window: int, draw: Random) -> Row:
     """Draw a window of text: the begin token, then consecutive tokens of one document."""
     while True:
-        passage = draw.choices(source.passages(), cum_weights=_cumulative(source))[0]
+        passage = draw.choices(source.documents(), cum_weights=_cumulative(source))[0]
         tokens = passage.tokens
         if len(tokens) >= window:
             first = draw.randrange(len(tokens) - window + 2)
@@ -56,7 +56,7 @@ def text_row(source: TaskContext, window: int, draw: Random) -> Row:
 @cache
 def _cumulative(source: TaskContext) -> list[int]:
     """Return the running sum of the passages' lengths: a token is drawn, not a document."""
-    return list(accumulate(len(passage.tokens) for passage in source.passages()))
+    return list(accumulate(len(passage.tokens) for passage in source.documents()))
 
 
 def passkey_row(source: TaskContext, recipe: Recipe, least: int, draw: Random) -> Row:

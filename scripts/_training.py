@@ -26,7 +26,7 @@ from harness.files import make_folder
 from harness.names import printable
 from harness.reports.writing.sentences import counted
 from harness.sweep.record import named
-from tasks._prompt import frame, prompt
+from tasks.passkey import framed, prompt
 from tasks.types import TaskContext
 
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
@@ -63,7 +63,8 @@ def read_texts(tokenizer: Any, documents: Sequence[tuple[str, str]], window: int
     """Return the documents in a tokenizer's tokens, and the embedded held-out ones."""
     source = make_source(tokenizer, lambda: documents, window)
     watched = make_source(tokenizer, held_out, window)
-    return Texts(source, watched, sum(map(len, frame(source, 10_000))))
+    frame, needle = framed(source, 10_000)
+    return Texts(source, watched, frame.taken(0) + len(needle))
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
@@ -97,7 +98,7 @@ def held_out_loss(model: Any, source: TaskContext, window: int) -> dict[str, flo
     """Return the mean loss over held-out windows, and over their first and last quarter."""
     rows = [
         [*source.opening, *passage.tokens[first : first + window - 1]]
-        for passage in source.passages()
+        for passage in source.documents()
         for first in range(0, min(len(passage.tokens) - window, 4 * window), window)
     ]
     tokens: Any = torch.tensor(rows, device=model.device)

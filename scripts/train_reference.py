@@ -26,7 +26,8 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.data.embedded import training
 from harness.files import make_folder
-from tasks._prompt import FILLER, INTRODUCTION, NEEDLE, QUESTION
+from tasks._prompt import FILLER
+from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION
 
 app = App(help=__doc__)
 
@@ -73,7 +74,9 @@ def train(
     torch.manual_seed(recipe.seed)
     model = LlamaForCausalLM(config(recipe, tokenizer)).to(device)
     texts = read_texts(tokenizer, documents, recipe.window)
-    console.print(f"{sum(len(p.tokens) for p in texts.source.passages())} tokens of text; {recipe}")
+    console.print(
+        f"{sum(len(p.tokens) for p in texts.source.documents())} tokens of text; {recipe}"
+    )
     record = Training(model, recipe, texts, out, asdict(recipe)).run(every)
     model.to(torch.bfloat16).save_pretrained(out)
     (out / "training.json").write_text(json.dumps(record, indent=1) + "\n")

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tasks.types import ModelRequest, ModelResponse, Request, Response
 
-KEYWORDS = {"unit": "doc_id", "facts": "metadata", "turn": "repeat", "new": "max_new_tokens"}
+KEYWORDS = {
+    "unit": "doc_id", "facts": "metadata", "turn": "repeat", "new": "max_new_tokens",
+    "passages": "documents",
+}  # fmt: skip
 NAMES = {"Passage": "Document", "Source": "TaskContext"}
 
 
@@ -26,8 +29,8 @@ class _OldKeywords(type):
             return super().__call__(*args, **named)
 
 
-class OldSample(metaclass=_OldKeywords):
-    """Read the attributes of a sample by their old names."""
+class OldNames(metaclass=_OldKeywords):
+    """Read attributes by their old names."""
 
     if not TYPE_CHECKING:
         OLD: Mapping[str, Any] = {}
@@ -40,7 +43,7 @@ class OldSample(metaclass=_OldKeywords):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
-class OldRequest(OldSample):
+class OldRequest(OldNames):
     """Read the attributes of a Question; those of another kind of request are empty."""
 
     if not TYPE_CHECKING:
@@ -52,7 +55,7 @@ class OldRequest(OldSample):
         }
 
 
-class OldResponse(OldSample):
+class OldResponse(OldNames):
     """Read the attributes of an Answer; those of another kind of response are empty."""
 
     if not TYPE_CHECKING:

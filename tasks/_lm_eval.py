@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
+import math
+import random
+import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from functools import cache
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as installed
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
-from tasks._lm_eval_ask import asker
-from tasks._lm_eval_grade import Doc, chosen_filter, chosen_metric, grade, made_of
-from tasks._lm_eval_load import (
-    FEWSHOT_SEED,
-    Wanted,
-    code_digest,
-    drawing,
-    load_task,
-    version,
-    working,
+from tasks.types import (
+    Fact,
+    Generate,
+    Generated,
+    Group,
+    GroupResponse,
+    Loglikelihood,
+    LoglikelihoodResponse,
+    ModelRequest,
+    ModelResponse,
+    TaskContext,
 )
-from tasks.types import Fact, Group, GroupResponse, ModelRequest, TaskContext
 
 _OPENED: WeakKeyDictionary[TaskContext, dict[Wanted, Opened]] = WeakKeyDictionary()
 
 
-def opened(source: TaskContext, wanted: Wanted) -> Opened:
+def opened(context: TaskContext, wanted: Wanted) -> Opened:
     """Return a task as it is asked with these options, opened once."""
-    known = _OPENED.setdefault(source, {})
+    known = _OPENED.setdefault(context, {})
     if wanted not in known:
-        known[wanted] = Opened(source.tokenizer, wanted)
+        known[wanted] = Opened(context.tokenizer, wanted)
     return known[wanted]
 
 
 def graded(
-    source: TaskContext, question: Group, answer: GroupResponse
+    context: TaskContext, question: Group, answer: GroupResponse
 ) -> tuple[float, int, dict[str, Fact]]:
     """Return value, weight and facts of a document, by the task's own filters and metric."""
-    return grade(_document(source, question), answer)
+    return grade(_document(context, question), answer)
 
 
-def targets(source: TaskContext, question: Group) -> list[str | int]:
+def targets(context: TaskContext, question: Group) -> list[str | int]:
     """Return the target of a document as text; of several parts, the place of the right one."""
-    document = _document(source, question)
+    document = _document(context, question)
     task, doc = document.task, document.requests[0][0].doc
     with working(task.task_name, "ask"):
         inputs = getattr(task, "multiple_input", False)  # then the text that differs is the choice
@@ -54,8 +68,8 @@ def targets(source: TaskContext, question: Group) -> list[str | int]:
     return [str(texts.get(one, one)) for one in several]
 
 
-def _document(source: TaskContext, question: Group) -> Doc:
-    every = _OPENED[source].values()
+def _document(context: TaskContext, question: Group) -> Doc:
+    every = _OPENED[context].values()
     return next(one.known[question.digest] for one in every if question.digest in one.known)
 
 
@@ -165,3 +179,352 @@ def _hashes(question: Group) -> str:
 
 def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()
+
+
+INSTALL = "install it with pip install 'ropewalk[lm-eval]'"
+NUMPY_SEED = FEWSHOT_SEED = 1234  # of lm-eval by default, beside 0 for Python's random
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which task is asked for, and how: the options of ``lm_eval``."""
+
+    tasks: str
+    limit: int
+    num_fewshot: int | None
+    metric: str
+    filter: str
+    include: str
+    chat: bool
+
+
+def version() -> str:
+    """Return which lm-eval is installed; raise ValueError where none is."""
+    try:
+        return installed("lm_eval")
+    except PackageNotFoundError:
+        raise ValueError(f"it needs the package lm-eval; {INSTALL}") from None
+
+
+@contextmanager
+def working(name: str, what: str) -> Iterator[None]:
+    """Keep lm-eval from writing on the terminal; what it raises becomes a ValueError."""
+    try:
+        with redirect_stderr(io.StringIO()), redirect_stdout(io.StringIO()):
+            yield
+    except ModuleNotFoundError as error:
+        raise ValueError(
+            f"lm-eval's task {name} needs the package {error.name}; install it with pip"
+        ) from error
+    except Exception as error:
+        told = " ".join(str(error).split())[:200]
+        raise ValueError(f"lm-eval cannot {what} {name}: {type(error).__name__}: {told}") from error
+
+
+def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
+    """Return a task, ready to build requests.
+
+    A task that makes its documents is given the length and the tokenizer. Raises ValueError for a
+    name that is none, a group, and a task that cannot be asked here.
+    """
+    version()
+    name = wanted.tasks
+    if not name:
+        raise ValueError("name a task of lm-eval: lm_eval:tasks=NAME")
+    told = f"{getattr(tokenizer, 'name_or_path', '')}#{id(tokenizer)}"
+    metadata = {"max_seq_lengths": [length], "tokenizer": told}
+    with working(name, "find"):
+        manager = _manager(_folders(name, wanted.include), metadata)
+        entry = manager.task_index.get(name)
+    if entry is None:
+        raise ValueError(f"lm-eval has no task {name!r}; lm-eval ls tasks prints all")
+    if entry.kind.name in ("GROUP", "TAG"):
+        parts = entry.tags or [part for part in entry.cfg["task"] if isinstance(part, str)]
+        raise ValueError(
+            f"{name} is several tasks of lm-eval; name them: tasks={'+'.join(sorted(parts))}"
+        )
+    with working(name, "load the data of"), _own_tokenizer(told, tokenizer):
+        task = manager.load([name])["tasks"][name]
+    _check(name, task)
+    _set_fewshot(task, wanted.num_fewshot)
+    return task
+
+
+def _check(name: str, task: Any) -> None:
+    if getattr(task, "UNSAFE_CODE", False):
+        raise ValueError(
+            f"lm-eval's task {name} executes what a model writes, which is not done here"
+        )
+    if getattr(task, "MULTIMODAL", False):
+        raise ValueError(f"lm-eval's task {name} has images or sound; only texts are asked here")
+
+
+def _set_fewshot(task: Any, count: int | None) -> None:
+    """Set the number of examples as lm-eval's ``simple_evaluate`` does."""
+    fixed = task.get_config("num_fewshot")
+    if count is not None and fixed != 0:
+        task.set_config(key="num_fewshot", value=count)
+    elif fixed is None:
+        task.set_config(key="num_fewshot", value=0)
+
+
+def _manager(folders: tuple[Path, ...], metadata: dict[str, Any]) -> Any:
+    from lm_eval.tasks import TaskManager
+
+    paths = list(folders)
+    return TaskManager(include_path=paths, include_defaults=False, metadata=metadata)
+
+
+@cache
+def _folders(name: str, include: str) -> tuple[Path, ...]:
+    """Return the folders whose YAML files name a task; to parse all would take a minute."""
+    if include and not Path(include).is_dir():
+        raise NotADirectoryError(f"the folder {include} of include does not exist")
+    import lm_eval.tasks
+
+    # Paths from the package's own folder are tried after the user's.
+    named = re.compile(rb"(?<![\w.-])" + re.escape(name.encode()) + rb"(?![\w.-])")
+    files = sorted(Path(lm_eval.tasks.__file__).parent.rglob("*.yaml"))
+    found = {file.parent for file in files if named.search(file.read_bytes())}
+    return (*sorted(found), *([Path(include)] if include else []))
+
+
+def code_digest(include: str) -> str:
+    """Return a hash of the files of a user's folder, whose functions grade."""
+    files = sorted(path for path in Path(include).rglob("*") if path.suffix in (".py", ".yaml"))
+    digest = hashlib.sha256()
+    for file in files if include else []:
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@contextmanager
+def drawing(seed: int) -> Iterator[None]:
+    """Seed what a task draws from as lm-eval does, and leave the process's own draws alone."""
+    import numpy as np
+
+    state, arrays = random.getstate(), np.random.get_state()  # noqa: NPY002  # what tasks use
+    random.seed(seed)
+    np.random.seed(NUMPY_SEED + seed)  # noqa: NPY002
+    try:
+        yield
+    finally:
+        random.setstate(state)
+        np.random.set_state(arrays)  # noqa: NPY002
+
+
+@contextmanager
+def _own_tokenizer(told: str, tokenizer: Any) -> Iterator[None]:
+    """Give a task that loads the model's tokenizer the one we have, and trust no other's code.
+
+    Differs from lm-eval: RULER's tasks load it with trust_remote_code, whatever the user said.
+    """
+    from lm_eval.tasks.ruler.common_utils import AutoTokenizer
+
+    load = AutoTokenizer.from_pretrained
+
+    def ours(name: Any, *given: Any, **options: Any) -> Any:
+        return tokenizer if name == told else load(name, *given, **{**options, **UNTRUSTED})
+
+    with patch.object(AutoTokenizer, "from_pretrained", ours):
+        yield
+
+
+UNTRUSTED = {"trust_remote_code": False}
+
+
+ROOM = 2**40  # tokens; more than any prompt, so that nothing is cut
+# What is left of a task's generation settings where the answer is greedy.
+GREEDY = {"attention_mask", "do_sample", "temperature", "top_p", "top_k", "min_p"}
+
+
+def asker(tokenizer: Any, length: int) -> Callable[[Any], tuple[ModelRequest, ...]]:
+    """Return a function from a request of lm-eval to its questions.
+
+    A rolling text has windows of ``length`` tokens, the last target included; lm-eval, whose
+    windows end before it, has the same with a ``max_length`` of one less.
+    """
+    lm = _class()(tokenizer)
+
+    def questions(request: Any) -> tuple[ModelRequest, ...]:
+        rolling = request.request_type == "loglikelihood_rolling"
+        if lm.prefix_token_id is None and (rolling or not request.args[0]):
+            message = "a text from its first token on needs a begin or an end token before it"
+            raise ValueError(f"{message}, and the tokenizer has neither")
+        lm.room, lm.asked = length - 1 if rolling else ROOM, []
+        getattr(lm, request.request_type)([request], disable_tqdm=True)
+        return tuple(lm.asked)
+
+    questions.lm = lm  # type: ignore[attr-defined]
+    return questions
+
+
+@cache
+def _class() -> Any:
+    """Return HFLM, lm-eval's model of transformers, that notes its inputs and computes nothing."""
+    from lm_eval.models.huggingface import HFLM
+
+    class Noting(HFLM):  # type: ignore[misc]
+        room = ROOM
+
+        def __init__(self, tokenizer: Any) -> None:
+            model = SimpleNamespace(device="cpu", config=SimpleNamespace(model_type="llama"))
+            super().__init__(pretrained=model, tokenizer=_own(tokenizer), batch_size=1)
+            self.asked: list[ModelRequest] = []
+
+        @property
+        def max_length(self) -> int:
+            return self.room
+
+        def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
+            for _, context, targets in requests:
+                tokens = [*context, *targets]
+                self.asked.append(Loglikelihood(tokens, len(context), doc_id="request"))
+            return [(0.0, False)] * len(requests)
+
+        def _model_generate(
+            self, context: Any, max_length: int, stop: list[str], **options: Any
+        ) -> Any:
+            if options.get("do_sample") or set(options) - GREEDY:
+                raise ValueError(f"its answers are not greedy: {_told(options)}")
+            (tokens,) = context.tolist()
+            new, stops = max_length - len(tokens), tuple(filter(None, stop))
+            question = Generate(tokens, new, stops, doc_id="request")
+            self.asked.append(question)
+            return context
+
+    return Noting
+
+
+def _own(tokenizer: Any) -> Any:
+    """Return a copy, which may get a padding token; HFLM decodes an end token where none is."""
+    own = deepcopy(tokenizer)
+    decode = own.decode
+    own.decode = lambda tokens, **options: None if tokens is None else decode(tokens, **options)
+    return own
+
+
+def _told(options: dict[str, Any]) -> str:
+    return ", ".join(f"{k}={v}" for k, v in options.items() if k != "attention_mask")
+
+
+# Metrics of which less is better, as the reports know them; more is better of all others.
+LOWER = {
+    "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "ter",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Doc:
+    """One document of a task, with its requests in lm-eval's order and the question of all."""
+
+    task: Any
+    requests: tuple[Any, ...]
+    metric: str
+    filter: str
+    question: Group
+
+
+def grade(document: Doc, answer: GroupResponse) -> tuple[float, int, dict[str, Fact]]:
+    answers, parts = iter(answer.parts), iter(document.question.parts)
+    asked = []
+    for request, count in document.requests:
+        taken = [(next(parts), next(answers)) for _ in range(count)]
+        response = _response(request.request_type, taken)
+        asked.append(replace(request, resps=[response] * (request.repeats or 1), filtered_resps={}))
+    task = document.task
+    facts: dict[str, Fact] = {}
+    for one in task._filters:
+        one.apply(asked)
+        results = [request.filtered_resps[one.name] for request in asked]
+        with working(task.task_name, "grade"):
+            metrics = task.process_results(asked[0].doc, results)
+        facts |= {f"{metric},{one.name}": _fact(value) for metric, value in metrics.items()}
+        if one.name == document.filter:
+            value = _value(document, metrics)
+    facts["said"] = _said(asked)
+    return *value, facts
+
+
+def _response(kind: str, taken: Sequence[tuple[ModelRequest, ModelResponse]]) -> Any:
+    """Return the answer to a request as lm-eval's models give it."""
+    question, answer = taken[0]
+    if isinstance(answer, Generated):
+        return answer.text
+    scored = [answer for _, answer in taken if isinstance(answer, LoglikelihoodResponse)]
+    logprob = -math.fsum(loss for answer in scored for loss in answer.nll)
+    if kind == "loglikelihood_rolling":
+        return logprob
+    return logprob, scored[0].argmax[:-1] == tuple(question.tokens[question.start :])
+
+
+def _said(requests: Sequence[Any]) -> str | list[float]:
+    """Return the text, or the log-probability of every request."""
+    responses = [request.resps[0] for request in requests]
+    if isinstance(responses[0], str):
+        return responses[0]
+    return [one[0] if isinstance(one, tuple) else one for one in responses]
+
+
+def _value(document: Doc, metrics: dict[str, Any]) -> tuple[float, int]:
+    metric = document.metric
+    if metric not in metrics:
+        raise ValueError(f"the task gives {', '.join(metrics)}, and no {metric}")
+    given, made = metrics[metric], document.question.metadata["made"]
+    if made == "mean":
+        return float(given), 1
+    logprob, weight = given if isinstance(given, tuple) else (given, 1)
+    return -float(logprob) / (math.log(2) if made == "bits" else 1), int(weight)
+
+
+def _fact(value: Any) -> Fact:
+    """Return a metric of a document as a record holds it."""
+    if isinstance(value, tuple) and all(isinstance(part, int | float) for part in value):
+        return [float(part) for part in value]
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return str(value)
+    return number if math.isfinite(number) else str(number)
+
+
+def chosen_metric(task: Any, wanted: Wanted, length: int) -> str:
+    """Return the metric that is the score; raise ValueError for one that is no sum over documents.
+
+    Of metrics that are named for lengths, as RULER's are, it is that of the cell's.
+    """
+    every = [str(name) for name in task.aggregation()]
+    lengths = bool(every) and all(name.isdigit() for name in every)
+    metric = wanted.metric or (str(length) if lengths else every[0])
+    if not lengths and metric not in every:
+        raise ValueError(f"{wanted.tasks} has no metric {metric}; it has {', '.join(every)}")
+    known = task.higher_is_better().get(metric, True) or metric in LOWER
+    if not known or not made_of(task, metric):
+        can = [name for name in every if name != metric and made_of(task, name)]
+        raise ValueError(
+            f"{metric} of {wanted.tasks} is not made of one value a document, or less of it is"
+            f" better in a way reports do not know; choose another with metric={'|'.join(can)}"
+        )
+    return metric
+
+
+def made_of(task: Any, metric: str) -> str:
+    """Return what a metric makes of its documents: mean, exp, bits, or "" for anything else."""
+    from lm_eval.api.registry import get_aggregation
+
+    aggregate = task.aggregation().get(metric, get_aggregation("mean"))
+    if aggregate in (get_aggregation("perplexity"), get_aggregation("weighted_perplexity")):
+        return "exp"
+    if aggregate is get_aggregation("bits_per_byte"):
+        return "bits"
+    try:
+        return "mean" if aggregate([0.0, 1.0, 1.0, 0.25]) == 0.5625 else ""
+    except Exception:  # noqa: BLE001  # it takes something else than numbers
+        return ""
+
+
+def chosen_filter(task: Any, wanted: Wanted) -> str:
+    names = [one.name for one in task._filters]
+    if wanted.filter and wanted.filter not in names:
+        raise ValueError(f"{wanted.tasks} has no filter {wanted.filter}; it has {', '.join(names)}")
+    return wanted.filter or names[0]

@@ -1,19 +1,20 @@
-"""Build prompts token by token, to an exact length: the pass key's, and what all others share."""
+"""Build prompts token by token, to an exact length; draw the words that RULER hides in them."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from random import Random
 from typing import Literal
+from uuid import UUID
 
-from tasks.types import Document, TaskContext
+from tasks.types import TaskContext
 
-# The text of Mohtashami & Jaggi (arXiv:2305.16300), as most papers of the field use it.
-INTRODUCTION = (
-    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them."
-    " I will quiz you about the important information there.\n"
-)
+Kind = Literal["words", "numbers", "uuids"]
+SENTENCE_END = re.compile(r"(?<=[.!?]) ")
 FILLER = (
     "The grass is green.",
     " The sky is blue.",
@@ -21,52 +22,6 @@ FILLER = (
     " Here we go.",
     " There and back again.\n",
 )
-NEEDLE = "\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
-QUESTION = "\nWhat is the pass key?"
-REPLY = " The pass key is"  # after the question; in a chat the beginning of the reply, as in RULER
-
-Filler = Literal["standard", "documents"]
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """The tokens of a prompt, answer included, and the positions of needle and answer."""
-
-    tokens: tuple[int, ...]
-    needle: int
-    start: int
-
-
-def prompt(
-    source: TaskContext,
-    length: int,
-    key: int,
-    depth: float,
-    *,
-    filler: Filler,
-    draw: Random,
-    chat: bool = False,
-) -> Prompt:
-    """Build one prompt of exactly ``length`` tokens.
-
-    ``depth`` 0 puts the needle before all filler, 1 after it. The needle stands between whole
-    sentences of the standard filler, so only the last sentence before the question may be cut.
-    """
-    head, needle, question, answer = frame(source, key, chat=chat)
-    least = len(head) + len(needle) + len(question) + len(answer)
-    if length < least:
-        raise ValueError(f"a passkey prompt needs at least {least} tokens, length is {length}")
-    before, after = _filler(source, length - least, depth, filler, draw)
-    tokens = (*head, *before, *needle, *after, *question, *answer)
-    return Prompt(tokens, len(head) + len(before), length - len(answer))
-
-
-def frame(
-    source: TaskContext, key: int, *, chat: bool = False
-) -> tuple[list[int], list[int], list[int], list[int]]:
-    """Return the tokens of introduction, needle, question and answer, which every prompt has."""
-    made = around(source, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
-    return made.head, continued(source, NEEDLE.format(key=key)), made.tail, made.answer
 
 
 @dataclass(frozen=True)
@@ -83,7 +38,7 @@ class Frame:
 
 
 def around(
-    source: TaskContext,
+    context: TaskContext,
     before: str,
     after: str,
     reply: str,
@@ -95,23 +50,25 @@ def around(
 
     Raises ValueError where the tokenizer cannot write the answer apart from the question.
     """
-    asked: list[int] = []
+    message: list[int] = []
     if chat:
-        head, generation, space = source.chat(before)
-        asked, stem = [*continued(source, after), *generation], space + reply.lstrip()
+        head, generation, space = context.chat(before)
+        message, stem = [*continued(context, after), *generation], space + reply.lstrip()
     else:
-        head, stem = [*source.opening, *source.encode(before)], after + reply
-    question = continued(source, stem)
-    whole = continued(source, stem + answer)
+        head, stem = [*context.opening, *context.encode(before)], after + reply
+    question = continued(context, stem)
+    whole = continued(context, stem + answer)
     if whole[: len(question)] != question:
         raise ValueError(
-            "the tokenizer merges the question with the answer, so neither can be told apart"
+            "the tokenizer merges the question with the answer, so the answer cannot be scored"
         )
     said = whole[len(question) :]
-    if source.decode(said).strip() != answer.strip():
-        told = f"the tokenizer cannot write {answer.strip()}: it reads back as"
-        raise ValueError(f"{told} {source.decode(said)!r}")
-    return Frame(head, [*asked, *question], said)
+    if context.decode(said).strip() != answer.strip():
+        raise ValueError(
+            f"the tokenizer cannot write {answer.strip()}:"
+            f" it reads back as {context.decode(said)!r}"
+        )
+    return Frame(head, [*message, *question], said)
 
 
 def inserted(
@@ -145,17 +102,17 @@ def inserted(
     least = free - more
     bounds = [bound for bound in bounds if bound <= least]
     cuts = [min(bounds, key=lambda b: abs(b - depth * least)) for depth, _ in needles]
-    made: list[int] = []
+    text: list[int] = []
     starts = [0] * len(needles)
     done = 0
     for place in sorted(range(len(needles)), key=lambda place: needles[place][0]):
-        made += tokens[done : cuts[place]]
-        done, starts[place] = cuts[place], len(made)
-        made += needles[place][1]
-    return made + tokens[done:free], starts
+        text += tokens[done : cuts[place]]
+        done, starts[place] = cuts[place], len(text)
+        text += needles[place][1]
+    return text + tokens[done:free], starts
 
 
-def continued(source: TaskContext, text: str) -> list[int]:
+def continued(context: TaskContext, text: str) -> list[int]:
     """Return the tokens of a text that continues other text.
 
     A SentencePiece tokenizer puts a space before any text, so the text is tokenized after an
@@ -163,34 +120,39 @@ def continued(source: TaskContext, text: str) -> list[int]:
     merges the two, the text is tokenized alone.
     """
     anchor = "x" if text.startswith("\n") else "\n"
-    head, whole = source.encode(anchor), source.encode(anchor + text)
-    return whole[len(head) :] if whole[: len(head)] == head else source.encode(text)
+    head, whole = context.encode(anchor), context.encode(anchor + text)
+    return whole[len(head) :] if whole[: len(head)] == head else context.encode(text)
 
 
-def _filler(
-    source: TaskContext, room: int, depth: float, kind: Filler, draw: Random
-) -> tuple[Sequence[int], Sequence[int]]:
-    """Return ``room`` tokens of filler in two parts, before and after the needle."""
-    if kind == "documents":
-        text = _excerpt(source.passages(), room, draw)
-        cut = round(depth * room)
-        return text[:cut], text[cut:]
-    sentences = [continued(source, sentence) for sentence in FILLER]
-    tokens: list[int] = []
-    boundaries = [0]
-    while len(tokens) < room:
-        tokens += sentences[(len(boundaries) - 1) % len(sentences)]
-        boundaries.append(len(tokens))
-    cut = min((b for b in boundaries if b <= room), key=lambda b: abs(b - depth * room))
-    return tokens[:cut], tokens[cut:room]
+@cache
+def words(*lists: str) -> tuple[str, ...]:
+    """Return the words of lists of the package wonderwords (MIT), sorted, each once."""
+    folder = files("wonderwords.assets")
+    texts = [(folder / f"{name}list.txt").read_text(encoding="utf-8") for name in lists]
+    return tuple(sorted({word.strip() for text in texts for word in text.split("\n")} - {""}))
 
 
-def _excerpt(passages: Sequence[Document], room: int, draw: Random) -> Sequence[int]:
-    """Draw ``room`` consecutive tokens from one of the passages that have so many."""
-    fitting = [passage for passage in passages if len(passage.tokens) >= room]
-    if not fitting:
-        longest = max((len(passage.tokens) for passage in passages), default=0)
-        raise ValueError(f"no document holds {room} tokens of filler; the longest has {longest}")
-    tokens = draw.choice(fitting).tokens
-    first = draw.randrange(len(tokens) - room + 1)
-    return tokens[first : first + room]
+def drawn(kind: Kind, draw: Random) -> str:
+    """Draw an adjective-noun pair, a number of seven digits or a random UUID, as RULER does."""
+    if kind == "numbers":
+        return str(draw.randint(1_000_000, 9_999_999))
+    if kind == "uuids":
+        return str(UUID(int=draw.getrandbits(128), version=4))
+    return f"{draw.choice(words('adjective'))}-{draw.choice(words('noun'))}"
+
+
+def sentences(context: TaskContext, room: int) -> list[list[int]]:
+    """Return the first sentences of the documents, each after a space, of ``room`` tokens or more.
+
+    White space is a single space, as in RULER. Raises ValueError where the documents have less.
+    """
+    pieces: list[list[int]] = []
+    held = 0
+    for document in context.documents():
+        text = " ".join(context.decode(document.tokens).split())
+        for sentence in SENTENCE_END.split(text) if text else ():
+            pieces.append(continued(context, f" {sentence}"))
+            held += len(pieces[-1])
+            if held >= room:
+                return pieces
+    raise ValueError(f"the documents have {held} tokens of sentences where {room} are needed")

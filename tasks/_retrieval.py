@@ -1,4 +1,4 @@
-"""Ask for what a prompt hides, as a text or as targets, and score the share that is found."""
+"""Request what a prompt hides, as a text or as targets, and score the share that is found."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ BETWEEN = ", "  # answers in a record
 QUOTE = ' "\n'  # what may stand before an answer
 
 
-def check_trials(trials: int, depths: int | None = None, *, tasks: int = 1) -> None:
-    """Raise ValueError for no trials, or too many: of each depth, or of so many tasks."""
+def check_trials(trials: int, depths: int | None = None, *, new: int = 1, tasks: int = 1) -> None:
+    """Raise ValueError for no trials or too many, per depth or for several tasks, and no tokens."""
     most = MOST // tasks
     if depths is None and not 1 <= trials <= most:
         of = "" if tasks == 1 else f" of each of {tasks} tasks"
@@ -47,6 +47,8 @@ def check_trials(trials: int, depths: int | None = None, *, tasks: int = 1) -> N
             f"depths and trials must be 1 or more, depths x trials {MOST} a length at the most,"
             f" got {depths} and {trials}"
         )
+    if new < 1:
+        raise ValueError(f"new={new} is not 1 or more")
 
 
 def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
@@ -58,15 +60,8 @@ def grid(depths: int, trials: int) -> Iterator[tuple[float, int, str]]:
             yield depth, trial, f"depth {depth:.{digits}f} trial {trial}"
 
 
-def new_tokens(form: Form, new: int) -> int:
-    """Return how many tokens are generated, 0 of targets; raise ValueError for a text of none."""
-    if new < 1:
-        raise ValueError(f"new={new} is not 1 or more")
-    return new if form == "text" else 0
-
-
 def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
-    """Return how many tokens a context has, beside its frame and ``new`` tokens or the answer.
+    """Return how many tokens are left between a frame, with ``new`` tokens or its answer.
 
     Raises ValueError, with the least length, where the ``hidden`` tokens do not fit.
     """
@@ -80,14 +75,10 @@ def room(length: int, frame: Frame, new: int, hidden: int = 0) -> int:
 
 
 def make_request(
-    doc_id: str,
-    frame: Frame,
-    context: Sequence[int],
-    metadata: Mapping[str, Fact],
-    new: int,
+    doc_id: str, frame: Frame, middle: Sequence[int], metadata: Mapping[str, Fact], new: int
 ) -> Loglikelihood | Generate:
     """Return a request for a text of up to ``new`` tokens; of 0, for the answer as targets."""
-    prompt = [*frame.head, *context, *frame.tail]
+    prompt = [*frame.head, *middle, *frame.tail]
     if new:
         return Generate(prompt, new, doc_id=doc_id, metadata=metadata)
     return Loglikelihood([*prompt, *frame.answer], len(prompt), doc_id=doc_id, metadata=metadata)

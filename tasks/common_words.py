@@ -11,18 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from random import Random
 
-from tasks._prompt import around, continued
+from tasks._prompt import around, continued, words
 from tasks._retrieval import (
     BETWEEN,
     FACTS,
     check_trials,
     grade,
     make_request,
-    new_tokens,
     room,
     score,
 )
-from tasks._words import words
 from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -41,7 +39,7 @@ MOST_SHOWN = max(shown for *_, shown in OFTEN.values())
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -53,10 +51,9 @@ def ask(
 
     Raises ValueError where a list cannot fit, or needs more words than there are.
     """
-    check_trials(trials)
-    new = new_tokens("text", new)
+    check_trials(trials, new=new)
     known = words("noun", "adjective", "verb")
-    written = cache(lambda text: continued(source, text))
+    written = cache(lambda text: continued(context, text))
     for length in lengths:
         often, few, shown = next(times for least, times in OFTEN.items() if length >= least)
         for trial in range(trials):
@@ -65,17 +62,17 @@ def ask(
             order = draw.sample(known, len(known))
             example = f"{BEFORE}{listed(repeated(sample, few, draw))}{AFTER}{REPLY}"
             before = f"{example} {listed(sample[:COMMON])}\n{BEFORE}"
-            frame = around(source, before, AFTER, REPLY, chat=chat)
-            made = filled(written, order, often, room(length, frame, new), draw)
+            frame = around(context, before, AFTER, REPLY, chat=chat)
+            tokens = filled(written, order, often, room(length, frame, new), draw)
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(order[:COMMON])}
-            yield make_request(f"trial {trial}", frame, made, facts, new)
+            yield make_request(f"trial {trial}", frame, tokens, facts, new)
 
 
 def repeated(order: Sequence[str], often: tuple[int, int], draw: Random) -> list[str]:
     """Return the first ten words so often, the others so often, shuffled."""
-    made = [*order[:COMMON]] * often[0] + [*order[COMMON:]] * often[1]
-    draw.shuffle(made)
-    return made
+    words = [*order[:COMMON]] * often[0] + [*order[COMMON:]] * often[1]
+    draw.shuffle(words)
+    return words
 
 
 def listed(every: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from random import Random
 
-from tasks._prompt import around, continued, inserted
+from tasks._prompt import around, continued, drawn, inserted
 from tasks._retrieval import (
     FACTS,
     Form,
@@ -17,11 +17,9 @@ from tasks._retrieval import (
     grade,
     grid,
     make_request,
-    new_tokens,
     room,
     score,
 )
-from tasks._words import drawn
 from tasks.types import Fact, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
@@ -36,7 +34,7 @@ REPLY = 'Corresponding value: "'
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -51,35 +49,35 @@ def ask(
     Trials have other pairs; depths and lengths share them. Raises ValueError where a prompt cannot
     fit, naming the least length.
     """
-    check_trials(trials, depths)
-    new = new_tokens(form, new)
-    pairs = [_pairs(source, max(lengths), Random(f"{seed}/{trial}")) for trial in range(trials)]
-    end = continued(source, "\n")
+    check_trials(trials, depths, new=new)
+    new = new if form == "text" else 0
+    pairs = [_pairs(context, max(lengths), Random(f"{seed}/{trial}")) for trial in range(trials)]
+    end = continued(context, "\n")
     for length in lengths:
-        for depth, trial, unit in grid(depths, trials):
+        for depth, trial, doc_id in grid(depths, trials):
             draw = Random(f"{seed}/{depth}/{trial}")
             key, value = drawn("uuids", draw), drawn("uuids", draw)
             while not value[0].isdigit():  # some tokenizers join a quote with a letter
                 value = drawn("uuids", draw)
-            frame = around(source, BEFORE, AFTER.format(key=key), REPLY, value, chat=chat)
-            pair = _pair(source, key, value)
+            frame = around(context, BEFORE, AFTER.format(key=key), REPLY, value, chat=chat)
+            pair = _pair(context, key, value)
             space = room(length, frame, new, len(pair))
-            made, (start,) = inserted(pairs[trial], [(depth, pair)], space, end)
+            tokens, (start,) = inserted(pairs[trial], [(depth, pair)], space, end)
             facts: dict[str, Fact] = {
                 "depth": depth, "trial": trial, "answer": value, "needle": len(frame.head) + start,
             }  # fmt: skip
-            yield make_request(unit, frame, made, facts, new)
+            yield make_request(doc_id, frame, tokens, facts, new)
 
 
-def _pairs(source: TaskContext, longest: int, draw: Random) -> list[list[int]]:
+def _pairs(context: TaskContext, longest: int, draw: Random) -> list[list[int]]:
     """Return lines of pairs of ``longest`` tokens or more."""
-    found: list[list[int]] = []
+    pairs: list[list[int]] = []
     held = 0
     while held < longest:
-        found.append(_pair(source, drawn("uuids", draw), drawn("uuids", draw)))
-        held += len(found[-1])
-    return found
+        pairs.append(_pair(context, drawn("uuids", draw), drawn("uuids", draw)))
+        held += len(pairs[-1])
+    return pairs
 
 
-def _pair(source: TaskContext, key: str, value: str) -> list[int]:
-    return continued(source, f'"{key}": "{value}",\n')
+def _pair(context: TaskContext, key: str, value: str) -> list[int]:
+    return continued(context, f'"{key}": "{value}",\n')

@@ -14,8 +14,7 @@ from math import fsum
 from typing import Any
 
 from tasks._intervals import proportion, ratio
-from tasks._lm_eval import graded, opened, targets
-from tasks._lm_eval_load import Wanted
+from tasks._lm_eval import Wanted, graded, opened, targets
 from tasks.types import (
     CodeFolder,
     Group,
@@ -33,7 +32,7 @@ FACTS = {"doc": int, "doc_hash": str, "prompt_hash": str, "target_hash": str, "m
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -55,17 +54,17 @@ def ask(
     for name, count in (("limit", limit), ("num_fewshot", num_fewshot or 0)):
         if count < 0:
             raise ValueError(f"{name}={count} is not 0 or more")
-    if chat and not getattr(source.tokenizer, "chat_template", None):
+    if chat and not getattr(context.tokenizer, "chat_template", None):
         no_template("")
     wanted = Wanted(tasks, limit, num_fewshot, metric, filter, include, chat)
     for length in lengths:
-        for document in opened(source, wanted).documents(length, seed):
+        for document in opened(context, wanted).documents(length, seed):
             yield document.question
 
 
-def about(source: TaskContext, **options: Any) -> Mapping[str, Any]:
+def about(context: TaskContext, **options: Any) -> Mapping[str, Any]:
     """Return what the record says of the task: its metric, versions and hashes."""
-    return opened(source, Wanted(**options)).about(METRIC)
+    return opened(context, Wanted(**options)).about(METRIC)
 
 
 def answers(request: Group, context: TaskContext) -> list[str | int]:
@@ -90,5 +89,5 @@ def score(samples: Sequence[Sample]) -> Score:
     if 0 <= min(values) <= max(values) <= 1 and set(weights) == {1}:
         hits = fsum(values)
         return Score(hits / len(values), *proportion(hits, len(values)), len(values))
-    found = ratio(values, weights)
-    return Score(found.value, *found.interval(), len(samples))
+    mean = ratio(values, weights)
+    return Score(mean.value, *mean.interval(), len(samples))

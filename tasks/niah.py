@@ -9,11 +9,14 @@ answers depend on one another, so the haystack is one trial, with the mean of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
 from random import Random
+from typing import Literal, NamedTuple
 
-from tasks._needles import Haystack, Preset, Setting, chosen, filler, hide, prompts
+from tasks._prompt import FILLER, Frame, Kind, around, continued, drawn, inserted, sentences
 from tasks._retrieval import (
     BETWEEN,
     FACTS,
@@ -21,19 +24,67 @@ from tasks._retrieval import (
     check_trials,
     grade,
     grid,
-    new_tokens,
+    make_request,
+    room,
     score,
 )
-from tasks._words import Kind
-from tasks.types import Fact, Group, Request, TaskContext
+from tasks.types import Fact, Generate, Group, Loglikelihood, Request, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "ask", "grade", "score"]
 VERSION = 1
 METRIC = "recall"
 
 
+Haystack = Literal["repeat", "documents", "needles"]
+Preset = Literal[
+    "single_1", "single_2", "single_3", "multikey_1", "multikey_2", "multikey_3", "multivalue",
+    "multiquery",
+]  # fmt: skip
+NEEDLE = "One of the special magic {kind} for {key} is: {value}."
+ONE = (
+    "A special magic {kind} is hidden within the following text. Make sure to memorize it."
+    " I will quiz you about the {kind} afterwards.\n",
+    "What is the special magic {kind} for {asked} mentioned in the provided text?",
+    " The special magic {kind} for {asked} mentioned in the provided text is",
+)
+SEVERAL = (
+    "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
+    " I will quiz you about the {kind} afterwards.\n",
+    "What are all the special magic {kind} for {asked} mentioned in the provided text?",
+    " The special magic {kind} for {asked} mentioned in the provided text are",
+)
+
+
+class Setting(NamedTuple):
+    """A kind of needle test; ``keys`` are hidden, each with ``values``, and ``queries`` asked."""
+
+    haystack: Haystack = "repeat"
+    key: Kind = "words"
+    value: Kind = "numbers"
+    keys: int = 1
+    values: int = 1
+    queries: int = 1
+
+    @property
+    def answers(self) -> int:
+        """How many values a prompt asks for."""
+        return self.values * self.queries
+
+
+PRESETS: dict[Preset, Setting] = {
+    "single_1": Setting(),
+    "single_2": Setting("documents"),
+    "single_3": Setting("documents", value="uuids"),
+    "multikey_1": Setting("documents", keys=4),
+    "multikey_2": Setting("needles"),
+    "multikey_3": Setting("needles", "uuids", "uuids"),
+    "multivalue": Setting("documents", values=4),
+    "multiquery": Setting("documents", keys=4, queries=4),
+}
+
+
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -59,38 +110,183 @@ def ask(
     which it replaces, for more keys in turn than a haystack hides, and where a prompt cannot fit,
     naming the least length.
     """
-    check_trials(trials, depths or None)
-    new = new_tokens(form, new)
+    check_trials(trials, depths or None, new=new)
+    new = new if form == "text" else 0
     setting = chosen(preset, Setting(haystack, key, value, keys, values, queries), in_turn)
     if form == "argmax" and setting.answers > 1:
         raise ValueError(
             f"form=argmax scores one value, {setting.answers} are asked for: leave it out"
         )
     sentences = [
-        filler(source, setting, max(lengths), Random(f"{seed}/filler/{trial}"))
+        filler(context, setting, max(lengths), Random(f"{seed}/filler/{trial}"))
         for trial in range(trials if setting.haystack == "needles" else 1)
     ]
     for length in lengths:
-        for depth, trial, unit in grid(depths or 1, trials):
+        for depth, trial, doc_id in grid(depths or 1, trials):
             draw = Random(f"{seed}/{depth}/{trial}")
             hidden = hide(setting, draw)
             drawn = [draw.random() for _ in range(len(hidden.pairs) * setting.values)]
             one = setting.answers == in_turn == 1
             placed = one and depths > 0
-            name = unit if placed else unit.replace("depth", "set")
-            made = prompts(
-                source, setting, hidden, sentences[trial % len(sentences)],
+            if not placed:
+                doc_id = doc_id.replace("depth", "set")
+            pairs = prompts(
+                context,
+                setting,
+                hidden,
+                sentences[trial % len(sentences)],
                 [depth, *drawn[1:]] if placed else drawn,
-                unit=name, length=length, in_turn=in_turn, new=new, chat=chat,
-            )  # fmt: skip
-            asked, found = zip(*made, strict=True)
-            places = [place for some in found for place in some]
-            answer = BETWEEN.join(str(each.metadata["answer"]) for each in asked)
+                doc_id=doc_id,
+                length=length,
+                in_turn=in_turn,
+                new=new,
+                chat=chat,
+            )
+            parts, starts = zip(*pairs, strict=True)
+            places = list(chain.from_iterable(starts))
+            answer = BETWEEN.join(str(part.metadata["answer"]) for part in parts)
             facts: dict[str, Fact] = {"trial": trial, "answer": answer}
             facts |= {"depth": depth} if placed else {}
             facts |= {"needle": places[0]} if one else {"needles": [*map(float, places)]}
-            yield (
-                replace(asked[0], metadata=facts)
-                if in_turn == 1
-                else Group(asked, doc_id=name, metadata=facts)
-            )
+            if in_turn == 1:
+                yield replace(parts[0], metadata=facts)
+            else:
+                yield Group(parts, doc_id=doc_id, metadata=facts)
+
+
+def chosen(preset: Preset, given: Setting, in_turn: int) -> Setting:
+    """Return what a preset means, or the options that are given.
+
+    A haystack of needles hides as many keys as are asked for: all its sentences are alike. Raises
+    ValueError for options beside a preset, and for keys in turn that are not hidden.
+    """
+    if preset != "single_1" and given != Setting():
+        raise ValueError(
+            f"preset={preset} sets haystack, key, value, keys, values and queries: leave them out"
+        )
+    setting = given if preset == "single_1" else PRESETS[preset]
+    if setting.haystack == "needles":
+        setting = setting._replace(keys=max(setting.keys, in_turn))
+    if min(given.keys, given.values, given.queries, in_turn) < 1:
+        raise ValueError("keys, values, queries and in_turn are 1 or more")
+    if in_turn > 1 < setting.queries:
+        raise ValueError(
+            f"in_turn asks for one key at a time, and here {setting.queries} are asked at once"
+        )
+    if in_turn > setting.keys:
+        raise ValueError(f"in_turn={in_turn} is more than the keys that are hidden, {setting.keys}")
+    return setting
+
+
+class Hidden(NamedTuple):
+    """The keys of a prompt with their values; those asked for come first."""
+
+    pairs: list[tuple[str, list[str]]]
+    queries: int
+
+    @property
+    def answer(self) -> str:
+        """The values asked for, as a record has them."""
+        return BETWEEN.join(chain.from_iterable(v for _, v in self.pairs[: self.queries]))
+
+    def turned(self, turn: int) -> Hidden:
+        """Return the same, of which the key at ``turn`` comes first."""
+        return self._replace(pairs=self.pairs[turn:] + self.pairs[:turn])
+
+
+def hide(setting: Setting, draw: Random) -> Hidden:
+    """Draw keys and values."""
+    pairs = [
+        (drawn(setting.key, draw), [drawn(setting.value, draw) for _ in range(setting.values)])
+        for _ in range(max(setting.keys, setting.queries))
+    ]
+    return Hidden(pairs, setting.queries)
+
+
+def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: bool) -> Frame:
+    """Return what stands around the haystack; of one value its tokens too."""
+    keys = [key for key, _ in hidden.pairs[: hidden.queries]]
+    named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
+    one = setting.answers == 1
+    kind = setting.value[:-1] if one else setting.value
+    before, after, reply = (t.format(kind=kind, asked=named) for t in (ONE if one else SEVERAL))
+    if setting.haystack == "documents":  # elsewhere every sentence ends its line
+        after = f"\n{after}"
+    answer = f" {hidden.answer}" if one else ""
+    return around(context, before, after, reply, answer, chat=chat)
+
+
+def filler(
+    context: TaskContext, setting: Setting, longest: int, draw: Random
+) -> Iterable[list[int]]:
+    """Return the sentences of a haystack, of ``longest`` tokens or more."""
+    if setting.haystack == "documents":
+        return sentences(context, longest)
+    if setting.haystack == "repeat":
+        return repeat(continued(context, "".join(FILLER)))
+    pieces: list[list[int]] = []
+    held = 0
+    while held < longest:
+        key, value = drawn(setting.key, draw), drawn(setting.value, draw)
+        pieces.append(_needle(context, setting, key, value))
+        held += len(pieces[-1])
+    return pieces
+
+
+def _needle(context: TaskContext, setting: Setting, key: str, value: str) -> list[int]:
+    text = NEEDLE.format(kind=setting.value, key=key, value=value)
+    return continued(context, f" {text}" if setting.haystack == "documents" else f"{text}\n")
+
+
+def with_needles(
+    context: TaskContext,
+    setting: Setting,
+    hidden: Hidden,
+    pieces: Iterable[Sequence[int]],
+    space: Callable[[int], int],
+    depths: Sequence[float],
+    more: int = 0,
+) -> tuple[list[int], list[int]]:
+    """Return a haystack, and where its needles begin, those asked for first.
+
+    ``space`` gives its tokens by those that needles take; ``depths`` are those of the needles, in
+    the order of the hidden values. It is ``more`` tokens longer at its end.
+    """
+    needles = [_needle(context, setting, key, value) for key, vs in hidden.pairs for value in vs]
+    end = [] if setting.haystack == "documents" else continued(context, "\n")
+    room = space(sum(map(len, needles))) + more
+    tokens, starts = inserted(pieces, list(zip(depths, needles, strict=True)), room, end, more)
+    return tokens, starts[: setting.answers]
+
+
+def prompts(
+    context: TaskContext,
+    setting: Setting,
+    hidden: Hidden,
+    pieces: Iterable[Sequence[int]],
+    depths: Sequence[float],
+    *,
+    doc_id: str,
+    length: int,
+    in_turn: int,
+    new: int,
+    chat: bool,
+) -> Iterator[tuple[Loglikelihood | Generate, list[int]]]:
+    """Yield a prompt of exactly ``length`` for each of the first keys in turn, and its needles.
+
+    All are of one haystack: in a prompt whose query is shorter, only the last sentence is cut as
+    many tokens later.
+    """
+    turns = [hidden.turned(turn) for turn in range(in_turn)]
+    frames = [framed(context, setting, turn, chat=chat) for turn in turns]
+    longest = max(frames, key=lambda frame: frame.taken(new))
+    space = partial(room, length, longest, new)
+    for number, (turn, frame) in enumerate(zip(turns, frames, strict=True)):
+        first = number * setting.values
+        more = longest.taken(new) - frame.taken(new)
+        turned = [*depths[first:], *depths[:first]]
+        tokens, starts = with_needles(context, setting, turn, pieces, space, turned, more)
+        yield (
+            make_request(doc_id, frame, tokens, {"answer": turn.answer}, new),
+            [len(frame.head) + start for start in starts],
+        )

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from random import Random
+from typing import Literal, NamedTuple
 
-from tasks._prompt import Filler, prompt
+from tasks._prompt import FILLER, Frame, around, continued
 from tasks._retrieval import check_trials, grid, score
 from tasks.types import (
+    Document,
     Fact,
     Loglikelihood,
     LoglikelihoodResponse,
@@ -27,10 +29,28 @@ FACTS = {
     "depth": float, "trial": int, "key": str, "needle": int,
     "found": str, "logprob": float, "argmax": str,
 }  # fmt: skip
+# The text of Mohtashami & Jaggi, as most papers of the field use it.
+INTRODUCTION = (
+    "There is an important info hidden inside a lot of irrelevant text. Find it and memorize them."
+    " I will quiz you about the important information there.\n"
+)
+NEEDLE = "\nThe pass key is {key}. Remember it. {key} is the pass key.\n"
+QUESTION = "\nWhat is the pass key?"
+REPLY = " The pass key is"  # after the question; in a chat the beginning of the reply, as in RULER
+
+Filler = Literal["standard", "documents"]
+
+
+class Prompt(NamedTuple):
+    """The tokens of a prompt, answer included, and where its needle and its answer begin."""
+
+    tokens: tuple[int, ...]
+    needle: int
+    start: int
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -41,21 +61,81 @@ def ask(
 ) -> Iterator[Loglikelihood]:
     """Yield a grid of ``depths`` evenly spaced depths x ``trials`` keys at every length.
 
-    The keys depend on seed, depth and trial alone, so every method and every length is asked
-    for the same ones. With ``chat`` the prompt is a user's message in the tokenizer's chat
-    template, and "The pass key is" begins the reply. Raises ValueError when a prompt cannot fit,
-    naming the least length.
+    The keys depend on seed, depth and trial alone, so all methods and lengths share them. With
+    ``chat`` the prompt is a user's message in the tokenizer's chat template, and "The pass key is"
+    begins the reply. Raises ValueError when a prompt cannot fit, naming the least length.
     """
     check_trials(trials, depths)
     for length in lengths:
-        for place, (depth, trial, unit) in enumerate(grid(depths, trials)):
+        for place, (depth, trial, doc_id) in enumerate(grid(depths, trials)):
             draw = Random(f"{seed}/{place // trials}/{trial}")
             key = draw.randrange(10_000, 100_000)
-            made = prompt(source, length, key, depth, filler=filler, draw=draw, chat=chat)
-            facts: dict[str, Fact] = {
-                "depth": depth, "trial": trial, "key": str(key), "needle": made.needle,
+            tokens, needle, start = prompt(
+                context, length, key, depth, filler=filler, draw=draw, chat=chat
+            )
+            metadata: dict[str, Fact] = {
+                "depth": depth, "trial": trial, "key": str(key), "needle": needle,
             }  # fmt: skip
-            yield Loglikelihood(made.tokens, made.start, doc_id=unit, metadata=facts)
+            yield Loglikelihood(tokens, start, doc_id=doc_id, metadata=metadata)
+
+
+def prompt(
+    context: TaskContext,
+    length: int,
+    key: int,
+    depth: float,
+    *,
+    filler: Filler,
+    draw: Random,
+    chat: bool = False,
+) -> Prompt:
+    """Return a prompt of exactly ``length`` tokens.
+
+    ``depth`` 0 puts the needle before all filler, 1 after it. The needle stands between whole
+    sentences of the standard filler, so only the last sentence before the question may be cut.
+    """
+    frame, needle = framed(context, key, chat=chat)
+    least = frame.taken(0) + len(needle)
+    if length < least:
+        raise ValueError(f"a passkey prompt needs at least {least} tokens, length is {length}")
+    before, after = _filler(context, length - least, depth, filler, draw)
+    tokens = (*frame.head, *before, *needle, *after, *frame.tail, *frame.answer)
+    return Prompt(tokens, len(frame.head) + len(before), length - len(frame.answer))
+
+
+def framed(context: TaskContext, key: int, *, chat: bool = False) -> tuple[Frame, list[int]]:
+    """Return what stands around the filler, the key as the answer included, and the needle."""
+    frame = around(context, INTRODUCTION, QUESTION, REPLY, f" {key}", chat=chat)
+    return frame, continued(context, NEEDLE.format(key=key))
+
+
+def _filler(
+    context: TaskContext, room: int, depth: float, kind: Filler, draw: Random
+) -> tuple[Sequence[int], Sequence[int]]:
+    """Return ``room`` tokens of filler in two parts, before and after the needle."""
+    if kind == "documents":
+        text = _excerpt(context.documents(), room, draw)
+        cut = round(depth * room)
+        return text[:cut], text[cut:]
+    sentences = [continued(context, sentence) for sentence in FILLER]
+    tokens: list[int] = []
+    boundaries = [0]
+    while len(tokens) < room:
+        tokens += sentences[(len(boundaries) - 1) % len(sentences)]
+        boundaries.append(len(tokens))
+    cut = min((b for b in boundaries if b <= room), key=lambda b: abs(b - depth * room))
+    return tokens[:cut], tokens[cut:room]
+
+
+def _excerpt(documents: Sequence[Document], room: int, draw: Random) -> Sequence[int]:
+    """Draw ``room`` consecutive tokens from one of the documents that have so many."""
+    fitting = [document for document in documents if len(document.tokens) >= room]
+    if not fitting:
+        longest = max((len(document.tokens) for document in documents), default=0)
+        raise ValueError(f"no document holds {room} tokens of filler; the longest has {longest}")
+    tokens = draw.choice(fitting).tokens
+    first = draw.randrange(len(tokens) - room + 1)
+    return tokens[first : first + room]
 
 
 def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext) -> Sample:
@@ -64,35 +144,30 @@ def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: Task
     The fact ``found`` says what kind of answer it was: ``exact``, ``format`` or ``wrong``.
     """
     key = tuple(request.tokens[request.start :])
-    ends = not _extends(context, key, response.argmax[-1])
-    found = ends and response.argmax[:-1] == key
-    number = ends and _says(context, response.argmax[:-1], key)
-    facts = {
+    answer, following = response.argmax[:-1], response.argmax[-1]
+    said = context.decode(key)
+    ends = not context.decode((*key, following))[len(said) :][:1].isdigit()
+    exact = ends and answer == key
+    kind = "exact" if exact else "format" if ends and _has_digits(context, answer, key) else "wrong"
+    metadata = {
         **request.metadata,
-        "found": "exact" if found else "format" if number else "wrong",
+        "found": kind,
         "logprob": -sum(response.nll),
-        "argmax": context.decode(response.argmax[:-1]).strip(),
+        "argmax": context.decode(answer).strip(),
     }
-    return Sample(request.doc_id, float(found), 1, facts)
+    return Sample(request.doc_id, float(exact), 1, metadata)
 
 
-def _says(source: TaskContext, said: Sequence[int], key: Sequence[int]) -> bool:
+def _has_digits(context: TaskContext, answer: Sequence[int], key: Sequence[int]) -> bool:
     """Return whether every digit of the key is the most likely one, given the key before it.
 
     Only beside the number, at white space or a sign such as a single space token before it, may
     another token be more likely, a word too, without other digits; nothing is decoded.
     """
     digits = [
-        ["".join(filter(str.isdigit, source.decode([token]))) for token in tokens]
-        for tokens in (said, key)
+        ["".join(filter(str.isdigit, context.decode([token]))) for token in tokens]
+        for tokens in (answer, key)
     ]
     number = "".join(digits[1])
     pairs = zip(*digits, strict=True)
     return all(one == other if other else number.startswith(one) for one, other in pairs)
-
-
-def _extends(source: TaskContext, key: tuple[int, ...], following: int) -> bool:
-    """Return whether the token after the key continues the number."""
-    said = source.decode(key)
-    more = source.decode((*key, following))[len(said) :]
-    return more[:1].isdigit()

@@ -3,8 +3,9 @@
 Token-weighted, in the model's own tokens. ``tail`` grows the context before a fixed set of targets,
 so lengths may be compared. The other protocols mix length with text and are there to reproduce
 published tables: ``prefix`` scores the first tokens of each document (YaRN, arXiv:2309.00071),
-``press`` slides a window and scores what is new (PI, arXiv:2306.15595), ``disjoint`` sets windows
-side by side, ``overlap`` scores all of every sliding window (LongLoRA, LCEG, ChunkLlama).
+``sliding`` moves a window by a stride and scores what is new (PI, arXiv:2306.15595), ``disjoint``
+sets windows side by side, ``overlapping`` scores all of every window (LongLoRA, LCEG, ChunkLlama).
+The records call ``sliding`` press and ``overlapping`` overlap; both names are accepted.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from tasks._intervals import per_weight
-from tasks._positions import by_position
-from tasks._protocols import PROTOCOLS, Layout, Protocol, check, check_count, fitting
+from tasks._protocols import PROTOCOLS, RECORDED, Layout, Protocol, check, check_count, fitting
 from tasks.types import (
     Fact,
     Loglikelihood,
@@ -31,10 +31,12 @@ FACTS = {
     "protocol": str, "first": int, "window": int, "bytes": int, "slide": bool,
     "tokens": int, "start": int, "bucket": int, "losses": list, "begin": int, "sizes": str,
 }  # fmt: skip
+BUCKETS = 32  # at most of a whole window, so that a sample stays one short line
+DIGITS = 6  # after the point, of a loss in nats: finer than float32 computes it
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -51,18 +53,18 @@ def ask(
     licences, at the same targets when a length is added. A document has fewer where their targets
     would overlap, or the longest length would begin before the document. With ``slide`` these
     targets may be more than a window of a shorter length holds: windows of that length, moved on
-    by an eighth of it, then score all of them. ``stride`` is how far the windows of press and
-    overlap move, in tokens; overlap with a stride of the length has windows side by side. Raises
-    ValueError when no document is long enough, with the length that would
-    fit, or when no context is left.
+    by an eighth of it, then score all of them. ``stride`` is how far sliding and overlapping
+    windows move, in tokens; overlapping windows with a stride of the length are side by side.
+    Raises ValueError when no document is long enough, with the length that would fit, or when no
+    context is left.
     """
-    del seed  # nothing is drawn
-    layout = Layout(source.opening, tail, stride, windows, max(lengths), slide)
+    protocol = RECORDED.get(protocol, protocol)
+    layout = Layout(context.opening, tail, stride, windows, max(lengths), slide)
     check(protocol, layout, min(lengths))
-    passages = fitting(list(source.passages()), protocol, layout)
-    check_count(protocol, passages, lengths, layout)
+    documents = fitting(list(context.documents()), protocol, layout)
+    check_count(protocol, documents, lengths, layout)
     for length in lengths:
-        for window in PROTOCOLS[protocol](passages, length, layout):
+        for window in PROTOCOLS[protocol](documents, length, layout):
             facts: dict[str, Fact] = {"protocol": protocol, "first": window.first}
             if slide:
                 facts["slide"] = slide
@@ -73,7 +75,7 @@ def ask(
             if window.ends:  # where every target stands in the text
                 facts["begin"] = window.ends[0]
                 facts["sizes"] = " ".join(str(end - one) for one, end in pairwise(window.ends))
-            yield Loglikelihood(window.tokens, window.start, doc_id=window.unit, metadata=facts)
+            yield Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadata=facts)
 
 
 def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: TaskContext) -> Sample:
@@ -89,6 +91,18 @@ def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: Task
 
 def score(samples: Sequence[Sample]) -> Score:
     """Return exp(mean loss per token); the interval is that of the documents, which are n."""
-    found, documents = per_weight(samples)
-    value, low, high = found.exp()
-    return Score(value, low, high, documents)
+    ratio, documents = per_weight(samples)
+    return Score(*ratio.exp(), documents)
+
+
+def by_position(start: int, nll: Sequence[float], *, each: bool = False) -> dict[str, Fact]:
+    """Return the facts of a window's losses: ``start``, ``bucket`` and ``losses``.
+
+    ``start`` is the position of the first target, ``bucket`` the targets in a run, ``losses`` the
+    mean loss of every run in nats per token; the last run has the remaining targets. With ``each``
+    a run is one target.
+    """
+    bucket = 1 if each else math.ceil(len(nll) / BUCKETS)
+    runs = [nll[first : first + bucket] for first in range(0, len(nll), bucket)]
+    losses = [round(math.fsum(run) / len(run), DIGITS) for run in runs]
+    return {"start": start, "bucket": bucket, "losses": losses}

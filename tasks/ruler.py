@@ -13,8 +13,8 @@ from functools import partial
 from typing import Any
 
 from tasks import _retrieval, common_words, frequent_words, niah, qa, variable_tracking
-from tasks._needles import PRESETS
 from tasks._retrieval import check_trials, score
+from tasks.niah import PRESETS
 from tasks.types import Generate, Generated, Request, Sample, TaskContext
 
 __all__ = ["FACTS", "METRIC", "VERSION", "about", "answers", "ask", "grade", "score"]
@@ -30,7 +30,7 @@ PARTS: dict[str, Callable[..., Iterator[Request]]] = {
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -49,7 +49,7 @@ def ask(
     check_trials(trials, tasks=len(parts))
     for name, part in parts.items():
         try:
-            for asked in part(source, lengths, seed=seed, trials=trials, chat=chat):
+            for asked in part(context, lengths, seed=seed, trials=trials, chat=chat):
                 facts = {**asked.metadata, "part": name}
                 yield replace(asked, doc_id=f"{name} {asked.doc_id}", metadata=facts)
         except ValueError as error:
@@ -62,11 +62,11 @@ def given(squad: str, hotpotqa: str) -> dict[str, str]:
 
 
 def about(
-    source: TaskContext, *, squad: str = "", hotpotqa: str = "", **options: Any
+    context: TaskContext, *, squad: str = "", hotpotqa: str = "", **options: Any
 ) -> Mapping[str, Any]:
     """Return what the record says of the data."""
     named = given(squad, hotpotqa).items()
-    return {name: qa.about(source, data=data, **options)["data"] for name, data in named}
+    return {name: qa.about(context, data=data, **options)["data"] for name, data in named}
 
 
 def answers(request: Request, context: TaskContext) -> list[str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from hashlib import sha256
 from typing import Any, NewType
 
-from tasks._deprecated import OldRequest, OldResponse, OldSample
+from tasks._deprecated import OldNames, OldRequest, OldResponse
 from tasks._tokens import kept
 
 Fact = str | int | float | list[float] | None
@@ -40,11 +40,11 @@ def no_template(_beginning: str) -> tuple[list[int], list[int], str]:
 
 
 @dataclass(frozen=True)
-class TaskContext:
+class TaskContext(OldNames):
     """The model's tokenizer and window and the documents, before any weight is read.
 
     ``encode`` and ``decode`` are the tokenizer's, without special tokens; ``bos`` is the token
-    every window begins with, None where the tokenizer has none; ``passages`` are tokenized on
+    every window begins with, None where the tokenizer has none; ``documents`` are tokenized on
     the first call. ``chat`` takes the beginning of a user's message and returns the tokens of the
     chat template up to its end, begin token included, those after the message up to the assistant's
     reply, and the white space before the reply; it raises ValueError where there is no template.
@@ -56,7 +56,7 @@ class TaskContext:
     decode: Callable[[Sequence[int]], str]
     bos: int | None
     trained_length: int
-    passages: Callable[[], Sequence[Document]]
+    documents: Callable[[], Sequence[Document]]
     chat: Callable[[str], tuple[list[int], list[int], str]] = no_template
     tokenizer: Any = field(default=None, compare=False)
 
@@ -271,7 +271,7 @@ Response = ModelResponse | GroupResponse
 
 
 @dataclass(frozen=True)
-class Sample(OldSample):
+class Sample(OldNames):
     """One graded response: ``value`` is a sum over ``weight`` tokens, or trials."""
 
     doc_id: str

@@ -18,7 +18,6 @@ from tasks._retrieval import (
     check_trials,
     grade,
     make_request,
-    new_tokens,
     room,
     score,
 )
@@ -39,7 +38,7 @@ EXAMPLE = 500  # tokens of the example, at the most
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -54,32 +53,31 @@ def ask(
     Names, values and depths depend on seed and trial alone. Raises ValueError where a prompt
     cannot fit, naming the least length.
     """
-    check_trials(trials)
-    new = new_tokens("text", new)
+    check_trials(trials, new=new)
     if chains < 1 or not 1 <= hops < NAMES:
         raise ValueError(f"chains is 1 or more and hops 1 to {NAMES - 1}, got {chains} and {hops}")
-    filler, end = continued(source, LINE), continued(source, "\n")
+    filler, end = continued(context, LINE), continued(context, "\n")
     for length in lengths:
         for trial in range(trials):
             draw = Random(f"{seed}/{trial}")
-            shown = example(source, hops, draw)
+            shot = example(context, hops, draw)
             every = [chain(hops, 5, draw) for _ in range(chains)]
             (value, names, _) = every[0]
-            told = {"value": value, "count": len(names)}
+            answer = {"value": value, "count": len(names)}
             frame = around(
-                source, shown + BEFORE, AFTER.format(**told), REPLY.format(**told), chat=chat
+                context, shot + BEFORE, AFTER.format(**answer), REPLY.format(**answer), chat=chat
             )
             needles = [
-                (depth, continued(source, f"{line}\n"))
+                (depth, continued(context, f"{line}\n"))
                 for _, _, lines in every
                 for depth, line in zip(sorted(draw.random() for _ in lines), lines, strict=True)
             ]
             space = room(length, frame, new, sum(len(needle) for _, needle in needles))
-            made, starts = inserted(repeat(filler), needles, space, end)
+            tokens, starts = inserted(repeat(filler), needles, space, end)
             places = [float(len(frame.head) + start) for start in starts[: len(names)]]
             facts: dict[str, Fact] = {"trial": trial, "answer": BETWEEN.join(names)}
             facts["needles"] = places
-            yield make_request(f"trial {trial}", frame, made, facts, new)
+            yield make_request(f"trial {trial}", frame, tokens, facts, new)
 
 
 def chain(hops: int, letters: int, draw: Random) -> tuple[int, list[str], list[str]]:
@@ -94,14 +92,14 @@ def chain(hops: int, letters: int, draw: Random) -> tuple[int, list[str], list[s
     return value, names, lines
 
 
-def example(source: TaskContext, hops: int, draw: Random) -> str:
+def example(context: TaskContext, hops: int, draw: Random) -> str:
     """Return a prompt with its answer, of short names, as long as whole lines of filler allow."""
     value, names, lines = chain(hops, 3, draw)
-    asked = (AFTER + REPLY).format(value=value, count=len(names)) + " " + " ".join(names) + "\n\n"
-    least = len(source.encode(BEFORE + "\n".join(lines) + asked))
-    count = max(hops + 1, (EXAMPLE - least) // len(continued(source, LINE)))
-    context = [LINE] * count
+    answer = (AFTER + REPLY).format(value=value, count=len(names)) + " " + " ".join(names) + "\n\n"
+    least = len(context.encode(BEFORE + "\n".join(lines) + answer))
+    count = max(hops + 1, (EXAMPLE - least) // len(continued(context, LINE)))
+    text = [LINE] * count
     places = sorted(draw.sample(range(count), len(lines)))
     for moved, (place, line) in enumerate(zip(places, lines, strict=True)):
-        context.insert(place + moved, f"{line}\n")
-    return BEFORE + "".join(context) + asked
+        text.insert(place + moved, f"{line}\n")
+    return BEFORE + "".join(text) + answer

@@ -26,7 +26,7 @@ FACTS = {"first": int, "window": int, "tokens": int}
 
 
 def ask(
-    source: TaskContext,
+    context: TaskContext,
     lengths: Sequence[int],
     *,
     seed: int = 0,
@@ -38,12 +38,12 @@ def ask(
     ``tail`` and ``windows`` are those of perplexity. Raises ValueError as it does, and where no
     length is inside the window.
     """
-    inside = [length for length in lengths if length <= source.trained_length]
+    inside = [length for length in lengths if length <= context.trained_length]
     if not inside:
         raise ValueError(
-            f"no length is inside the trained window of {source.trained_length}: add 1x"
+            f"no length is inside the trained window of {context.trained_length}: add 1x"
         )
-    for asked in perplexity.ask(source, inside, seed=seed, tail=tail, windows=windows):
+    for asked in perplexity.ask(context, inside, seed=seed, tail=tail, windows=windows):
         facts = {name: fact for name, fact in asked.metadata.items() if name in FACTS}
         yield Divergence(asked.tokens, asked.start, doc_id=asked.doc_id, metadata=facts)
 
@@ -56,6 +56,6 @@ def grade(request: Divergence, response: DivergenceResponse, context: TaskContex
 
 def score(samples: Sequence[Sample]) -> Score:
     """Return the mean per token; the interval is that of the documents, which are n."""
-    found, documents = per_weight(samples)
-    low, high = found.interval()
-    return Score(found.value, None if low is None else max(0.0, low), high, documents)
+    ratio, documents = per_weight(samples)
+    low, high = ratio.interval()
+    return Score(ratio.value, None if low is None else max(0.0, low), high, documents)

@@ -128,7 +128,7 @@ def test_a_task_that_cannot_score_fails_its_cells_alone(
     run: Callable[..., Any], ropewalk: Ropewalk
 ) -> None:
     """Tables and curves are made of the other tasks, now and from the files, and it is told why."""
-    before = "    value, low, high = found"
+    before = "    return Score(*ratio"
     names = write_task(lambda text: text.replace(before, f"    1 / 0\n{before}"))
     for done in (run(task=names), ropewalk("report", "run", "--task", "./mine.py")):
         assert done.status == 1
@@ -204,7 +204,7 @@ def test_a_task_is_graded_with_its_own_documents(
 ) -> None:
     """Of two tasks with documents each, every grade reads the passages of its own."""
     grade = '"tokens": len(response.nll), **losses}'
-    named = grade.replace("}", ', "read": context.passages()[0].name}')
+    named = grade.replace("}", ', "read": context.documents()[0].name}')
     write_task(lambda text: text.replace(grade, named))
     Path("other.txt").write_text("other words " * 200)
     Path("sweep.yaml").write_text(

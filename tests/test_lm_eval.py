@@ -15,7 +15,7 @@ from harness.data.corpus import make_source
 from harness.reports import retrieval_table
 from harness.runs.frame import make_frame
 from harness.stats.measure import LOWER
-from tasks import _lm_eval_grade, _lm_eval_load
+from tasks import _lm_eval
 from tasks import lm_eval as lm_eval_task
 from tests import ROOT
 from tests.command_line import Ropewalk, samples
@@ -249,9 +249,9 @@ def test_without_the_package_it_says_what_to_install(
     """A missing package is one sentence with the command that installs it."""
 
     def missing(name: str) -> str:
-        raise _lm_eval_load.PackageNotFoundError(name)
+        raise _lm_eval.PackageNotFoundError(name)
 
-    monkeypatch.setattr(_lm_eval_load, "installed", missing)
+    monkeypatch.setattr(_lm_eval, "installed", missing)
     ended = ropewalk(*words(own, tmp_path / "run", "own_text", "--dry-run"))
     assert ended.status == 2
     assert "ropewalk[lm-eval]" in ended.err
@@ -268,7 +268,7 @@ def test_a_record_that_names_a_folder_of_tasks_names_code(
 
 def test_reports_know_the_direction_of_every_metric_that_may_be_asked() -> None:
     """A metric of which less is better is one that the reports count so."""
-    assert _lm_eval_grade.LOWER <= LOWER
+    assert _lm_eval.LOWER <= LOWER
 
 
 def test_the_loop_of_another_program_in_ten_lines(

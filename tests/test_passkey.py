@@ -21,7 +21,7 @@ from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
 from harness.reports import scores
 from tasks import passkey
-from tasks._prompt import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
+from tasks.passkey import INTRODUCTION, NEEDLE, QUESTION, REPLY, prompt
 from tasks.types import Loglikelihood, LoglikelihoodResponse, Request, Response, TaskContext
 from tests.tiny import tiny_config, tiny_tokenizer
 

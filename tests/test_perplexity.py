@@ -33,7 +33,7 @@ def test_tail_scores_the_same_tokens_at_every_length(source: TaskContext) -> Non
         assert len(long.tokens) - long.start == 50
         assert middle.tokens[-99:] == short.tokens[1:]
         assert long.tokens[-199:] == middle.tokens[1:]
-        text = source.passages()[1 if unit == "1200" else 2].tokens
+        text = source.documents()[1 if unit == "1200" else 2].tokens
         end = len(text) * 3 // 4
         assert long.tokens[1:] == text[end - 799 : end]
 
@@ -46,7 +46,7 @@ def test_windows_end_evenly_over_the_third_quarter(source: TaskContext) -> None:
         assert ends == [1200, 1120, 1040, 960, 880]
         numbers = [q.facts["window"] for q in asked if q.length == length]
         assert numbers == [0, 1, 2, 3, 4]
-    text = source.passages()[2].tokens
+    text = source.documents()[2].tokens
     assert all(len(q.tokens) == q.length for q in asked)
     assert [tuple(q.tokens[q.start :]) for q in asked if q.length == 800] == [
         tuple(text[end - 50 : end]) for end in (1200, 1120, 1040, 960, 880)
@@ -109,7 +109,7 @@ def test_windows_below_one_are_refused(source: TaskContext) -> None:
 def test_prefix_scores_every_token_of_the_first_window_once(source: TaskContext) -> None:
     """A window of L is the begin token and the first L - 1 tokens, all of them targets."""
     asked = list(perplexity.ask(source, [100, 200], protocol="prefix"))
-    text = source.passages()[0].tokens
+    text = source.documents()[0].tokens
     assert [len(q.tokens) for q in asked] == [100] * 3 + [200] * 3
     assert asked[0].tokens == (source.bos, *text[:99])
     assert asked[0].start == 1
@@ -117,7 +117,7 @@ def test_prefix_scores_every_token_of_the_first_window_once(source: TaskContext)
 
 def test_all_windows_open_with_the_begin_token_where_there_is_one(source: TaskContext) -> None:
     """A tokenizer without one gives windows of text alone, of the same exact length."""
-    without = TaskContext(source.encode, source.decode, None, 64, source.passages)
+    without = TaskContext(source.encode, source.decode, None, 64, source.documents)
     for protocol in ("tail", "prefix"):
         asked = list(perplexity.ask(source, [200], protocol=protocol))
         assert all(q.tokens[0] == source.bos and source.bos not in q.tokens[1:] for q in asked)

@@ -17,8 +17,7 @@ from harness.reports import curves, loss_by_position, short_long
 from harness.reports.loss_by_position import positions
 from harness.reports.plots.panel import spread
 from harness.runs.frame import make_frame
-from tasks._positions import BUCKETS, by_position
-from tasks.perplexity import grade
+from tasks.perplexity import BUCKETS, by_position, grade
 from tasks.types import Loglikelihood, LoglikelihoodResponse
 from tests.frames import TWELVE, Row, sweep
 from tests.runs import sweep as run_sweep

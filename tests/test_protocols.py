@@ -71,7 +71,7 @@ def perplexity_of(parts: list[tuple[float, int]]) -> float:
 def slid(model: Any, source: TaskContext, stride: int) -> list[tuple[float, int]]:
     """Slide a window as the published loops do, but leave the last one as long as the others."""
     parts = []
-    for passage in source.passages():
+    for passage in source.documents():
         tokens, previous = list(passage.tokens), 0
         room = LENGTH - 1
         for begin in range(0, len(tokens), stride):
@@ -99,7 +99,7 @@ def test_disjoint_is_the_loop_that_moves_a_whole_window(model: Any, source: Task
 
 def test_overlap_is_the_loop_over_one_stream(model: Any, source: TaskContext) -> None:
     """All documents in a row, windows S apart, every position, the last window dropped."""
-    stream = [token for p in source.passages() for token in (source.bos, *p.tokens)]
+    stream = [token for p in source.documents() for token in (source.bos, *p.tokens)]
     starts = list(range(0, len(stream) - LENGTH, STRIDE))
     starts.pop()
     losses = []
@@ -122,7 +122,7 @@ def test_overlap_by_its_own_length_is_the_loop_over_windows_side_by_side(
 
     The stream has 258 tokens: 8 windows of 32 leave 2, 6 windows of 37 leave 36.
     """
-    stream = [token for p in source.passages() for token in (source.bos, *p.tokens)]
+    stream = [token for p in source.documents() for token in (source.bos, *p.tokens)]
     losses = []
     for number in range(len(stream) // length):
         inputs = torch.tensor([stream[number * length : (number + 1) * length]])
@@ -150,7 +150,7 @@ def test_prefix_is_one_window_a_document(model: Any, source: TaskContext) -> Non
     """The begin token and the first L - 1 tokens of each document, all scored."""
     parts = [
         loss(model, [source.bos, *p.tokens[: LENGTH - 1]], LENGTH - 1)  # type: ignore[list-item]
-        for p in source.passages()
+        for p in source.documents()
     ]
     score = perplexity.score(measured(model, source, "prefix"))
     assert score.value == pytest.approx(perplexity_of(parts), rel=1e-5)
@@ -169,7 +169,7 @@ def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(
     }
     assert len(samples) == 2 * (targets // (length // 8) + 1)
     parts = []
-    for passage in source.passages():
+    for passage in source.documents():
         end = len(passage.tokens) * 3 // 4
         for last in range(end - targets + 2, end + 1, 2):
             window = [source.bos, *passage.tokens[last - length + 1 : last]]

@@ -14,8 +14,8 @@ import pytest
 from harness.data.corpus import make_source
 from harness.runs.frame import make_frame
 from tasks import Generate, Generated, TaskContext, qa, ruler
-from tasks._paragraphs import END, listed, others, read
 from tasks._prompt import around, continued
+from tasks.qa import END, listed, others, read
 from tests.command_line import Ropewalk
 from tests.tiny import tiny_tokenizer
 

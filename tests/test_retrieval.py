@@ -18,7 +18,6 @@ from harness.data.corpus import make_source
 from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
 from tasks import (
-    _coded_words,
     common_words,
     frequent_words,
     key_value,
@@ -26,10 +25,9 @@ from tasks import (
     ruler,
     variable_tracking,
 )
-from tasks._needles import PRESETS, Hidden, Setting, context, framed
-from tasks._prompt import FILLER, around, continued, inserted
+from tasks._prompt import FILLER, around, continued, inserted, sentences
 from tasks._retrieval import shown
-from tasks._sentences import sentences
+from tasks.niah import PRESETS, Hidden, Setting, framed, with_needles
 from tasks.types import Generate, Generated, Loglikelihood, Response, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
 
@@ -115,7 +113,7 @@ def test_sentences_of_a_long_document_are_whole() -> None:
     long: TaskContext = make_source(
         tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512
     )
-    size = len(long.passages()[1].tokens)
+    size = len(long.documents()[1].tokens)
     found = "".join(long.decode(one) for one in sentences(long, size - 4000))
     assert " ".join(" ".join(texts).split()).startswith(found.removeprefix(" "))
     assert size > 40_000
@@ -138,7 +136,9 @@ def test_the_text_of_needles_is_rulers(source: TaskContext) -> None:
         space = sum(len(line) + 1 for line in lines)
         before = [sum(i not in places for i in range(place)) for place in places]
         depths = [count / len(pieces) for count in before]
-        made, _ = context(source, setting, hidden, pieces, lambda _, space=space: space, depths)  # type: ignore[misc]
+        made, _ = with_needles(
+            source, setting, hidden, pieces, lambda _, space=space: space, depths
+        )  # type: ignore[misc]
         assert source.decode([*frame.head[1:], *made, *frame.tail]) == text
         assert hidden.answer == ", ".join(wanted)
 
@@ -194,7 +194,7 @@ def test_the_text_of_common_and_frequent_words_is_rulers(source: TaskContext) ->
     assert source.decode([*frame.head[1:], *source.encode(body), *frame.tail]) == text
     counts = {word: body.split(" ").count(word) for word in body.split(" ")}
     ranked = sorted(counts.values(), reverse=True)
-    assert ranked == [n for n in _coded_words.counts(60, 8, 2.0) if n]
+    assert ranked == [n for n in frequent_words.counts(60, 8, 2.0) if n]
     assert [counts[word] for word in wanted] == ranked[1:4]
 
 
@@ -230,8 +230,8 @@ def test_orders_of_a_coded_text_are_drawn_a_bounded_number_of_times(
     source: TaskContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no order leaves the words asked for the most frequent ones, a message says so."""
-    monkeypatch.setattr(_coded_words, "_most", lambda *_: False)
-    monkeypatch.setattr(_coded_words, "ORDERS", 3)
+    monkeypatch.setattr(frequent_words, "most_frequent", lambda *_: False)
+    monkeypatch.setattr(frequent_words, "ORDERS", 3)
     with pytest.raises(ValueError, match=r"^in 3 orders .* give a longer length$"):
         next(frequent_words.ask(source, [3000], trials=1))
 

@@ -74,7 +74,7 @@ def test_windows_hold_no_copy_of_the_text() -> None:
     draw = Random(3)
     text = "".join(draw.choices("abcdefghij ", k=41_000))
     source = make_source(tiny_tokenizer(), lambda: [("text", text)], 64)
-    source.passages()
+    source.documents()
     tracemalloc.start()
     asked = list(perplexity.ask(source, [1024], protocol="press", stride=16))
     tree = build_tree([question.tokens for question in asked])

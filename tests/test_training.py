@@ -20,7 +20,7 @@ from safetensors.torch import load_file
 from harness.data.corpus import make_source
 from harness.errors import UserError
 from harness.methods import template
-from tasks._prompt import frame
+from tasks.passkey import framed
 from tests.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -258,7 +258,8 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
     """Every row fills the window; prompts end inside it; the same step gives the same rows."""
     settings = recipe(scripts)
     source = make_source(tiny_tokenizer(), documents, settings.window)
-    least = sum(map(len, frame(source, 10_000)))
+    frame, needle = framed(source, 10_000)
+    least = frame.taken(0) + len(needle)
     from _mixture import batch
 
     tokens, weights = batch(source, settings, least, 3)

@@ -86,7 +86,7 @@ def grading(answer: str) -> tuple[str, str]:
 
 def scoring(line: str) -> tuple[str, str]:
     """Return a line of the built-in score, and another before it."""
-    return "    value, low, high = found", f"    {line}\n    value, low, high = found"
+    return "    return Score(*ratio", f"    {line}\n    return Score(*ratio"
 
 
 FAULTS: dict[str, tuple[tuple[str, str], str]] = {
@@ -126,7 +126,7 @@ def test_a_grade_or_score_that_no_record_can_hold_fails_its_cells_alone(
     assert statuses() == {**dict.fromkeys(FAULTS, "failed"), "perplexity": "ok"}
 
 
-ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.unit, metadata=facts)"
+ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadata=facts)"
 
 
 @pytest.mark.slow
@@ -134,7 +134,7 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.unit, metadata=
     ("before", "after", "message"),
     [
         (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
-        (ASKS, ASKS.replace("window.unit", '"a\\n"'), "of a question unit: should be printable."),
+        (ASKS, ASKS.replace("window.doc_id", '"a\\n"'), "of a question unit: should be printable."),
         (ASKS, ASKS.replace("=facts", '={"a": math.nan}'), "of a question facts.a: should be a te"),
         (ASKS, ASKS.replace("=facts", '={"a": "x" * 2**24}'), "of a question facts: up to 96 MiB"),
         (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),

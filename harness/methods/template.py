@@ -67,7 +67,7 @@ def ask(
     sentence, where no request is possible.
     """
     opening, longest = context.opening, max(lengths)
-    fitting = [p for p in context.passages() if len(p.tokens) >= longest + trials]
+    fitting = [p for p in context.documents() if len(p.tokens) >= longest + trials]
     if trials < 1:
         raise ValueError(f"trials must be 1 or more, got {{trials}}")
     if not fitting:
