@@ -357,7 +357,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def names_method(hint: Any) -> bool:
-    """Return whether an option's annotation is that of a method (``scaling._on.Method``)."""
+    """Return whether an option's annotation is that of a method (``scaling.types.Method``)."""
     return typing.get_origin(hint) is Callable
 
 

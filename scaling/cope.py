@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 
 from scaling import none
-from scaling._on import Method, frequencies_on
-from scaling.types import Frequencies, Rope
+from scaling.types import Frequencies, Method, Rope, frequencies_on
 
 TRAINING = "the authors train on with it, at a base of 10 million"
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from scaling import none
-from scaling._on import Method, frequencies_on
-from scaling.types import Band, Bands, Frequencies, Rope, Window, plainest
+from scaling.types import Band, Bands, Frequencies, Method, Rope, Window, frequencies_on
 
 
 def bands(
@@ -46,12 +45,5 @@ def bands(
         (before, began, (key + size).clamp(max=cap)),
         (torch.zeros_like(here), before, torch.full((length,), cap)),
     )
-    return plainest(
-        Bands(
-            length,
-            tuple(
-                Band(first, end, query.double(), key.double(), frequencies)
-                for first, end, query in parts
-            ),
-        )
-    )
+    bands = (Band(a, b, query.double(), key.double(), frequencies) for a, b, query in parts)
+    return Bands(length, tuple(bands)).plainest()

@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 
 from scaling import ntk
-from scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch, plainest
+from scaling.types import Band, Bands, Frequencies, Rope, StatefulRope, factor_or_stretch
 
 
 def bands(
@@ -42,13 +42,13 @@ def bands(
     here, positions = torch.arange(length), torch.arange(length, dtype=torch.float64)
     edges = [0, rope.trained_length]
     edges += [*range((rope.trained_length // block + 1) * block, length, block), length]
-    found = []
+    parts = []
     for start, stop in pairwise(edges):
         own = frequencies(rope, -(-stop // block) * block if start else 1, factor=factor)
         rows = here[start:stop]
         query, key = positions[start:stop], positions[:stop]  # views: one row of keys for all
-        found.append(Band(torch.zeros_like(rows), rows + 1, query, key, own, start))
-    return plainest(Bands(length, tuple(found)))
+        parts.append(Band(torch.zeros_like(rows), rows + 1, query, key, own, start))
+    return Bands(length, tuple(parts)).plainest()
 
 
 def frequencies(rope: Rope, length: int, *, factor: float = 1.0) -> Frequencies:

@@ -9,10 +9,18 @@ from typing import Literal
 import torch
 
 from scaling import none
-from scaling._on import Method, frequencies_on
 from scaling._ramp import bounds
 from scaling.rerope import window_of
-from scaling.types import Bands, Frequencies, Rope, Window, beyond, by_distance, plainest
+from scaling.types import (
+    Bands,
+    Frequencies,
+    Method,
+    Rope,
+    Window,
+    beyond,
+    by_distance,
+    frequencies_on,
+)
 
 
 def bands(
@@ -72,4 +80,4 @@ def _ramped(rope: Rope, length: int, near: int) -> Bands | Frequencies:
         replace(by_distance(length, slowed, near + 1, query=query), phase=phase),
     )
     heat = torch.full((length,), 0.1 * math.log(s) + 1.0, dtype=torch.float64)
-    return plainest(Bands(length, parts, heat))
+    return Bands(length, parts, heat).plainest()

@@ -12,7 +12,6 @@ from scaling.types import (
     PerLayerFrequencies,
     Range,
     Rope,
-    by_layer,
     factor_or_stretch,
 )
 
@@ -51,7 +50,9 @@ def frequencies(
         raise ValueError(f"kind is pi, ntk or yarn, got {kind}")
     whole, deepest = factor_or_stretch(factor, rope, length), max(1, rope.layers - 1)
     shares = [_curve(points, layer / deepest) for layer in range(rope.layers)]
-    return by_layer([SCALED[kind](rope, length, factor=whole**share) for share in shares])
+    return PerLayerFrequencies(
+        tuple(SCALED[kind](rope, length, factor=whole**share) for share in shares)
+    ).plainest()
 
 
 def _curve(points: tuple[float, ...], at: float) -> float:

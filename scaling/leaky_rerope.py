@@ -7,9 +7,8 @@ import math
 import torch
 
 from scaling import none
-from scaling._on import Method, frequencies_on
 from scaling.rerope import window_of
-from scaling.types import Bands, Factor, Frequencies, Rope, Window, beyond
+from scaling.types import Bands, Factor, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
 
 def bands(

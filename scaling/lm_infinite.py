@@ -5,8 +5,16 @@ from __future__ import annotations
 import torch
 
 from scaling import none
-from scaling._on import Method, frequencies_on
-from scaling.types import Band, Bands, Frequencies, Rope, Window, by_distance, plainest
+from scaling.types import (
+    Band,
+    Bands,
+    Frequencies,
+    Method,
+    Rope,
+    Window,
+    by_distance,
+    frequencies_on,
+)
 
 
 def bands(
@@ -37,4 +45,4 @@ def bands(
         torch.zeros(length, dtype=torch.float64),
         frequencies,
     )
-    return plainest(Bands(length, (by_distance(length, frequencies, 0, near), first)))
+    return Bands(length, (by_distance(length, frequencies, 0, near), first)).plainest()

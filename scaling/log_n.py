@@ -7,8 +7,7 @@ import math
 import torch
 
 from scaling import none
-from scaling._on import Method, found_on
-from scaling.types import Bands, Frequencies, Rope, plainest, scaled
+from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
 
 def bands(rope: Rope, length: int, *, on: Method = none.frequencies) -> Bands | Frequencies:
@@ -19,4 +18,4 @@ def bands(rope: Rope, length: int, *, on: Method = none.frequencies) -> Bands | 
     """
     here = torch.arange(1, length + 1, dtype=torch.float64)
     scale = (here.log() / math.log(rope.trained_length)).clamp(min=1)
-    return plainest(scaled(found_on(on, rope, length), length, scale))
+    return rotation_on(on, rope, length).as_bands(length).scaled(scale).plainest()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from scaling import none
-from scaling._on import Method, frequencies_on
-from scaling.types import Bands, Frequencies, Rope, Window, beyond
+from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, frequencies_on
 
 
 def bands(

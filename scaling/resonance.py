@@ -7,8 +7,7 @@ import math
 import torch
 
 from scaling import none
-from scaling._on import Method, frequencies_on
-from scaling.types import Frequencies, Rope
+from scaling.types import Frequencies, Method, Rope, frequencies_on
 
 TRAINING = "the authors train or fine-tune with it"
 

@@ -7,8 +7,7 @@ import math
 import torch
 
 from scaling import none
-from scaling._on import Method, found_on
-from scaling.types import Bands, Frequencies, Rope, plainest, scaled
+from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 
 
 def bands(
@@ -33,4 +32,4 @@ def bands(
         raise ValueError(f"floor must be 1 or more and scale 0 or more, got {step} and {scale}")
     here = torch.arange(1, length + 1, dtype=torch.float64)
     growth = 1 + scale * (1 + (here / step).floor()).log()
-    return plainest(scaled(found_on(on, rope, length), length, growth))
+    return rotation_on(on, rope, length).as_bands(length).scaled(growth).plainest()

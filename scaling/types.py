@@ -1,20 +1,21 @@
-"""Define the input and output of a method: a rotary geometry in, frequencies out."""
+"""The types of scaling methods: the geometry they get, the rotations they return, and helpers."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 
 
 @dataclass(frozen=True)
 class Range:
-    """Where ``ropewalk tune`` looks for an option's value, beside its type: not what is allowed.
+    """Where ``ropewalk tune`` searches an option; values outside it remain allowed.
 
     ``low`` and ``high`` are in units of ``of``: 1, the stretch of the length or the trained window.
     ``log``: equal steps are equal ratios. Write ``kept: Annotated[float, Range(0.1, 0.9)] = 0.5``.
@@ -36,7 +37,7 @@ Window = Annotated[int | None, Range(1 / 64, 3 / 4, log=True, of="window")]  # i
 class Rope:
     """The rotary embedding a model was trained with, before any scaling.
 
-    ``rotary_dim`` counts rotated channels of one head (even); ``base`` is the rope theta;
+    ``rotary_dim`` is the number of rotated channels of a head (even); ``base`` is the rope theta;
     ``trained_length`` is one window of pretraining in tokens; ``shipped`` is the checkpoint's own
     scaling in Hugging Face's words (``rope_type`` and its parameters), empty for none; ``layers``
     is the number of decoder layers.
@@ -56,8 +57,8 @@ class Rope:
         """Return base^(2i/d), fastest first, float32 ``(rotary_dim // 2,)``.
 
         RoFormer, arXiv:2104.09864, section 3.2.2. The operations and their order are those of
-        transformers, so that the plain frequencies are the same bits. Raises ValueError for a base
-        that float32 does not hold.
+        transformers, so that the plain frequencies have the same bits. Raises ValueError for a base
+        that exceeds float32.
         """
         base = self.base if base is None else base
         if base > torch.finfo(torch.float32).max:
@@ -75,9 +76,89 @@ class Rope:
         return self.trained_length * self.inv_freq() / (2 * math.pi)
 
 
+class Rotation(ABC):
+    """What a method returns: how queries and keys are rotated at one length.
+
+    There are four kinds, each a subclass with the same interface, so that callers need not tell
+    them apart.
+    """
+
+    per_layer: ClassVar[bool] = False  # each layer has frequencies of its own
+    moves_positions: ClassVar[bool] = False  # or drops pairs, or scales queries
+    stateful: ClassVar[bool] = False  # the frequencies change while a text is read
+
+    @property
+    def needs_code(self) -> bool:
+        """Whether no config can express it, so that serving it takes a modelling file."""
+        return self.per_layer or self.moves_positions
+
+    @property
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """A hash of the numbers: equal numbers are measured once, whatever their names."""
+
+    @abstractmethod
+    def frequency_sets(self) -> tuple[Frequencies, ...]:
+        """Return all frequencies it consists of: one set, or one per layer or band."""
+
+    @property
+    def last(self) -> Frequencies:
+        """The frequencies of the last layer; of bands, between the last query and its last key."""
+        return self.frequency_sets()[-1]
+
+    def to_record(self) -> dict[str, Any]:
+        """Return its numbers as ``run.json`` stores them."""
+        return self.last.to_record()
+
+    def parameters(self) -> Mapping[str, object]:
+        """Return the ``rope_parameters`` of transformers' own type that is run; empty for none."""
+        return {}
+
+    def plainest(self) -> Rotation:
+        """Return an equal rotation of the simplest kind."""
+        return self
+
+    def upto(self, length: int) -> Rotation:
+        """Return the same rotation in a shorter context, in its simplest form."""
+        return self
+
+    def checked(self, rope: Rope, length: int) -> Rotation:
+        """Return the rotation; raise ValueError if it does not fit this geometry and length."""
+        pairs = rope.rotary_dim // 2
+        for count in {len(part.inv_freq) for part in self.frequency_sets()} - {pairs}:
+            raise ValueError(f"{count} frequencies for {pairs} channel pairs")
+        return self
+
+    def as_bands(self, length: int) -> Bands:
+        """Return the same attention as bands; raise ValueError where it cannot be expressed so."""
+        raise ValueError(f"{type(self).__name__} for {length} tokens cannot be expressed as bands")
+
+    def angles(self, distances: torch.Tensor) -> torch.Tensor:
+        """Return the angle of every channel pair between the last query and keys, in radians.
+
+        float64 ``(distances, pairs)``, by the true distance in tokens; NaN where the query does not
+        attend to the key.
+        """
+        return torch.outer(distances.double(), self.last.inv_freq.double())
+
+    def largest_angles(self, length: int) -> torch.Tensor:
+        """Return the largest angle of every channel pair in a context, float64 ``(pairs,)``."""
+        return length * self.last.inv_freq.double()
+
+    @property
+    def farthest(self) -> Frequencies:
+        """The frequencies between the last query and its farthest key."""
+        return self.last
+
+    @property
+    def strength(self) -> float:
+        """What multiplies the last query's scores: its scale, and the attention factor squared."""
+        return self.last.attention_factor**2
+
+
 @dataclass(frozen=True, eq=False)
-class Frequencies:
-    """The result of a method: one angular frequency per channel pair, and a factor.
+class Frequencies(Rotation):
+    """One angular frequency per channel pair, and a factor.
 
     ``inv_freq`` is float32 ``(rotary_dim // 2,)``, radians per token, fastest first;
     ``attention_factor`` multiplies cos and sin, so attention logits by its square. Raises
@@ -100,79 +181,105 @@ class Frequencies:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the numbers; equal numbers are measured once, whatever their names."""
         numbers = self.inv_freq.detach().cpu().contiguous().numpy().tobytes()
         factor = float(self.attention_factor).hex().encode()
         return hashlib.sha256(numbers + factor).hexdigest()[:16]
 
+    def frequency_sets(self) -> tuple[Frequencies, ...]:
+        return (self,)
 
-def factor_or_stretch(factor: float | None, rope: Rope, length: int) -> float:
-    """Return the fixed factor, or the stretch of this length where it is unset."""
-    if factor is None:
-        return rope.stretch(length)
-    if not (math.isfinite(factor) and factor >= 1):
-        raise ValueError(f"factor must be 1 or more, got {factor}")
-    return float(factor)
+    def to_record(self) -> dict[str, Any]:
+        return {
+            "attention_factor": float(self.attention_factor),
+            "inv_freq": self.inv_freq.tolist(),
+        }
+
+    def as_bands(self, length: int) -> Bands:
+        return Bands(length, (by_distance(length, self, 0),))
 
 
 @dataclass(frozen=True, eq=False)
-class PerLayerFrequencies:
-    """The frequencies of each decoder layer, the first layer (that next to the tokens) first.
+class PerLayerFrequencies(Rotation):
+    """The frequencies of each decoder layer, starting with the layer next to the tokens.
 
     There are as many as ``rope.layers``; those of layers that a method never scales (without a
     rotary embedding, or sliding ones with their own) are not used.
     """
 
     layers: tuple[Frequencies, ...]
+    per_layer = True
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the numbers; where all layers are alike, that of their frequencies."""
+        """A hash of the numbers; where all layers are equal, that of their frequencies."""
         prints = [one.fingerprint for one in self.layers]
         if len(set(prints)) == 1:
             return prints[0]
         return hashlib.sha256(" ".join(["layers", *prints]).encode()).hexdigest()[:16]
 
+    def frequency_sets(self) -> tuple[Frequencies, ...]:
+        return self.layers
 
-def by_layer(layers: Sequence[Frequencies]) -> PerLayerFrequencies | Frequencies:
-    """Return frequencies layer by layer; only frequencies where all layers are alike."""
-    alike = len({one.fingerprint for one in layers}) == 1
-    return layers[0] if alike else PerLayerFrequencies(tuple(layers))
+    def to_record(self) -> dict[str, Any]:
+        return {"layers": [one.to_record() for one in self.layers]}
+
+    def plainest(self) -> PerLayerFrequencies | Frequencies:
+        """Return the frequencies of one layer where all layers are equal."""
+        equal = len({one.fingerprint for one in self.layers}) == 1
+        return self.layers[0] if equal else self
+
+    def checked(self, rope: Rope, length: int) -> Rotation:
+        if len(self.layers) != rope.layers:
+            raise ValueError(
+                f"{len(self.layers)} sets of frequencies for {rope.layers} layers; a method returns"
+                " one for each layer"
+            )
+        super().checked(rope, length)
+        return self.plainest()
 
 
 @dataclass(frozen=True, eq=False)
-class StatefulRope:
+class StatefulRope(Rotation):
     """The library's own rope type, whose frequencies follow the tokens it has seen.
 
     ``rope_parameters`` are added to the config's own (``rope_type`` and its parameters),
-    ``trained_length`` is its window in tokens; ``frequencies`` those it would have if all tokens
-    of the context were known at once. The prompt up to the first target is read in one forward,
-    the targets one token at a time: keys cached early keep the frequencies of their time.
+    ``trained_length`` is its window in tokens; ``frequencies`` are those it would have if all
+    tokens of the context were known at once. The prompt up to the first target is read in one
+    forward pass, the targets one token at a time: keys keep the frequencies they were cached with.
     """
 
     rope_parameters: Mapping[str, object]
     trained_length: int
     frequencies: Frequencies
+    stateful = True
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the parameters and of the frequencies at the whole context."""
         given = sorted(self.rope_parameters.items())
         numbers = json.dumps([self.trained_length, given, self.frequencies.fingerprint])
         return hashlib.sha256(f"served {numbers}".encode()).hexdigest()[:16]
 
+    def frequency_sets(self) -> tuple[Frequencies, ...]:
+        return (self.frequencies,)
+
+    def parameters(self) -> Mapping[str, object]:
+        return self.rope_parameters
+
+    def to_record(self) -> dict[str, Any]:
+        return super().to_record() | {"served": dict(self.rope_parameters)}
+
 
 @dataclass(frozen=True, eq=False)
 class Band:
-    """Some of the pairs of a causal attention, and the positions of their rotation.
+    """Some of the query-key pairs of a causal attention, and the positions they are rotated to.
 
-    Row r is the query at position ``start + r``. It meets the keys ``first[r]`` up to, not
-    including, ``end[r]`` (int64 ``(rows,)``; none where they are equal). Its query is rotated to
-    position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed) and the key at position n
-    to ``key[n]`` (float64, as many as ``end`` reaches), both at ``frequencies``; so the relative
-    position of a pair is ``query[r] - key[n]``. ``phase`` is added to the angle of every query, a
-    channel pair at a time (float64 ``(rotary_dim // 2,)``, radians). Raises ValueError for what is
-    not causal.
+    Row r is the query at position ``start + r``. It attends to the keys from ``first[r]`` up to,
+    but not including, ``end[r]`` (int64 ``(rows,)``; none where they are equal). Its query is
+    rotated to position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed) and the key at
+    position n to ``key[n]`` (float64, as many as ``end`` reaches), both at ``frequencies``; so the
+    relative position of a pair is ``query[r] - key[n]``. ``phase`` is added to the angle of every
+    query, one value per channel pair (float64 ``(rotary_dim // 2,)``, radians). Raises ValueError
+    for what is not causal.
     """
 
     first: torch.Tensor
@@ -208,8 +315,20 @@ class Band:
 
     @property
     def pairs(self) -> int:
-        """Return how many query-key pairs the band covers."""
+        """The number of query-key pairs that the band covers."""
         return int((self.end - self.first).sum())
+
+    @property
+    def reach(self) -> float:
+        """The largest relative position of a pair, in tokens."""
+        met = self.end > self.first
+        least = _least(self.key, self.first[met], self.end[met])
+        return float((self.query[met] - least).max())
+
+    @property
+    def unmoved(self) -> bool:
+        """Whether queries and keys are rotated to their true positions."""
+        return self.phase is None and _counts(self.query, self.start) and _counts(self.key)
 
     def upto(self, length: int) -> Band:
         """Return the band in a context of only this many tokens."""
@@ -220,10 +339,16 @@ class Band:
             return self
         return replace(self, first=first, end=end, query=query, key=self.key[:reached])
 
+    def angles(self, relative: torch.Tensor | float) -> torch.Tensor:
+        """Return the angles of pairs at relative positions: radians, float64, channels last."""
+        positions = torch.as_tensor(relative, dtype=torch.float64)[..., None]
+        angles = positions * self.frequencies.inv_freq
+        return angles if self.phase is None else angles + self.phase
+
 
 @dataclass(frozen=True, eq=False)
-class Bands:
-    """An attention whose pairs are rotated band by band, under one softmax.
+class Bands(Rotation):
+    """An attention whose query-key pairs are rotated band by band, under one softmax.
 
     No pair is in two bands; a pair in none is not attended to. ``query_scale`` multiplies each
     query, so its logits (float64 ``(length,)``), in every full-attention layer, rotary or not.
@@ -234,6 +359,7 @@ class Bands:
     length: int
     bands: tuple[Band, ...]
     query_scale: torch.Tensor | None = None
+    moves_positions = True
 
     def __post_init__(self) -> None:
         kept = tuple(b for b in (band.upto(self.length) for band in self.bands) if b.pairs)
@@ -253,7 +379,6 @@ class Bands:
 
     @property
     def fingerprint(self) -> str:
-        """Return a hash of the numbers; equal attention is measured once, whatever its name."""
         digest = hashlib.sha256(f"bands {self.length}".encode())
         for band in self.bands:
             digest.update(f"{band.start} {band.frequencies.fingerprint}".encode())
@@ -264,65 +389,122 @@ class Bands:
             digest.update(_bytes(self.query_scale))
         return digest.hexdigest()[:16]
 
-    @property
-    def frequencies(self) -> Frequencies:
-        """Return the frequencies of the last query and its last key."""
+    def frequency_sets(self) -> tuple[Frequencies, ...]:
+        return tuple(band.frequencies for band in self.bands)
+
+    def _of_last_query(self) -> list[tuple[Band, int, int]]:
+        """Return the bands in which the last query attends to keys, and to which, by their end."""
         last = [band for band in self.bands if band.start + len(band.first) == self.length]
-        met = [band for band in last if int(band.end[-1]) > int(band.first[-1])]
-        return max(met, key=lambda band: int(band.end[-1])).frequencies
+        met = [(band, int(band.first[-1]), int(band.end[-1])) for band in last]
+        return sorted((one for one in met if one[1] < one[2]), key=lambda one: one[2])
+
+    @property
+    def last(self) -> Frequencies:
+        return self._of_last_query()[-1][0].frequencies
+
+    @property
+    def farthest(self) -> Frequencies:
+        return self._of_last_query()[0][0].frequencies
 
     @property
     def pairs(self) -> int:
-        """Return how many query-key pairs are attended to."""
+        """The number of query-key pairs that are attended to."""
         return sum(band.pairs for band in self.bands)
 
     @property
     def reach(self) -> float:
-        """Return the largest relative position, in tokens, that a pair is rotated to."""
-        return max(reach_of(band) for band in self.bands)
+        """The largest relative position, in tokens, that a pair is rotated to."""
+        return max(band.reach for band in self.bands)
+
+    @property
+    def strength(self) -> float:
+        scale = 1.0 if self.query_scale is None else float(self.query_scale[-1])
+        return super().strength * scale
+
+    def to_record(self) -> dict[str, Any]:
+        counts = {"bands": len(self.bands), "pairs": self.pairs, "reach": self.reach}
+        return super().to_record() | counts
 
     def relative(self, query: int) -> torch.Tensor:
         """Return the relative positions that a query and every key up to it are rotated to.
 
-        float64 ``(query + 1,)``, tokens; NaN for a key that it does not meet.
+        float64 ``(query + 1,)``, tokens; NaN for a key that the query does not attend to.
         """
-        found = torch.full((query + 1,), torch.nan, dtype=torch.float64)
+        relative = torch.full((query + 1,), torch.nan, dtype=torch.float64)
         for band in self.bands:
             row = query - band.start
             if 0 <= row < len(band.first):
                 met = slice(int(band.first[row]), int(band.end[row]))
-                found[met] = band.query[row] - band.key[met]
-        return found
+                relative[met] = band.query[row] - band.key[met]
+        return relative
+
+    def angles(self, distances: torch.Tensor) -> torch.Tensor:
+        angles = torch.full((len(distances), len(self.last.inv_freq)), torch.nan).double()
+        keys = self.length - 1 - distances.long()
+        for band, first, end in self._of_last_query():
+            met = (keys >= first) & (keys < end)
+            angles[met] = band.angles(band.query[-1] - band.key[keys[met]])
+        return angles
+
+    def largest_angles(self, length: int) -> torch.Tensor:
+        return torch.stack([band.angles(band.reach) for band in self.bands]).amax(0)
+
+    def as_bands(self, length: int) -> Bands:
+        return self
+
+    def scaled(self, scale: torch.Tensor) -> Bands:
+        """Return the attention with each query multiplied by its scale, float64 ``(length,)``."""
+        before = 1.0 if self.query_scale is None else self.query_scale
+        return replace(self, query_scale=scale * before)
 
     def upto(self, length: int) -> Bands | Frequencies:
-        """Return the same attention in a shorter context, in its plainest form."""
         scale = None if self.query_scale is None else self.query_scale[:length]
-        return plainest(Bands(length, self.bands, scale))
+        return Bands(length, self.bands, scale).plainest()
+
+    def plainest(self) -> Bands | Frequencies:
+        """Return only frequencies where the bands are equivalent to them.
+
+        That is where all pairs are attended to, at the same frequencies and at their true
+        positions, as in most methods inside the trained window.
+        """
+        scale = self.query_scale
+        if scale is not None and bool((scale == 1).all()):
+            return replace(self, query_scale=None).plainest()
+        if scale is not None or len({one.fingerprint for one in self.frequency_sets()}) > 1:
+            return self
+        whole = self.pairs == self.length * (self.length + 1) // 2
+        return self.last if whole and all(band.unmoved for band in self.bands) else self
+
+    def checked(self, rope: Rope, length: int) -> Rotation:
+        if self.length != length:
+            raise ValueError(f"its bands are for {self.length} tokens")
+        return super().checked(rope, length)
 
 
-def plainest(found: Bands) -> Bands | Frequencies:
-    """Return only frequencies where the bands are equivalent to them.
-
-    They are where all pairs are met, at the same frequencies and at the true positions, as in most
-    methods inside the trained window.
-    """
-    scale = found.query_scale
-    if scale is not None and bool((scale == 1).all()):
-        return plainest(replace(found, query_scale=None))
-    if scale is not None or len({band.frequencies.fingerprint for band in found.bands}) > 1:
-        return found
-    whole = found.pairs == found.length * (found.length + 1) // 2
-    return found.frequencies if whole and all(map(_unmoved, found.bands)) else found
-
-
-def _unmoved(band: Band) -> bool:
-    """Return whether a band's queries and keys are rotated to their true positions."""
-    return band.phase is None and _counted(band.query, band.start) and _counted(band.key)
-
-
-def _counted(row: torch.Tensor, start: int = 0) -> bool:
+def _counts(row: torch.Tensor, start: int = 0) -> bool:
     """Return whether a row counts up by one from its start."""
     return torch.equal(row, torch.arange(start, start + len(row), dtype=row.dtype))
+
+
+def _bytes(row: torch.Tensor) -> bytes:
+    """Return a row's numbers for a hash; the row 0, 1, 2, … in few bytes, as most keys are."""
+    return f"0 to {len(row)}".encode() if _counts(row) else row.contiguous().numpy().tobytes()
+
+
+def _least(key: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
+    """Return the minimum of ``key[first:end]`` for each of these spans; none is empty.
+
+    Where keys never decrease it is the first; elsewhere a span is two blocks of a power of two.
+    """
+    if not bool((key.diff() < 0).any()):
+        return key[first]
+    least, width = key.new_empty(len(first)), end - first
+    blocks, size = key, 1  # the minimum of ``size`` keys from each one on
+    while size <= int(width.max()):
+        here = (size <= width) & (width < 2 * size)
+        least[here] = torch.minimum(blocks[first[here]], blocks[end[here] - size])
+        blocks, size = torch.minimum(blocks[:-size], blocks[size:]), 2 * size
+    return least
 
 
 def beyond(
@@ -339,7 +521,7 @@ def beyond(
     """
     near = by_distance(length, frequencies, 0, window)
     far = by_distance(length, frequencies, window, query=query, key=key)
-    return plainest(Bands(length, (near, far)))
+    return Bands(length, (near, far)).plainest()
 
 
 def by_distance(
@@ -362,59 +544,43 @@ def by_distance(
     return Band(torch.minimum(first, end), end, query.double(), key.double(), frequencies)
 
 
-def _bytes(row: torch.Tensor) -> bytes:
-    """Return a row's numbers for a hash; the row 0, 1, 2, … in few bytes, as most keys are."""
-    return f"0 to {len(row)}".encode() if _counted(row) else row.contiguous().numpy().tobytes()
+def factor_or_stretch(factor: float | None, rope: Rope, length: int) -> float:
+    """Return the fixed factor, or the stretch of this length where it is unset."""
+    if factor is None:
+        return rope.stretch(length)
+    if not (math.isfinite(factor) and factor >= 1):
+        raise ValueError(f"factor must be 1 or more, got {factor}")
+    return float(factor)
 
 
-def reach_of(band: Band) -> float:
-    """Return the largest query position less the least key position that meets it."""
-    met = band.end > band.first
-    return float((band.query[met] - _least(band.key, band.first[met], band.end[met])).max())
+# The type of an option ``on``, which names the method that another one builds on: its options are
+# filled in. On the command line ``on=yarn``, ``on=yarn:factor=8`` or
+# ``on=./mine.py:kept=0.6+strength=2`` (a plus joins its options, where a comma ends the outer one).
+Method = Callable[[Rope, int], Rotation]
 
 
-def _least(key: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:
-    """Return the minimum of ``key[first:end]`` for each of these spans; none is empty.
-
-    Where keys never fall it is the first; elsewhere a span is two blocks of a power of two.
-    """
-    if not bool((key.diff() < 0).any()):
-        return key[first]
-    found, width = key.new_empty(len(first)), end - first
-    blocks, size = key, 1  # the minimum of so many keys from each one on
-    while size <= int(width.max()):
-        here = (size <= width) & (width < 2 * size)
-        found[here] = torch.minimum(blocks[first[here]], blocks[end[here] - size])
-        blocks, size = torch.minimum(blocks[:-size], blocks[size:]), 2 * size
-    return found
+def rotation_on(on: Method, rope: Rope, length: int) -> Rotation:
+    """Return a method's rotation at a length; raise ValueError where nothing can build on it."""
+    rotation = on(rope, length)
+    if rotation.stateful:
+        raise ValueError(f"on={_name(on)} only runs as it is served; nothing can build on it")
+    if rotation.per_layer:
+        raise ValueError(
+            f"on={_name(on)} gives frequencies for each layer; nothing can build on it"
+        )
+    return rotation
 
 
-def scaled(found: Bands | Frequencies, length: int, scale: torch.Tensor) -> Bands:
-    """Return an attention with each query multiplied by its scale, float64 ``(length,)``."""
-    if isinstance(found, Frequencies):
-        return Bands(length, (by_distance(length, found, 0),), scale)
-    before = 1.0 if found.query_scale is None else found.query_scale
-    return replace(found, query_scale=scale * before)
+def frequencies_on(on: Method, rope: Rope, length: int) -> Frequencies:
+    """Return the frequencies of a method; raise ValueError for one that moves positions itself."""
+    rotation = rotation_on(on, rope, length)
+    if rotation.moves_positions:
+        raise ValueError(
+            f"on must name a method that gives frequencies, {_name(on)!r} moves positions"
+        )
+    return rotation.last
 
 
-Rotation = Frequencies | PerLayerFrequencies | Bands | StatefulRope
-
-
-def frequencies_of(found: Rotation | Band) -> Frequencies:
-    """Return the frequencies in it: of bands those of the last query, of layers the last one's."""
-    if isinstance(found, PerLayerFrequencies):
-        return found.layers[-1]
-    return found if isinstance(found, Frequencies) else found.frequencies
-
-
-def needs_code(found: Rotation | None) -> bool:
-    """Return whether no config can state it: it moves positions, or its layers are not alike."""
-    return isinstance(found, Bands | PerLayerFrequencies)
-
-
-def sets_of(found: Rotation) -> tuple[Frequencies, ...]:
-    """Return all frequencies in it: those of each layer, or of each band."""
-    if isinstance(found, PerLayerFrequencies):
-        return found.layers
-    inner = found.bands if isinstance(found, Bands) else (found,)
-    return tuple(frequencies_of(part) for part in inner)
+def _name(on: Method) -> str:
+    inner = getattr(on, "func", on)  # of a partial
+    return str(getattr(inner, "__module__", on)).rpartition(".")[2]

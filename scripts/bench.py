@@ -52,7 +52,7 @@ from harness.models.checkpoint import open_checkpoint
 from harness.models.config import REFERENCE
 from harness.models.weights import load_weights
 from harness.patching.config import rope_of
-from harness.patching.patch import scaled
+from harness.patching.patch import patched
 from harness.plugins import load, names
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN, SAMPLES, append, writing
@@ -483,7 +483,7 @@ def passkey_grids(setting: Setting) -> Iterator[Row]:
 
         # A factor at which some keys are recovered and some are missed.
         method = resolve(load("method", "yarn:factor=2"), rope, lengths[-1])
-        with scaled(model, method):
+        with patched(model, method):
             list(answers(model, asked[:1]))
             gained = ratios(*setting.interleaved(peer, engine))
             law = counted(peer) / counted(engine)
@@ -582,7 +582,7 @@ def positions(setting: Setting) -> Iterator[Row]:
     ids = torch.arange(length, device=setting.device)[None] % opened.config.vocab_size
 
     def seconds(method: str) -> float:
-        with scaled(model, resolve(load("method", method), rope, length)), torch.inference_mode():
+        with patched(model, resolve(load("method", method), rope, length)), torch.inference_mode():
             began = setting.clock()
             model.model(input_ids=ids, use_cache=False)
             return setting.clock() - began
@@ -600,7 +600,7 @@ def positions(setting: Setting) -> Iterator[Row]:
     length = setting.size(4 * rope.trained_length)
     asked = list(passkey.ask(context, (length,), depths=5, trials=4))
     for name in ("rerope", "dual_chunk"):
-        with scaled(model, resolve(load("method", name), rope, length)):
+        with patched(model, resolve(load("method", name), rope, length)):
             both = Sharing(partial(_answered, model), asked)
             gained = ratios(*setting.interleaved(both.alone, both.together))
             law = counted(both.alone) / counted(both.together)
@@ -1132,7 +1132,7 @@ def _gpu_positions(setting: Setting, model: Any, length: int, where: str) -> Ite
     rope, asked = rope_of(model.config), [request(tokens(model, length))]
 
     def passed(method: str) -> None:
-        with scaled(model, resolve(load("method", method), rope, length)):
+        with patched(model, resolve(load("method", method), rope, length)):
             gpu_answered(setting, model, asked)
 
     for method in POSITIONS:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from harness.patching.config import rope_of
-from harness.patching.positions import banded
+from harness.patching.patch import patched
 from scaling import (
     dual_chunk,
     dynamic_ntk,
@@ -62,5 +62,5 @@ def likelihoods(model: Any, tokens: torch.Tensor = TOKEN, **given: Any) -> torch
 
 
 def inside(model: Any, bands: Bands, tokens: torch.Tensor = TOKEN) -> torch.Tensor:
-    with banded(model, bands):
+    with patched(model, bands):
         return likelihoods(model, tokens)

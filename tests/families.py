@@ -21,9 +21,8 @@ from harness.engine import DEFAULT, answers, shareable
 from harness.errors import UserError
 from harness.models.structure import Layers, layers_of, position_limit
 from harness.patching.config import FULL, geometry_of, is_rotary, rope_of
-from harness.patching.frequencies import check_geometry, patched
-from harness.patching.patch import answering
-from harness.patching.positions import banded
+from harness.patching.frequencies import check_geometry
+from harness.patching.patch import answering, patched
 from scaling import native, none, ntk, pi, self_extend, yarn
 from scaling.types import Band, Bands, Frequencies, Rope, by_distance
 from tasks.types import Loglikelihood
@@ -255,7 +254,7 @@ def _halves(rope: Rope) -> tuple[Band, ...]:
 def _moved(model: Any, bands: Any, before: torch.Tensor) -> float | None:
     """Return what bands change, in units of the logits' spread; None where it refuses them."""
     try:
-        with banded(model, bands):
+        with patched(model, bands):
             return float((logits(model) - before).abs().max() / before.std())
     except UserError:
         return None

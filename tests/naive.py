@@ -52,7 +52,7 @@ class Naive:
     @cached_property
     def layout(self) -> str:
         """Return how the model's own rotary module lays the angles of its channel pairs out."""
-        pairs, layer = len(self.bands.frequencies.inv_freq), {}
+        pairs, layer = len(self.bands.last.inv_freq), {}
         if self.per_type:
             layer = {"layer_type": FULL}
         marked = Frequencies(torch.linspace(0.0, 1.0, pairs))
@@ -142,7 +142,7 @@ def naively(model: Any, bands: Bands) -> Iterator[Any]:
     home = sys.modules[type(own).__module__]
     naive = Naive(bands, deepcopy(own), home.apply_rotary_pos_emb, isinstance(own.rope_type, dict))
     with (
-        placed(wide, name, Frequencies(torch.zeros_like(bands.frequencies.inv_freq))),
+        placed(wide, name, Frequencies(torch.zeros_like(bands.last.inv_freq))),
         patch.object(home, "apply_rotary_pos_emb", naive.unrotated),
         patch.object(home, "eager_attention_forward", naive.attend),
     ):

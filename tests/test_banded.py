@@ -18,8 +18,7 @@ from harness.patching import channel_layout
 from harness.patching.banded_attention import parts
 from harness.patching.channel_layout import NAME, layouts
 from harness.patching.config import rope_of
-from harness.patching.patch import scaled
-from harness.patching.positions import banded
+from harness.patching.patch import patched
 from scaling import none, self_extend
 from scaling.types import Bands
 from tests.banded import LENGTH, TOKEN, bands_of, inside, likelihoods, model_of
@@ -97,7 +96,7 @@ def test_the_model_is_itself_again(family: str) -> None:
     before = likelihoods(model)
     inside(model, bands_of(family))
     assert torch.equal(likelihoods(model), before)
-    with pytest.raises(RuntimeError, match="stop"), banded(model, bands_of(family)):
+    with pytest.raises(RuntimeError, match="stop"), patched(model, bands_of(family)):
         raise RuntimeError("stop")
     assert torch.equal(likelihoods(model), before)
     assert NAME not in AttentionInterface._global_mapping
@@ -116,7 +115,7 @@ def test_the_model_is_itself_again(family: str) -> None:
 def test_chunks_with_a_cache_are_one_forward(family: str, method: str) -> None:
     """Keys are cached unrotated, so neither chunks nor single tokens change the numbers."""
     model, bands = model_of(family), bands_of(family, method)
-    with banded(model, bands):
+    with patched(model, bands):
         whole = model(input_ids=TOKEN, use_cache=False).logits
         kept = {"past_key_values": DynamicCache(), "use_cache": True}
         chunks = TOKEN.split([50, 40, 1, 1, LENGTH - 92], 1)
@@ -130,7 +129,7 @@ def test_rows_of_a_batch_are_alone() -> None:
     """Two texts of one length in one batch have the logits each has by itself."""
     model, bands = model_of("llama"), bands_of("llama")
     both = torch.cat((TOKEN, TOKEN.flip(1)))
-    with banded(model, bands):
+    with patched(model, bands):
         found = model(input_ids=both, use_cache=False).logits
         alone = [model(input_ids=row[None], use_cache=False).logits[0] for row in both]
     torch.testing.assert_close(found, torch.stack(alone), rtol=0, atol=2e-4)
@@ -139,7 +138,7 @@ def test_rows_of_a_batch_are_alone() -> None:
 def test_padding_is_refused() -> None:
     """Positions are those of whole rows; a padded row would be measured at wrong ones."""
     model, mask = model_of("llama"), torch.ones_like(TOKEN)
-    with banded(model, bands_of("llama")):
+    with patched(model, bands_of("llama")):
         likelihoods(model, attention_mask=mask)
         mask[0, 0] = 0
         with pytest.raises(UserError, match="padding is not supported"):
@@ -149,7 +148,7 @@ def test_padding_is_refused() -> None:
 def test_a_longer_context_than_the_bands_is_refused() -> None:
     """Never attended to by guesswork."""
     with (
-        banded(model_of("llama"), bands_of("llama")),
+        patched(model_of("llama"), bands_of("llama")),
         pytest.raises(ValueError, match="128 tokens"),
     ):
         likelihoods(model_of("llama"), TOKENS)
@@ -166,7 +165,7 @@ def test_a_model_that_cannot_is_refused_by_name(family: str, words: str) -> None
     """Before any number, and the model is left as it was."""
     model = model_of(family)
     before = likelihoods(model)
-    with pytest.raises(UserError, match=words), banded(model, bands_of(family)):
+    with pytest.raises(UserError, match=words), patched(model, bands_of(family)):
         pass
     assert torch.equal(likelihoods(model), before)
 
@@ -195,7 +194,7 @@ def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(channel_layout, "_layout", wrong)
     words = "cut into bands, changes its queries"
-    with pytest.raises(UserError, match=words), banded(model, bands_of("llama")):
+    with pytest.raises(UserError, match=words), patched(model, bands_of("llama")):
         pass
 
 
@@ -203,7 +202,7 @@ def test_bands_of_another_model_are_refused() -> None:
     """Their frequencies are not those of its channel pairs."""
     with (
         pytest.raises(UserError, match="channel pairs"),
-        banded(model_of("gpt_neox"), bands_of("llama")),
+        patched(model_of("gpt_neox"), bands_of("llama")),
     ):
         pass
 
@@ -264,15 +263,15 @@ def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
 def test_plain_frequencies_need_no_bands() -> None:
     """One door for whatever a method returns: frequencies go through the rotary module alone."""
     model = model_of("llama")
-    with scaled(model, none.frequencies(rope_of(model.config), LENGTH)):
+    with patched(model, none.frequencies(rope_of(model.config), LENGTH)):
         assert model.config._attn_implementation != NAME
-    with scaled(model, bands_of("llama")):
+    with patched(model, bands_of("llama")):
         assert model.config._attn_implementation == NAME
 
 
 def test_two_attentions_do_not_nest() -> None:
     """A model that is patched already is refused."""
     model = model_of("llama")
-    again = banded(model, bands_of("llama"))
-    with banded(model, bands_of("llama")), pytest.raises(UserError, match="patched already"):
+    again = patched(model, bands_of("llama"))
+    with patched(model, bands_of("llama")), pytest.raises(UserError, match="patched already"):
         again.__enter__()

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from harness.patching.channel_layout import Layout
 from harness.patching.config import rope_of
-from harness.patching.positions import banded
+from harness.patching.patch import patched
 from scaling import dual_chunk, dynamic_ntk, rerope
 from scaling.types import Bands, Frequencies, Rope, by_distance
 from tests.banded import METHODS, bands_of, model_of
@@ -43,7 +43,7 @@ def test_layers_and_chunks_share_their_tables(
     model = model_of("llama")
     found = method.bands(rope_of(model.config), 600)
     assert len(found.bands) == bands
-    with banded(model, found):
+    with patched(model, found):
         made = counted(monkeypatch)
         for length in (600, 600, 400):
             model.model(input_ids=torch.arange(length)[None] % 256, use_cache=False)
@@ -123,7 +123,7 @@ def test_memory_is_linear_in_the_length(method: str) -> None:
     for length in (512, 1024):
         with Held() as held:
             bands = bands_of("llama", method, length)
-            with banded(model, bands):
+            with patched(model, bands):
                 model.model(input_ids=torch.arange(length)[None] % 256, use_cache=False)
         sizes.append(held.most)
     assert sizes[1] <= 2.2 * sizes[0]

@@ -197,7 +197,7 @@ def test_a_scale_combines_with_any_method() -> None:
     assert relatives(moved, 100) == relatives(rerope.bands(ROPE, 100, window=9), 100)
     scaled = log_n.bands(ROPE, 100, on=partial(yarn.frequencies, factor=8, beta_fast=16))
     wanted = yarn.frequencies(ROPE, 100, factor=8, beta_fast=16)
-    assert scaled.frequencies.fingerprint == wanted.fingerprint  # type: ignore[union-attr]
+    assert scaled.last.fingerprint == wanted.fingerprint  # type: ignore[union-attr]
     both = log_n.bands(ROPE, 100, on=temperature.bands)
     assert isinstance(both, Bands)
     one, other = (method.bands(ROPE, 100).query_scale for method in (log_n, temperature))

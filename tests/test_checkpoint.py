@@ -16,7 +16,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.patching.config import rope_of
-from harness.patching.frequencies import check_geometry, patched
+from harness.patching.frequencies import check_geometry
+from harness.patching.patch import patched
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from scaling import native

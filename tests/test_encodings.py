@@ -21,7 +21,7 @@ from harness.methods.resolve import resolve
 from harness.methods.template import begin
 from harness.models.checkpoint import open_checkpoint
 from harness.patching.config import rope_of
-from harness.patching.patch import answering, scaled
+from harness.patching.patch import answering, patched
 from harness.plugins import load, names
 from harness.runs.provenance import facts
 from harness.runs.store import read_run, read_samples
@@ -286,7 +286,7 @@ def test_scaling_methods_patch_the_rotary_ones(encoding: str) -> None:
     rope = rope_of(model.config)
     assert (rope.rotary_dim, rope.base, rope.trained_length) == (16, 10_000.0, naive.WINDOW)
     before = model(input_ids=tokens).logits
-    with scaled(model, Frequencies(torch.zeros(8))):
+    with patched(model, Frequencies(torch.zeros(8))):
         still = model(input_ids=tokens).logits
     assert not torch.allclose(still, before, atol=1e-2)
     if encoding == "rope_linear":
@@ -307,7 +307,7 @@ def test_positions_are_moved_in_the_rotary_one() -> None:
             (_, found), *_ = answer(asked)
         assert (abs(torch.tensor(found.nll) - torch.tensor(wanted.nll)) < 1e-4).all() == same
     linear = model_of("rope_linear")
-    with pytest.raises(UserError, match="attention"), scaled(linear, bands):
+    with pytest.raises(UserError, match="attention"), patched(linear, bands):
         pass
 
 

@@ -16,8 +16,7 @@ from harness.models.checkpoint import Checkpoint
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.channel_layout import Layout
 from harness.patching.config import rope_of
-from harness.patching.patch import scaled
-from harness.patching.positions import banded
+from harness.patching.patch import patched
 from harness.patching.row_tiles import TILE, Rows
 from harness.sweep.eta import steps_of
 from harness.sweep.plan import Batch
@@ -64,7 +63,7 @@ def answered(model: Any, questions: list[Request], sizes: Sizes) -> dict[int, An
 def test_sharing_chunks_and_order_change_no_bit(family: str, method: str) -> None:
     """Losses, argmaxes and texts: together, alone, backwards, in small packs and chunks."""
     model = model_of(family)
-    with scaled(model, bands_of(family, method, LENGTH)):
+    with patched(model, bands_of(family, method, LENGTH)):
         assert shareable(model)
         for questions in (asked(), asked(new=2)[::2]):
             wanted = {i: answered(model, [one], Sizes())[0] for i, one in enumerate(questions)}
@@ -95,7 +94,7 @@ def test_losses_are_those_of_the_matrix_of_positions(
     with naively(model, bands) as wide:
         wanted = (-likelihoods(wide)).tolist()
     fork = Loglikelihood((*tokens[:50], *tokens[:20]), 60, doc_id="q")
-    with banded(model, bands):
+    with patched(model, bands):
         whole = answered(model, [Loglikelihood(tokens, 1, doc_id="q"), fork], SMALL)[0]
         plain = (-likelihoods(model)).tolist()
     usual = max(abs(one - other) for one, other in zip(plain, wanted, strict=True))
@@ -107,7 +106,7 @@ def test_losses_are_those_of_the_matrix_of_positions(
 def test_a_text_is_the_argmax_of_whole_forwards(method: str) -> None:
     """Token by token, where several are continued together."""
     model = model_of("llama")
-    with banded(model, bands_of("llama", method, LENGTH)), torch.inference_mode():
+    with patched(model, bands_of("llama", method, LENGTH)), torch.inference_mode():
         for question, answer in zip(asked(5), answered_in_order(model, asked(5)), strict=True):
             tokens = torch.tensor([[*question.tokens, *answer.argmax[:-1]]])
             logits = model(input_ids=tokens, use_cache=False).logits[0, -len(answer.argmax) :]
@@ -199,6 +198,6 @@ def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None
     assert isinstance(bands, Bands)
     steps = steps_of(opened, Batch(bands, tuple((None, one) for one in questions)))  # type: ignore[misc]
     planned = sum(step.tokens for step in steps.steps)
-    with banded(model, bands):
+    with patched(model, bands):
         assert planned <= forwarded(model, questions) < planned + 32
     assert planned < 0.75 * 300 * len(questions)

@@ -13,7 +13,7 @@ from harness.engine.packed_attention import Run
 from harness.engine.prefix_tree import Node
 from harness.patching import banded_attention, online_softmax
 from harness.patching.online_softmax import Merged, attend
-from harness.patching.positions import banded
+from harness.patching.patch import patched
 from harness.patching.tiles import Piece
 from tasks._tokens import kept
 from tests.asking import asked, together
@@ -119,7 +119,7 @@ def test_the_flash_kernel_is_asked_whether_it_takes_shared_keys(
 def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:
     """In pieces instead of tiles, together in small packs and chunks of any rows: each alone."""
     model, questions = model_of("qwen3"), [one for one in asked() if one.length <= 411]
-    with banded(model, bands_of("qwen3", method, 411)):
+    with patched(model, bands_of("qwen3", method, 411)):
         for index, answer in together(model, questions, Sizes(pack=200, chunk=96)).items():
             tokens, question = torch.tensor([questions[index].tokens]), questions[index]
             wanted = -likelihoods(model, tokens)[question.start - 1 :]

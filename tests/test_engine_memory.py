@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralC
 
 from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
-from harness.patching.positions import banded
+from harness.patching.patch import patched
 from harness.sweep import memory as sweep_memory
 from harness.sweep.plan import Batch, Cell, Item
 from scaling import dual_chunk
@@ -101,9 +101,9 @@ def test_moved_positions_are_in_the_estimate() -> None:
     told = memory.shared(
         memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), len(bands.bands)
     )
-    with banded(model, bands):
+    with patched(model, bands):
         list(answers(model, [Loglikelihood(tokens[:50], 1, doc_id="q")]))  # the check of the model
-    with banded(model, bands):
+    with patched(model, bands):
         question = Loglikelihood(tokens, 1, doc_id="q")
         measured, _ = peaks(lambda: list(answers(model, [question])))
     assert measured == pytest.approx(0.75 * told, rel=0.15)
@@ -134,7 +134,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
             for one in (question, replace(question, divergence=True))
         )
         if length == 1024:
-            with banded(model, bands):
+            with patched(model, bands):
                 list(
                     answers(model, [Loglikelihood(tokens[:50], 1, doc_id="q")])
                 )  # the check of the model

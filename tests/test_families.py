@@ -15,7 +15,8 @@ from transformers import AutoConfig
 from harness.errors import UserError
 from harness.models.checkpoint import check_scaling_is_rotary, open_checkpoint
 from harness.patching.config import FULL, geometry_of, rope_of
-from harness.patching.frequencies import check_geometry, patched, rotary_name
+from harness.patching.frequencies import check_geometry, rotary_name
+from harness.patching.patch import patched
 from scaling import native, pi, yarn
 from tests import ROOT
 from tests.command_line import Ropewalk

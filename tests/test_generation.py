@@ -13,7 +13,7 @@ from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
 from harness.engine.decode import Text, together
 from harness.engine.generate import Generation
 from harness.patching.config import rope_of
-from harness.patching.patch import scaled
+from harness.patching.patch import patched
 from scaling import dual_chunk, lm_infinite, self_extend, yarn
 from scaling.types import Frequencies, Rope
 from tasks.types import Generate, Loglikelihood, Request, Response
@@ -95,7 +95,7 @@ def test_a_text_is_that_of_generate_and_of_whole_forwards(family: str, method: s
     rope = rope_of(model.config)
     rotation = stretched(rope) if method == "yarn" else self_extend.bands(rope, LENGTH)
     questions = asked()[2:4]
-    with scaled(model, rotation):
+    with patched(model, rotation):
         for one in questions:
             (answer,) = texts(model, [one])  # together they are the same, see below
             prompt, said = list(one.tokens), list(answer.argmax)
@@ -136,7 +136,7 @@ def test_keys_that_pass_from_band_to_band_have_the_bits_of_a_scored_sequence(met
     """A text far longer than what each band covers: the rotated keys that are kept are its own."""
     model = model_of("llama")
     prompts = [[*range(1, 30)], [7], [*range(5, 75)]]
-    with scaled(model, method(rope_of(model.config))):
+    with patched(model, method(rope_of(model.config))):
         has_the_bits_of_a_scored_sequence(model, [question(one, 66) for one in prompts])
 
 

@@ -19,7 +19,7 @@ from harness.inspection.identities import identities
 from harness.inspection.score_figure import draw as draw_scores
 from harness.inspection.scores import Curve, frame, of_base, of_encoding, of_rotation, renamed
 from harness.inspection.wave_figure import draw
-from harness.methods.channels import angles, channels, decay
+from harness.methods.channels import channels, decay
 from harness.plugins import names
 from harness.reports.plots.methods import methods
 from harness.reports.plots.style import REST
@@ -65,7 +65,7 @@ def test_bands_of_several_frequencies_are_read_at_the_angles_of_their_own() -> N
     s = (2048 - 16) / (256 - 16)
     assert pairs[-1].ratio == pytest.approx(1 / s)
     wanted = torch.tensor([16.0, 16 + (2047 - 16) / s]).double()[:, None] * ROPE.inv_freq()[13:]
-    assert angles(found, [16, 2047])[:, 13:].allclose(wanted)
+    assert found.angles(torch.tensor([16, 2047]))[:, 13:].allclose(wanted)
     heat = float(found.query_scale[-1])
     assert decay(found, [0]) == pytest.approx([16.5 * heat])
     assert of_rotation("", "", found, 2048).mean[0] == pytest.approx(

@@ -26,13 +26,13 @@ from harness.models.checkpoint import Checkpoint
 from harness.patching.config import rope_of
 from harness.patching.frequencies import rotary_name
 from harness.patching.layered import layered
-from harness.patching.patch import answering, scaled
+from harness.patching.patch import answering, patched
 from harness.plugins import load
 from harness.sweep.eta import steps_of
 from harness.sweep.plan import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
-from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, by_layer
+from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation
 from tasks.types import Generate, Loglikelihood
 from tests import families
 from tests.asking import asked, together
@@ -102,12 +102,12 @@ def test_each_layer_rotates_by_its_own_numbers(family: str) -> None:
     before, one = logits(model), found(model)
     with by_hand(model, one.layers):
         wanted = logits(model)
-    with scaled(model, one):
+    with patched(model, one):
         assert torch.equal(logits(model), wanted)
     if family not in ("gemma3_text", "olmo3", "smollm3"):  # where one layer of two is scaled
-        with scaled(model, PerLayerFrequencies(one.layers[::-1])):
+        with patched(model, PerLayerFrequencies(one.layers[::-1])):
             assert not torch.equal(logits(model), wanted)
-    with pytest.raises(RuntimeError, match="inside"), scaled(model, one):
+    with pytest.raises(RuntimeError, match="inside"), patched(model, one):
         raise RuntimeError("inside")
     assert torch.equal(logits(model), before)
     assert not any(m._forward_pre_hooks or m._forward_hooks for m in model.modules())
@@ -118,7 +118,7 @@ def test_layers_that_are_alike_are_the_plain_patch(family: str) -> None:
     """One set of frequencies, given for each layer, has the bits of the set given once."""
     model = build(families.tiny(family))
     one = yarn.frequencies(rope_of(model.config), 4096)
-    with scaled(model, one):
+    with patched(model, one):
         wanted = logits(model)
     with layered(model, PerLayerFrequencies((one,) * rope_of(model.config).layers)):
         assert torch.equal(logits(model), wanted)
@@ -128,7 +128,7 @@ def test_the_engine_shares_beginnings_to_the_bit() -> None:
     """Losses are those of each question alone, and of a loop over the layers by hand."""
     model, questions = build(families.tiny("llama")), asked()
     one = found(model)
-    with scaled(model, one):
+    with patched(model, one):
         whole = together(model, questions, Sizes(pack=300, chunk=64))
         alone = {at: together(model, [q], DEFAULT)[0] for at, q in enumerate(questions)}
     assert whole == alone
@@ -149,7 +149,7 @@ def test_a_text_continues_with_every_layers_own_keys() -> None:
         for _ in range(5):
             best = model(input_ids=tokens, use_cache=False).logits[:, -1:].argmax(-1)
             tokens = torch.cat([tokens, best], 1)
-    with scaled(model, one):
+    with patched(model, one):
         written = model.generate(TOKENS[:, :70], max_new_tokens=5, do_sample=False)
     assert written.tolist() == tokens.tolist()
     question = Generate(tuple(TOKENS[0, :70].tolist()), 5, doc_id="q")
@@ -167,7 +167,7 @@ def test_two_threads_have_the_logits_of_one() -> None:
         with torch.inference_mode():
             return [model(input_ids=tokens).logits for _ in range(12)]
 
-    with scaled(model, found(model)), ThreadPoolExecutor(2) as pool:
+    with patched(model, found(model)), ThreadPoolExecutor(2) as pool:
         wanted = [forwards(tokens)[0] for tokens in inputs]
         for one, many in zip(wanted, pool.map(forwards, inputs), strict=True):
             assert all(torch.equal(other, one) for other in many)
@@ -179,7 +179,7 @@ def test_a_model_that_cannot_is_refused() -> None:
     one = found(model)
     with (
         pytest.raises(UserError, match="not one list of 1"),
-        scaled(model, PerLayerFrequencies(one.layers[1:])),
+        patched(model, PerLayerFrequencies(one.layers[1:])),
     ):
         pass
     model = build(families.tiny("llama"))
@@ -189,11 +189,11 @@ def test_a_model_that_cannot_is_refused() -> None:
         return args, {**given, "position_embeddings": angles}
 
     model.model.layers[-1].register_forward_pre_hook(copied, with_kwargs=True)
-    with pytest.raises(UserError, match="some layer does not use"), scaled(model, one):
+    with pytest.raises(UserError, match="some layer does not use"), patched(model, one):
         pass
     model = build(families.tiny("llama"))
     model.config.num_kv_shared_layers = 1
-    with pytest.raises(UserError, match="rotate their own keys"), scaled(model, one):
+    with pytest.raises(UserError, match="rotate their own keys"), patched(model, one):
         pass
 
 
@@ -257,7 +257,7 @@ def test_numbers_of_every_layer_are_compared() -> None:
     assert PerLayerFrequencies((*one.layers[:-1], one.layers[0])).fingerprint != one.fingerprint
     alike = PerLayerFrequencies((one.layers[3],) * 12)
     assert alike.fingerprint == one.layers[3].fingerprint
-    assert by_layer(alike.layers) is one.layers[3]
+    assert alike.plainest() is one.layers[3]
 
 
 def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint, Any]) -> None:
@@ -341,7 +341,7 @@ def test_it_is_checked_and_shown_by_layer(ropewalk: Ropewalk, tiny: Path, tmp_pa
     mine = tmp_path / "mine.py"
     mine.write_text(FIXED)
     failed = ropewalk("check", f"{mine}:layers=3")
-    assert (failed.status, "frequencies for 3 layers of 6" in failed.out) == (1, True)
+    assert (failed.status, "3 sets of frequencies for 6 layers" in failed.out) == (1, True)
     rope = Rope(16, 10_000.0, 256, layers=6)
     findings = check_frequencies(
         lambda *given: layerwise.frequencies(*given, last=2.0), [(rope, 0.5), (rope, 2.0)]

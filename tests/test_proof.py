@@ -15,8 +15,7 @@ from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.config import rope_of
-from harness.patching.patch import scaled
-from harness.patching.positions import banded
+from harness.patching.patch import patched
 from harness.plugins import load
 from scaling import pi
 from scaling.types import Rotation
@@ -51,7 +50,7 @@ def test_an_attention_that_chooses_its_keys_is_refused(
     family: str, given: dict[str, Any], words: str
 ) -> None:
     """Keys by index, or a window unlike its mask: no prompt of 24 tokens would show it."""
-    with pytest.raises(UserError, match=words), banded(made(family, **given), bands_of("llama")):
+    with pytest.raises(UserError, match=words), patched(made(family, **given), bands_of("llama")):
         pass
 
 
@@ -84,7 +83,7 @@ def test_a_model_is_proved_once() -> None:
 
     def counted(rotation: Rotation) -> int:
         before = forwards[0]
-        with scaled(model, rotation):
+        with patched(model, rotation):
             return forwards[0] - before
 
     scales = [pi.frequencies(rope, WINDOW, factor=factor) for factor in (2.0, 4.0)]
@@ -104,16 +103,16 @@ def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as broken:
         broken.setattr("harness.patching.frequencies.probe", lambda _: torch.full((1,), torch.nan))
         for _ in range(2):
-            with pytest.raises(UserError, match="no finite logits"), scaled(model, frequencies):
+            with pytest.raises(UserError, match="no finite logits"), patched(model, frequencies):
                 pass
-    with scaled(model, frequencies):
+    with patched(model, frequencies):
         pass
     kind = type(model.model.rotary_emb)
     right = kind.forward
     monkeypatch.setattr(kind, "forward", lambda *given: [2 * x for x in right(*given)])
     with (
         pytest.raises(UserError, match="does not return the given angles"),
-        scaled(model, frequencies),
+        patched(model, frequencies),
     ):
         pass
 
@@ -132,7 +131,7 @@ def test_a_model_that_shares_its_config_is_told() -> None:
     other.config = other.model.config = model.config
     for layer in other.model.layers:
         layer.self_attn.config = model.config
-    with banded(model, bands_of("llama")), pytest.raises(UserError, match="config is shared"):
+    with patched(model, bands_of("llama")), pytest.raises(UserError, match="config is shared"):
         likelihoods(other)
 
 
@@ -149,7 +148,7 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
     model, bands, text = model_of(family), bands_of(family, method), TOKENS[0].tolist()
     texts = [text[:128], text[:100], [*text[:70], *text[90:120]]]
     asked = [Loglikelihood(tuple(t), 1, doc_id=str(n)) for n, t in enumerate(texts)]
-    with banded(model, bands):
+    with patched(model, bands):
         found = dict(answers(model, asked))
     with naively(model, bands) as wide:
         for index, tokens in enumerate(texts):
@@ -171,7 +170,7 @@ def test_neighbours_change_no_bit_of_moved_positions(
     text = tuple((7919 * i) % opened.config.vocab_size for i in range(512))
     questions = [Loglikelihood(text[:n], n - 20, doc_id="q") for n in (256, 300, 512)]
     rotation = resolve(load("method", method), opened.rope, 512)
-    with scaled(model, rotation):
+    with patched(model, rotation):
         together = dict(answers(model, questions))
         alone = [dict(answers(model, [question]))[0] for question in questions]
     assert [together[index] for index in range(len(questions))] == alone

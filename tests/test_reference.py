@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from harness.engine import answers
 from harness.models.config import REFERENCE
 from harness.models.weights import load_weights
-from harness.patching.frequencies import patched
+from harness.patching.patch import patched
 from harness.reports._write import write_reports
 from harness.runs.frame import make_frame
 from harness.runs.store import read_run, read_samples

@@ -11,7 +11,8 @@ from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from harness.errors import UserError
 from harness.patching.config import rope_of
-from harness.patching.frequencies import PatchedRotary, check_geometry, patched, rotary_name
+from harness.patching.frequencies import PatchedRotary, check_geometry, rotary_name
+from harness.patching.patch import patched
 from scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
 from scaling.types import Frequencies, Rope
 from tests.tiny import FAMILIES, WINDOW, tiny_config

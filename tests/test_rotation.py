@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from transformers import AttentionInterface
 
 from harness.patching.config import rope_of
-from harness.patching.frequencies import patched
+from harness.patching.patch import patched
 from scaling import none, pi, yarn
 from scaling.types import Frequencies, Rope
 from tests.families import build, each, tiny

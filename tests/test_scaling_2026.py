@@ -95,7 +95,7 @@ def test_cope_stands_on_another_method() -> None:
 
 def phases(found: Bands) -> np.ndarray:
     """Return the angle between every query and key, (length, length, pairs), NaN where none is."""
-    pairs = len(found.frequencies.inv_freq)
+    pairs = len(found.last.inv_freq)
     angles = np.full((found.length, found.length, pairs), np.nan)
     for band in found.bands:
         theta = band.frequencies.inv_freq.double().numpy()

@@ -14,15 +14,15 @@ from harness.errors import UserError
 from harness.inspection.check import BAND_WINDOWS, Geometry, check_encoding, check_method
 from harness.methods.findings import Finding
 from harness.models.config import read_config
+from harness.patching import patch
 from harness.patching.config import rope_of
-from harness.patching.patch import scaled
 from harness.plugins import CONTRACTS, METHOD, defines, entry, load, module_of, names
 from harness.serve._doctor_examine import examine
 from harness.serve._doctor_server import Server
 from harness.serve._export import Export, write
 from harness.serve._export import export as choose
 from harness.sweep.spec import Spec
-from scaling.types import Rotation, StatefulRope
+from scaling.types import Rotation
 
 
 @contextmanager
@@ -34,11 +34,11 @@ def patched(model: Any, rotation: Rotation) -> Iterator[Any]:
     Raises UserError, naming the model, where its rotary embedding cannot be replaced as a whole,
     and for a rotation that is the library's own stateful type.
     """
-    if isinstance(rotation, StatefulRope):
+    if rotation.stateful:
         raise UserError(
             "this rotation is transformers' own stateful type: load the model with it instead."
         )
-    with scaled(model, rotation):
+    with patch.patched(model, rotation):
         yield model
 
 

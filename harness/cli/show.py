@@ -18,7 +18,7 @@ from harness.sweep.eta import before
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
 from harness.sweep.plan import Cell, Item, Plan
-from scaling.types import PerLayerFrequencies, Rotation, frequencies_of
+from scaling.types import Rotation
 
 MOST = 20  # lines about failures; a sweep can have thousands
 
@@ -73,9 +73,8 @@ def print_plan(plan: Plan, folder: Path, console: Console, machine: str) -> None
 
 
 def _factor(found: Rotation) -> str:
-    """Return the attention factor; of layers that differ, the least and the greatest."""
-    each = found.layers if isinstance(found, PerLayerFrequencies) else (frequencies_of(found),)
-    factors = [one.attention_factor for one in each]
+    """Return the attention factor; where layers differ, the least and the greatest."""
+    factors = [one.attention_factor for one in found.frequency_sets()]
     return "–".join(dict.fromkeys(f"{end:.4g}" for end in (min(factors), max(factors))))
 
 

@@ -25,13 +25,8 @@ from harness.plugins import call
 from scaling.types import (
     Bands,
     Frequencies,
-    PerLayerFrequencies,
     Rope,
     Rotation,
-    StatefulRope,
-    by_distance,
-    plainest,
-    sets_of,
 )
 
 T = TypeVar("T")
@@ -84,7 +79,7 @@ def moves_positions(method: Method, geometries: Sequence[Geometry]) -> bool:
     for rope, windows in geometries:
         with suppress(UserError):
             result = call("", partial(method, rope, tokens(rope, windows)))
-            if isinstance(result, Bands | StatefulRope):
+            if isinstance(result, Rotation) and (result.moves_positions or result.stateful):
                 return True
     return False
 
@@ -142,8 +137,9 @@ class _Trial:
     @property
     def plain(self) -> bool:
         """Return whether the result is the plain rotary embedding, bit for bit."""
-        result = plainest(self.result) if isinstance(self.result, Bands) else self.result
-        same: bool = result.fingerprint == Frequencies(self.rope.inv_freq()).fingerprint
+        same: bool = (
+            self.result.plainest().fingerprint == Frequencies(self.rope.inv_freq()).fingerprint
+        )
         return same
 
 
@@ -165,7 +161,7 @@ class _Trials:
 
 
 def _parts(result: Any) -> Sequence[Any]:
-    return sets_of(result) if isinstance(result, PerLayerFrequencies) else (result,)
+    return result.frequency_sets() if result.per_layer else (result,)
 
 
 def tokens(rope: Rope, windows: float) -> int:
@@ -210,25 +206,22 @@ def _kind_of(error: UserError) -> tuple[str, str]:
 
 def _unfit(result: Any, rope: Rope) -> tuple[str, str] | None:
     """Return what is wrong with a result: kind and description."""
-    if not isinstance(result, Frequencies | PerLayerFrequencies):
+    if not isinstance(result, Rotation) or result.moves_positions or result.stateful:
         return "result", f"it returned {type(result).__name__}, not Frequencies"
-    pairs = rope.rotary_dim // 2
-    if isinstance(result, PerLayerFrequencies) and len(result.layers) != rope.layers:
-        return "pairs", f"frequencies for {len(result.layers)} layers of {rope.layers}"
-    for count in {len(one.inv_freq) for one in sets_of(result)} - {pairs}:
-        return "pairs", f"{count} frequencies for {pairs} channel pairs"
+    try:
+        result.checked(rope, 0)
+    except ValueError as error:
+        return "pairs", str(error)
     return None
 
 
 def _as_bands(result: Rotation, length: int) -> Bands:
     """Return a rotation as bands; raise ValueError for one that cannot be."""
-    if isinstance(result, StatefulRope):
-        raise ValueError(STATEFUL)
-    if isinstance(result, Frequencies):
-        return Bands(length, (by_distance(length, result, 0),))
-    if not isinstance(result, Bands):
+    if not isinstance(result, Rotation) or result.per_layer:
         raise ValueError(f"it returned {type(result).__name__}, not Bands or Frequencies")
-    return result
+    if result.stateful:
+        raise ValueError(STATEFUL)
+    return result.as_bands(length)
 
 
 def _boundaries(trials: Sequence[_Trial]) -> set[int]:
@@ -347,7 +340,7 @@ def _inside(trials: _Trials) -> Answer:
     changed = [trial for trial in inside if not trial.plain]
     if not changed:
         return "passed", f"equal to none, bit for bit, {tried}"
-    if isinstance(changed[0].result, Bands):
+    if changed[0].result.moves_positions:
         least = min(trial.rope.trained_length for trial in changed)
         same = [trial for trial in inside if trial.rope.trained_length < least]
         if same:

@@ -30,7 +30,7 @@ from harness.reports.plots.style import drawing
 from harness.reports.writing.sentences import counted
 from harness.sweep.plan import unlike
 from harness.sweep.spec import Spec
-from scaling.types import Bands, Frequencies, Rope, Rotation, frequencies_of
+from scaling.types import Frequencies, Rope, Rotation
 
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 BINS, SAMPLED = 3, 256  # per octave of distances in a decay curve; distances of each, at most
@@ -48,7 +48,7 @@ class Reading:
     @property
     def attention_factor(self) -> float:
         """Return the factor of cos and sin; of bands that of the last query."""
-        return frequencies_of(self.rotation).attention_factor
+        return self.rotation.last.attention_factor
 
 
 @dataclass(frozen=True)
@@ -210,15 +210,15 @@ def show(inspection: Inspection, console: Console) -> None:
 
 def _moved(inspection: Inspection) -> list[str]:
     """Return a sentence on the reach of every method that moves positions."""
-    last = {r.scaling: r for r in inspection.readings if isinstance(r.rotation, Bands)}
+    last = {r.scaling: r for r in inspection.readings if r.rotation.moves_positions}
     lines = []
     for scaling, reading in last.items():
-        assert isinstance(reading.rotation, Bands)
+        bands = reading.rotation.as_bands(reading.length)
         line = (
             f"{scaling} at {counted(reading.length, 'tokens')}: relative positions up to "
-            f"{reading.rotation.reach:,.6g} of {reading.length - 1:,}"
+            f"{bands.reach:,.6g} of {reading.length - 1:,}"
         )
-        share = reading.rotation.pairs / (reading.length * (reading.length + 1) / 2)
+        share = bands.pairs / (reading.length * (reading.length + 1) / 2)
         rest = f"; {1 - share:.0%} of the pairs are not attended to." if share < 1 else "."
         lines.append(line + rest)
     return lines

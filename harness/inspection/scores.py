@@ -15,7 +15,6 @@ from harness.encodings._config import EncodingConfig, built, config_of, plugin_o
 from harness.encodings._model import EncodingForCausalLM
 from harness.encodings._types import Places, Shape
 from harness.errors import UserError
-from harness.methods.channels import angles, strength
 from harness.models.config import read_config
 from harness.names import place, resolved
 from harness.plugins import call
@@ -55,11 +54,11 @@ def distances(length: int) -> list[int]:
 def of_rotation(panel: str, name: str, found: Rotation, length: int) -> Curve:
     """Return the curve of a rotation; where positions are moved, that of the last query."""
     every = distances(length)
-    turned = angles(found, every)
+    turned = found.angles(torch.tensor(every))
     pairs = turned.shape[1]
     draw = torch.Generator().manual_seed(0)
     content = torch.randn(DRAWS, pairs, 2, dtype=torch.float64, generator=draw).square().sum(-1)
-    factor = strength(found) / (2 * pairs) ** 0.5
+    factor = found.strength / (2 * pairs) ** 0.5
     return _curve(panel, name, every, factor * content @ turned.cos().mT)
 
 

@@ -9,13 +9,8 @@ from typing import Any
 from harness.errors import UserError
 from harness.plugins import Plugin, call, entry
 from scaling.types import (
-    Bands,
-    PerLayerFrequencies,
     Rope,
     Rotation,
-    StatefulRope,
-    by_layer,
-    sets_of,
 )
 
 
@@ -38,28 +33,17 @@ def _checked(what: str, found: Any, rope: Rope, length: int) -> Rotation:
             f"{what}: it returned {type(found).__name__}, not Frequencies, PerLayerFrequencies or"
             " Bands."
         )
-    if isinstance(found, Bands) and found.length != length:
-        raise UserError(f"{what}: its bands are for {found.length} tokens.")
-    if isinstance(found, PerLayerFrequencies) and len(found.layers) != rope.layers:
-        raise UserError(
-            f"{what}: {len(found.layers)} sets of frequencies for {rope.layers} layers; a method"
-            " returns one for each layer."
-        )
-    wanted = rope.rotary_dim // 2
-    for counts in {len(part.inv_freq) for part in sets_of(found)} - {wanted}:
-        raise UserError(f"{what}: {counts} frequencies for {wanted} channel pairs.")
-    return by_layer(found.layers) if isinstance(found, PerLayerFrequencies) else found
+    return found.checked(rope, length)
 
 
-def follows(far: Rotation | None, near: Rotation | None, window: int) -> bool:
-    """Return whether a method's rotation at a length is not, cut to the window, that of the window.
+def depends_on_length(far: Rotation | None, near: Rotation | None, window: int) -> bool:
+    """Return whether a method's rotation at a longer length differs inside the trained window.
 
-    A server keeps the one of the length for all inputs.
+    A server uses the one of the longer length for all inputs.
     """
-    if far is None or near is None or isinstance(far, StatefulRope):
+    if far is None or near is None or far.stateful:
         return False
-    cut = far.upto(window) if isinstance(far, Bands) else far
-    return cut.fingerprint != near.fingerprint
+    return far.upto(window).fingerprint != near.fingerprint
 
 
 def over_lengths(
@@ -84,20 +68,20 @@ def over_lengths(
     return found
 
 
-def wider_of(found: Mapping[tuple[str, int], Rotation | UserError]) -> dict[str, Rotation]:
-    """Return, by fingerprint of shorter bands, the method's longer bands that begin with them.
+def supersets(found: Mapping[tuple[str, int], Rotation | UserError]) -> dict[str, Rotation]:
+    """Return the method's longest bands by the fingerprint of the shorter ones they begin with.
 
-    Both can then be measured under one attention, of the method's longest length.
+    Both can then be measured under one attention, that of the longest length.
     """
     rotations = {at: one for at, one in found.items() if not isinstance(one, UserError)}
     longest: dict[str, tuple[int, Rotation]] = {}
     for (label, length), one in rotations.items():
         longest[label] = max(longest.get(label, (0, one)), (length, one), key=itemgetter(0))
-    wider: dict[str, Rotation] = {}
+    result: dict[str, Rotation] = {}
     for (label, length), one in rotations.items():
         whole = longest[label][1]
-        if not isinstance(one, Bands) or not isinstance(whole, Bands) or one is whole:
+        if not (one.moves_positions and whole.moves_positions) or one is whole:
             continue
         if whole.upto(length).fingerprint == one.fingerprint:
-            wider[one.fingerprint] = whole
-    return wider
+            result[one.fingerprint] = whole
+    return result

@@ -81,7 +81,7 @@ class BandedAttention:
     def __init__(self, bands: Bands, layouts: Mapping[nn.Module, Layout | None]) -> None:
         self.bands, self.layouts = bands, layouts
         self.kernel: Kernel | None = None
-        self._plain = by_distance(bands.length, bands.frequencies, 0)
+        self._plain = by_distance(bands.length, bands.last, 0)
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
         self._tables: dict[Any, Tables] = {}
         self._dropped = 0  # keys that the caches of sliding layers no longer have

@@ -88,7 +88,7 @@ def rotary_name(model: nn.Module) -> str:
 
 
 @contextmanager
-def patched(model: Any, frequencies: Frequencies) -> Iterator[None]:
+def with_frequencies(model: Any, frequencies: Frequencies) -> Iterator[None]:
     """Run a loaded causal language model with these frequencies; restore it bit for bit on exit.
 
     Three checks, each a UserError naming the model. Once per model: its own frequencies put

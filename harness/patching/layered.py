@@ -17,10 +17,10 @@ from harness.patching.frequencies import (
     PatchedRotary,
     as_is,
     once,
-    patched,
     placed,
     probe,
     rotary_name,
+    with_frequencies,
 )
 from scaling.types import Frequencies, PerLayerFrequencies
 
@@ -30,12 +30,12 @@ def layered(model: Any, found: PerLayerFrequencies) -> Iterator[None]:
     """Run a loaded causal language model with these frequencies; restore it bit for bit on exit.
 
     The model computes cos and sin once, for all layers; each layer gets its own in their place.
-    What ``patched`` checks is checked for each layer's frequencies, and once per model that no
-    layer rotates by other cos and sin than those put in their place. Raises UserError, naming the
-    model, where that is not so.
+    Checks each layer's frequencies as ``with_frequencies`` does, and once per model that no layer
+    rotates by other cos and sin than those put in their place. Raises UserError, naming the model,
+    where one does.
     """
     for one in {one.fingerprint: one for one in found.layers}.values():
-        with patched(model, one):
+        with with_frequencies(model, one):
             pass
     name = rotary_name(model)
     once(model, "layers", lambda: _prove(model, name))

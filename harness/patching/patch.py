@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from harness.engine import (
+    DEFAULT,
     Answered,
     Decode,
     OutOfMemory,
@@ -20,44 +21,46 @@ from harness.engine import (
 )
 from harness.errors import UserError
 from harness.patching.config import is_rotary
-from harness.patching.frequencies import patched
+from harness.patching.frequencies import with_frequencies
 from harness.patching.layered import layered
 from harness.patching.positions import banded
-from harness.patching.stateful import served_answers
+from harness.patching.stateful import stateful, stateful_answers
 from scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
 from tasks.types import ModelRequest, ModelResponse
 
 
-def scaled(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
+def patched(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
     """Run a loaded causal language model with a rotation; restore it bit for bit on exit.
 
-    Raises UserError, naming the model, where this is not possible.
+    A stateful type begins anew on entry. Raises UserError, naming the model, where the model cannot
+    be patched.
     """
-    if isinstance(rotation, Frequencies) and not (
-        len(rotation.inv_freq) or is_rotary(model.config)
-    ):
-        return nullcontext()  # it has no rotary embedding, and is run as it is
-    if isinstance(rotation, StatefulRope):
-        return nullcontext()  # every question has a new state
-    if isinstance(rotation, PerLayerFrequencies):
-        return layered(model, rotation)
-    return banded(model, rotation) if isinstance(rotation, Bands) else patched(model, rotation)
+    match rotation:
+        case StatefulRope():
+            return stateful(model, rotation)
+        case PerLayerFrequencies():
+            return layered(model, rotation)
+        case Bands():
+            return banded(model, rotation)
+        case Frequencies() if len(rotation.inv_freq) or is_rotary(model.config):
+            return with_frequencies(model, rotation)
+    return nullcontext()  # the model has no rotary embedding, and runs unchanged
 
 
 @contextmanager
 def answering(
-    model: Any, rotation: Rotation, sizes: Sizes, decode: Decode = no_tokenizer
+    model: Any, rotation: Rotation, sizes: Sizes = DEFAULT, decode: Decode = no_tokenizer
 ) -> Iterator[Callable[[Sequence[ModelRequest]], Answered]]:
-    """Yield a function that answers questions by a model with a rotation, ``sizes`` at a time.
+    """Yield a function that answers requests by a model with a rotation, ``sizes`` at a time.
 
-    ``decode`` is the tokenizer's, for questions that ask for a text.
-    The model is restored bit for bit on exit. Raises UserError as ``scaled`` does.
+    ``decode`` is the tokenizer's, for requests that generate text. The model is restored bit for
+    bit on exit. Raises UserError as ``patched`` does.
     """
-    with scaled(model, rotation):
-        if isinstance(rotation, StatefulRope):
-            yield partial(served_answers, rotation, model, decode=decode)
-        else:
-            yield partial(answers, model, sizes=sizes, decode=decode)
+    if isinstance(rotation, StatefulRope):
+        yield partial(stateful_answers, rotation, model, decode=decode)
+        return
+    with patched(model, rotation):
+        yield partial(answers, model, sizes=sizes, decode=decode)
 
 
 @contextmanager
@@ -67,9 +70,9 @@ def comparing(
     """Yield a function that answers questions for the divergence from the model as it is.
 
     Each question is read twice, without the rotation and with it; the model is restored after each.
-    Raises UserError as ``scaled`` does, and for a rotation that follows the tokens it is served.
+    Raises UserError as ``patched`` does, and for a rotation that follows the tokens it is served.
     """
-    if isinstance(rotation, StatefulRope):
+    if rotation.stateful:
         raise UserError(
             "the divergence from the unpatched model is not measured for what is served."
         )
@@ -95,6 +98,6 @@ def _divergence(
     model: Any, rotation: Rotation, sizes: Sizes, question: ModelRequest
 ) -> ModelResponse:
     own = hidden_states(model, question, sizes)
-    with scaled(model, rotation):
+    with patched(model, rotation):
         other = hidden_states(model, question, sizes)
     return compared(model, own, other, sizes)

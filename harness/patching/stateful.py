@@ -19,7 +19,7 @@ from tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResp
 
 
 @torch.inference_mode()
-def served_answers(
+def stateful_answers(
     served: StatefulRope,
     model: Any,
     questions: Sequence[ModelRequest],
@@ -32,7 +32,7 @@ def served_answers(
     """
     for index, question in enumerate(questions):
         try:
-            with fresh(model, served):
+            with stateful(model, served):
                 answer: ModelResponse | OutOfMemory = (
                     alone(model, question, decode)
                     if isinstance(question, Generate)
@@ -46,7 +46,7 @@ def served_answers(
 
 
 @contextmanager
-def fresh(model: Any, served: StatefulRope) -> Iterator[None]:
+def stateful(model: Any, served: StatefulRope) -> Iterator[None]:
     """Replace the model's rotary module by a new one of the served type."""
     name = rotary_name(model)
     own = model.get_submodule(name)

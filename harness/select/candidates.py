@@ -6,11 +6,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from harness.errors import UserError
-from harness.methods.resolve import follows
+from harness.methods.resolve import depends_on_length
 from harness.plugins import module_of, names, parameters
 from harness.serve._export import export
 from harness.stats.selection import plainness
-from scaling.types import needs_code
 
 if TYPE_CHECKING:
     from harness.sweep.plan import Plan
@@ -59,7 +58,7 @@ def families(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
 
     def merit(label: str) -> tuple[bool, tuple[int, int, str]]:
         far, near = (cells[label, length].rotation for length in (target, window))
-        return follows(far, near, window), plainness(label)
+        return depends_on_length(far, near, window), plainness(label)
 
     return {min(same, key=merit): sorted(same, key=merit) for same in found.values()}
 
@@ -76,11 +75,11 @@ def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str
     for label in labels:
         rotation = cells[label].rotation
         if to is None:
-            if rotation is not None and needs_code(rotation):
+            if rotation is not None and rotation.needs_code:
                 found[label] = f"only --to {CODE} expresses it"
             continue
         asked = {"scaling": (given[label],), "length": (str(target),)}
-        engine = "transformers" if to == CODE and not needs_code(rotation) else to
+        engine = "transformers" if to == CODE and not (rotation and rotation.needs_code) else to
         try:
             export(plan.spec.model_copy(update=asked), engine)
         except UserError as error:

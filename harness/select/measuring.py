@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError
-from harness.methods.resolve import follows
+from harness.methods.resolve import depends_on_length
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.select.candidates import OWN
@@ -87,10 +87,10 @@ class Measured:
         """Return whether a candidate is the plain model inside the window."""
         return self.cells[NEAR, name].frequencies == self.cells[NEAR, OWN].frequencies
 
-    def follows(self, name: str) -> bool:
+    def depends_on_length(self, name: str) -> bool:
         """Return whether a candidate's form changes with the length of the input."""
         near, far = self.cells[NEAR, name].rotation, self.cells[FAR, name].rotation
-        return follows(far, near, self.window)
+        return depends_on_length(far, near, self.window)
 
     def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
         """Measure what is missing; return the candidates that have no number, and why.

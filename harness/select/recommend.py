@@ -105,7 +105,7 @@ def table(ended: Ended) -> pd.DataFrame:
     reasons = measured.failed | race.failed
     for name, same in ended.families.items():
         row: dict[str, Any] = {"scaling": name, "same": ", ".join(same[1:]) or None}
-        row |= {"verdict": _verdict(ended, name), "follows": measured.follows(name)}
+        row |= {"verdict": _verdict(ended, name), "follows": measured.depends_on_length(name)}
         if standing.seen.get(name):
             row["documents"] = standing.seen[name]
             if name in standing.regret:
@@ -261,7 +261,7 @@ def _inside(ended: Ended) -> str:
         model = "the plain model"
         if native.ships(measured.plan.checkpoint.rope):
             model = "the model without the scaling that it ships"
-        form = ", computed anew for each length," * measured.follows(name)
+        form = ", computed anew for each length," * measured.depends_on_length(name)
         return f"{inside}{form} is {model} and costs nothing."
     assert cost is not None  # of the recommended method it is measured
     word = "costs" if cost.value > 0 else "gains"

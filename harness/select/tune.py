@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from harness.errors import UserError
 from harness.files import replacing
-from harness.methods.resolve import follows, resolve
+from harness.methods.resolve import depends_on_length, resolve
 from harness.plugins import load
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.reports.writing.tables import page
@@ -464,7 +464,7 @@ def unpriced(methods: Sequence[str], tuning: Tuning) -> list[str]:
     known = [load("method", given) for given in methods] if length > window else []
     changing = [
         method.label for method in known
-        if follows(resolve(method, rope, length), resolve(method, rope, window), window)
+        if depends_on_length(resolve(method, rope, length), resolve(method, rope, window), window)
     ]  # fmt: skip
     if not changing:
         return []

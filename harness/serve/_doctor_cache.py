@@ -10,7 +10,7 @@ import torch
 from transformers import DynamicCache
 
 from harness.methods.findings import Finding
-from scaling.types import Bands, Rotation
+from scaling.types import Rotation
 
 SHORT, STEPS = 48, 64  # tokens of the text where it passes no window; the last ones, one by one
 PAST = 16  # tokens behind the end of a window, at least, and before: there stateful types change
@@ -26,7 +26,7 @@ Windows = Mapping[str, int]  # tokens, by what the window is called in a sentenc
 def affordable(model: Any, rotation: Rotation) -> int:
     """Return how many tokens of a text may be read twice, by the time and memory they take."""
     spent = SPENT.get(model.device.type, ELSEWHERE) / model.num_parameters()
-    return max(SHORT, min(BANDED if isinstance(rotation, Bands) else LONGEST, int(spent)))
+    return max(SHORT, min(BANDED if rotation.moves_positions else LONGEST, int(spent)))
 
 
 def checked_length(windows: Windows, most: int) -> int:

@@ -13,7 +13,7 @@ from harness.models.gguf import is_gguf
 from harness.models.structure import Layers, built
 from harness.patching.config import FULL, rope_of
 from harness.plugins import Plugin
-from scaling.types import Frequencies, Rope, Rotation, StatefulRope
+from scaling.types import Frequencies, Rope, Rotation
 
 ABOUT = "config"
 BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")  # other names of rope_theta
@@ -66,7 +66,7 @@ def layer_findings(
     acts = rotated["full"] if layers.apart else rotated.total()
     what = f"{label} acts" if scaled else "a scaling would act"
     proof = "the patch is proved on the output"
-    if isinstance(rotation, StatefulRope):
+    if rotation.stateful:
         proof = "the model's own class computes it"
     told = f"{what} on {acts} of {total} attention layers; {proof}"
     return [Finding("layers", "passed", told)]

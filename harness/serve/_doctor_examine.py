@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 
 from harness.data.documents import open_documents
 from harness.data.tokenize import tokenize
-from harness.engine import answers
 from harness.errors import UserError
 from harness.hub import attempting
 from harness.methods.findings import Finding
@@ -18,8 +17,7 @@ from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.models.structure import Layers, layers_of
 from harness.models.weights import load_weights
-from harness.patching.patch import scaled
-from harness.patching.stateful import fresh, served_answers
+from harness.patching.patch import answering, patched
 from harness.plugins import Plugin, load
 from harness.serve._doctor_cache import LONGEST, affordable, cache_finding, checked_length
 from harness.serve._doctor_compare import server_finding
@@ -28,7 +26,7 @@ from harness.serve._doctor_server import Say, Server
 from harness.sweep.plan import check_rotary, open_model
 from harness.sweep.spec import Spec
 from scaling import native
-from scaling.types import Rope, Rotation, StatefulRope
+from scaling.types import Rope, Rotation
 from tasks.types import Loglikelihood
 
 COMPARED = 256  # tokens of the document that a server is asked about
@@ -82,7 +80,7 @@ def _examined(spec: Spec, server: Server | None, quick: bool, say: Say) -> Itera
     if layers is not None:
         say("Checking what the method changes in the layers")
         yield from _layers(model, layers, method, (rope, length), rotation)
-    with nullcontext() if own else _running(model, rotation):
+    with nullcontext() if own else patched(model, rotation):
         most = QUICK if quick else affordable(model, rotation)
         windows = {"the trained window": rope.trained_length}
         if checkpoint.sliding_window:
@@ -116,16 +114,11 @@ def _layers(
         yield plain_finding(method, rope, length)
     for finding in layer_findings(layers, method.label, rotation, scaled=is_scaled):
         try:
-            with _running(model, rotation):
+            with patched(model, rotation):
                 pass  # the patch proves itself on the model's output
         except UserError as error:
             finding = Finding("layers", "failed", f"{method.label} does not act: {error}")
         yield finding
-
-
-def _running(model: Any, rotation: Rotation) -> AbstractContextManager[None]:
-    """Run a model with a rotation; the library's stateful type begins anew."""
-    return fresh(model, rotation) if isinstance(rotation, StatefulRope) else scaled(model, rotation)
 
 
 def _cache(
@@ -188,9 +181,6 @@ def _losses(
 ) -> dict[int, float]:
     """Return the loss of each token of a text by its place, read behind some first tokens."""
     question = Loglikelihood((*first, *ids), 1, doc_id="text")
-    if isinstance(rotation, StatefulRope):
-        _, answer = next(iter(served_answers(rotation, model, [question])))
-    else:
-        with scaled(model, rotation):
-            _, answer = next(iter(answers(model, [question])))
+    with answering(model, rotation) as answers:
+        _, answer = next(iter(answers([question])))
     return {at + 1 - len(first): nll for at, nll in enumerate(answer.nll)}  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ from harness.serve import gguf, hf_code, transformers
 from harness.serve._parameters import longrope_form, plain_forms
 from harness.serve._types import Distance, RopeParameters, Target
 from harness.sweep.spec import Spec
-from scaling.types import Rotation, StatefulRope, needs_code
+from scaling.types import Rotation
 
 FORMS = {
     "default": "the plain embedding at another base",
@@ -157,15 +157,15 @@ def choose(target: Target, engine: Plugin, method: Plugin) -> Export:
 def _forms(target: Target, method: Plugin, known: tuple[str, ...]) -> Iterator[RopeParameters]:
     """Yield the forms to try, the plainest first; raise ValueError where there can be none."""
     rotation = target.rotation
-    if needs_code(rotation) and "bands" in known:
+    if rotation.needs_code and "bands" in known:
         yield {"rope_type": "bands"}
-    elif isinstance(rotation, StatefulRope):
+    elif rotation.stateful:
         if "dynamic" not in known:
             raise ValueError(
                 "only transformers has a base that follows the length step by step. Use "
                 "mode=frozen, the base of one length"
             )
-        yield {**rotation.rope_parameters, "rope_theta": target.rope.base}
+        yield {**rotation.parameters(), "rope_theta": target.rope.base}
     else:
         name = method.module.__name__.rpartition(".")[2]
         options = method.arguments if method.digest is None else {}
@@ -184,7 +184,7 @@ def serving_command(
     transformers, or hf-code for a method that needs a modelling file. An export has no adapter, so
     with one the command is for the merged model.
     """
-    plainest = "hf-code" if needs_code(rotation) else "transformers"
+    plainest = "hf-code" if rotation.needs_code else "transformers"
     to = plainest if engine in (None, "hf-code") else engine
     try:
         export(spec.model_copy(update={"scaling": (scaling,), "length": (str(length),)}), to)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from scaling.types import Frequencies, PerLayerFrequencies, Rope, Rotation, StatefulRope
+from scaling.types import Frequencies, Rope, Rotation
 
 RopeParameters = dict[str, Any]  # a scaling as Hugging Face writes it: rope_type and its parameters
 NEGLIGIBLE = 1e-12  # radians at the last token: a pair that turns less counts as not turning
@@ -49,15 +49,14 @@ class Target:
 
     @property
     def frequencies(self) -> Frequencies:
-        """Return the rotation; raise ValueError for one that is more than frequencies.
+        """Return the frequencies; raise ValueError for a rotation that is more than these.
 
         Those of the library's stateful type are plain until an input is longer than the window.
         """
-        if isinstance(self.rotation, Frequencies):
-            return self.rotation
-        if isinstance(self.rotation, StatefulRope):
-            return Frequencies(self.rope.inv_freq())
-        if isinstance(self.rotation, PerLayerFrequencies):
+        if not self.rotation.needs_code:
+            stateful = self.rotation.stateful
+            return Frequencies(self.rope.inv_freq()) if stateful else self.rotation.last
+        if self.rotation.per_layer:
             does, method = "has one set of frequencies for all layers", "gives each layer its own"
             other = "that treats all layers alike"
         else:

@@ -14,7 +14,6 @@ from harness.files import replacing
 from harness.models.structure import layers_of
 from harness.serve._parameters import changes
 from harness.serve._types import RopeParameters, Target
-from scaling.types import Bands, PerLayerFrequencies, Rotation, needs_code
 
 NAMED = ("bands",)
 # Families for which the losses of the file were compared with the measured ones.
@@ -25,7 +24,7 @@ BASE = "LlamaForCausalLM"  # the base class in the template
 
 def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     """Return the changes of config.json: the plain embedding, and the class of the file."""
-    if not needs_code(target.rotation):
+    if not target.rotation.needs_code:
         raise ValueError(
             f"{target.scaling} changes frequencies alone. Use --to transformers, whose config.json "
             "carries them without code"
@@ -34,8 +33,7 @@ def express(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     if target.per_layer_type or kind not in READ:
         raise ValueError(f"the file is checked for {', '.join(READ)}, not for {kind}")
     window = layers_of(target.config, trust_remote_code=target.trusted).window
-    moved = isinstance(target.rotation, Bands)
-    if moved and window is not None and window < target.length:
+    if target.rotation.moves_positions and window is not None and window < target.length:
         raise ValueError(
             f"it has sliding layers, which see {window:,} tokens, and the file has none: it can "
             f"serve {window:,} tokens at most"
@@ -60,7 +58,7 @@ def command(changed: dict[str, Any], place: str, target: Target) -> str:
 def write(folder: Path, target: Target) -> None:
     """Write the modelling file and its numbers."""
     data = io.BytesIO()  # on a full disk the error of an archive would not say so
-    np.savez_compressed(data, **_arrays(target.rotation))
+    np.savez_compressed(data, **_arrays(target))
     with replacing(folder / DATA) as file:
         file.write(data.getvalue())
     base = AutoModelForCausalLM._model_mapping[type(target.config)].__name__
@@ -69,17 +67,18 @@ def write(folder: Path, target: Target) -> None:
         file.write(text.replace(BASE, base).encode())
 
 
-def _arrays(rotation: Rotation) -> dict[str, Any]:
+def _arrays(target: Target) -> dict[str, Any]:
     """Return the arrays that the file reads: of bands, or of each layer's frequencies."""
-    if isinstance(rotation, PerLayerFrequencies):
-        rows = [one.inv_freq.numpy() for one in rotation.layers]
-        factors = [one.attention_factor for one in rotation.layers]
+    if target.rotation.per_layer:
+        layers = target.rotation.frequency_sets()
+        rows = [one.inv_freq.numpy() for one in layers]
+        factors = [one.attention_factor for one in layers]
         return {"inv_freq": np.stack(rows), "factor": np.array(factors)}
-    assert isinstance(rotation, Bands)
-    arrays: dict[str, Any] = {"length": rotation.length}
-    if rotation.query_scale is not None:
-        arrays["query_scale"] = rotation.query_scale.numpy()
-    for index, band in enumerate(rotation.bands):
+    bands = target.rotation.as_bands(target.length)
+    arrays: dict[str, Any] = {"length": bands.length}
+    if bands.query_scale is not None:
+        arrays["query_scale"] = bands.query_scale.numpy()
+    for index, band in enumerate(bands.bands):
         for name in ("first", "end", "query", "key"):
             arrays[f"{name}_{index}"] = getattr(band, name).numpy()
         arrays[f"start_{index}"] = band.start

@@ -19,11 +19,11 @@ from harness.engine.sizes import ROWS
 from harness.errors import UserError, reason
 from harness.models.checkpoint import Checkpoint
 from harness.models.weights import load_weights
-from harness.patching.patch import answering, comparing, scaled
+from harness.patching.patch import answering, comparing, patched
 from harness.sweep.plan import Batch, Item, Key, Plan
 from harness.sweep.record import machine
 from scaling import native
-from scaling.types import Rotation, StatefulRope
+from scaling.types import Rotation
 from tasks.types import Divergence, ModelRequest, Response
 
 # What torch and a model raise over one input: a shape, a kernel, too little memory, a refusal.
@@ -118,7 +118,7 @@ def _follow(model: Any, passing: Passing) -> None:
 def ready(checkpoint: Checkpoint) -> Any:
     """Load the weights and try the patch on them; raise UserError for a model that refuses it."""
     model = load_weights(checkpoint)
-    with scaled(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
+    with patched(model, native.frequencies(checkpoint.rope, checkpoint.rope.trained_length)):
         pass
     return model
 
@@ -159,9 +159,7 @@ def _outcomes(
     }
     if plain:
         opened = answering(model, rotation, sizes, decode)
-        shares = (
-            partial(shareable, model) if not isinstance(rotation, StatefulRope) else lambda: False
-        )
+        shares = partial(shareable, model) if not rotation.stateful else lambda: False
         yield from _asked(opened, plain, shares)
     if other:
         yield from _asked(comparing(model, rotation, sizes), other, lambda: False)

@@ -27,7 +27,6 @@ from harness.files import replacing
 from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.sweep.plan import Batch, Item, Key, Plan
 from harness.sweep.record import named
-from scaling.types import StatefulRope
 from tasks._tokens import Tokens, kept
 from tasks.types import Divergence, Generate, Request
 
@@ -62,7 +61,7 @@ class Steps:
 def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
     """Return what the requests of a batch share; None where each is a forward of its own."""
     capped = getattr(checkpoint.config.get_text_config(), "attn_logit_softcapping", None)
-    if isinstance(batch.rotation, StatefulRope) or checkpoint.sliding_window or capped:
+    if batch.rotation.stateful or checkpoint.sliding_window or capped:
         return None
     return tree_of(tuple(kept(request.tokens) for _, request in batch.items))
 

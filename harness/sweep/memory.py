@@ -78,7 +78,7 @@ def _loading(plan: Plan, parameters: int) -> int:
 
 def needed(plan: Plan, item: Item) -> int:
     """Return the bytes that one question needs alone, in the smallest chunks, with the weights."""
-    rotation = item.cell.wider or item.cell.rotation
+    rotation = item.cell.superset or item.cell.rotation
     assert rotation is not None  # it was measured
     return _demand(plan, [Batch(rotation, (item,))]).bytes(DEFAULT.least)
 

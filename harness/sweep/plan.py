@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from harness.data.corpus import make_corpora, open_all
 from harness.errors import UserError
-from harness.methods.resolve import over_lengths, wider_of
+from harness.methods.resolve import over_lengths, supersets
 from harness.models.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
 from harness.names import printable
 from harness.plugins import Plugin, call, load
@@ -36,7 +36,7 @@ class Cell:
     """One square of the sweep. Cells of equal ``key`` are the same measurement.
 
     ``rotation`` is what the method returned at this length; ``failed`` says why there is none.
-    ``wider`` are the bands of a longer length that begin with it: both are then measured under
+    ``superset`` are the bands of a longer length that begin with it: both are then measured under
     those, so that one attention is checked on the model and has its tables made.
     """
 
@@ -47,7 +47,7 @@ class Cell:
     key: str
     questions: tuple[Request, ...]
     failed: str | None = None
-    wider: Rotation | None = None
+    superset: Rotation | None = None
 
     @cached_property
     def frequencies(self) -> str | None:
@@ -57,7 +57,7 @@ class Cell:
     @cached_property
     def batch(self) -> str | None:
         """The fingerprint of the rotation that its questions are asked under."""
-        return self.frequencies if self.wider is None else self.wider.fingerprint
+        return self.frequencies if self.superset is None else self.superset.fingerprint
 
 
 class Item(NamedTuple):
@@ -122,7 +122,7 @@ class Plan:
         rotations: dict[str, Rotation] = {}
         found: dict[str, list[Item]] = {}
         for cell, question in self.left(done):
-            rotation, name = cell.wider or cell.rotation, cell.batch
+            rotation, name = cell.superset or cell.rotation, cell.batch
             if rotation is not None and name is not None and not question.too_long:
                 rotations.setdefault(name, rotation)
                 found.setdefault(name, []).extend(
@@ -300,9 +300,9 @@ def make_cells(
     checkpoint: Checkpoint, tasks: Sequence[Plugin], found: Found, asked: Asked
 ) -> tuple[Cell, ...]:
     """Return the cells of every task, method and length."""
-    wider = wider_of(found)
+    longest = supersets(found)
     return tuple(
-        _cell(checkpoint, label, task, length, one, wider, asked[task.label][length])
+        _cell(checkpoint, label, task, length, one, longest, asked[task.label][length])
         for task in tasks
         for (label, length), one in found.items()
     )
@@ -325,7 +325,7 @@ def _cell(
     task: Plugin,
     length: int,
     found: Rotation | UserError,
-    wider: Mapping[str, Rotation],
+    longest: Mapping[str, Rotation],
     asked: Sequence[Request],
 ) -> Cell:
     questions = tuple(asked)
@@ -333,8 +333,8 @@ def _cell(
         key, told = _key(checkpoint, None, task, length), printable(str(found))
         return Cell(method, task.label, length, None, key, questions, told)
     fingerprint = found.fingerprint
-    key, longer = _key(checkpoint, fingerprint, task, length), wider.get(fingerprint)
-    return Cell(method, task.label, length, found, key, questions, wider=longer)
+    key, longer = _key(checkpoint, fingerprint, task, length), longest.get(fingerprint)
+    return Cell(method, task.label, length, found, key, questions, superset=longer)
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:

@@ -19,7 +19,6 @@ from harness.plugins import ROOT, Plugin, call
 from harness.runs.folders import other_model
 from harness.runs.store import SCHEMA
 from harness.sweep.plan import Plan
-from scaling.types import Bands, PerLayerFrequencies, Rotation, StatefulRope, frequencies_of
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")
 PACKAGES = (
@@ -59,7 +58,7 @@ def describe(plan: Plan, before: Mapping[str, Any] | None, *, measuring: bool) -
         },
         "cells": [{name: getattr(cell, name) for name in CELL} for cell in plan.cells],
         "frequencies": {
-            cell.frequencies: _numbers(cell.rotation) for cell in plan.cells if cell.rotation
+            cell.frequencies: cell.rotation.to_record() for cell in plan.cells if cell.rotation
         },
         "sessions": [
             *(before["sessions"] if before else []),
@@ -74,22 +73,6 @@ def _template(plan: Plan) -> str | None:
         return None
     chats = [task.label for task in plan.tasks if task.options.get("chat")]
     return f"applied in {', '.join(chats)}" if chats else "not applied"
-
-
-def _numbers(found: Rotation) -> dict[str, Any]:
-    """Return the frequencies, and of what is more than those what it is made of."""
-    if isinstance(found, PerLayerFrequencies):
-        return {"layers": [_numbers(one) for one in found.layers]}
-    frequencies = frequencies_of(found)
-    told: dict[str, Any] = {
-        "attention_factor": float(frequencies.attention_factor),
-        "inv_freq": frequencies.inv_freq.tolist(),
-    }
-    if isinstance(found, Bands):
-        told |= {"bands": len(found.bands), "pairs": found.pairs, "reach": found.reach}
-    if isinstance(found, StatefulRope):
-        told |= {"served": dict(found.rope_parameters)}
-    return told
 
 
 def _model(plan: Plan) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from scaling import (
     self_extend,
     yarn,
 )
-from scaling.types import Bands, Frequencies, Rope, by_distance, plainest
+from scaling.types import Bands, Frequencies, Rope, by_distance
 
 ONE = [Rope(rotary_dim=4, base=100.0, trained_length=32)]
 AT = "at rotary_dim 4, base 100, window 32, length"
@@ -304,7 +304,7 @@ def second(rope: Rope, length: int, *, near: int, until: int = 2**62) -> Any:
     far = by_distance(length, plain, near, key=key)
     if rope.trained_length >= until:
         return plain
-    return plainest(Bands(length, (by_distance(length, plain, 0, near), far)))
+    return Bands(length, (by_distance(length, plain, 0, near), far)).plainest()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import ropewalk as rw
 from harness.errors import UserError
 from harness.methods.resolve import resolve
-from harness.patching.patch import scaled
+from harness.patching.patch import patched
 from harness.plugins import load
 from harness.serve._doctor_cache import affordable, checked_length
 from harness.serve._doctor_compare import server_finding
@@ -272,7 +272,7 @@ class Engine:
         self.read = self.tokenizer
 
     def logs(self, tokens: list[int]) -> torch.Tensor:
-        with torch.inference_mode(), scaled(self.model, self.rotation):
+        with torch.inference_mode(), patched(self.model, self.rotation):
             return self.model(torch.tensor([tokens])).logits[0].log_softmax(-1)
 
     def __call__(self, path: str, asked: dict[str, Any]) -> Any:

@@ -19,7 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import ropewalk as rw
 from harness.errors import UserError
 from harness.methods.resolve import resolve
-from harness.patching.patch import scaled
+from harness.patching.patch import patched
 from harness.plugins import load
 from harness.serve import hf_code
 from harness.serve._doctor_server import Server
@@ -73,7 +73,7 @@ def losses(model: Any) -> torch.Tensor:
 
 
 def measured(model: Any, found: Any) -> torch.Tensor:
-    with scaled(model, found.target.rotation):
+    with patched(model, found.target.rotation):
         return losses(model)
 
 
@@ -238,7 +238,7 @@ def test_a_modelling_file_computes_what_was_measured(
     ).eval()
     near = {"rtol": 0, "atol": 0} if scaling == LAYERS else {"rtol": 1e-4, "atol": 2e-4}
     assert torch.allclose(losses(moved), wanted, **near)
-    with scaled(model, found.target.rotation):
+    with patched(model, found.target.rotation):
         ours = model.generate(TOKENS[:, :200], max_new_tokens=4, do_sample=False)
     theirs = moved.generate(TOKENS[:, :200], max_new_tokens=4, do_sample=False)
     assert torch.equal(ours, theirs)
