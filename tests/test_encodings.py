@@ -10,6 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.models.t5.modeling_t5 import T5Attention
 
+from harness.api.new import new as new_file
 from harness.encodings._attention import EncodingAttention
 from harness.encodings._buckets import bucket
 from harness.encodings._config import config_of
@@ -18,7 +19,6 @@ from harness.encodings._types import Places
 from harness.engine import Sizes, answers, shareable
 from harness.errors import UserError
 from harness.methods.resolve import resolve
-from harness.methods.template import begin
 from harness.models.checkpoint import open_checkpoint
 from harness.patching.config import rope_of
 from harness.patching.patch import answering, patched
@@ -73,7 +73,7 @@ def text(count: int) -> torch.Tensor:
 def test_a_bias_is_not_rounded_to_bfloat16(encoding: str, tmp_path: Path) -> None:
     """Of a model in bfloat16 it is that of its parameters in float64, also at eight windows."""
     new = encoding == "new"
-    model = model_of(str(begin("encoding", "mine", tmp_path)) if new else encoding).bfloat16()
+    model = model_of(str(new_file("encoding", "mine", tmp_path)) if new else encoding).bfloat16()
     layer, last = model.model.layers[1].self_attn, 8 * naive.WINDOW
     places = Places(torch.tensor([last - 1]), torch.arange(last))
     states = torch.zeros(1, 2, 1, 16, dtype=torch.bfloat16)

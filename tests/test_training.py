@@ -17,9 +17,9 @@ import torch
 from cyclopts import ValidationError
 from safetensors.torch import load_file
 
+from harness.api.new import new
 from harness.data.corpus import make_source
 from harness.errors import UserError
-from harness.methods import template
 from tasks.passkey import framed
 from tests.tiny import tiny_tokenizer
 
@@ -159,9 +159,8 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path:
     import train_encodings
 
     del scripts
-    file, out = tmp_path / "mine.py", tmp_path / "out"
-    source = template.TEXTS["encoding"].format(name="mine")
-    file.write_text(source, encoding="utf-8")
+    file, out = new("encoding", "mine", tmp_path), tmp_path / "out"
+    source = file.read_text(encoding="utf-8")
     train_encodings.main(encodings=[str(file)], out=out)
     train_encodings.main(encodings=[str(file)], out=out)
     file.write_text(source.replace("distance**0.5", "distance**0.6"), encoding="utf-8")
@@ -189,8 +188,8 @@ def test_a_mistake_is_a_sentence_and_leaves_no_folder(
     from _training import start
 
     del scripts
-    file = tmp_path / "crashing.py"
-    source = template.TEXTS["encoding"].format(name="crashing")
+    file = new("encoding", "crashing", tmp_path)
+    source = file.read_text(encoding="utf-8")
     file.write_text(source.replace("distance**0.5", "distance**wrong"), encoding="utf-8")
     given = words.format(crashing=file).split()
     where = [] if "--out" in given else ["--out", str(tmp_path / "out")]

@@ -49,9 +49,9 @@ def new(
         name: Its name; the file is NAME.py.
         out: The folder it goes to; default: this one.
     """
-    from harness.methods.template import begin
+    from harness.api.new import new as copy_example
 
-    file = begin(kind, name, out)
+    file = copy_example(kind, name, out)
     given = file if file.is_absolute() else f"./{file}"
     what, *commands = (line.format(file=given, name=name) for line in NEXT[kind])
     text = "\n".join([f"Wrote {file}. {what}", *(f"  {command}" for command in commands)])

@@ -1,0 +1,40 @@
+"""Begin a plug-in from an example that runs as it is."""
+
+from __future__ import annotations
+
+from keyword import iskeyword
+from pathlib import Path
+
+from harness.errors import UserError
+from harness.names import article
+from harness.plugins import names
+
+EXAMPLES = Path(__file__).parent / "examples"
+
+
+def new(example: str, name: str, folder: str | Path = "") -> Path:
+    """Write NAME.py, a copy of an example: method, bands, task, report or encoding.
+
+    Raises UserError for a name that is invalid or taken, and where the file exists.
+    """
+    kind = "method" if example == "bands" else example
+    if not name.isidentifier() or iskeyword(name):
+        raise UserError(
+            f"{name!r} is not a name for {article(kind)}; write letters, digits and _, "
+            f"as in my_{kind}."
+        )
+    if name in names(kind):
+        raise UserError(f"{article(kind)} of Ropewalk is called {name!r}; choose another name.")
+    file = Path(folder) / f"{name}.py"
+    if file.exists():
+        raise UserError(
+            f"{file} exists already; choose another name, or another folder with --out."
+        )
+    text = (EXAMPLES / f"{example}.py").read_text(encoding="utf-8")
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text.replace(f'"""{example}:', f'"""{name}:', 1))
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error.strerror}.") from None
+    return file
