@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.api.model import check as check
     from harness.api.model import doctor as doctor
     from harness.api.model import export as export
+    from harness.api.model import inspect as inspect
     from harness.api.model import patched as patched
     from harness.api.report import compare as compare
     from harness.api.report import report as report
@@ -54,7 +56,7 @@ if TYPE_CHECKING:
     from tasks import TaskContext as TaskContext
 
 HOMES = {
-    "harness.api.model": ("doctor", "export", "patched"),
+    "harness.api.model": ("check", "doctor", "export", "inspect", "patched"),
     "harness.api.report": ("compare", "report"),
     "harness.api.rerun": ("rerun",),
     "harness.api.run": ("Run", "frame", "run"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,8 @@ from harness.api.observer import LOG, Observer
 from harness.api.settings import read_spec
 from harness.errors import UserError
 from harness.inspection.check import BAND_WINDOWS, Geometry, check_encoding, check_method
+from harness.inspection.inspect import Inspection
+from harness.inspection.inspect import inspect as compute
 from harness.methods.findings import Finding
 from harness.models.config import read_config
 from harness.patching import patch
@@ -158,3 +160,23 @@ def _geometries(model: str, settings: dict[str, Any]) -> list[Geometry]:
     longest = max(spec.lengths(rope.trained_length)) / rope.trained_length
     windows = [*(one for one in (*BAND_WINDOWS, 4.0) if one < longest), longest]
     return [(rope, one) for one in windows]
+
+
+def inspect(
+    model: str | Path | None = None,
+    *,
+    base: Sequence[float] = (),
+    encoding: Sequence[str] = (),
+    out: str | Path | None = None,
+    observer: Observer = LOG,
+    **settings: Any,
+) -> Inspection:
+    """Return what each scaling does to a model's channels, from its config alone.
+
+    ``base`` and ``encoding`` add other bases and encodings to the figure of scores, which with the
+    tables is written into ``out``; ``settings`` are scaling, length, revision, offline and
+    trust_remote_code. Raises UserError as a sweep would.
+    """
+    spec = read_spec({"model": None if model is None else str(model), **settings})
+    with observer.status("Reading config"):
+        return compute(spec, base, encoding, Path(out) if out else None)

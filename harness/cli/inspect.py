@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from harness.api.settings import read_spec
-from harness.cli.console import COMPLETE, Many, Switch, err, screen
-from harness.errors import UserError
+from harness.cli.console import COMPLETE, TERMINAL, Many, Switch, screen
 
-APART = ("base", "encoding", "out")  # what is no setting of a sweep
+if TYPE_CHECKING:
+    from harness.inspection.inspect import Inspection, Reading
+    from harness.methods.channels import Change
+    from scaling.types import Rope
+
+KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 
 
 def inspect(
@@ -40,25 +47,107 @@ def inspect(
         encoding: Encodings for that figure: NAME, or the folder of a trained model of one.
         out: Where tables and figures go, as CSV, PNG, SVG and PDF; default: print the table only.
     """
-    flags = {name: value for name, value in locals().items() if name not in APART}
-    spec = read_spec(flags)
-    with err.status("Reading config"):
-        from harness.inspection.identities import show as show_identities
-        from harness.inspection.inspect import inspect, show, write
-        from harness.inspection.scores import of_base, of_encoding
-        from harness.sweep.plan import once_each
+    from harness.api.model import inspect
 
-        inspection = inspect(spec)
-        rope, longest = inspection.rope, max(reading.length for reading in inspection.readings)
-        if out and longest < 2:
-            raise UserError("figures over distance need a --length of 2 tokens or more.")
-        bases = [of_base(one, rope, longest) for one in base or ()]
-        trusted = spec.trust_remote_code
-        encodings = [of_encoding(one, rope, longest, trusted=trusted) for one in encoding or ()]
-        once_each("base", [curve.name for curve in bases])
-        once_each("encoding", [curve.name for curve in encodings])
-    show(inspection, screen)
-    show_identities(rope, longest, screen)
-    for file in write(inspection, out, [*bases, *encodings]) if out else ():
-        screen.print(f"  {file}", highlight=False, soft_wrap=True)
+    result = inspect(
+        model,
+        base=base or (),
+        encoding=encoding or (),
+        out=out,
+        observer=TERMINAL,
+        scaling=scaling,
+        length=length,
+        revision=revision,
+        offline=offline,
+        trust_remote_code=trust_remote_code,
+    )
+    print_channels(result, screen)
+    print_identities(result, screen)
+    for file in result.files:
+        screen.print(f"  {file}", soft_wrap=True)
     return COMPLETE
+
+
+def print_channels(inspection: Inspection, console: Console) -> None:
+    """Print a row per scaling and length: how many channel pairs change, and how."""
+    rope = inspection.rope
+    turns = rope.turns().tolist()
+    slow = sum(turn < 1 for turn in turns)
+    console.print(
+        f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
+        f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
+        f"{slow} of less than one",
+        *inspection.notes,
+        sep="\n",
+    )
+    seen = {channel.change for reading in inspection.readings for channel in reading.channels}
+    kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in seen)
+    table = Table(box=box.SIMPLE, padding=0)
+    table.add_column("scaling", overflow="fold")  # fits 80 columns, the other columns first
+    heads = [kind.replace("in ", "in\n").replace("un", "un-\n") for kind in kinds]
+    for head in ("length", "att.\nfactor", *heads, "unseen", "longest\nwave"):
+        table.add_column(head, justify="right", no_wrap=True)
+    for reading in inspection.readings:
+        table.add_row(*_row(reading, rope, kinds))
+    console.print(table)
+    console.print(
+        "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
+        f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
+        "unseen: those (0 the fastest) that meet angles not seen in training; longest wave: "
+        "tokens in a turn of the slowest.",
+        *_moved(inspection),
+        sep="\n",
+    )
+
+
+def _moved(inspection: Inspection) -> list[str]:
+    """Return a sentence on the reach of every method that moves positions."""
+    from harness.reports.writing.sentences import counted
+
+    last = {r.scaling: r for r in inspection.readings if r.rotation.moves_positions}
+    lines = []
+    for scaling, reading in last.items():
+        bands = reading.rotation.as_bands(reading.length)
+        line = (
+            f"{scaling} at {counted(reading.length, 'tokens')}: relative positions up to "
+            f"{bands.reach:,.6g} of {reading.length - 1:,}"
+        )
+        share = bands.pairs / (reading.length * (reading.length + 1) / 2)
+        rest = f"; {1 - share:.0%} of the pairs are not attended to." if share < 1 else "."
+        lines.append(line + rest)
+    return lines
+
+
+def _unseen(pairs: list[int]) -> str:
+    """Return the number of pairs, and their range where they are neighbours."""
+    joined = pairs and pairs[-1] - pairs[0] == len(pairs) - 1
+    return f"{len(pairs)} ({pairs[0]}–{pairs[-1]})" if joined else str(len(pairs))
+
+
+def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
+    changes = [channel.change for channel in reading.channels]
+    waves = [channel.wavelength or math.inf for channel in reading.channels]  # an unrotated pair: ∞
+    return [
+        reading.scaling,
+        f"{reading.length} ({reading.length / rope.trained_length:.3g}x)",
+        f"{reading.attention_factor:.4g}",
+        *(str(changes.count(kind)) for kind in kinds),
+        _unseen([channel.pair for channel in reading.channels if channel.unseen]),
+        f"{max(waves):,.0f}".replace("inf", "∞"),
+    ]
+
+
+def print_identities(inspection: Inspection, console: Console) -> None:
+    """Print what a model's plain rotation keeps, with the error in both precisions."""
+    from harness.inspection.inspect import identities
+    from harness.reports.writing.sentences import counted
+    from scaling.types import Frequencies
+
+    longest = inspection.longest
+    errors = identities(Frequencies(inspection.rope.inv_freq()), longest)
+    width = max(len(one.about) for one in errors)
+    console.print(
+        f"Largest relative errors up to {counted(longest, 'tokens')}, in float32 and in float64:",
+        *(f"  {one.about:<{width}}  {one.float32:.1e}  {one.float64:.1e}" for one in errors),
+        sep="\n",
+    )

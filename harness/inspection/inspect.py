@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -12,27 +11,25 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from matplotlib.figure import Figure
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
+from harness.errors import UserError
 from harness.files import make_folder
-from harness.inspection import channel_figure, decay_figure, score_figure, scores, wave_figure
+from harness.inspection.figures import draw_channels, draw_decay, draw_scores, draw_wavelengths
 from harness.inspection.notes import check_rotary, notes
-from harness.methods.channels import Change, Channel, channels, decay, shown
+from harness.inspection.scores import Curve, frame, of_base, of_encoding, of_rotation, renamed
+from harness.methods.channels import Channel, channels, decay, shown
 from harness.methods.resolve import resolve
 from harness.models.config import read_config
 from harness.patching.config import rope_of
 from harness.plugins import load
 from harness.reports._write import save_csv, save_figure
 from harness.reports.plots.style import drawing
-from harness.reports.writing.sentences import counted
-from harness.sweep.plan import unlike
+from harness.sweep.plan import once_each, unlike
 from harness.sweep.spec import Spec
 from scaling.types import Frequencies, Rope, Rotation
 
-KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 BINS, SAMPLED = 3, 256  # per octave of distances in a decay curve; distances of each, at most
 
 
@@ -53,16 +50,31 @@ class Reading:
 
 @dataclass(frozen=True)
 class Inspection:
-    """A model's rotary geometry, notes on it, and every method at every length."""
+    """A model's rotary geometry, notes on it, and every method at every length.
+
+    ``curves`` are scores of other bases and encodings, ``files`` what was written.
+    """
 
     model: str
     rope: Rope
     notes: tuple[str, ...]
     readings: tuple[Reading, ...]
+    curves: tuple[Curve, ...] = ()
+    files: tuple[Path, ...] = ()
+
+    @property
+    def longest(self) -> int:
+        """Return the greatest length in tokens."""
+        return max(reading.length for reading in self.readings)
 
 
-def inspect(spec: Spec) -> Inspection:
-    """Compute the channels of every scaling x length; raise UserError as a sweep would."""
+def inspect(
+    spec: Spec, base: Sequence[float] = (), encoding: Sequence[str] = (), out: Path | None = None
+) -> Inspection:
+    """Compute the channels of every scaling x length, and write tables and figures into ``out``.
+
+    ``base`` and ``encoding`` add curves to the figure of scores. Raises UserError as a sweep would.
+    """
     methods = unlike("scaling", [load("method", given) for given in spec.scaling])
     trusted = spec.trust_remote_code
     model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
@@ -72,11 +84,18 @@ def inspect(spec: Spec) -> Inspection:
     readings = []
     for method in methods:
         for length in lengths:
-            found = resolve(method, rope, length)
-            for label, part in shown(method.label, found):
+            rotation = resolve(method, rope, length)
+            for label, part in shown(method.label, rotation):
                 readings.append(Reading(label, length, part, channels(rope, part, length)))
     lines = notes(model, config, methods, lengths, trust_remote_code=trusted)
-    return Inspection(model, rope, tuple(lines), tuple(readings))
+    if out and max(lengths) < 2:
+        raise UserError("figures over distance need a --length of 2 tokens or more.")
+    bases = [of_base(one, rope, max(lengths)) for one in base]
+    encodings = [of_encoding(one, rope, max(lengths), trusted=trusted) for one in encoding]
+    for flag, curves in (("base", bases), ("encoding", encodings)):
+        once_each(flag, [curve.name for curve in curves])
+    result = Inspection(model, rope, tuple(lines), tuple(readings), curves=(*bases, *encodings))
+    return replace(result, files=tuple(write(result, out))) if out else result
 
 
 def channel_frame(inspection: Inspection) -> pd.DataFrame:
@@ -121,9 +140,9 @@ def _bins(last: int) -> list[list[int]]:
     ]
 
 
-def _means(found: Rotation, bins: list[list[int]]) -> list[float]:
+def _means(rotation: Rotation, bins: list[list[int]]) -> list[float]:
     every = [distance for bin_ in bins for distance in bin_]
-    bounds = iter(decay(found, every))
+    bounds = iter(decay(rotation, every))
     return [float(np.mean([*islice(bounds, len(bin_))])) for bin_ in bins]
 
 
@@ -141,30 +160,27 @@ def _head(inspection: Inspection, reading: Reading) -> dict[str, Any]:
     }
 
 
-def write(inspection: Inspection, folder: Path, more: Sequence[scores.Curve] = ()) -> list[Path]:
-    """Write the tables as CSV and the figures as PNG, SVG and PDF; return the files.
-
-    ``more`` are curves of other bases and encodings, beside those of the scalings.
-    """
+def write(inspection: Inspection, folder: Path) -> list[Path]:
+    """Write the tables as CSV and the figures as PNG, SVG and PDF; return the files."""
     make_folder(folder)
     files, window = [], inspection.rope.trained_length
     own = [
-        scores.of_rotation(f"scaling, {r.length:,} tokens", r.scaling, r.rotation, r.length)
+        of_rotation(f"scaling, {r.length:,} tokens", r.scaling, r.rotation, r.length)
         for r in inspection.readings
     ]
     tables = {
         "channels": channel_frame(inspection),
         "decay": decay_frame(inspection),
-        "scores": scores.frame([*own, *scores.renamed(more, {curve.name for curve in own})]),
+        "scores": frame([*own, *renamed(inspection.curves, {curve.name for curve in own})]),
     }
     for name, table in tables.items():
         files.append(folder / f"{name}.csv")
         save_csv(table, files[-1])
     figures: tuple[tuple[str, str, Callable[[pd.DataFrame], Figure]], ...] = (
-        ("channels", "channels", channel_figure.draw),
-        ("decay", "decay", decay_figure.draw),
-        ("wavelengths", "channels", wave_figure.draw),
-        ("scores", "scores", partial(score_figure.draw, trained_length=window)),
+        ("channels", "channels", draw_channels),
+        ("decay", "decay", draw_decay),
+        ("wavelengths", "channels", draw_wavelengths),
+        ("scores", "scores", partial(draw_scores, trained_length=window)),
     )
     for name, of, draw in figures:
         with drawing():
@@ -172,72 +188,59 @@ def write(inspection: Inspection, folder: Path, more: Sequence[scores.Curve] = (
     return files
 
 
-def show(inspection: Inspection, console: Console) -> None:
-    """Print a row per scaling and length: how many channel pairs change, and how."""
-    rope = inspection.rope
-    turns = rope.turns().tolist()
-    slow = sum(turn < 1 for turn in turns)
-    console.print(
-        f"{inspection.model}: trained window {rope.trained_length:,} tokens, base {rope.base:g}, "
-        f"{len(turns)} channel pairs of {turns[0]:,.1f} to {turns[-1]:.2g} turns in the window, "
-        f"{slow} of less than one",
-        *inspection.notes,
-        sep="\n",
-        highlight=False,
-        markup=False,
-    )
-    found = {channel.change for reading in inspection.readings for channel in reading.channels}
-    kinds = KINDS[:3] + tuple(kind for kind in KINDS[3:] if kind in found)
-    table = Table(box=box.SIMPLE, padding=0)
-    table.add_column("scaling", overflow="fold")  # fits 80 columns, the other columns first
-    heads = [kind.replace("in ", "in\n").replace("un", "un-\n") for kind in kinds]
-    for head in ("length", "att.\nfactor", *heads, "unseen", "longest\nwave"):
-        table.add_column(head, justify="right", no_wrap=True)
-    for reading in inspection.readings:
-        table.add_row(*_row(reading, rope, kinds))
-    console.print(table)
-    console.print(
-        "Channel pairs unchanged, interpolated in part or in full (by the stretch)"
-        f"{', slowed beyond it' * ('beyond' in kinds)}{', made faster' * ('faster' in kinds)}; "
-        "unseen: those (0 the fastest) that meet angles not seen in training; longest wave: "
-        "tokens in a turn of the slowest.",
-        *_moved(inspection),
-        sep="\n",
-        highlight=False,
-        markup=False,
-    )
+PAIRS = 256  # of a query and a key at random positions
+Rotate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _moved(inspection: Inspection) -> list[str]:
-    """Return a sentence on the reach of every method that moves positions."""
-    last = {r.scaling: r for r in inspection.readings if r.rotation.moves_positions}
-    lines = []
-    for scaling, reading in last.items():
-        bands = reading.rotation.as_bands(reading.length)
-        line = (
-            f"{scaling} at {counted(reading.length, 'tokens')}: relative positions up to "
-            f"{bands.reach:,.6g} of {reading.length - 1:,}"
+@dataclass(frozen=True)
+class Identity:
+    """The largest error of an equation, relative to the norms, in two precisions."""
+
+    about: str
+    float32: float
+    float64: float
+
+
+def identities(rotation: Frequencies, length: int) -> tuple[Identity, ...]:
+    """Return what a rotation must keep: its errors at random positions below a length."""
+    single, double = (_errors(rotation, length, dtype) for dtype in (torch.float32, torch.float64))
+    return tuple(Identity(about, single[about], double[about]) for about in single)
+
+
+def _errors(rotation: Frequencies, length: int, dtype: torch.dtype) -> dict[str, float]:
+    draw = torch.Generator().manual_seed(0)
+    size, inv_freq = 2 * len(rotation.inv_freq), rotation.inv_freq.to(dtype)
+    query, key = (
+        torch.randn(PAIRS, size, generator=draw, dtype=torch.float64).to(dtype) for _ in range(2)
+    )
+    at, other = (torch.randint(0, length, (PAIRS,), generator=draw) for _ in range(2))
+    shift = torch.minimum(at, other)  # to the beginning, so that no position leaves the length
+    halves, neighbours = (_rotation(inv_freq, split=split) for split in (True, False))
+    norms = query.norm(dim=-1) * key.norm(dim=-1)
+    score = (halves(query, at) * halves(key, other)).sum(-1)
+    moved = (halves(query, at - shift) * halves(key, other - shift)).sum(-1)
+    order = torch.arange(size).view(2, -1).mT.flatten()  # channel i beside i + d/2
+    beside = neighbours(query[:, order], at) * neighbours(key[:, order], other)
+    turned = halves(query, at).norm(dim=-1) / query.norm(dim=-1)
+    return {
+        "a rotation keeps the norm": float((turned - 1).abs().max()),
+        "a shift of both positions keeps the score": float(((moved - score) / norms).abs().max()),
+        "half-split and interleaved layouts agree": float(
+            ((beside.sum(-1) - score) / norms).abs().max()
+        ),
+    }
+
+
+def _rotation(inv_freq: torch.Tensor, *, split: bool) -> Rotate:
+    """Return a rotation of channels i and i + d/2, or of neighbours."""
+
+    def rotate(x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        angles = positions[:, None].to(inv_freq.dtype) * inv_freq
+        one, other = x.chunk(2, -1) if split else (x[:, ::2], x[:, 1::2])
+        both = (
+            one * angles.cos() - other * angles.sin(),
+            other * angles.cos() + one * angles.sin(),
         )
-        share = bands.pairs / (reading.length * (reading.length + 1) / 2)
-        rest = f"; {1 - share:.0%} of the pairs are not attended to." if share < 1 else "."
-        lines.append(line + rest)
-    return lines
+        return torch.cat(both, -1) if split else torch.stack(both, -1).flatten(-2)
 
-
-def _unseen(pairs: list[int]) -> str:
-    """Return the number of pairs, and their range where they are neighbours."""
-    joined = pairs and pairs[-1] - pairs[0] == len(pairs) - 1
-    return f"{len(pairs)} ({pairs[0]}–{pairs[-1]})" if joined else str(len(pairs))
-
-
-def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
-    changes = [channel.change for channel in reading.channels]
-    waves = [channel.wavelength or math.inf for channel in reading.channels]  # an unrotated pair: ∞
-    return [
-        reading.scaling,
-        f"{reading.length} ({reading.length / rope.trained_length:.3g}x)",
-        f"{reading.attention_factor:.4g}",
-        *(str(changes.count(kind)) for kind in kinds),
-        _unseen([channel.pair for channel in reading.channels if channel.unseen]),
-        f"{max(waves):,.0f}".replace("inf", "∞"),
-    ]
+    return rotate

@@ -16,8 +16,9 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from harness.cli.app import main
-from harness.inspection import channel_figure, decay_figure
-from harness.inspection.inspect import channel_frame, decay_frame, inspect, show
+from harness.cli.inspect import print_channels
+from harness.inspection.figures import draw_channels, draw_decay
+from harness.inspection.inspect import channel_frame, decay_frame, inspect
 from harness.inspection.scores import Curve
 from harness.methods.channels import channels, decay
 from harness.models.config import REFERENCE
@@ -184,30 +185,30 @@ class TestFigures:
     @pytest.mark.slow
     def test_panels_are_the_lengths_at_which_something_changes(self) -> None:
         """Inside the window all methods are plain, so its panel is left out."""
-        for frame, module in zip(
-            frames("none", "pi", "yarn"), (channel_figure, decay_figure), strict=True
+        for frame, draw in zip(
+            frames("none", "pi", "yarn"), (draw_channels, draw_decay), strict=True
         ):
             wanted = ["reference, 512 tokens (2×)", "reference, 2k tokens (8×)"]
-            assert titles(module.draw(frame)) == wanted
+            assert titles(draw(frame)) == wanted
 
     @pytest.mark.slow
     def test_where_nothing_changes_all_lengths_are_drawn(self) -> None:
         """The plain embedding alone has a figure too."""
-        for frame, module in zip(frames("none"), (channel_figure, decay_figure), strict=True):
-            assert len(titles(module.draw(frame))) == 3
+        for frame, draw in zip(frames("none"), (draw_channels, draw_decay), strict=True):
+            assert len(titles(draw(frame))) == 3
 
     @pytest.mark.slow
     def test_methods_that_coincide_are_one_line(self) -> None:
         """Equal frequencies at all lengths share a line and a name."""
         table, curves = frames("none", "ntk", "dynamic_ntk")
-        assert legend(channel_figure.draw(table)) == ["none", "ntk = dynamic_ntk", "unseen angles"]
-        assert legend(decay_figure.draw(curves)) == ["none", "ntk = dynamic_ntk"]
+        assert legend(draw_channels(table)) == ["none", "ntk = dynamic_ntk", "unseen angles"]
+        assert legend(draw_decay(curves)) == ["none", "ntk = dynamic_ntk"]
 
     def test_lines_are_the_rows_of_the_table(self) -> None:
         """Turns across and ratios up, at eight windows."""
         table, _ = frames("pi", "yarn")
         rows = table[(table["scaling"] == "yarn") & (table["length"] == 2048)]
-        [line] = [drawn for drawn in channel_figure.draw(table).axes[-1].lines
+        [line] = [drawn for drawn in draw_channels(table).axes[-1].lines
                   if drawn.get_label() == "yarn"]  # fmt: skip
         assert list(line.get_xdata()) == rows["turns"].tolist()
         assert list(line.get_ydata()) == rows["ratio"].tolist()
@@ -215,7 +216,7 @@ class TestFigures:
     def test_the_shaded_field_holds_the_unseen_pairs(self) -> None:
         """At length L it is what is left of one turn and above trained_length / L."""
         table, _ = frames("ntk", "yarn", "abf:base=1000", length=("128", "8x"))
-        figure = channel_figure.draw(table)
+        figure = draw_channels(table)
         for axes, length in zip(figure.axes, (128, 2048), strict=True):
             [field] = axes.collections
             box = field.get_paths()[0].get_extents()
@@ -227,7 +228,7 @@ class TestFigures:
     def test_channels_at_rest_are_marked_on_the_axis(self) -> None:
         """A ratio of 0 has no place on the axis: 8 of 32 pairs are triangles, and the note says."""
         table, _ = frames("p_rope", length=("2x",))
-        figure = channel_figure.draw(table)
+        figure = draw_channels(table)
         [rest] = [line for line in figure.axes[0].lines if line.get_label() == "_rest"]
         assert len(rest.get_xdata()) == 8
         assert "Triangles on the axis: not rotated." in figure.texts[-1].get_text().replace(
@@ -237,7 +238,7 @@ class TestFigures:
     def test_without_none_the_unscaled_curve_is_drawn_beside(self) -> None:
         """Before and after are both seen, whatever was asked for."""
         _, curves = frames("pi", length=("2x",))
-        figure = decay_figure.draw(curves)
+        figure = draw_decay(curves)
         assert legend(figure) == ["pi", "unscaled"]
         [line] = [line for line in figure.axes[0].lines if line.get_label() == "unscaled"]
         wanted = curves.loc[curves["distance"] > 0, "bound_unscaled"].tolist()
@@ -253,7 +254,6 @@ class TestCommand:
         tiny: Path,
         tmp_path: Path,
         capsys: pytest.CaptureFixture[str],
-        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Neither weights nor tokenizer are needed; the same question gives the same tables."""
         (tmp_path / "model").mkdir()
@@ -270,7 +270,6 @@ class TestCommand:
         assert all(name in out for name in FILES)
         table = pd.read_csv(tmp_path / "figures" / "channels.csv")
         assert len(table) == 2 * 8
-        monkeypatch.setattr("harness.inspection.inspect.save_figure", lambda *_: [])
         ask(capsys, "inspect", *words, tmp_path / "again")
         one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).glob("*.csv")}
                     for name in ("figures", "again"))  # fmt: skip
@@ -297,7 +296,7 @@ class TestCommand:
         names = ("none", "yarn:factor=8", "p_rope")
         spec = parse(None, {"scaling": names, "length": ("64x",), "model": "reference"})
         console = Console(width=80, file=StringIO(), force_terminal=False)
-        show(inspect(spec), console)
+        print_channels(inspect(spec), console)
         out = console.file.getvalue()
         assert "…" not in out
         [line] = [line for line in out.splitlines() if "yarn" in line]

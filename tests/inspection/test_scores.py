@@ -15,10 +15,9 @@ from harness.encodings import alibi
 from harness.encodings._config import config_of
 from harness.encodings._model import EncodingForCausalLM
 from harness.errors import UserError
-from harness.inspection.identities import identities
-from harness.inspection.score_figure import draw as draw_scores
+from harness.inspection.figures import draw_scores, draw_wavelengths
+from harness.inspection.inspect import identities
 from harness.inspection.scores import Curve, frame, of_base, of_encoding, of_rotation, renamed
-from harness.inspection.wave_figure import draw
 from harness.methods.channels import channels, decay
 from harness.plugins import names
 from harness.reports.plots.methods import methods
@@ -177,7 +176,7 @@ def test_inspect_draws_bases_and_encodings(tmp_path: Path, ropewalk: Ropewalk) -
     trained = table[table["name"] == name]
     assert trained["mean"].iloc[0] - trained["mean"].iloc[-1] == pytest.approx(31, abs=1e-3)
     channels = pd.read_csv(tmp_path / "figures" / "channels.csv")
-    (line,) = [one for one in draw(channels).axes[0].lines if one.get_label() == "none"]
+    (line,) = [one for one in draw_wavelengths(channels).axes[0].lines if one.get_label() == "none"]
     assert list(line.get_ydata()) == pytest.approx(channels["wavelength"].tolist())
 
 
