@@ -18,17 +18,17 @@ def ask(
     sentence, where no request is possible.
     """
     opening, longest = context.opening, max(lengths)
-    fitting = [p for document in context.documents() if len(p.tokens) >= longest + trials]
+    fitting = [text for text in context.documents() if len(text.tokens) >= longest + trials]
     if trials < 1:
         raise ValueError(f"trials must be 1 or more, got {trials}")
     if not fitting:
         raise ValueError(f"no document has {longest + trials} tokens")
     for length in lengths:
-        for passage in fitting:
+        for text in fitting:
             for trial in range(trials):
                 end = longest + trial
-                tokens = (*opening, *passage.tokens[end - length + len(opening) : end])
-                name = f"{passage.name} {trial}"
+                tokens = (*opening, *text.tokens[end - length + len(opening) : end])
+                name = f"{text.name} {trial}"
                 yield Loglikelihood(tokens, length - 1, doc_id=name)
 
 
