@@ -57,7 +57,7 @@ from harness.plugins import load, names
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN, SAMPLES, append, writing
 from harness.select.candidates import OWN, families, usual
-from harness.select.measuring import Measured, tasks
+from harness.select.measuring import RaceField, tasks
 from harness.select.race import FAR, Race, Rules, read_budget, rounds
 from harness.sweep import eta
 from harness.sweep.memory import estimate
@@ -798,7 +798,7 @@ def races(setting: Setting) -> Iterator[Row]:
             standings = [race.run(lambda _: None) for race, _ in pairs]
             whole = pairs[0][1]
             count = len(whole.order)
-            whole.ask((FAR, one, count) for one in standings[0].names)
+            whole.measure((FAR, one, count) for one in standings[0].names)
             far = {one: float(whole.losses(FAR, one, count).mean()) for one in standings[0].names}
             for standing in standings:
                 above = far[standing.recommended] - min(far.values())
@@ -812,15 +812,15 @@ def races(setting: Setting) -> Iterator[Row]:
             yield row("r", f"{what}: forwards of the grid over its", gained, "x", bar, equal)
 
 
-def _race(plan: Plan, folder: Path, seed: int, text: str | None) -> tuple[Race, Measured]:
+def _race(plan: Plan, folder: Path, seed: int, text: str | None) -> tuple[Race, RaceField]:
     """Return a race in an order of the documents; what an earlier one measured is reused."""
     seeded = replace(plan, spec=plan.spec.model_copy(update={"seed": seed}))
     measure, machine = measurer(plan, folder), machine_of(plan, None)
-    measured = Measured(seeded, folder, measure, read_budget("all", 0), machine)
+    measured = RaceField(seeded, folder, measure, read_budget("all", 0), machine)
     measured.plan = plan  # the run has one seed, which only orders the documents
     methods = tuple(families(plan, measured.names))
     race = Race(measured, methods, Rules(rounds(len(measured.order)), OWN, frozenset(methods)))
-    measured.budget = read_budget(text, race.usual(measured.grid(methods)))
+    measured.budget = read_budget(text, race.default_budget(measured.grid(methods)))
     return race, measured
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from harness.select.race import CUT, FAR, NEAR, WINNER, Array, Ask, Budget, Race, Rules, rounds
+from harness.select.race import CUT, FAR, NEAR, WINNER, Array, Budget, Need, Race, Rules, rounds
 
 Random = np.random.Generator
 CANDIDATES, RACES = 25, 100
@@ -67,25 +67,25 @@ class Known:
     names: tuple[str, ...]
     far: Array
     budget: Budget = field(default_factory=Budget)
-    asked: dict[tuple[str, str], int] = field(default_factory=dict)
+    requested: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def spent(self) -> float:
         """Return the forwards asked for, in forwards at the target."""
-        return sum(WEIGHTS[kind] * count for (kind, _), count in self.asked.items())
+        return sum(WEIGHTS[kind] * count for (kind, _), count in self.requested.items())
 
-    def cost(self, asks: Iterable[Ask]) -> float:
+    def cost(self, needs: Iterable[Need]) -> float:
         """Return the forwards that are not asked for yet."""
         most: dict[tuple[str, str], int] = {}
-        for kind, name, count in asks:
+        for kind, name, count in needs:
             most[kind, name] = max(most.get((kind, name), 0), count)
         return sum(
-            WEIGHTS[at[0]] * max(0, count - self.asked.get(at, 0)) for at, count in most.items()
+            WEIGHTS[at[0]] * max(0, count - self.requested.get(at, 0)) for at, count in most.items()
         )
 
-    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
+    def measure(self, needs: Iterable[Need]) -> dict[str, str]:
         """Ask for losses; none is missing."""
-        for kind, name, count in asks:
-            self.asked[kind, name] = max(self.asked.get((kind, name), 0), count)
+        for kind, name, count in needs:
+            self.requested[kind, name] = max(self.requested.get((kind, name), 0), count)
         return {}
 
     def losses(self, kind: str, name: str, documents: int) -> Array:
@@ -94,7 +94,7 @@ class Known:
             return np.zeros(documents)
         return np.asarray(self.far[:documents, self.names.index(name)])
 
-    def free(self, name: str) -> bool:
+    def unchanged(self, name: str) -> bool:
         """Return whether a candidate is the plain model."""
         return name == self.names[0]
 
@@ -134,7 +134,7 @@ def simulate(shape: str, means: str, documents: int, *, races: int, seed: int) -
         order = rng.permutation(CANDIDATES)  # who is the best must not matter
         known = Known(names, losses[:, order])
         race = Race(known, names, rules)
-        known.budget = Budget(race.usual(documents * grid))
+        known.budget = Budget(race.default_budget(documents * grid))
         ended = race.run(lambda _: None)
         true = dict(zip(names, (mean - mean.min())[order].tolist(), strict=True))
         regret = ended.regret.get(ended.recommended, math.inf)

@@ -20,8 +20,8 @@ from harness.select.race import (
     NEAR,
     WINNER,
     Array,
-    Ask,
     Budget,
+    Need,
     Race,
     Rules,
     Standing,
@@ -38,9 +38,9 @@ class Losses(Known):
     costs: Mapping[str, float] = field(default_factory=dict)
     lost: Mapping[str, int] = field(default_factory=dict)
 
-    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
-        wanted = list(asks)
-        super().ask(wanted)
+    def measure(self, needs: Iterable[Need]) -> dict[str, str]:
+        wanted = list(needs)
+        super().measure(wanted)
         return {
             name: "not finite"
             for kind, name, count in wanted
@@ -53,7 +53,7 @@ class Losses(Known):
             return self.costs.get(name, 0.0) + 1e-4 * noise
         return super().losses(kind, name, documents)
 
-    def free(self, name: str) -> bool:
+    def unchanged(self, name: str) -> bool:
         return name == "none" or not self.costs.get(name, 0.0)
 
 
@@ -112,7 +112,7 @@ def test_among_equals_the_lower_cost_inside_the_window_comes_first() -> None:
     costs = {"pi:factor=4": 0.005, "ntk:factor=4": 0.001}
     found, race, _ = raced({"none": 1.0, "ntk:factor=4": 0.0, "pi:factor=4": 0.0}, costs=costs)
     assert found.recommended == "ntk:factor=4"
-    assert race.priced == dict.fromkeys(costs, found.documents)
+    assert race.cost_documents == dict.fromkeys(costs, found.documents)
 
 
 def test_a_method_that_costs_too_much_inside_the_window_is_never_raced() -> None:
@@ -120,7 +120,7 @@ def test_a_method_that_costs_too_much_inside_the_window_is_never_raced() -> None
     found, race, _ = raced({"none": 1.0, "pi": -3.0, "yarn": 0.0}, costs={"pi": 0.3, "yarn": 0.001})
     assert race.costly == {"pi"}
     assert found.recommended == "yarn"
-    assert (FAR, "pi") not in race.measured.asked  # type: ignore[attr-defined]
+    assert (FAR, "pi") not in race.field.requested  # type: ignore[attr-defined]
 
 
 def test_where_every_candidate_fails_no_method_is_recommended() -> None:
@@ -181,8 +181,8 @@ def test_a_budget_is_never_exceeded_and_the_least_one_suffices(
         found, race, _ = raced(means, documents=documents, budget=least + 1, costs=costs)
         assert found.recommended
         return
-    assert race.measured.spent() <= budget
-    assert race.priced.get(found.recommended, found.documents) == found.documents
+    assert race.field.spent() <= budget
+    assert race.cost_documents.get(found.recommended, found.documents) == found.documents
     assert found.ended in (BUDGET, DOCUMENTS, MARGIN, WINNER)
 
 
@@ -194,7 +194,7 @@ def test_a_small_budget_leaves_out_the_last_candidates() -> None:
     assert found.ended == BUDGET
     assert found.needed is not None
     assert found.needed > found.documents
-    assert race.measured.spent() <= 44
+    assert race.field.spent() <= 44
 
 
 @pytest.mark.slow

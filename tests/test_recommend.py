@@ -226,7 +226,7 @@ def test_a_budget_is_a_time_or_a_number() -> None:
     assert read_budget("1.5min", 300) == Budget(90, timed=True)
     assert str(read_budget("300", 900)) == str(read_budget(None, 299.2)) == "300 forwards"
     assert str(read_budget("all", 900)) == "no limit"
-    assert read_budget("15min", 900).told(61.2) == "0:01:02"
+    assert read_budget("15min", 900).text(61.2) == "0:01:02"
     with pytest.raises(UserError, match="invalid"):
         read_budget("2 days", 900)
 

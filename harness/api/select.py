@@ -25,9 +25,9 @@ from harness.reports.writing.sentences import are, counted
 from harness.runs.store import measured
 from harness.select import tune as searching
 from harness.select.candidates import OWN, families, unserved, usual
-from harness.select.measuring import Measured, tasks
+from harness.select.measuring import RaceField, tasks
 from harness.select.race import FAR, Budget, Race, Rules, read_budget, rounds
-from harness.select.recommend import Ended, Recommendation, so_far, written
+from harness.select.recommend import FinishedRace, Recommendation, so_far, write
 from harness.select.space import Space, default_of, is_free, of_factors, of_options
 from harness.select.tune import EVALUATOR, Split, Trial, Tuning, best_of, check_installed, kind_of
 from harness.serve._export import serving_command
@@ -100,16 +100,16 @@ def race(
         note_plan(plan, observer)
         measure, machine = measurer(plan, folder, observer, cluster), machine_of(plan, cluster)
         workers = cluster.count if cluster else 1
-        field = Measured(plan, folder, measure, Budget(), machine, workers)
+        field = RaceField(plan, folder, measure, Budget(), machine, workers)
         race, candidates = _candidates(field, to, tolerance / 100, margin / 100, observer)
-        field.budget = read_budget(budget, race.usual(field.grid(candidates)))
+        field.budget = read_budget(budget, race.default_budget(field.grid(candidates)))
         records(plan, folder)  # another run's folder is an error, in a dry run too
         _note_cost(race, field, candidates, observer)
 
         def run() -> Recommendation:
             with keeping([folder]):
                 standing = race.run(lambda standing: observer.note(so_far(standing)))
-                return written(Ended(race, field, standing, candidates, to))
+                return write(FinishedRace(race, field, standing, candidates, to))
 
         yield run
 
@@ -137,7 +137,7 @@ def _race_plan(
 
 
 def _candidates(
-    field: Measured, to: str | None, tolerance: float, margin: float, observer: Observer
+    field: RaceField, to: str | None, tolerance: float, margin: float, observer: Observer
 ) -> tuple[Race, dict[str, list[str]]]:
     """Return a race and its candidates, each with the names that it coincides with."""
     every = families(field.plan, field.names)
@@ -157,11 +157,11 @@ def _candidates(
 
 
 def _note_cost(
-    race: Race, field: Measured, candidates: Mapping[str, Any], observer: Observer
+    race: Race, field: RaceField, candidates: Mapping[str, Any], observer: Observer
 ) -> None:
-    race.fit()
+    race.fit_budget()
     first, last = race.rules.rounds[0], race.rules.rounds[-1]
-    time = field.pace([(FAR, name, first) for name in race.names]).estimate()
+    time = field.eta([(FAR, name, first) for name in race.names]).estimate()
     if len(race.names) < len(candidates):
         observer.note(
             f"The budget takes {len(race.names)} of {len(candidates)} candidates, the plainest and "

@@ -1,11 +1,12 @@
-"""What a race asks of a model: the samples of a plan, and what they cost."""
+"""Measure what ``recommend`` and ``tune`` need: samples of one run, and what they cost."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -18,11 +19,11 @@ from harness.methods.resolve import depends_on_length
 from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.select.candidates import OWN
-from harness.select.race import CUT, FAR, NEAR, Array, Ask, Budget
+from harness.select.race import CUT, FAR, NEAR, Array, Budget, Need
 from harness.sweep.eta import ETA, before
-from harness.sweep.plan import Cell, Item, Key, Plan
+from harness.sweep.plan import Item, Key, Plan
 
-Measure = Callable[[Plan], Iterable[Mapping[str, Any]]]
+Measure = Callable[[Plan], Iterable[Mapping[str, Any]]]  # yields samples as they are stored
 SLOWER = 1.15  # times what is expected: checks between the forwards, and their spread
 
 
@@ -31,59 +32,71 @@ def tasks(trained: int, target: int) -> tuple[str, str]:
     return f"perplexity:tail={target - trained},slide=true", f"perplexity:tail={trained // 2}"
 
 
-@dataclass
-class Measured:
-    """The samples of a plan, measured where they are missing.
+class Measuring:
+    """The samples of a run folder, in memory, and measured where they are missing."""
 
-    ``failed`` are the candidates that have no rotation; ``names`` are all others. ``workers``
-    measure at the same time on a ``machine``.
+    def __init__(self, plan: Plan, folder: Path, measure: Measure) -> None:
+        self.plan, self.folder, self._measure = plan, folder, measure
+        self.samples: dict[Key, Mapping[str, Any]] = dict(checked_samples(folder))
+
+    def complete(self, keys: Set[Key]) -> None:
+        """Measure those of these samples that are missing."""
+        part = replace(self.plan, only=keys - measured(self.samples))
+        if next(part.left(set()), None) is not None:
+            for sample in self._measure(part):
+                self.samples[sample["cell"], sample["question"]] = sample
+
+
+class RaceField(Measuring):
+    """The losses of the candidates of a race, by document.
+
+    ``failed`` are the candidates that have no rotation; ``names`` are all others; ``order`` are the
+    documents in the order in which they are measured. ``workers`` measure at the same time on a
+    ``machine``.
     """
 
-    plan: Plan
-    folder: Path
-    measure: Measure
-    budget: Budget
-    machine: str
-    workers: int = 1
-    asked: dict[Key, tuple[str, int]] = field(default_factory=dict)  # the method and the length
-
-    def __post_init__(self) -> None:
-        self.window, self.target = self.plan.lengths
-        far, near = (task.label for task in self.plan.tasks)
+    def __init__(
+        self, plan: Plan, folder: Path, measure: Measure, budget: Budget, machine: str,
+        workers: int = 1,
+    ) -> None:  # fmt: skip
+        super().__init__(plan, folder, measure)
+        self.budget, self.machine, self.workers = budget, machine, workers
+        self.window, self.target = plan.lengths
+        far, near = (task.label for task in plan.tasks)
         where = {FAR: (far, self.target), NEAR: (near, self.window), CUT: (far, self.window)}
-        cells = {(one.task, one.length, one.scaling): one for one in self.plan.cells}
-        self.cells: dict[tuple[str, str], Cell] = {
-            (kind, method.label): cells[task, length, method.label]
-            for kind, (task, length) in where.items() for method in self.plan.methods
-        }  # fmt: skip
-        self.items: dict[tuple[str, str], list[list[Key]]] = {}
-        self.order = list(dict.fromkeys(q.doc_id for q in self.cells[FAR, OWN].questions))
-        Random(self.plan.spec.seed).shuffle(self.order)
-        self.failed = {
-            cell.scaling: cell.failed for cell in self.plan.cells if cell.failed is not None
+        cells = {(one.task, one.length, one.scaling): one for one in plan.cells}
+        self.cells = {
+            (kind, method.label): cells[*at, method.label]
+            for kind, at in where.items()
+            for method in plan.methods
         }
-        self.names = [m.label for m in self.plan.methods if m.label not in self.failed]
-        self.samples: dict[Key, Mapping[str, Any]] = dict(checked_samples(self.folder))
+        self.order = list(dict.fromkeys(one.doc_id for one in self.cells[FAR, OWN].questions))
+        Random(plan.spec.seed).shuffle(self.order)
+        self.failed = {cell.scaling: cell.failed for cell in plan.cells if cell.failed is not None}
+        self.names = [one.label for one in plan.methods if one.label not in self.failed]
+        self.requested: dict[Key, tuple[str, int]] = {}  # the method and the length
         self.began = time.monotonic()
+        self._keys: dict[tuple[str, str], list[list[Key]]] = {}
 
     def keys(self, kind: str, name: str, documents: int) -> list[list[Key]]:
         """Return the samples of a candidate on each of the first documents."""
-        if (kind, name) not in self.items:
-            cell, units = self.cells[kind, name], dict[str, list[Key]]()
-            for question in cell.questions:
-                units.setdefault(question.doc_id, []).append(Item(cell, question).key)
-            self.items[kind, name] = [units[unit] for unit in self.order]
-        return self.items[kind, name][:documents]
+        if (kind, name) not in self._keys:
+            cell, by_document = self.cells[kind, name], defaultdict[str, list[Key]](list)
+            for request in cell.questions:
+                by_document[request.doc_id].append(Item(cell, request).key)
+            self._keys[kind, name] = [by_document[document] for document in self.order]
+        return self._keys[kind, name][:documents]
 
     def losses(self, kind: str, name: str, documents: int) -> Array:
         """Return the loss per token of each of the first documents."""
-        records = [[self.samples[key] for key in keys] for keys in self.keys(kind, name, documents)]
-        return np.array([
-            math.fsum(one["value"] for one in some) / sum(one["weight"] for one in some)
-            for some in records
-        ])  # fmt: skip
+        each = []
+        for keys in self.keys(kind, name, documents):
+            records = [self.samples[key] for key in keys]
+            nats = math.fsum(record["value"] for record in records)
+            each.append(nats / sum(record["weight"] for record in records))
+        return np.array(each)
 
-    def free(self, name: str) -> bool:
+    def unchanged(self, name: str) -> bool:
         """Return whether a candidate is the plain model inside the window."""
         return self.cells[NEAR, name].frequencies == self.cells[NEAR, OWN].frequencies
 
@@ -92,46 +105,51 @@ class Measured:
         near, far = self.cells[NEAR, name].rotation, self.cells[FAR, name].rotation
         return depends_on_length(far, near, self.window)
 
-    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
+    def measure(self, needs: Iterable[Need]) -> dict[str, str]:
         """Measure what is missing; return the candidates that have no number, and why.
 
         Raises UserError where the plain model has none inside the window.
         """
-        wanted = [(ask, keys) for ask in asks for keys in self.keys(*ask)]
-        for (kind, name, _), keys in wanted:
-            length = self.cells[kind, name].length
-            self.asked |= {key: (name, length) for key in keys if key not in self.asked}
-        missing = {key for _, keys in wanted for key in keys} - measured(self.samples)
-        if missing:
-            for sample in self.measure(replace(self.plan, only=missing)):
-                self.samples[sample["cell"], sample["question"]] = sample
+        needed = [(need, keys) for need in needs for keys in self.keys(*need)]
+        self.requested = self._requests(need for need, _ in needed) | self.requested
+        self.complete({key for _, keys in needed for key in keys})
         self.__dict__.pop("rates", None)
-        lost = {}
-        for (kind, name, _), keys in wanted:
+        failed = {}
+        for (kind, name, _), keys in needed:
             records = [self.samples.get(key, {}) for key in keys]
             bad = next((one for one in records if one.get("status") != "ok"), None)
             if bad:
-                lost[name] = str(bad.get("reason") or bad.get("status"))
+                failed[name] = str(bad.get("reason") or bad.get("status"))
                 if (kind, name) == (NEAR, OWN):
                     raise UserError(
                         f"{self.plan.checkpoint.label} itself has no number at {self.window:,} "
-                        f"tokens: {lost[name]}"
+                        f"tokens: {failed[name]}"
                     )
-        return lost
+        return failed
+
+    def _requests(self, needs: Iterable[Need]) -> dict[Key, tuple[str, int]]:
+        """Return the method and the length of each sample."""
+        return {
+            key: (need[1], self.cells[need[:2]].length)
+            for need in needs
+            for keys in self.keys(*need)
+            for key in keys
+        }
 
     @property
     def forwards(self) -> float:
-        """Return how many forwards were asked for; shorter ones count by their tokens."""
-        return sum(length for _, length in self.asked.values()) / self.target
+        """Return how many forwards were requested; shorter ones count by their tokens."""
+        return sum(length for _, length in self.requested.values()) / self.target
 
     def grid(self, names: Iterable[str]) -> float:
         """Return how many forwards it takes to measure these candidates on every document."""
-        priced = [name for name in names if not self.free(name)]
-        asks = [(FAR, name) for name in names] + [(NEAR, name) for name in [OWN, *priced]]
+        changed = [name for name in names if not self.unchanged(name)]
+        cells = [(FAR, name) for name in names] + [(NEAR, name) for name in [OWN, *changed]]
         return sum(
-            len(keys) * self.cells[ask].length / self.target
-            for ask in [*asks, (CUT, OWN)] for keys in self.keys(*ask, len(self.order))
-        )  # fmt: skip
+            len(keys) * self.cells[cell].length / self.target
+            for cell in [*cells, (CUT, OWN)]
+            for keys in self.keys(*cell, len(self.order))
+        )
 
     def spent(self) -> float:
         """Return what was spent; samples of earlier sessions cost no time."""
@@ -141,17 +159,13 @@ class Measured:
         """Return how long samples took."""
         return sum(float(self.samples.get(key, {}).get("seconds") or 0) for key in keys)
 
-    def cost(self, asks: Iterable[Ask]) -> float:
-        """Return what it takes to measure what was not asked for yet."""
-        new: dict[Key, tuple[str, int]] = {}
-        for kind, name, documents in asks:
-            length = self.cells[kind, name].length
-            for keys in self.keys(kind, name, documents):
-                new |= {key: (name, length) for key in keys if key not in self.asked}
+    def cost(self, needs: Iterable[Need]) -> float:
+        """Return what it takes to measure what was not requested yet."""
+        new = {k: at for k, at in self._requests(needs).items() if k not in self.requested}
         if not self.budget.timed:
-            return sum(length / self.target for _, length in new.values())
+            return sum(length for _, length in new.values()) / self.target
         known = measured(self.samples)
-        return sum(self._rate(*one) * one[1] for key, one in new.items() if key not in known)
+        return sum(self._rate(*at) * at[1] for key, at in new.items() if key not in known)
 
     def _rate(self, name: str, length: int) -> float:
         """Return the seconds per token of a method at a length: its own, or that of others."""
@@ -169,18 +183,17 @@ class Measured:
         warming: dict[Any, Key] = {}
         for key, sample in self.samples.items():
             warming.setdefault(sample.get("session"), key)
-        took: dict[tuple[str, int], list[float]] = {}
-        for key, (name, length) in self.asked.items():
-            seconds = 0.0 if key in warming.values() else self.seconds([key])
-            for at in ((name, length), ("", length), (name, 0), ("", 0)):
-                sums = took.setdefault(at, [0.0, 0.0])
-                took[at] = [sums[0] + seconds, sums[1] + length * bool(seconds)]
-        found = {at: seconds / tokens for at, (seconds, tokens) in took.items() if tokens}
-        expected = None if found else self.pace([(FAR, OWN, 1)]).seconds_left()
-        return found if expected is None else {("", 0): expected / self.target}
+        totals = defaultdict[tuple[str, int], Array](lambda: np.zeros(2))
+        for key, (name, length) in self.requested.items():
+            if key not in warming.values() and (seconds := self.seconds([key])):
+                for at in ((name, length), ("", length), (name, 0), ("", 0)):
+                    totals[at] += seconds, length
+        if totals:
+            return {at: float(seconds / tokens) for at, (seconds, tokens) in totals.items()}
+        expected = self.eta([(FAR, OWN, 1)]).seconds_left()
+        return {} if expected is None else {("", 0): expected / self.target}
 
-    def pace(self, asks: Iterable[Ask]) -> ETA:
-        """Return the pace of what is missing, by what is known of this machine before."""
-        wanted = {key for ask in asks for keys in self.keys(*ask) for key in keys}
-        plan = replace(self.plan, only=wanted)
+    def eta(self, needs: Iterable[Need]) -> ETA:
+        """Return the time left for what is missing, by what is known of this machine before."""
+        plan = replace(self.plan, only=self._requests(needs).keys())
         return before(plan, plan.work(measured(self.samples)), self.machine)

@@ -12,7 +12,7 @@ that a race claims needs only this one event, for the method that is truly the b
 
 So all claims of a race hold together in 95 % of races (simulated: ``results/races.md``). Looking
 after every round does not change this, because the rounds share the error of 5 % (a union bound): a
-fifth of it is for setting aside candidates whose in-window cost is above the tolerance. Half of the
+fifth of it is for eliminating candidates whose in-window cost is above the tolerance. Half of the
 rest is for the last round that the budget covers for all candidates, and the rounds share the other
 half in proportion to their documents. As the bounds of all rounds hold together, the lowest one
 counts.
@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -40,12 +40,43 @@ from tasks._intervals import ratios
 
 Array = NDArray[np.float64]
 FAR, NEAR, CUT = "far", "near", "cut"  # at the target; inside the window; truncated to the window
-Ask = tuple[str, str, int]  # one of these, a candidate, and on how many documents
+Need = tuple[str, str, int]  # one of these, a candidate, and on how many documents
 FIRST, SECOND, GROWTH = 4, 6, 1.5  # documents of the first rounds, and how fast they grow
-SHARE = 3  # by default a race spends one part of so many of what measuring everything takes
+SHARE = 3  # the default budget is one part in so many of what measuring everything takes
 FINALISTS = 6  # candidates whose in-window cost is measured on all documents of the race
-ERROR, PRICING = 0.05, 0.01  # probability of a false claim; the part of it that pricing has
+ERROR, COST_ERROR = 0.05, 0.01  # probability of a false claim; the part for in-window costs
 WINNER, MARGIN, DOCUMENTS, BUDGET = "winner", "margin", "documents", "budget"  # why a race ended
+WRITTEN = re.compile(r"([1-9][0-9]{0,8}(?:\.[0-9]{1,3})?) ?(h|min|s|)")
+SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that a race may take, in seconds or in forwards at the target length."""
+
+    most: float = math.inf
+    timed: bool = False
+
+    def __str__(self) -> str:
+        return "no limit" if math.isinf(self.most) else self.text(self.most)
+
+    def text(self, cost: float) -> str:
+        """Return a part of the budget in words, rounded up."""
+        return duration(math.ceil(cost)) if self.timed else f"{math.ceil(cost):,} forwards"
+
+
+def read_budget(text: str | None, default: float) -> Budget:
+    """Parse a budget; None is the default number of forwards. Raise UserError if it is invalid."""
+    if text is None:
+        return Budget(default)
+    if text == "all":
+        return Budget()
+    match = WRITTEN.fullmatch(text)
+    if match is None or (not match[2] and "." in match[1]):
+        raise UserError(
+            f"--budget {text!r} is invalid: write 2h, 15min, a number of forwards, or all."
+        )
+    return Budget(float(match[1]) * SECONDS.get(match[2], 1.0), timed=bool(match[2]))
 
 
 class Field(Protocol):
@@ -53,21 +84,21 @@ class Field(Protocol):
 
     @property
     def budget(self) -> Budget:
-        """The most that it may take."""
+        """The most that the race may take."""
 
     def spent(self) -> float:
         """Return how much of the budget is spent."""
 
-    def cost(self, asks: Iterable[Ask]) -> float:
-        """Return how much of the budget it takes to measure what is missing of this."""
+    def cost(self, needs: Iterable[Need]) -> float:
+        """Return how much of the budget it takes to measure what is missing."""
 
-    def ask(self, asks: Iterable[Ask]) -> dict[str, str]:
-        """Measure it; return the candidates that have no number, and why."""
+    def measure(self, needs: Iterable[Need]) -> dict[str, str]:
+        """Measure what is missing; return the candidates that have no number, and why."""
 
     def losses(self, kind: str, name: str, documents: int) -> Array:
-        """Return the loss per token of each of the first documents."""
+        """Return the loss per token on each of the first documents."""
 
-    def free(self, name: str) -> bool:
+    def unchanged(self, name: str) -> bool:
         """Return whether a candidate is the plain model inside the window."""
 
 
@@ -120,7 +151,7 @@ class Standing:
 
 
 def rounds(documents: int) -> tuple[int, ...]:
-    """Return the documents at the end of every round: 4, 6, 9, 14, 20, 30, 45 … and all of them."""
+    """Return the documents at the end of every round: 4, 6, 9, 14, 20, 30, 46 … and all of them."""
     ends, size = [], float(FIRST)
     while round(size) * 1.2 < documents:
         ends.append(round(size))
@@ -141,26 +172,26 @@ class Bounds:
     def after(
         self, losses: Mapping[str, Array], documents: int, alpha: float
     ) -> tuple[Standing, tuple[str, ...]]:
-        """Return the standing after a round, and which candidates to measure in the next one."""
+        """Return the standing after a round, and the candidates to measure in the next one."""
         self.seen |= dict.fromkeys(losses, documents)
         margin, main = math.log1p(self.rules.margin), self.main
         active = [place for place, name in enumerate(main) if name in losses]
         table = np.stack([losses[main[place]] for place in active], axis=1)
         leader = active[int(table.mean(axis=0).argmin())]
-        found = select_means(table, np.ones(documents), level=1 - alpha, candidates=len(main))
-        if found:
+        selection = select_means(table, np.ones(documents), level=1 - alpha, candidates=len(main))
+        if selection:
             both = np.ix_(active, active)
-            self.upper[both] = np.minimum(self.upper[both], found.upper)
+            self.upper[both] = np.minimum(self.upper[both], selection.upper)
         possible = np.all(self.upper >= 0, axis=0)
         regret = self.upper[:, possible].max(axis=1)
-        rivals = [
-            place for place, bound in enumerate(self.upper[leader])
-            if possible[place] and bound > margin
-        ]  # fmt: skip
-        others = [name for name in losses if name not in main]
-        going = (
+        above = enumerate(self.upper[leader])
+        rivals = [place for place, bound in above if possible[place] and bound > margin]
+        unserved = {
+            name: losses[name] - losses[main[leader]] for name in losses if name not in main
+        }
+        following = (
             *(main[place] for place in sorted({leader, *rivals})),
-            *(name for name in others if self._open(losses[name] - losses[main[leader]])),
+            *(name for name, difference in unserved.items() if not _significant(difference)),
         )
         ended = DOCUMENTS if documents >= self.rules.rounds[-1] else ""
         if not rivals:
@@ -172,113 +203,139 @@ class Bounds:
             leader=main[leader],
             possible=tuple(name for name, is_ in zip(main, possible, strict=True) if is_),
             regret={n: float(r) for n, r in zip(main, regret, strict=True) if r < np.inf},
-            needed=found.needed(margin) if found else None,
+            needed=selection.needed(margin) if selection else None,
             ended=ended,
-        ), going
-
-    @staticmethod
-    def _open(difference: Array) -> bool:
-        """Return whether a candidate that no engine serves may be better or worse."""
-        return not of_means(difference[:, None], np.ones((len(difference), 1)))[0].significant()
+        ), following
 
 
-@dataclass
+def _significant(difference: Array) -> bool:
+    return of_means(difference[:, None], np.ones((len(difference), 1)))[0].significant()
+
+
 class Race:
-    """A race of candidates, given in the order in which a small budget takes them."""
+    """A race of candidates, given in the order in which a small budget takes them.
 
-    measured: Field
-    names: tuple[str, ...]
-    rules: Rules
-    failed: dict[str, str] = field(default_factory=dict)
-    costly: set[str] = field(default_factory=set)
-    priced: dict[str, int] = field(default_factory=dict)  # on how many documents
+    ``cost_documents`` are the documents on which each in-window cost was measured.
+    """
 
-    def run(self, told: Callable[[Standing], None]) -> Standing:
-        """Race to the end; ``told`` is given the standing after each round.
+    def __init__(self, field: Field, names: tuple[str, ...], rules: Rules) -> None:
+        self.field, self.names, self.rules = field, names, rules
+        self.failed: dict[str, str] = {}
+        self.costly: set[str] = set()
+        self.cost_documents: dict[str, int] = {}
+
+    def run(self, report: Callable[[Standing], None]) -> Standing:
+        """Race to the end; ``report`` is given the standing after each round.
 
         If a candidate fails, or is found too costly, after it eliminated others, the race is
         decided again without it, from the samples that exist.
         """
-        self._open()
+        self._measure_first_round()
         while True:
-            standing = self._raced(told)
-            if standing and (finished := self._finished(standing)):
+            standing = self._run_rounds(report)
+            if standing and (finished := self._finish(standing)):
                 return finished
 
-    def price(self, name: str, documents: int) -> Array:
+    def in_window_cost(self, name: str, documents: int) -> Array:
         """Return how much more a candidate loses inside the window than the plain model."""
-        if self.measured.free(name):
+        if self.field.unchanged(name):
             return np.zeros(documents)
-        own = self.measured.losses(NEAR, self.rules.own, documents)
-        return self.measured.losses(NEAR, name, documents) - own
+        own = self.field.losses(NEAR, self.rules.own, documents)
+        return self.field.losses(NEAR, name, documents) - own
 
-    def usual(self, grid: float) -> float:
-        """Return the default budget, of the cost of measuring everything.
+    def default_budget(self, grid: float) -> float:
+        """Return the default budget, given the cost of measuring everything.
 
         It is a third, or two rounds of all candidates where that is more: one says too little.
         """
         return max(grid / SHARE, self.cost(self.names, self.rules.rounds[:2][-1]))
 
-    def _open(self) -> None:
+    def fit_budget(self) -> None:
+        """Drop the last candidates until the first round fits into the budget."""
+        first = self.rules.rounds[0]
+        while not self._affordable(cost := self.cost(self._left(), first)):
+            if len(self._left()) <= 2:
+                least = self.field.budget.text(self.field.spent() + cost)
+                raise UserError(
+                    f"--budget is too small for {len(self._left())} candidates on {first} "
+                    "documents, with their in-window cost and truncation: it must be at least "
+                    f"{least}."
+                )
+            self.names = tuple(name for name in self.names if name != self._left()[-1])
+
+    def cost(self, names: Sequence[str], end: int, begun: Iterable[Need] = ()) -> float:
+        """Return what it takes to measure candidates on documents and then to finish the race."""
+        each = sorted(self._changed(names), key=lambda name: self.field.cost([(NEAR, name, end)]))
+        needs = [*begun, *((FAR, name, end) for name in names), (CUT, self.rules.own, end)]
+        needs += self._near(names, self.rules.rounds[0]) + self._near(each[-FINALISTS:], end)
+        return self.field.cost(needs)
+
+    def _affordable(self, cost: float) -> bool:
+        return cost <= self.field.budget.most - self.field.spent()
+
+    def _measure_first_round(self) -> None:
         """Measure the first round of as many candidates as the budget allows.
 
         A budget of time is compared again with what was measured after two forwards, which show how
         fast the model is, and after the first document, which shows it of each candidate.
         """
         first = self.rules.rounds[0]
-        self.fit()
-        if self.measured.budget.timed:
-            self._ask((FAR, name, min(2, first)) for name in self.names[:1])
-            self.fit()
-        self._price(self._left(), first)
-        self._set_aside(self._left(), first)
-        for documents in (1, first) if self.measured.budget.timed else (first,):
-            self.fit()
-            self._ask((FAR, name, documents) for name in self._left())
-        self.planned = self._planned()
+        self.fit_budget()
+        if self.field.budget.timed:
+            self._measure((FAR, name, min(2, first)) for name in self.names[:1])
+            self.fit_budget()
+        self._measure_costs(self._left(), first)
+        self._eliminate_costly(self._left(), first)
+        for documents in (1, first) if self.field.budget.timed else (first,):
+            self.fit_budget()
+            self._measure((FAR, name, documents) for name in self._left())
+        self.planned = self._plan_rounds()
 
-    def _raced(self, told: Callable[[Standing], None]) -> Standing | None:
+    def _run_rounds(self, report: Callable[[Standing], None]) -> Standing | None:
         """Measure round by round until the race is over; None where a candidate failed."""
-        going = self._left()
-        if not going:
+        active = self._left()
+        if not active:
             why = "is too costly inside the window" if self.costly else "has no number"
             raise UserError(
                 f"every candidate failed or {why}; give other --scaling, or more --tolerance."
             )
-        bounds, standing = Bounds(going, self.rules), None
+        bounds, standing = Bounds(active, self.rules), None
         for end in self.planned:
-            documents = self._reach(going, standing.documents, end) if standing else end
+            documents = self._affordable_documents(active, standing, end) if standing else end
             if standing and documents == standing.documents:
                 break
-            if not self._ask((FAR, name, documents) for name in going):
+            if not self._measure((FAR, name, documents) for name in active):
                 return None
-            losses = {name: self.measured.losses(FAR, name, documents) for name in going}
-            standing, going = bounds.after(losses, documents, self.planned[end])
-            told(standing)
+            losses = {name: self.field.losses(FAR, name, documents) for name in active}
+            standing, active = bounds.after(losses, documents, self.planned[end])
+            report(standing)
             if standing.ended:
                 return standing
         assert standing is not None  # there is a first round
         return replace(standing, ended=BUDGET)
 
-    def _finished(self, standing: Standing) -> Standing | None:
-        """Measure in-window costs and truncation, and recommend; None where a candidate is out."""
+    def _finish(self, standing: Standing) -> Standing | None:
+        """Measure in-window costs and truncation, and recommend; None if a candidate is out."""
         end, own = standing.documents, self.rules.own
         best = {
-            name: float(self.measured.losses(FAR, name, end).mean())
-            for name in {standing.leader, *standing.possible} if standing.seen[name] == end
-        }  # fmt: skip
+            name: float(self.field.losses(FAR, name, end).mean())
+            for name in {standing.leader, *standing.possible}
+            if standing.seen[name] == end
+        }
         final = sorted(best, key=lambda name: (best[name], name))[:FINALISTS]
         cut = [(CUT, own, end)]
-        while len(final) > 1 and not self._covers(self._near(final, end) + cut):
+        while len(final) > 1 and not self._affordable(
+            self.field.cost(self._near(final, end) + cut)
+        ):
             final.pop()
-        if not self._price(final, end) or self._set_aside(final, end):
+        if not self._measure_costs(final, end) or self._eliminate_costly(final, end):
             return None
-        truncated = self._covers(cut) and not self.measured.ask(cut)
+        truncated = self._affordable(self.field.cost(cut)) and not self.field.measure(cut)
         margin = math.log1p(self.rules.margin)
         alike = [name for name in final if standing.regret.get(name, math.inf) <= margin]
 
         def cost(name: str) -> float:
-            return round(float(self.price(name, end).mean()), 3)
+            return round(float(self.in_window_cost(name, end).mean()), 3)
 
         recommended = preferred(alike or [standing.leader], cost)
         return replace(standing, recommended=recommended, truncated=truncated)
@@ -286,126 +343,70 @@ class Race:
     def _left(self) -> tuple[str, ...]:
         return tuple(n for n in self.names if n not in self.failed and n not in self.costly)
 
-    def _priced(self, names: Iterable[str]) -> list[str]:
-        return [name for name in names if not self.measured.free(name)]
+    def _changed(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if not self.field.unchanged(name)]
 
-    def _near(self, names: Iterable[str], documents: int) -> list[Ask]:
-        priced = self._priced(names)
-        return [(NEAR, name, documents) for name in [*[self.rules.own] * bool(priced), *priced]]
+    def _near(self, names: Iterable[str], documents: int) -> list[Need]:
+        changed = self._changed(names)
+        return [(NEAR, name, documents) for name in [*[self.rules.own] * bool(changed), *changed]]
 
-    def _ask(self, asks: Iterable[Ask]) -> bool:
+    def _measure(self, needs: Iterable[Need]) -> bool:
         """Measure; return whether every candidate has its numbers."""
-        lost = self.measured.ask(asks)
-        self.failed |= lost
-        return not lost
+        failed = self.field.measure(needs)
+        self.failed |= failed
+        return not failed
 
-    def _price(self, names: Iterable[str], documents: int) -> bool:
+    def _measure_costs(self, names: Iterable[str], documents: int) -> bool:
         """Measure in-window costs; return whether every candidate has one."""
-        priced = self._priced(names)
-        whole = self._ask(self._near(priced, documents))
-        self.priced |= dict.fromkeys(priced, documents)
-        return whole
+        changed = self._changed(names)
+        complete = self._measure(self._near(changed, documents))
+        self.cost_documents |= dict.fromkeys(changed, documents)
+        return complete
 
-    def _set_aside(self, names: Iterable[str], documents: int) -> bool:
-        """Set aside who costs significantly more than the tolerance; return whether there is one.
+    def _eliminate_costly(self, names: Iterable[str], documents: int) -> bool:
+        """Eliminate who costs significantly more than the tolerance; return whether there is one.
 
         There are two such tests, on the first round and at the end, of all candidates at most.
         """
-        priced = [name for name in self._priced(names) if name not in self.failed]
-        if not priced:
+        changed = [name for name in self._changed(names) if name not in self.failed]
+        if not changed:
             return False
-        costs = np.stack([self.price(name, documents) for name in priced], axis=1)
-        level = 1 - PRICING / len(self.names)  # of two sides, one of which is tested, twice
-        found = [one.interval(level)[0] for one in ratios(costs, np.ones((documents, 1)))]
+        costs = np.stack([self.in_window_cost(name, documents) for name in changed], axis=1)
+        level = 1 - COST_ERROR / len(self.names)  # of two sides, one of which is tested, twice
+        lows = [one.interval(level)[0] for one in ratios(costs, np.ones((documents, 1)))]
         limit = math.log1p(self.rules.tolerance)
-        dear = {n for n, low in zip(priced, found, strict=True) if low is not None and low > limit}
-        self.costly |= dear
-        return bool(dear)
+        costly = {
+            n for n, low in zip(changed, lows, strict=True) if low is not None and low > limit
+        }
+        self.costly |= costly
+        return bool(costly)
 
-    def fit(self) -> None:
-        """Leave out the last candidates until the first round fits into the budget."""
-        first = self.rules.rounds[0]
-        while not self._fits(self._left(), first):
-            if len(self._left()) <= 2:
-                least = self.measured.spent() + self.cost(self._left(), first)
-                raise UserError(
-                    f"--budget is too small for {len(self._left())} candidates on {first} "
-                    "documents, with their in-window cost and truncation: it must be at least "
-                    f"{self.measured.budget.told(least)}."
-                )
-            self.names = tuple(name for name in self.names if name != self._left()[-1])
-
-    def cost(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> float:
-        """Return what it takes to measure candidates on documents and then to finish the race."""
-        each = sorted(self._priced(names), key=lambda name: self.measured.cost([(NEAR, name, end)]))
-        asks = [*begun, *((FAR, name, end) for name in names), (CUT, self.rules.own, end)]
-        asks += self._near(names, self.rules.rounds[0]) + self._near(each[-FINALISTS:], end)
-        return self.measured.cost(asks)
-
-    def _covers(self, asks: Iterable[Ask]) -> bool:
-        """Return whether what is left of the budget covers these measurements."""
-        return self.measured.cost(asks) <= self.measured.budget.most - self.measured.spent()
-
-    def _fits(self, names: Sequence[str], end: int, begun: Iterable[Ask] = ()) -> bool:
-        return self.cost(names, end, begun) <= self.measured.budget.most - self.measured.spent()
-
-    def _planned(self) -> dict[int, float]:
+    def _plan_rounds(self) -> dict[int, float]:
         """Return the rounds that the budget may allow, each with its part of the error.
 
         They are fixed before the first comparison. The last round is the first that the budget does
-        not carry two candidates through, if there is one. Half of the error is for the round that
-        it carries all candidates to, where most races end; the rest is in proportion to documents.
+        not cover for two candidates, if there is one. Half of the error is for the last round that
+        it covers for all, where most races end; the rest is in proportion to documents.
         """
         first, *later = self.rules.rounds
         names = self._left()
         begun = [(FAR, name, first) for name in names]
         two, all_ = (
-            sum(self._fits(some, end, begun) for end in later) for some in (names[:2], names)
+            sum(self._affordable(self.cost(some, end, begun)) for end in later)
+            for some in (names[:2], names)
         )
         planned = (first, *later[: two + 1])
         reached = planned[min(all_ + 1, len(planned) - 1)]
-        error = (ERROR - PRICING) / 2
+        error = (ERROR - COST_ERROR) / 2
         return {end: error * (end / sum(planned) + (end == reached)) for end in planned}
 
-    def _reach(self, going: Sequence[str], documents: int, end: int) -> int:
-        """Return on how many documents, up to ``end``, the budget carries all who go on."""
+    def _affordable_documents(self, active: Sequence[str], standing: Standing, end: int) -> int:
+        """Return on how many documents, up to ``end``, the budget covers all active candidates."""
+        documents = standing.documents
         while documents < end:
             middle = (documents + end + 1) // 2
-            if self._fits(going, middle):
+            if self._affordable(self.cost(active, middle)):
                 documents = middle
             else:
                 end = middle - 1
         return documents
-
-
-WRITTEN = re.compile(r"([1-9][0-9]{0,8}(?:\.[0-9]{1,3})?) ?(h|min|s|)")
-SECONDS = {"h": 3600.0, "min": 60.0, "s": 1.0}
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most that a race may take, in seconds or in forwards at the target length."""
-
-    most: float = math.inf
-    timed: bool = False
-
-    def __str__(self) -> str:
-        return "no limit" if math.isinf(self.most) else self.told(self.most)
-
-    def told(self, cost: float) -> str:
-        """Return a part of it in words, rounded up."""
-        return duration(math.ceil(cost)) if self.timed else f"{math.ceil(cost):,} forwards"
-
-
-def read_budget(text: str | None, default: float) -> Budget:
-    """Return the budget that is written, or the default in forwards; raise UserError for others."""
-    if text is None:
-        return Budget(default)
-    if text == "all":
-        return Budget()
-    found = WRITTEN.fullmatch(text)
-    if found is None or (not found[2] and "." in found[1]):
-        raise UserError(
-            f"--budget {text!r} is invalid: write 2h, 15min, a number of forwards, or all."
-        )
-    return Budget(float(found[1]) * SECONDS.get(found[2], 1.0), timed=bool(found[2]))
