@@ -14,10 +14,10 @@ from transformers import AttentionInterface, AttentionMaskInterface, DynamicCach
 
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint
-from harness.patching import channel_layout
-from harness.patching.banded_attention import parts
-from harness.patching.channel_layout import NAME, layouts
+from harness.patching import layout
+from harness.patching.banded_attention import parts_in_pieces
 from harness.patching.config import rope_of
+from harness.patching.layout import NAME, layouts_of
 from harness.patching.patch import patched
 from scaling import none, self_extend
 from scaling.types import Bands
@@ -179,20 +179,20 @@ def test_a_window_that_the_attention_is_not_told_of_is_refused(
         if getattr(module, "sliding_window", None):
             monkeypatch.setattr(module, "sliding_window", None)
     with pytest.raises(UserError, match="does not pass its windows to attention"):
-        layouts(model)
+        layouts_of(model)
 
 
 def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """The self-check on the model's own logits finds a wrong layout, whatever the reason."""
     model = deepcopy(model_of("llama"))  # not proved yet
 
-    right = channel_layout._layout
+    right = layout._layout
 
     def wrong(*given: Any) -> Any:
         found = right(*given)
         return found and replace(found, sign=-found.sign)
 
-    monkeypatch.setattr(channel_layout, "_layout", wrong)
+    monkeypatch.setattr(layout, "_layout", wrong)
     words = "cut into bands, changes its queries"
     with pytest.raises(UserError, match=words), patched(model, bands_of("llama")):
         pass
@@ -220,7 +220,7 @@ def test_bands_of_another_model_are_refused() -> None:
 )
 def test_the_layout_is_found_by_asking(family: str, rotated: int, halves: bool) -> None:
     """How many channels turn, and that partners share a frequency, one after the other in order."""
-    for found in layouts(model_of(family)).values():
+    for found in layouts_of(model_of(family)).values():
         assert found is not None
         moved = found.pair >= 0
         assert (int(moved.sum()), found.halves) == (rotated, halves)
@@ -231,7 +231,7 @@ def test_the_layout_is_found_by_asking(family: str, rotated: int, halves: bool) 
 def test_layers_without_a_rotary_embedding_are_left() -> None:
     """A NoPE layer, and a sliding layer with a rotary embedding of its own."""
     kinds = {
-        family: [found is not None for found in layouts(model_of(family)).values()]
+        family: [found is not None for found in layouts_of(model_of(family)).values()]
         for family in ("smollm3", "gemma3_text", "cohere2")
     }
     assert kinds == {
@@ -242,11 +242,11 @@ def test_layers_without_a_rotary_embedding_are_left() -> None:
 def test_a_call_is_asked_for_its_rows_alone() -> None:
     """With a cache the parts are those of the last rows; keys that none of them meets are left."""
     bands = bands_of("llama")
-    (near,) = parts(bands.bands[:1], 1, 100, None)
+    (near,) = parts_in_pieces(bands.bands[:1], 1, 100, None)
     assert (near.rows, near.keys) == (slice(0, 1), slice(84, 100))
-    (windowed,) = parts(bands.bands[:1], 1, 100, 5)
+    (windowed,) = parts_in_pieces(bands.bands[:1], 1, 100, 5)
     assert windowed.keys == slice(95, 100)
-    assert parts(bands.bands[1:], 1, 100, 5) == []
+    assert parts_in_pieces(bands.bands[1:], 1, 100, 5) == []
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from harness.patching.channel_layout import Layout
 from harness.patching.config import rope_of
+from harness.patching.layout import Layout
 from harness.patching.patch import patched
 from scaling import dual_chunk, dynamic_ntk, rerope
 from scaling.types import Bands, Frequencies, Rope, by_distance

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from harness.engine import Sizes, answers, shareable
 from harness.models.checkpoint import Checkpoint
 from harness.patching.banded_attention import BandedAttention
-from harness.patching.channel_layout import Layout
 from harness.patching.config import rope_of
+from harness.patching.layout import Layout
 from harness.patching.patch import patched
-from harness.patching.row_tiles import TILE, Rows
+from harness.patching.tiles import TILE, Rows
 from harness.sweep.eta import steps_of
 from harness.sweep.plan import Batch
 from scaling import dual_chunk, rerope
@@ -88,7 +88,7 @@ def test_losses_are_those_of_the_matrix_of_positions(
     family: str, method: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a text in chunks, with forks, in small tiles: the naive float64 attention's to 1e-5."""
-    monkeypatch.setattr("harness.patching.row_tiles.TILE", 32)
+    monkeypatch.setattr("harness.patching.tiles.TILE", 32)
     model, bands = model_of(family), bands_of(family, method)
     tokens = tuple(TOKEN[0].tolist())
     with naively(model, bands) as wide:

@@ -11,10 +11,9 @@ from torch.nn.attention.bias import CausalBias
 from harness.engine import Sizes, decode, packed_attention, sdpa, trunk
 from harness.engine.packed_attention import Run
 from harness.engine.prefix_tree import Node
-from harness.patching import banded_attention, online_softmax
-from harness.patching.online_softmax import Merged, attend
+from harness.patching import banded_attention, tiles
 from harness.patching.patch import patched
-from harness.patching.tiles import Piece
+from harness.patching.tiles import Merged, Piece, attend
 from tasks._tokens import kept
 from tests.asking import asked, together
 from tests.banded import bands_of, likelihoods, model_of
@@ -180,12 +179,12 @@ def test_pieces_go_to_a_gpu_by_its_own_arguments(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_efficient_attention", operator)
 
     def fused(parts: list[torch.Tensor], causal: bool, scale: float, _: None) -> Any:
-        query, key, value = (online_softmax.widened(part, 24) for part in parts)
-        return online_softmax._on_cuda(query, key, value, causal, scale)
+        query, key, value = (tiles.widened(part, 24) for part in parts)
+        return tiles._on_cuda(query, key, value, causal, scale)
 
-    for by in (online_softmax._piece, fused):
+    for by in (tiles._piece, fused):
         with monkeypatch.context() as patched:
-            patched.setattr(online_softmax, "_piece", by)
+            patched.setattr(tiles, "_piece", by)
             merged = Merged.empty(q, 24)
             attend(merged, q, k, v, cut, 0.3, None)
         found.append(merged)

@@ -24,8 +24,7 @@ from harness.inspection.inspect import inspect
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.patching.config import rope_of
-from harness.patching.frequencies import rotary_name
-from harness.patching.layered import layered
+from harness.patching.frequencies import layered, rotary_name
 from harness.patching.patch import answering, patched
 from harness.plugins import load
 from harness.sweep.eta import steps_of

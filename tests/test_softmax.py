@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from harness.patching import online_softmax
-from harness.patching.online_softmax import NOTHING, Merged, attend
-from harness.patching.row_tiles import Rows, attend_tiles
-from harness.patching.tiles import Piece, pieces
+from harness.patching import tiles
+from harness.patching.tiles import NOTHING, Merged, Piece, Rows, attend, attend_tiles, pieces
 from scaling.types import Frequencies, by_distance
 
 ROWS, WIDTH = 50, 16
@@ -49,7 +47,7 @@ def test_pieces_are_merged_into_one_softmax(window: int, softcap: float | None) 
 
 def test_tiles_are_the_fused_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no fused kernel will do, tiles smaller than the piece give the same numbers."""
-    monkeypatch.setattr(online_softmax, "TILE", 8)
+    monkeypatch.setattr(tiles, "SCORES", 8)
     q, k, v = tensors(torch.float64)
     met, cut = split(20)
     merged = Merged.empty(q, WIDTH)

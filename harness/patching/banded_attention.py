@@ -11,16 +11,13 @@ from torch import nn
 
 from harness.engine import Kernel, blocked
 from harness.errors import UserError
-from harness.patching.channel_layout import Layout, no_mask
-from harness.patching.online_softmax import FLASH, Merged, attend
-from harness.patching.row_tiles import Rows, attend_tiles
-from harness.patching.tiles import pieces
+from harness.patching.layout import Layout, no_mask
+from harness.patching.tiles import FLASH, Merged, Rows, attend, attend_tiles, pieces, within
 from scaling.types import Band, Bands, by_distance
 
-Tables = tuple[torch.Tensor, torch.Tensor]
-Made = dict[Band, tuple[torch.Tensor, int, int]]  # rotated keys, and the positions they are of
+Cache = dict[Band, tuple[torch.Tensor, int, int]]  # rotated keys, and from where to where they are
 KEPT_BANDS = 8  # tables of cos and sin are kept from layer to layer up to so many bands
-KEPT_CALLS = 512  # the parts of so many calls are kept: every text has one a token
+KEPT_CALLS = 512  # the parts of so many calls are kept: every generated token is a call
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,41 +31,39 @@ class Part:
     cut: Any  # pieces, or tiles
 
 
-def parts(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> list[Part]:
+def parts_in_pieces(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> list[Part]:
     """Return what each band covers of a call whose rows are the last of this many keys.
 
-    ``window`` is that of a sliding layer in tokens: a query meets the last so many keys only.
+    ``window`` is that of a sliding layer in tokens: a query attends to the last so many keys only.
     """
-    found = []
+    parts = []
     for band in bands:
         start, stop = max(band.start, keys - rows), min(band.start + len(band.first), keys)
         if start >= stop:
             continue
         own = slice(start - band.start, stop - band.start)
-        first, end = band.first[own], band.end[own]
-        if window is not None:
-            first = torch.minimum(first.clamp(min=torch.arange(start, stop) + 1 - window), end)
+        first, end = within(window, band, own)
         met = end > first
         if not bool(met.any()):
             continue
         least, most = int(first[met].min()), int(end[met].max())
         cut = pieces(first - least, end - least)
         place = slice(start - (keys - rows), stop - (keys - rows))
-        found.append(Part(band, own, place, slice(least, most), cut))
-    return found
+        parts.append(Part(band, own, place, slice(least, most), cut))
+    return parts
 
 
-def tiled(bands: Sequence[Band], rows: Rows, window: int | None) -> list[Part]:
+def parts_in_tiles(bands: Sequence[Band], rows: Rows, window: int | None) -> list[Part]:
     """Return what each band covers of a call's rows, tile by tile."""
-    found = []
+    parts = []
     for band in bands:
         cut = list(rows.covered(band, window))
         if cut:
             place = slice(cut[0].rows.start, cut[-1].rows.stop)
             own = (rows.positions[place] - band.start).clamp(0, len(band.first) - 1)
             keys = slice(min(one.keys.start for one in cut), max(one.keys.stop for one in cut))
-            found.append(Part(band, own, place, keys, cut))
-    return found
+            parts.append(Part(band, own, place, keys, cut))
+    return parts
 
 
 class BandedAttention:
@@ -81,14 +76,14 @@ class BandedAttention:
     def __init__(self, bands: Bands, layouts: Mapping[nn.Module, Layout | None]) -> None:
         self.bands, self.layouts = bands, layouts
         self.kernel: Kernel | None = None
-        self._plain = by_distance(bands.length, bands.last, 0)
+        self._unmoved = by_distance(bands.length, bands.last, 0)
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
-        self._tables: dict[Any, Tables] = {}
+        self._tables: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
-    def mask(self, *given: Any, kv_offset: int = 0, **named: Any) -> None:
+    def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
         """Return no mask; note the position of the first key of sliding layers."""
-        no_mask(*given, **named)
+        no_mask(*args, **named)
         if named.get("local_size") is not None:
             self._dropped = int(kv_offset)
 
@@ -115,73 +110,85 @@ class BandedAttention:
         if s_aux is not None:  # one logit per head; its value is zero
             sinks = s_aux.reshape(-1, merged.lse.shape[1], 1).repeat(batch, 1, rows)
             merged.add(slice(None), torch.zeros_like(merged.values), sinks)
-        found = merged.values.reshape(batch, heads, rows, -1).transpose(1, 2)
-        return found.to(query.dtype).contiguous(), None
+        out = merged.values.reshape(batch, heads, rows, -1).transpose(1, 2)
+        return out.to(query.dtype).contiguous(), None
 
     def attend(
-        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        position: int, scale: float | None, made: Made | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        position: int,
+        scale: float | None,
+        cache: Cache | None = None,
+    ) -> torch.Tensor:
         """Return (1, heads, rows, width), as an engine's ``Kernel`` does."""
-        merged = self._merged(module, query, key, value, position, scale, made=made)
+        merged = self._merged(module, query, key, value, position, scale, cache=cache)
         return merged.values.reshape(*query.shape[:3], -1).to(query.dtype)
 
     def _merged(
-        self, module: nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        position: int, scaling: float | None, softcap: float | None = None,
-        window: int | None = None, dropped: int = 0, made: Made | None = None,
-    ) -> Merged:  # fmt: skip
-        """Return the softmax of rows at ``position``…; the first ``dropped`` keys are not given."""
+        self,
+        module: nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        position: int,
+        scaling: float | None,
+        softcap: float | None = None,
+        window: int | None = None,
+        dropped: int = 0,
+        cache: Cache | None = None,
+    ) -> Merged:
+        """Return the softmax of rows from ``position`` on; ``dropped`` keys are absent."""
         if module not in self.layouts:
             raise UserError("the config is shared with another model; give each model its own.")
         layout, scale = self.layouts[module], scaling or query.shape[-1] ** -0.5
         fused = blocked(query.device) and softcap is None and query.dtype in FLASH
-        rows, asked = self._asked(
-            (position, query.shape[2], layout is not None, window), fused=fused
-        )
-        query = self._scaled(query, position, window)
         end = position + query.shape[2]  # of the keys that are there
-        query, key, value = _grouped(query, key, value)
-        if rows is not None and rows.filled:
+        rows, parts = self._parts(position, query.shape[2], window, layout is not None, fused)
+        query = self._scaled(query, position, window)
+        # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
+        group = query.shape[1] // key.shape[1]
+        query = query.reshape(-1, group, *query.shape[2:])
+        key, value = (x.flatten(0, 1)[:, None].expand(-1, group, -1, -1) for x in (key, value))
+        if rows is not None and rows.padded:
             query = query.index_select(2, rows.positions - position)
         merged = Merged.empty(query, value.shape[-1])
-        for part in asked:
-            q, v = query[:, :, part.rows], _held(value, part.keys, dropped)
+        for part in parts:
+            q, v = query[:, :, part.rows], _present(value, part.keys, dropped)
             if layout is not None:
                 q = self._rotated(layout, part.band, part.own, q, query=True)
-            k = self._keys(layout, part, key[:, :1], end, dropped, made)
+            k = self._keys(layout, part, key[:, :1], end, dropped, cache)
             k, place = k.expand(-1, q.shape[1], -1, -1), merged.of(part.rows)
             if rows is not None:
                 attend_tiles(place, q, k, v, part.cut, scale)
             else:
                 attend(place, q, k, v, part.cut, scale, softcap)
-        return merged.of(rows.kept) if rows is not None and rows.filled else merged
+        return merged.of(rows.kept) if rows is not None and rows.padded else merged
 
-    def _asked(
-        self, call: tuple[int, int, bool, int | None], *, fused: bool
+    def _parts(
+        self, position: int, rows: int, window: int | None, rotated: bool, fused: bool
     ) -> tuple[Rows | None, list[Part]]:
-        """Return the parts of a call, the same in every layer of a kind; and its rows in tiles.
-
-        A call is its first position, its rows, whether the layer rotates, and its window.
-        """
-        position, rows, rotated, window = call
+        """Return the parts of a call, equal in all layers of a kind; and its rows in tiles."""
         if position + rows > self.bands.length:
             raise ValueError(
                 f"the bands are for {self.bands.length} tokens, the context has {position + rows}"
             )
-        if (call, fused) not in self._calls:
+        call = (position, rows, window, rotated, fused)
+        if call not in self._calls:
             if len(self._calls) == KEPT_CALLS:
                 del self._calls[next(iter(self._calls))]
-            bands = self.bands.bands if rotated else (self._plain,)
-            laid = Rows.of(position, rows) if fused else None
-            asked = (
-                tiled(bands, laid, window) if laid else parts(bands, rows, position + rows, window)
-            )
-            self._calls[call, fused] = laid, asked
-        return self._calls[call, fused]
+            bands = self.bands.bands if rotated else (self._unmoved,)
+            if fused:
+                tiled = Rows.of(position, rows)
+                self._calls[call] = tiled, parts_in_tiles(bands, tiled, window)
+            else:
+                self._calls[call] = None, parts_in_pieces(bands, rows, position + rows, window)
+        return self._calls[call]
 
     def _scaled(self, query: torch.Tensor, position: int, window: int | None) -> torch.Tensor:
-        """Scale the queries of a layer that sees the whole context."""
+        """Scale the queries of a layer that attends to the whole context."""
         if self.bands.query_scale is None or window is not None:
             return query
         scale = self.bands.query_scale[position : position + query.shape[2], None]
@@ -189,58 +196,59 @@ class BandedAttention:
         return (query * scale.to(wide).to(query.device)).to(query.dtype)
 
     def _keys(
-        self, layout: Layout | None, part: Part, key: torch.Tensor, end: int, dropped: int,
-        made: Made | None,
-    ) -> torch.Tensor:  # fmt: skip
-        """Return a part's keys, rotated; ``made`` keeps those before ``end``, others are zero."""
-        band, asked = part.band, part.keys
-        if layout is None or made is None or len(self.bands.bands) > KEPT_BANDS:
-            held = _held(key, asked, dropped)
-            return held if layout is None else self._rotated(layout, band, asked, held, query=False)
-        if band not in made:
+        self,
+        layout: Layout | None,
+        part: Part,
+        key: torch.Tensor,
+        end: int,
+        dropped: int,
+        cache: Cache | None,
+    ) -> torch.Tensor:
+        """Return a part's keys, rotated; ``cache`` keeps those before ``end``, others are zero."""
+        band, keys = part.band, part.keys
+        if layout is None or cache is None or len(self.bands.bands) > KEPT_BANDS:
+            present = _present(key, keys, dropped)
+            if layout is None:
+                return present
+            return self._rotated(layout, band, keys, present, query=False)
+        if band not in cache:
             rows = max(self.bands.length, key.shape[2])
-            made[band] = key.new_zeros((*key.shape[:2], rows, key.shape[3])), 0, 0
-        kept, low, high = made[band]
-        if not low <= asked.start <= high:
-            low = high = asked.start
-        new = slice(high, max(high, min(asked.stop, end)))
+            cache[band] = key.new_zeros((*key.shape[:2], rows, key.shape[3])), 0, 0
+        kept, low, high = cache[band]
+        if not low <= keys.start <= high:
+            low = high = keys.start
+        new = slice(high, max(high, min(keys.stop, end)))
         kept[:, :, new] = self._rotated(layout, band, new, key[:, :, new], query=False)
-        made[band] = kept, low, new.stop
-        return kept[:, :, asked]
+        cache[band] = kept, low, new.stop
+        return kept[:, :, keys]
 
     def _rotated(
-        self, layout: Layout, band: Band, asked: slice | torch.Tensor, x: torch.Tensor,
-        *, query: bool,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        layout: Layout,
+        band: Band,
+        rows: slice | torch.Tensor,
+        x: torch.Tensor,
+        *,
+        query: bool,
+    ) -> torch.Tensor:
         """Return queries or keys rotated; the tables of few bands are kept for layers and calls."""
         name = (layout, band, x.device, query)
         if name not in self._tables:
             positions, phase = (band.query, band.phase) if query else (band.key, None)
             tables = layout.tables(positions, band.frequencies, x.device, phase)
             if len(self.bands.bands) > KEPT_BANDS:
-                return layout.rotate(x, tables[0][asked], tables[1][asked])
+                return layout.rotate(x, tables[0][rows], tables[1][rows])
             self._tables[name] = tables
         cos, sin = self._tables[name]
-        return layout.rotate(x, cos[asked], sin[asked])
+        return layout.rotate(x, cos[rows], sin[rows])
 
 
-def _grouped(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Fold the heads of keys into the batch, so that queries sharing one share it as a view."""
-    shared = key.shape[1]
-    group = query.shape[1] // shared
-    query = query.reshape(-1, group, *query.shape[2:])
-    key, value = (x.flatten(0, 1)[:, None].expand(-1, group, -1, -1) for x in (key, value))
-    return query, key, value
+def _present(states: torch.Tensor, keys: slice, dropped: int) -> torch.Tensor:
+    """Return these keys or values; the first ``dropped`` of the context are absent.
 
-
-def _held(given: torch.Tensor, keys: slice, dropped: int) -> torch.Tensor:
-    """Return these keys or values, of which the first ``dropped`` are not given.
-
-    A tile's that are not given are zero: no row of the call sees them.
+    Absent ones that a tile covers are zero: no row of the call attends to them.
     """
     first, end = keys.start - dropped, keys.stop - dropped
-    missing = max(-first, 0), max(end - given.shape[2], 0)
-    found = given[:, :, max(first, 0) : end]
-    return nn.functional.pad(found, (0, 0, *missing)) if any(missing) else found
+    missing = max(-first, 0), max(end - states.shape[2], 0)
+    present = states[:, :, max(first, 0) : end]
+    return nn.functional.pad(present, (0, 0, *missing)) if any(missing) else present

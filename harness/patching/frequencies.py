@@ -1,9 +1,11 @@
-"""Patch the rotary embedding of a Hugging Face model with other frequencies."""
+"""Run a Hugging Face model with other frequencies: the same in every layer, or each its own."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
@@ -11,13 +13,14 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
+from harness.engine import NotShareableError, layers_of, trunk_name
 from harness.errors import UserError, reason
 from harness.patching.config import FULL
 from scaling import native
-from scaling.types import Frequencies, Rope
+from scaling.types import Frequencies, PerLayerFrequencies, Rope
 
 T = TypeVar("T")
-PROVED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
+VERIFIED: WeakKeyDictionary[nn.Module, dict[str, tuple[Any, Any]]] = WeakKeyDictionary()
 ONE_AT_A_TIME = Lock()  # of several threads, in a module that holds the numbers of one layer
 PROBE_LENGTH = 16  # tokens of the short prompt on which a patch is verified
 PROBE_POSITIONS = (0, 1, 2, 7, 100, 65_536)
@@ -72,19 +75,19 @@ def rotary_name(model: nn.Module) -> str:
     """
     if any(isinstance(module, PatchedRotary) for module in model.modules()):
         raise UserError("the model is patched already; patches do not nest.")
-    found = [n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")]
+    names = [n for n, m in model.named_modules() if type(m).__name__.endswith("RotaryEmbedding")]
     kind = type(model).__name__
-    if len(found) != 1:
+    if len(names) != 1:
         raise UserError(
-            f"{kind} has {len(found)} rotary modules ({', '.join(found)}); one is supported."
+            f"{kind} has {len(names)} rotary modules ({', '.join(names)}); one is supported."
         )
-    own = model.get_submodule(found[0])
+    own = model.get_submodule(names[0])
     missing = [n for n in _names(own) if not hasattr(own, n)]
     if missing:
         raise UserError(
             f"the rotary module of {kind} has no {', '.join(missing)}; it cannot be patched."
         )
-    return str(found[0])
+    return str(names[0])
 
 
 @contextmanager
@@ -93,13 +96,13 @@ def with_frequencies(model: Any, frequencies: Frequencies) -> Iterator[None]:
 
     Three checks, each a UserError naming the model. Once per model: its own frequencies put
     through the patch change no bit of its output; frequencies of zero do change it, so the output
-    depends on what is patched. On every entry: the module gives exactly the angles asked for.
+    depends on what is patched. On every entry: the module gives exactly the requested angles.
     """
     name = rotary_name(model)
-    given, wanted = (len(f.inv_freq) for f in (frequencies, as_is(model.get_submodule(name))))
-    if given != wanted:
+    given, pairs = (len(f.inv_freq) for f in (frequencies, as_is(model.get_submodule(name))))
+    if given != pairs:
         raise UserError(
-            f"{type(model).__name__} rotates {wanted} channel pairs, got {given} frequencies."
+            f"{type(model).__name__} rotates {pairs} channel pairs, got {given} frequencies."
         )
     once(model, "frequencies", lambda: _verify(model, name))
     with placed(model, name, frequencies):
@@ -107,18 +110,19 @@ def with_frequencies(model: Any, frequencies: Frequencies) -> Iterator[None]:
         yield
 
 
-def once(model: Any, kind: str, prove: Callable[[], T]) -> T:
-    """Return what a proof of a kind returns; it runs once per model, and again after an error.
+def once(model: Any, kind: str, verify: Callable[[], T]) -> T:
+    """Return the result of a verification, which runs once per model.
 
-    It runs again where the rotary module, the attention, the dtype or the device has changed.
+    It runs again after an error, and where the rotary module, the attention, the dtype or the
+    device has changed.
     """
     own = model.get_submodule(rotary_name(model))
     state = (own, model.config._attn_implementation, model.dtype, model.device)
-    proved = PROVED.setdefault(model, {})
-    if kind not in proved or proved[kind][0] != state:
-        proved[kind] = (state, prove())
-    found: T = proved[kind][1]
-    return found
+    verified = VERIFIED.setdefault(model, {})
+    if kind not in verified or verified[kind][0] != state:
+        verified[kind] = (state, verify())
+    result: T = verified[kind][1]
+    return result
 
 
 @contextmanager
@@ -181,14 +185,14 @@ def check_angles(model: Any, name: str, frequencies: Frequencies) -> None:
     module: Any = model.get_submodule(name)
     positions = torch.tensor([PROBE_POSITIONS], device=model.device)
     layer = {"layer_type": FULL} if isinstance(module.rope_type, dict) else {}
-    given = module(torch.zeros(1, dtype=torch.float32, device=model.device), positions, **layer)
+    tables = module(torch.zeros(1, dtype=torch.float32, device=model.device), positions, **layer)
     angles = positions[0, :, None].float().cpu() * frequencies.inv_freq
-    for values, function in zip(given, (torch.cos, torch.sin), strict=True):
-        wanted = function(angles) * frequencies.attention_factor
-        copies = values.shape[-1] // wanted.shape[-1]
-        expected = wanted.repeat_interleave(copies, dim=-1).sort(-1).values
-        found = values[0].real.float().cpu().sort(-1).values
-        if found.shape != expected.shape or not torch.allclose(found, expected, atol=1e-4):
+    for values, function in zip(tables, (torch.cos, torch.sin), strict=True):
+        expected = function(angles) * frequencies.attention_factor
+        copies = values.shape[-1] // expected.shape[-1]
+        expected = expected.repeat_interleave(copies, dim=-1).sort(-1).values
+        actual = values[0].real.float().cpu().sort(-1).values
+        if actual.shape != expected.shape or not torch.allclose(actual, expected, atol=1e-4):
             kind = type(model).__name__
             raise UserError(f"{kind}: its rotary module does not return the given angles.")
 
@@ -210,4 +214,76 @@ def check_geometry(model: Any, rope: Rope) -> None:
         kind = type(model).__name__
         raise UserError(
             f"{kind}: its rotary frequencies are not those its config describes ({rope})."
+        )
+
+
+@contextmanager
+def layered(model: Any, rotation: PerLayerFrequencies) -> Iterator[None]:
+    """Run a loaded causal language model with these frequencies; restore it bit for bit on exit.
+
+    The model computes cos and sin once, for all layers; each layer gets its own in their place.
+    Checks each layer's frequencies as ``with_frequencies`` does, and once per model that no layer
+    rotates by other cos and sin than those put in their place. Raises UserError, naming the model,
+    where one does.
+    """
+    for one in {one.fingerprint: one for one in rotation.layers}.values():
+        with with_frequencies(model, one):
+            pass
+    name = rotary_name(model)
+    once(model, "layers", lambda: _verify_layers(model, name))
+    with placed(model, name, rotation.layers[0]), _replaced(model, name, rotation.layers):
+        yield
+
+
+@contextmanager
+def _replaced(model: Any, name: str, frequencies: Sequence[Frequencies]) -> Iterator[None]:
+    """Replace what the rotary module returned by each layer's own, before the layer runs."""
+    rotary, kind = model.get_submodule(name), type(model).__name__
+    try:
+        layers = layers_of(getattr(model, trunk_name(model)))
+    except NotShareableError:
+        layers = []
+    shared = getattr(model.config.get_text_config(), "num_kv_shared_layers", 0)
+    if len(layers) != len(frequencies) or shared:
+        raise UserError(
+            f"{kind} cannot have frequencies for each layer: its layers are not one list of "
+            f"{len(frequencies)} that each rotate their own keys."
+        )
+    last = threading.local()
+
+    def remember(_: Any, args: Any, kwargs: Any, output: Any) -> None:
+        if [v for v in (*args, *kwargs.values()) if isinstance(v, str)] in ([], [FULL]):
+            first = args[0].new_zeros(1)  # of the hidden states only dtype and device are read
+            last.call = (first, *args[1:]), kwargs, output
+
+    def replace(own: PatchedRotary, _: Any, args: Any, kwargs: Any) -> Any:
+        positions, options, shared_tables = last.call
+        tables = own.forward(*positions, **options)
+        return (
+            tuple(tables if value is shared_tables else value for value in args),
+            {key: tables if value is shared_tables else value for key, value in kwargs.items()},
+        )
+
+    with ExitStack() as stack:
+        handle = rotary.register_forward_hook(remember, with_kwargs=True)
+        stack.callback(handle.remove)
+        for layer, one in zip(layers, frequencies, strict=True):
+            hook = partial(replace, PatchedRotary(rotary.inner, one))
+            handle = layer.register_forward_pre_hook(hook, with_kwargs=True)
+            stack.callback(handle.remove)
+        yield
+
+
+def _verify_layers(model: Any, name: str) -> None:
+    """Check that a model whose layers do not rotate is the model without rotation, bit for bit."""
+    own = as_is(model.get_submodule(name))
+    none = Frequencies(torch.zeros_like(own.inv_freq))
+    with placed(model, name, none):
+        expected = probe(model)
+    count = model.config.get_text_config().num_hidden_layers
+    with placed(model, name, own), _replaced(model, name, [none] * count):
+        actual = probe(model)
+    if not torch.equal(actual, expected):
+        raise UserError(
+            f"{type(model).__name__}: some layer does not use the cos and sin given to it."
         )

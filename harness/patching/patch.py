@@ -20,10 +20,9 @@ from harness.engine import (
     out_of_memory,
 )
 from harness.errors import UserError
+from harness.patching.bands import banded
 from harness.patching.config import is_rotary
-from harness.patching.frequencies import with_frequencies
-from harness.patching.layered import layered
-from harness.patching.positions import banded
+from harness.patching.frequencies import layered, with_frequencies
 from harness.patching.stateful import stateful, stateful_answers
 from scaling.types import Bands, Frequencies, PerLayerFrequencies, Rotation, StatefulRope
 from tasks.types import ModelRequest, ModelResponse

@@ -1,4 +1,4 @@
-"""Answer questions as a server would, with the library's own rotary state."""
+"""Answer requests as a server would, with the library's own rotary state."""
 
 from __future__ import annotations
 
@@ -20,64 +20,61 @@ from tasks.types import Generate, LoglikelihoodResponse, ModelRequest, ModelResp
 
 @torch.inference_mode()
 def stateful_answers(
-    served: StatefulRope,
+    rotation: StatefulRope,
     model: Any,
-    questions: Sequence[ModelRequest],
+    requests: Sequence[ModelRequest],
     decode: Decode = no_tokenizer,
 ) -> Answered:
-    """Yield (index, answer): the tokens before the first target at once, the rest one by one.
+    """Yield (index, response): the tokens before the first target at once, the rest one by one.
 
-    Every question gets a new rotary module, built by the model's own class from its config with
-    this rope type.
+    Every request gets a new rotary module, built by the model's own class from its config with this
+    rope type.
     """
-    for index, question in enumerate(questions):
+    for index, request in enumerate(requests):
         try:
-            with stateful(model, served):
-                answer: ModelResponse | OutOfMemory = (
-                    alone(model, question, decode)
-                    if isinstance(question, Generate)
-                    else _answer(model, question)
+            with stateful(model, rotation):
+                response: ModelResponse | OutOfMemory = (
+                    alone(model, request, decode)
+                    if isinstance(request, Generate)
+                    else _losses(model, request)
                 )
         except (RuntimeError, MemoryError) as error:
             if not out_of_memory(error):
                 raise
-            answer = OutOfMemory()
-        yield index, answer
+            response = OutOfMemory()
+        yield index, response
 
 
 @contextmanager
-def stateful(model: Any, served: StatefulRope) -> Iterator[None]:
-    """Replace the model's rotary module by a new one of the served type."""
+def stateful(model: Any, rotation: StatefulRope) -> Iterator[None]:
+    """Replace the model's rotary module by a new one of the stateful type."""
     name = rotary_name(model)
     own = model.get_submodule(name)
+    config = rescaled(model.config, rotation.rope_parameters).get_text_config()
+    config.max_position_embeddings = rotation.trained_length  # the window of the type
     try:
-        model.set_submodule(name, _rotary(type(own), model, served))
+        new = type(own)(config=config).to(model.device)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(
+            f"{type(model).__name__} cannot be built with {dict(rotation.rope_parameters)}."
+        ) from error
+    try:
+        model.set_submodule(name, new)
         yield
     finally:
         model.set_submodule(name, own)
 
 
-def _rotary(kind: type[nn.Module], model: Any, served: StatefulRope) -> nn.Module:
-    config = rescaled(model.config, served.rope_parameters).get_text_config()
-    config.max_position_embeddings = served.trained_length  # the window of the type
-    try:
-        return kind(config=config).to(model.device)
-    except (KeyError, ValueError, TypeError) as error:
-        raise UserError(
-            f"{type(model).__name__} cannot be built with {dict(served.rope_parameters)}."
-        ) from error
-
-
-def _answer(model: Any, question: ModelRequest) -> ModelResponse:
-    tokens = torch.tensor([list(question.tokens)], device=model.device)
+def _losses(model: Any, request: ModelRequest) -> ModelResponse:
+    tokens = torch.tensor([list(request.tokens)], device=model.device)
     cache, read = DynamicCache(config=model.config), 0
     nll: list[float] = []
     argmax: list[int] = []
-    for stop in range(question.start, tokens.shape[1] + 1):
-        logits = model(
+    for stop in range(request.start, tokens.shape[1] + 1):
+        out = model(
             input_ids=tokens[:, read:stop], past_key_values=cache, use_cache=True, logits_to_keep=1
-        ).logits[0, -1:].float()  # fmt: skip
-        read = stop
+        )
+        logits, read = out.logits[0, -1:].float(), stop
         argmax.append(int(logits.argmax()))
         if stop < tokens.shape[1]:
             nll.append(float(nn.functional.cross_entropy(logits, tokens[0, stop : stop + 1])))

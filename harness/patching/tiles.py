@@ -1,24 +1,74 @@
-"""Cut the pairs of a band into squares and rectangles that a GPU's fused attention can take.
+"""Compute one softmax over differently rotated query-key pairs, part by part.
 
-A kernel takes a whole rectangle, or a square in which row i sees columns 0..i. Nothing is masked,
-nothing is computed twice, and no tensor of queries x keys exists.
+Fused kernels take whole rectangles of rows and keys, or squares in which row i attends to keys
+0..i. On a GPU the pairs of a band are cut into such pieces: nothing is masked or computed twice. On
+a CPU, where the bits of the fused kernel depend on how rows and keys are cut into blocks, they are
+cut into tiles at absolute positions: the rows of a tile get the same keys in every call that has
+some of them, and a mask hides what a row does not attend to. Rows come in whole ``ROWS``: with
+fewer the kernel's products have other bits, and so have functions such as exp. No tensor of
+queries x keys exists; the parts are merged by their log-sum-exp.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 import torch
+from torch import nn
+
+from harness.engine.sizes import ROWS
+from scaling.types import Band
+
+TILE = 256  # rows of a tile, from a multiple of it; its mask has so many rows of all keys
+SCORES = 1024  # rows and keys of the scores in memory at once, without a fused kernel
+NOTHING = -1e30  # log-sum-exp of no pair: two of -inf would be NaN where they are merged
+FLASH = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+@dataclass
+class Merged:
+    """The running softmax of some rows: values ``(batch, heads, rows, width)`` and log-sum-exp.
+
+    Both are float32 or wider. Rows without a pair are zero, and their log-sum-exp is NOTHING.
+    """
+
+    values: torch.Tensor
+    lse: torch.Tensor
+
+    @staticmethod
+    def empty(query: torch.Tensor, width: int) -> Merged:
+        """Return the softmax over no keys, for the rows of ``(batch, heads, rows, …)``."""
+        dtype = torch.promote_types(query.dtype, torch.float32)
+        values = query.new_zeros((*query.shape[:3], width), dtype=dtype)
+        return Merged(values, query.new_full(query.shape[:3], NOTHING, dtype=dtype))
+
+    def of(self, rows: slice | torch.Tensor) -> Merged:
+        """Return some rows; a slice is a view, and additions to it change this softmax."""
+        return Merged(self.values[:, :, rows], self.lse[:, :, rows])
+
+    def add(self, rows: slice, values: torch.Tensor, lse: torch.Tensor) -> None:
+        """Merge the softmax of these rows over keys that were not in it before."""
+        before, now = self.values[:, :, rows], self.lse[:, :, rows]
+        both = torch.logaddexp(now, lse.to(now.dtype))
+        before.mul_((now - both).exp()[..., None])
+        before.add_(values * (lse - both).exp()[..., None])
+        now.copy_(both)
+
+
+def widened(part: torch.Tensor, width: int) -> torch.Tensor:
+    """Pad channels with zeros; a tensor that is wide enough stays a view."""
+    missing = width - part.shape[-1]
+    return nn.functional.pad(part, (0, missing)) if missing else part
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Rows and keys, each from up to: ``all`` pairs, or those of a square.
+    """Rows and keys, each as (start, stop), and which pairs of them belong to the piece.
 
-    In a ``lower`` square row i meets keys 0..i, in an ``upper`` one keys i and after.
+    In a ``lower`` square row i attends to keys 0..i, in an ``upper`` one to keys i and after.
     """
 
     rows: tuple[int, int]
@@ -32,17 +82,17 @@ def pieces(first: torch.Tensor, end: torch.Tensor) -> list[Piece]:
     ``first`` and ``end`` are int64 ``(rows,)``. Where both bounds are constant or grow by one per
     row, as in every published method, there are few pieces; elsewhere one per row.
     """
-    found: list[Piece] = []
-    for rows, bounds, moves in _runs(first.tolist(), end.tolist()):
-        found += _cut(rows, bounds, moves)
-    return found
+    runs = _runs(first.tolist(), end.tolist())
+    return [piece for rows, bounds, moves in runs for piece in _cut(rows, bounds, moves)]
 
 
-Run = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
+def _runs(
+    first: list[int], end: list[int]
+) -> Iterator[tuple[tuple[int, int], tuple[int, int], tuple[int, int]]]:
+    """Yield runs of rows in which each bound is constant or grows by one.
 
-
-def _runs(first: list[int], end: list[int]) -> Iterator[Run]:
-    """Yield runs of rows with pairs, in which each bound is constant or grows by one."""
+    A run is its rows (start, stop), the bounds of its first row, and how much the bounds grow.
+    """
     met = [a < b for a, b in zip(first, end, strict=True)]
     steps = [
         (b[0] - a[0], b[1] - a[1]) if met[row] and met[row + 1] else None
@@ -63,7 +113,7 @@ def _runs(first: list[int], end: list[int]) -> Iterator[Run]:
 
 
 def _cut(rows: tuple[int, int], bounds: tuple[int, int], moves: tuple[int, int]) -> list[Piece]:
-    """Cut one run; ``bounds`` are those of its first row."""
+    """Cut one run of rows into pieces."""
     (row, stop), (first, end) = rows, bounds
     size = stop - row
     if size == 1 or moves == (0, 0):
@@ -74,20 +124,214 @@ def _cut(rows: tuple[int, int], bounds: tuple[int, int], moves: tuple[int, int])
     if moves == (1, 0):
         square = Piece(rows, (first, first + size), "upper")
         return [square, Piece(rows, (first + size, end), "all")] if first + size < end else [square]
-    return _slide(row, stop, first, end)
-
-
-def _slide(row: int, stop: int, first: int, end: int) -> list[Piece]:
-    """Cut a window that moves by one per row, in blocks of its own width."""
-    found, width = [], max(1, end - first - 1)
+    cut, width = [], max(1, end - first - 1)  # a sliding window: blocks of its own width
     for at in range(row, stop, width):
         size, left, right = min(width, stop - at), first + at - row, end + at - row
-        rows = (at, at + size)
+        block = (at, at + size)
         if size == 1:
-            found.append(Piece(rows, (left, right), "all"))
+            cut.append(Piece(block, (left, right), "all"))
             continue
-        found.append(Piece(rows, (right - 1, right - 1 + size), "lower"))
-        found.append(Piece(rows, (left, left + size), "upper"))
+        cut.append(Piece(block, (right - 1, right - 1 + size), "lower"))
+        cut.append(Piece(block, (left, left + size), "upper"))
         if left + size < right - 1:
-            found.append(Piece(rows, (left + size, right - 1), "all"))
-    return found
+            cut.append(Piece(block, (left + size, right - 1), "all"))
+    return cut
+
+
+def attend(
+    merged: Merged,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    cut: Iterable[Piece],
+    scale: float,
+    softcap: float | None,
+) -> None:
+    """Merge the pairs of some pieces into a softmax.
+
+    ``query`` is (batch, heads, rows, width), ``key`` and ``value`` (batch, heads, keys, width) with
+    heads repeated as views where several queries share one.
+    """
+    for piece in cut:
+        rows, keys = slice(*piece.rows), slice(*piece.keys)
+        parts = [query[:, :, rows], key[:, :, keys], value[:, :, keys]]
+        if piece.shape == "upper":  # upside down and back to front it is a lower one
+            parts = [part.flip(2) for part in parts]
+        out, lse = _piece(parts, piece.shape != "all", scale, softcap)
+        if piece.shape == "upper":
+            out, lse = out.flip(2), lse.flip(2)
+        merged.add(rows, out, lse)
+
+
+def _piece(
+    parts: list[torch.Tensor], causal: bool, scale: float, softcap: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return values and log-sum-exp of one piece, by a fused kernel where there is one."""
+    query, key, value = parts
+    if softcap is None and query.dtype in FLASH and query.device.type == "cuda":
+        width = max(query.shape[-1], value.shape[-1])
+        query, key, padded = (widened(part, width) for part in parts)
+        out, lse = _on_cuda(query, key, padded, causal, scale)
+        return out[..., : value.shape[-1]], lse
+    return _unfused(query, key, value, causal, scale, softcap)
+
+
+def _on_cuda(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The memory-efficient kernel: 16 and 32 bits; its log-sum-exp is padded to whole blocks."""
+    out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(
+        query, key, value, None, True, 0.0, causal, scale=scale
+    )[:2]
+    return out, lse[..., : query.shape[2]]
+
+
+def _unfused(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    causal: bool,
+    scale: float,
+    softcap: float | None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute scores block by block: for soft-capping, and devices without a fused kernel."""
+    merged = Merged.empty(query, value.shape[-1])
+    for row in range(0, query.shape[2], SCORES):
+        rows = slice(row, row + SCORES)
+        for at in range(0, min(key.shape[2], row + SCORES) if causal else key.shape[2], SCORES):
+            keys = slice(at, at + SCORES)
+            scores = (query[:, :, rows] @ key[:, :, keys].mT).to(merged.lse.dtype) * scale
+            if softcap is not None:
+                scores = softcap * (scores / softcap).tanh()
+            if causal:
+                visible = torch.ones_like(scores, dtype=torch.bool).tril(row - at)
+                scores = scores.masked_fill(~visible, -torch.inf)
+            lse = scores.logsumexp(-1)
+            out = (scores - lse[..., None]).exp().to(value.dtype) @ value[:, :, keys]
+            merged.add(rows, out, lse)
+    return merged.values, merged.lse
+
+
+@dataclass(frozen=True, eq=False)
+class Tile:
+    """What the rows of one tile attend to in a band: row r to the keys ``first[r]`` to ``end[r]``.
+
+    ``rows`` are in the layout of ``Rows``, ``keys`` positions, from which the bounds count. A row
+    in ``unmet`` does not belong to the band.
+    """
+
+    rows: slice
+    keys: slice
+    first: torch.Tensor
+    end: torch.Tensor
+    unmet: torch.Tensor | None
+
+    def mask(self, dtype: torch.dtype) -> torch.Tensor | None:
+        """Return (rows, keys), 0 for a visible key and -inf elsewhere; None if all are visible."""
+        count = self.keys.stop - self.keys.start
+        left, right = int(self.first.max()), int(self.end.min())
+        if left == 0 and right == count:
+            return None
+        mask = torch.zeros(len(self.first), count, dtype=dtype)
+        place = torch.arange(count, dtype=torch.int32)
+        mask[:, :left].masked_fill_(place[:left] < self.first[:, None], -torch.inf)
+        mask[:, right:].masked_fill_(place[right:] >= self.end[:, None], -torch.inf)
+        return mask
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of a call, tile by tile, each tile padded to whole ``ROWS`` by its last row.
+
+    ``positions`` are those of all rows, ``kept`` the places of the call's own.
+    """
+
+    positions: torch.Tensor
+    kept: torch.Tensor
+    tiles: tuple[tuple[int, int, int], ...]  # first and end position, and the first row's place
+
+    @property
+    def padded(self) -> bool:
+        """Whether rows were added."""
+        return len(self.kept) < len(self.positions)
+
+    @classmethod
+    def of(cls, position: int, rows: int) -> Rows:
+        """Lay out so many rows from a position on."""
+        end = position + rows
+        cuts = [position, *range((position // TILE + 1) * TILE, end, TILE), end]
+        padded, kept, tiles, place = [], [], [], 0
+        for low, high in pairwise(cuts):
+            size = -(-(high - low) // ROWS) * ROWS
+            padded.append(torch.arange(low, low + size).clamp(max=high - 1))
+            kept.append(torch.arange(place, place + high - low))
+            tiles.append((low, high, place))
+            place += size
+        return cls(torch.cat(padded), torch.cat(kept), tuple(tiles))
+
+    def covered(self, band: Band, window: int | None) -> Iterator[Tile]:
+        """Yield the tiles of a band; a query of a sliding layer attends to ``window`` keys."""
+        end_of_band = band.start + len(band.first)
+        for low, high, place in self.tiles:
+            start, stop = max(low, band.start), min(high, end_of_band)
+            if start < stop:
+                a, b = (start - low) // ROWS * ROWS, -(-(stop - low) // ROWS) * ROWS
+                tile = self._tile(band, slice(place + a, place + b), window)
+                if tile is not None:
+                    yield tile
+
+    def _tile(self, band: Band, rows: slice, window: int | None) -> Tile | None:
+        here = self.positions[rows]
+        origin = int(here[0]) // TILE * TILE
+        whole = slice(max(origin - band.start, 0), max(origin + TILE - band.start, 0))
+        first, end = within(window, band, whole)
+        met = end > first
+        if not bool(met.any()):
+            return None
+        keys = slice(int(first[met].min()), int(end[met].max()))
+        own = here - band.start - whole.start
+        inside = own.clamp(0, len(first) - 1)
+        seen = met[inside] & (inside == own)
+        first = torch.where(seen, first[inside] - keys.start, 0).int()
+        end = torch.where(seen, end[inside], keys.stop).sub(keys.start).int()
+        return Tile(rows, keys, first, end, None if bool(seen.all()) else ~seen)
+
+
+def within(window: int | None, band: Band, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the first and end key of a band's rows, in a layer with a sliding window in tokens."""
+    first, end = band.first[rows], band.end[rows]
+    if window is not None:
+        at = band.start + rows.start + torch.arange(len(first))
+        first = torch.minimum(first.clamp(min=at + 1 - window), end)
+    return first, end
+
+
+def attend_tiles(
+    merged: Merged,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    tiles: Sequence[Tile],
+    scale: float,
+) -> None:
+    """Merge the pairs of the tiles of one band into a softmax, by the CPU's fused kernel.
+
+    ``query`` has the rows of the tiles, ``key`` and ``value`` the keys from the first one attended.
+    """
+    row, at = tiles[0].rows.start, min(tile.keys.start for tile in tiles)
+    width = max(query.shape[-1], value.shape[-1])
+    query, key, padded = (widened(part, width) for part in (query, key, value))
+    for tile in tiles:
+        rows = slice(tile.rows.start - row, tile.rows.stop - row)
+        keys = slice(tile.keys.start - at, tile.keys.stop - at)
+        out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+            query[:, :, rows],
+            key[:, :, keys],
+            padded[:, :, keys],
+            attn_mask=tile.mask(merged.lse.dtype),
+            scale=scale,
+        )
+        lse = lse.contiguous()
+        if tile.unmet is not None:
+            lse.masked_fill_(tile.unmet, NOTHING)
+        merged.add(rows, out[..., : value.shape[-1]], lse)

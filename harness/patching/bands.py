@@ -1,9 +1,10 @@
-"""Prove, before anything is measured, that an attention in bands equals the model's own."""
+"""Run a model with moved relative positions, band by band, once its attention is verified."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +13,43 @@ from torch import nn
 from transformers import AttentionMaskInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from harness.engine import PLAIN
 from harness.errors import UserError
 from harness.patching.banded_attention import BandedAttention
-from harness.patching.channel_layout import Attention, Layout, attending, no_mask, runs
-from harness.patching.frequencies import as_is, placed, probe
+from harness.patching.frequencies import as_is, check_angles, once, placed, probe, rotary_name
+from harness.patching.layout import Attention, Layout, attending, layouts_of, no_mask, runs
 from scaling.types import Bands, Frequencies, by_distance
 
 CHECKED = 24  # tokens of the prompt
 EXACT = 1e-4  # of the largest number: the rounding of float32
 ROUNDED = {torch.float16: 1e-2, torch.bfloat16: 5e-2}  # the rounding of 16 bits
 CUTS = ((0, 5, 70), (5, 11, 0), (11, None, 9))  # three bands: from, to, moved by, all in tokens
-Layouts = Mapping[nn.Module, Layout | None]
+
+
+@contextmanager
+def banded(model: Any, bands: Bands) -> Iterator[None]:
+    """Run a loaded causal language model with these bands; restore it bit for bit on exit.
+
+    A band is a set of query-key pairs with the positions they are rotated to. The rotary module
+    does not rotate, so keys are cached unrotated; the attention rotates them. Layers without a
+    rotary embedding, and the sliding layers of a model with a rotary embedding per layer type, are
+    not changed. Raises UserError, naming the model, where the model's own frequencies in bands do
+    not give its own attention, layer by layer on a short prompt. That is verified once per model.
+    """
+    name = rotary_name(model)
+    own = as_is(model.get_submodule(name)).inv_freq
+    if any(len(part.inv_freq) != len(own) for part in bands.frequency_sets()):
+        raise UserError(
+            f"{type(model).__name__} rotates {len(own)} channel pairs, the bands another number."
+        )
+    layouts = once(model, "bands", lambda: _verified(model, name))
+    at_rest = Frequencies(torch.zeros_like(own))
+    attention = BandedAttention(bands, layouts)
+    if model.config._attn_implementation == PLAIN:
+        attention.kernel = attention.attend
+    with placed(model, name, at_rest), attending(model, attention, attention.mask):
+        check_angles(model, name, at_rest)
+        yield
 
 
 @dataclass(frozen=True)
@@ -30,7 +57,7 @@ class Call:
     """The inputs and the output of one call of a layer's attention."""
 
     module: nn.Module
-    given: tuple[torch.Tensor, ...]  # query, key and value, (1, heads, tokens, width)
+    states: tuple[torch.Tensor, ...]  # query, key and value, (1, heads, tokens, width)
     mask: torch.Tensor | None
     options: dict[str, Any]
     out: torch.Tensor
@@ -38,13 +65,13 @@ class Call:
     def wide(self) -> Call:
         """Return the call in float32 or wider: then rounding cannot hide an error."""
         options = {name: _wide(value) for name, value in self.options.items()}
-        given = tuple(_wide(x) for x in self.given)
-        return Call(self.module, given, _wide(self.mask), options, self.out)
+        states = tuple(_wide(x) for x in self.states)
+        return Call(self.module, states, _wide(self.mask), options, self.out)
 
 
 @torch.inference_mode()
-def prove(model: Any, name: str, found: Layouts) -> None:
-    """Compare each layer's bands with the model's own attention, on the same inputs.
+def _verified(model: Any, name: str) -> dict[nn.Module, Layout | None]:
+    """Return each layer's layout; compare its bands with the model's own attention.
 
     The model runs a prompt unchanged, then without rotation and with the attention outputs of the
     first run in every layer: so the layers have the same hidden states, in any dtype, and only
@@ -52,37 +79,39 @@ def prove(model: Any, name: str, found: Layouts) -> None:
     float32 three bands at the true relative positions must equal the model's own attention
     function, windows, soft-capping and sinks included. Raises UserError naming the model.
     """
+    layouts = layouts_of(model)
     kind, own = type(model).__name__, as_is(model.get_submodule(name))
     before, size = probe(model, CHECKED), min(CHECKED, model.config.get_text_config().vocab_size)
     with runs(kind):
         calls, logits = _recorded(model)
         with placed(model, name, Frequencies(torch.zeros_like(own.inv_freq))):
-            rest, again = _recorded(model, calls)
-    for one in (logits, again):
-        _within(kind, "logits", one, before, ROUNDED.get(before.dtype, EXACT))
+            unrotated, replayed = _recorded(model, calls)
+    for one in (logits, replayed):
+        _check_close(kind, "logits", one, before, ROUNDED.get(before.dtype, EXACT))
     usual = model.config._attn_implementation
     bands, moved = (_bands(size, own, by) for by in (0, 3))
     effect = False
-    for call, at_rest in zip(calls, rest, strict=True):
-        layout = found[call.module]
-        turned = _turned(kind, call, at_rest, layout, own)
-        wanted = _reference(turned, usual)
+    for call, at_rest in zip(calls, unrotated, strict=True):
+        layout = layouts[call.module]
+        rotated = _rotated(kind, call, at_rest, layout, own)
+        expected = _reference(rotated, usual)
         outputs = [
             BandedAttention(one, {call.module: layout})(
-                call.module, *at_rest.wide().given, **turned.options
+                call.module, *at_rest.wide().states, **rotated.options
             )[0]
             for one in (bands, moved)
         ]
-        error = _within(kind, "attention", outputs[0], wanted, EXACT)
-        effect |= float((outputs[1] - wanted).abs().max()) > error
+        error = _check_close(kind, "attention", outputs[0], expected, EXACT)
+        effect |= float((outputs[1] - expected).abs().max()) > error
     if not effect:
         raise UserError(f"{kind}: its output does not depend on relative positions; not supported.")
+    return layouts
 
 
 def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call], torch.Tensor]:
     """Run the prompt; return every call of an attention, and the logits.
 
-    It uses its own attention and masks, or the outputs of earlier calls in their place.
+    The model uses its own attention and masks, or ``replayed`` outputs in their place.
     """
     usual, calls = model.config._attn_implementation, list[Call]()
 
@@ -101,28 +130,30 @@ def _recorded(model: Any, replayed: list[Call] | None = None) -> tuple[list[Call
     return calls, logits
 
 
-def _turned(kind: str, call: Call, at_rest: Call, layout: Layout | None, own: Frequencies) -> Call:
+def _rotated(kind: str, call: Call, at_rest: Call, layout: Layout | None, own: Frequencies) -> Call:
     """Return a call with queries and keys rotated by the layout; raise where they differ."""
-    query, key, value = at_rest.wide().given
+    query, key, value = at_rest.wide().states
     if layout is not None:
         positions = torch.arange(query.shape[2], dtype=torch.float64)
         tables = layout.tables(positions, own, query.device)
         query, key = layout.rotate(query, *tables), layout.rotate(key, *tables)
-    allowed = ROUNDED.get(call.given[0].dtype, EXACT)
-    for what, found, wanted in zip(("queries", "keys"), (query, key), call.given, strict=False):
-        _within(kind, what, found, wanted.to(found.dtype), allowed)
+    allowed = ROUNDED.get(call.states[0].dtype, EXACT)
+    for what, actual, expected in zip(("queries", "keys"), (query, key), call.states, strict=False):
+        _check_close(kind, what, actual, expected.to(actual.dtype), allowed)
     wide = call.wide()
     return Call(call.module, (query, key, value), wide.mask, wide.options, call.out)
 
 
-def _within(kind: str, what: str, found: torch.Tensor, wanted: torch.Tensor, share: float) -> float:
-    """Return the error of numbers; raise UserError beyond a share of the largest.
+def _check_close(
+    kind: str, what: str, actual: torch.Tensor, expected: torch.Tensor, share: float
+) -> float:
+    """Return the largest error; raise UserError where it exceeds a share of the largest number.
 
-    In 16 bits the mean counts: in a mixture, rounding may send a token to another expert.
+    In 16 bits the mean error counts: rounding may send a token to another expert of a mixture.
     """
-    apart = (found - wanted).abs()
-    error = float(apart.max() if share == EXACT else apart.mean())
-    allowed = share * float(wanted.abs().max() if share == EXACT else wanted.float().std())
+    difference = (actual - expected).abs()
+    error = float(difference.max() if share == EXACT else difference.mean())
+    allowed = share * float(expected.abs().max() if share == EXACT else expected.float().std())
     if not error <= allowed:
         raise UserError(
             f"{kind}: its own rotary embedding, cut into bands, changes its {what} by {error:.2g}"
@@ -146,10 +177,10 @@ def _bands(size: int, own: Frequencies, by: int) -> Bands:
 def _function(module: nn.Module, implementation: str) -> Attention:
     """Return the attention function a layer calls: registered, or its file's own eager one."""
     home = sys.modules[type(module).__module__]
-    found: Attention = ALL_ATTENTION_FUNCTIONS.get_interface(
+    function: Attention = ALL_ATTENTION_FUNCTIONS.get_interface(
         implementation, getattr(home, "eager_attention_forward", None)
     )
-    return found
+    return function
 
 
 def _reference(call: Call, implementation: str) -> torch.Tensor:
@@ -157,13 +188,13 @@ def _reference(call: Call, implementation: str) -> torch.Tensor:
 
     The eager function replaces flash kernels, which take 16 bits and no mask.
     """
-    mask, size = call.mask, call.given[0].shape[2]
+    mask, size = call.mask, call.states[0].shape[2]
     if implementation not in ("sdpa", "eager"):
         implementation, behind = "eager", torch.arange(size)[:, None] - torch.arange(size)
         hidden = (behind < 0) | (behind >= (call.options.get("sliding_window") or size))
-        mask = torch.zeros(size, size).masked_fill(hidden, -1e30).to(call.given[0])
+        mask = torch.zeros(size, size).masked_fill(hidden, -1e30).to(call.states[0])
     function = _function(call.module, implementation)
-    return function(call.module, *call.given, mask, **call.options)[0]
+    return function(call.module, *call.states, mask, **call.options)[0]
 
 
 def _wide(value: Any) -> Any:

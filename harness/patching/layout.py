@@ -122,7 +122,7 @@ def _window(*_: Any, local_size: int | None = None, device: Any = None, **__: An
     return torch.full((1, 1, 1, 1), float(local_size or 0), device=device)
 
 
-def layouts(model: Any) -> dict[nn.Module, Layout | None]:
+def layouts_of(model: Any) -> dict[nn.Module, Layout | None]:
     """Return the layout of every layer's attention, None for a layer that is not rotated.
 
     The model runs two tokens with an attention that returns zeros, so that every layer has the
