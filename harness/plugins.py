@@ -29,6 +29,11 @@ FOLDERS = {
     "method": "scaling", "task": "tasks", "report": "harness/reports", "engine": "harness/serve",
     "encoding": "harness/encodings", "tracker": "harness/share/trackers",
 }  # fmt: skip
+REPLACED = {  # reports of earlier versions: which one has their numbers now
+    "paired_differences": "differences", "passkey_map": "retrieval",
+    "retrieval_table": "retrieval", "seed_curves": "curves:seeds=true",
+    "seed_differences": "differences:seeds=true", "short_cost": "differences", "summary": "best",
+}  # fmt: skip
 FUNCTION = "function"  # the digest of a method that is a function of Python
 
 
@@ -169,6 +174,8 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         except RAISED as error:
             raise UserError(f"{kind} {name!r} failed: {failure(error)}.") from error
         return module, _digest(Path(module.__file__)) if module.__file__ else None
+    if kind == "report" and name in REPLACED:
+        raise UserError(f"the report {name!r} was merged: {REPLACED[name]} has its numbers now.")
     raise UserError(
         f"no {kind} is called {name!r}; {nearest(name, names(kind))}, or a path to a .py file."
     )

@@ -28,7 +28,6 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # children need not compile eve
 import pytest
 from hypothesis import HealthCheck, settings
 
-from harness import plugins
 from harness.cli.app import main
 from tests import runs
 from tests.command_line import MANY, Outcome, Ropewalk, sweep
@@ -110,16 +109,16 @@ def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def scored(monkeypatch: pytest.MonkeyPatch, last_screen: Callable[..., None]) -> None:
     """Let a run end with the report ``scores`` and its last screen."""
-    monkeypatch.setattr("harness.reports._write.names", lambda _: ["scores"])
+    monkeypatch.setattr("harness.reports._write.DEFAULT", ("scores",))
     monkeypatch.setattr("harness.cli.outcome.brief", last_screen)
 
 
 @pytest.fixture
-def every_report(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Let a run in this process write every report and the page, as it does for a user."""
+def default_reports(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Let a run in this process write its reports and the page, as it does for a user."""
     request.getfixturevalue("real_page")
     request.getfixturevalue("scored")
-    monkeypatch.setattr("harness.reports._write.names", plugins.names)
+    monkeypatch.setattr("harness.reports._write.DEFAULT", runs.DEFAULT)
 
 
 @pytest.fixture(scope="session")

@@ -121,9 +121,9 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_reports_make_each_comparison_once(frame: pd.DataFrame) -> None:
-    """best, summary and differences of one frame compare the methods of a length once."""
+    """best, regret and differences of one frame compare the methods of a length once."""
     with patch.object(family, "family", wraps=family.family) as made:
-        write_reports(frame, None, ["best", "differences", "summary"])
+        write_reports(frame, None, ["best", "differences", "regret"])
     assert made.call_count == frame.groupby(["task", "length"]).ngroups
 
 
@@ -143,7 +143,7 @@ def test_a_reach_pairs_documents_only_where_it_compares_them(frame: pd.DataFrame
     """Of shares, the score and its interval decide how far a method reads."""
     cells = frame.loc[frame["metric"] == "perplexity"].groupby(["task", "scaling", "length"])
     with patch.object(reach, "units", wraps=reach.units) as paired:
-        reach.reach(frame)
+        reach.make(frame)
     assert paired.call_count <= cells.ngroups
 
 

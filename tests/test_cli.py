@@ -80,7 +80,7 @@ class TestRun:
         ]
 
     @pytest.mark.slow
-    @pytest.mark.usefixtures("every_report", "weightless")
+    @pytest.mark.usefixtures("default_reports", "weightless")
     def test_tables_and_figures_are_made(
         self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
     ) -> None:

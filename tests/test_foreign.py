@@ -134,7 +134,7 @@ def test_a_record_of_any_content(small: Path, docs: Path, tiny: Path, tmp_path: 
     foreign = tmp_path / "foreign"
     again = ["--model", tiny, "--docs", docs, "--out", tmp_path / "again", "--dry-run"]
     commands: list[list[object]] = [
-        ["report", foreign, "--report", "scores", "summary", "--out", tmp_path / "out"],
+        ["report", foreign, "--report", "scores", "best", "--out", tmp_path / "out"],
         ["report", foreign, "--report", "bits_per_byte", "--page", tmp_path / "page.html"],
         ["report", small, foreign, "--mixed", "--report", "scores", "--out", tmp_path / "out"],
         ["compare", foreign, "--published", "yarn-table-1", "--mixed"],

@@ -12,7 +12,7 @@ import pytest
 
 from harness.cli.app import main
 from harness.data.corpus import make_source
-from harness.reports import retrieval_table
+from harness.reports import retrieval
 from harness.runs.frame import make_frame
 from harness.stats.measure import LOWER
 from tasks import _lm_eval
@@ -175,7 +175,7 @@ def test_a_metric_named_for_a_length_is_recall(
 ) -> None:
     """RULER's is the share of answers found, and so it is in the table of retrieval."""
     ropewalk(*words(own, tmp_path / "run", "own_lengths,limit=2"))
-    table = retrieval_table.make(make_frame([tmp_path / "run"]))
+    table = retrieval.make(make_frame([tmp_path / "run"]))
     assert set(table["metric"]) == {"recall"}
     assert set(table["score"]) == {0.5}
 

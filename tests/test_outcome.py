@@ -39,7 +39,7 @@ def test_the_last_screen_is_one() -> None:
     [four] = [line for line in lines if line.startswith("At 4x (1,024 tokens)")]
     assert "on all tasks: use" in four
     assert lines[-2].endswith("run/reports/index.html")
-    assert lines[-1] == "Everything in words: ropewalk report run"
+    assert lines[-1] == "More tables and figures: ropewalk report run --report all"
 
 
 @pytest.mark.slow

@@ -48,7 +48,7 @@ def test_the_current_directory_is_no_source_of_code_or_settings(many: Path, tmp_
     """
     (tmp_path / "numpy.py").write_text("raise SystemExit('run')")
     (tmp_path / "matplotlibrc").write_bytes(b"\xff")
-    words = ["report", str(many), "--report", "passkey_map", "--out"]
+    words = ["report", str(many), "--report", "retrieval", "--out"]
     done = subprocess.run(
         [sys.executable, "-X", "importtime", "-m", "harness", *words, "out"],
         capture_output=True, text=True, check=False, cwd=tmp_path,
@@ -59,7 +59,7 @@ def test_the_current_directory_is_no_source_of_code_or_settings(many: Path, tmp_
     loaded = {line.rpartition("|")[2].strip() for line in told}
     assert "pandas" in loaded
     assert loaded.isdisjoint({"torch", "transformers", "datasets"})
-    assert (tmp_path / "out" / "passkey_map.png").exists()
+    assert (tmp_path / "out" / "retrieval.png").exists()
 
 
 def interrupted(folder: str, words: list[str]) -> None:

@@ -254,7 +254,7 @@ class TestNames:
         words += ["--length", "1x", "4x", "--scaling", "none", own, "--out", run]
         assert call("run", *words, "--dry-run") == 0
         assert call("run", *words) == 0
-        assert call("report", run, "--report", "scores", "curves", "paired_differences") == 0
+        assert call("report", run, "--report", "scores", "curves", "differences") == 0
         shown = "".join(capsys.readouterr())
         assert "[red]*x*" in shown
         assert "\x1b" not in shown

@@ -8,7 +8,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
@@ -17,7 +16,7 @@ import ropewalk as rw
 from harness.engine import Sizes
 from harness.errors import UserError
 from harness.patching.patch import comparing
-from harness.reports import short_cost
+from harness.reports import differences
 from harness.runs.frame import make_frame
 from harness.stats.measure import measure
 from scaling.types import StatefulRope
@@ -128,21 +127,12 @@ def test_a_run_measures_it_inside_the_window(
     assert set(rows["weight"]) == {16}
     again = ropewalk(*words, "--out", tmp_path)
     assert "nothing to measure" in again.err
-    table = short_cost.make(frame)
-    assert not table["task"].str.startswith("window_kl").any()
+    table = differences.make(frame)
     assert measure(rows).units == "documents"
-    row = table[(table["scaling"] == "yarn:factor=4") & (table["length"] == 64)].iloc[0]
-    assert row["window_kl"] == scores["yarn:factor=4", 64]
-    assert 0 <= row["window_kl_low"] < row["window_kl"] < row["window_kl_high"]
-    twice = pd.concat(
-        [frame, frame[frame["metric"] == "window_kl"].assign(task="window_kl:tail=8")]
-    )
-    with pytest.raises(ValueError, match="samples of one task window_kl"):
-        short_cost.make(twice)
-    (title,) = (title for title in short_cost.readable(table) if "window_kl" in title)
-    shown = short_cost.readable(table)[title].set_index("scaling")
-    assert shown.loc["yarn:factor=4"].str.startswith(f"{row['window_kl']:.4f}").any()
-    assert any("KL(unpatched || patched)" in sentence for sentence in short_cost.legend(table))
+    here = table[table["task"].str.startswith("window_kl") & (table["length"] == 64)]
+    row = here.set_index("scaling").loc["yarn:factor=4"]
+    assert row["difference"] == row["score"] == scores["yarn:factor=4", 64]
+    assert 0 <= row["low"] < row["difference"] < row["high"]
 
 
 def test_only_lengths_beyond_the_window_are_refused(

@@ -23,7 +23,7 @@ from harness.published.tables import (
     words,
 )
 from harness.reports._figures import Figures, asked, paper
-from harness.reports._write import Written, save_table, write_reports
+from harness.reports._write import ALL, Written, save_table, write_reports
 from harness.reports.page.write import write_page
 from harness.runs.comparable import raw_text, reasons, unpaired
 from harness.runs.folders import reports_of, runs_in
@@ -78,7 +78,7 @@ def report(
 ) -> Reports:
     """Write the reports of runs, which are joined, and their page.
 
-    ``report`` names reports (default: all), ``task`` your own task files that the runs were
+    ``report`` names reports or ``all`` (default: scores, best and curves), ``task`` your own task files that the runs were
     measured with, ``out`` the folder (default: RUN/reports, for one run). ``mixed`` joins runs
     that are not comparable; ``together`` compares models as methods, by default where each has one
     method. ``figures`` are width, style, only and rename. Raises UserError where runs are not
@@ -118,7 +118,7 @@ def write(
     figures: Figures | None = None,
     observer: Observer = LOG,
 ) -> Reports:
-    """Write the reports of run folders into a folder, and the page of all of them, or of ``page``.
+    """Write the reports of run folders into a folder, and their page.
 
     Only the code of ``tasks`` runs beside the built-in ones. ``figures`` say how figures are drawn;
     by default the file beside the run does.
@@ -132,7 +132,7 @@ def write(
         note = " ".join([*notes, *raw_text(records.values())])
         drawn = paper(figures or asked(runs[0], {}), frame)
         written = write_reports(frame, folder, chosen, note, drawn)
-        if page is None and folder is not None and chosen is None:
+        if page is None and folder is not None and (chosen is None or ALL in chosen):
             page = folder / PAGE
         if page is not None:
             write_page(page, frame, list(records.values()), written.tables, note)

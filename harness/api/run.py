@@ -57,17 +57,19 @@ class Run:
         """Return one row per sample, with its cell's score (``results/README.md``)."""
         return make_frame(self.folders, self.tasks, mixed=len(self.folders) > 1)
 
-    def report(self, name: str, **options: Any) -> pd.DataFrame | Figure:
+    def report(self, name: str, *, figure: bool = False, **options: Any) -> pd.DataFrame | Figure:
         """Return a report by name (``"curves"``, ``"best"``, …) or by path to a file of your own.
 
         Raises UserError for a name or an option that is unknown, and ValueError for a report that
-        does not apply to what was measured.
+        does not apply to what was measured. ``figure``: that of a report that has a table too.
         """
-        report = load("report", name)
+        report, frame = load("report", name), self.frame()
         with drawing():
             result: pd.DataFrame | Figure = report.module.make(
-                self.frame(), **{**report.arguments, **options}
+                frame, **{**report.arguments, **options}
             )
+            if figure and isinstance(result, pd.DataFrame):
+                result = report.module.draw(frame, result)
         if isinstance(result, Figure):
             _show_figures()
         return result

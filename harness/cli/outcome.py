@@ -27,24 +27,23 @@ MOST_LENGTHS, MOST_METHODS = 3, 16  # of a screen of 80 x 40
 
 
 def print_whole(reports: Reports, console: Console) -> None:
-    """Print the verdict, the scores and the sentences of all tables."""
+    """Print the verdict and the scores."""
     frame, tables = reports.frame, reports.written.tables
     _print_note(reports, console)
-    print_words({name: one.words for name, one in tables.items() if name == VERDICT}, console)
+    print_words({name: one.summary for name, one in tables.items()}, console)
     show(headed(wide(cells(frame)), frame), console)
-    print_words({name: one.words for name, one in tables.items() if name != VERDICT}, console)
     print_skipped(reports.written, console)
     _print_unscored(reports, console)
 
 
 def print_chosen(reports: Reports, console: Console) -> None:
-    """Print the sentences, tables and legends of reports that were requested by name."""
+    """Print the sentences, tables and notes of reports that were requested by name."""
     _print_note(reports, console)
     for name, table in reports.written.tables.items():
-        print_words({name: table.words}, console)
-        show(table.shown, console)
-        if table.shown:
-            print_sentences(table.legend, console)
+        console.print(f"\n{name}", style="bold")
+        print_sentences(table.summary, console)
+        show(table.display, console)
+        print_sentences(table.notes, console)
     print_skipped(reports.written, console)
     _print_unscored(reports, console)
 
@@ -130,7 +129,7 @@ def print_rest(page: Path | None, runs: Sequence[Path], console: Console) -> Non
     """Print where everything is that the screen leaves out."""
     folders = " ".join(shlex.quote(str(run)) for run in runs)
     for line in (
-        f"All charts and tables, one page: {page}",
-        f"Everything in words: ropewalk report {folders}",
+        f"Charts and tables, one page: {page}",
+        f"More tables and figures: ropewalk report {folders} --report all",
     ):
         console.print(printable(line), soft_wrap=True)

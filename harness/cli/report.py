@@ -17,7 +17,12 @@ def report(
     /,
     *,
     report: Annotated[
-        tuple[str, ...] | None, Parameter(consume_multiple=True, negative="", help="Which reports.")
+        tuple[str, ...] | None,
+        Parameter(
+            consume_multiple=True,
+            negative="",
+            help="Which reports, or all; default: scores, best and curves.",
+        ),
     ] = None,
     task: Annotated[
         tuple[str, ...] | None,
@@ -74,6 +79,7 @@ def report(
     """Make the tables, figures and page of one or more runs from their files."""
     from harness.api.report import report as make_reports
     from harness.cli.outcome import print_chosen, print_files, print_whole
+    from harness.reports._write import ALL
 
     reports = make_reports(
         runs,
@@ -89,6 +95,6 @@ def report(
         only=only,
         rename=rename,
     )
-    (print_chosen if report else print_whole)(reports, screen)
+    (print_chosen if report and ALL not in report else print_whole)(reports, screen)
     print_files(reports, screen)
     return COMPLETE if reports.complete else WITH_FAILURES

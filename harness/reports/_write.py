@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,9 +27,14 @@ FIGURES = (".png", ".svg", ".pdf")
 TABLES = (".csv", ".parquet", ".md", ".tex")
 
 
+DEFAULT = ("scores", "best", "curves")  # the reports of a run; the others are made on request
+ALL = "all"
+OLD = {"summary": "words", "notes": "legend", "display": "readable"}  # names in older report files
+
+
 @dataclass
 class Written:
-    """What became of the reports: files, tables, why others are not made."""
+    """The reports that were written: their files and tables, and why others could not be."""
 
     files: list[Path] = field(default_factory=list)
     tables: dict[str, RenderedTable] = field(default_factory=dict)
@@ -43,79 +49,120 @@ def write_reports(
     note: str = "",
     paper: Paper | None = None,
 ) -> Written:
-    """Make the chosen reports (all, when None) from one frame, and files of them in the folder.
+    """Make the chosen reports from one frame, and their files in the folder.
 
-    ``note`` is put under every table and figure, as for joined runs that are not comparable.
-    ``paper`` says how figures are drawn.
+    Without a choice these are the default ones and those that the folder has from an earlier call,
+    whose samples may have changed since. ``note`` is put under every table and figure, as for
+    joined runs that are not comparable. ``paper`` says how figures are drawn.
     """
     if folder is not None:
         make_folder(folder)
     written = Written()
     with shared():
-        for given in chosen or names("report"):
+        for given in _requested(folder, chosen):
             report = load("report", given)
-            make = partial(_made, report, frame, note, paper, files=folder is not None)
+            make = partial(_make, report, frame, note, paper, files=folder is not None)
             try:
-                made = call(f"report {report.label}", make)
+                result = call(f"report {report.label}", make)
             except UserError as error:  # the other reports are made all the same
-                made, written.failed = str(error), True
-            if isinstance(made, str):
-                written.skipped[report.label] = made
-            elif made.told is not None:
-                written.tables[report.label] = made.told
+                result, written.failed = str(error), True
+            if isinstance(result, str):
+                written.skipped[report.label] = result
+            elif result.table is not None:
+                written.tables[report.label] = result.table
             if folder is not None:
-                stem = folder / report.label.partition(":")[0]
-                written.files += _save(made, stem)
+                files = {} if isinstance(result, str) else result.files
+                written.files += _replace(files, folder / report.label.partition(":")[0])
     return written
 
 
+def _requested(folder: Path | None, chosen: Sequence[str] | None) -> list[str]:
+    every = names("report")
+    if chosen is None:
+        there = {path.stem for path in folder.iterdir()} if folder is not None else set()
+        chosen = [*DEFAULT, *(name for name in every if name in there)]
+    return list(dict.fromkeys(one for name in chosen for one in (every if name == ALL else [name])))
+
+
 @dataclass(frozen=True)
-class _Made:
-    """A report as it was made: the content of its files by suffix, and of a table its sentences."""
+class _Report:
+    """The content of a report's files by suffix, and what the screen and the page show of it."""
 
     files: Mapping[str, bytes]
-    told: RenderedTable | None = None
+    table: RenderedTable | None = None
 
 
-def _made(
+def _make(
     report: Plugin, frame: pd.DataFrame, note: str, paper: Paper | None, *, files: bool
-) -> _Made | str:
+) -> _Report | str:
     """Return a report, or the reason why it does not apply to this frame."""
+    module = report.module
     try:
         with drawing(paper):
-            made: Any = report.module.make(frame, **report.arguments)
+            result: Any = module.make(frame, **report.arguments)
     except ValueError as error:
         return str(error)
-    if isinstance(made, pd.DataFrame):
-        if made.empty:
+    if isinstance(result, pd.DataFrame):
+        if result.empty:
             return "its table is empty"
-        parts = _parts(report, made, frame)
-        notes = [note] if note else []
-        noted = [(shown, [*said, *notes]) for shown, said in parts]
-        return _Made(table_files(made, noted) if files else {}, _told(report, made, parts))
-    if not isinstance(made, Figure):
+        parts = _parts(report, result, frame)
+        noted = [(tables, [*texts, note] if note else texts) for tables, texts in parts]
+        content = table_files(result, noted) if files else {}
+        if files and hasattr(module, "draw"):
+            with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
+                content |= figure_files(_noted(module.draw(frame, result), note), paper)
+        return _Report(content, _rendered(report, result, parts))
+    if not isinstance(result, Figure):
         raise ValueError(
-            f"it made {type(made).__name__}, neither a DataFrame nor a figure of Matplotlib"
+            f"it made {type(result).__name__}, neither a DataFrame nor a figure of Matplotlib"
         )  # shown as one sentence, as every error of a report
-    return _Made(figure_files(_noted(made, note), paper) if files else {})
+    return _Report(figure_files(_noted(result, note), paper) if files else {})
 
 
-def _told(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> RenderedTable:
+def _rendered(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> RenderedTable:
     """Return what the screen and the page have of a table."""
     about = (report.module.__doc__ or "").partition("\n")[0]
-    words, legend = (_sentences(report, table, part) for part in ("words", "legend"))
-    people = hasattr(report.module, "readable")
-    shown = {title: of for tables, _ in parts for title, of in tables.items() if people}
-    return RenderedTable(about, words, _whole(table), shown, legend)
+    displayed = _part(report, "display") is not None
+    display = {title: of for tables, _ in parts for title, of in tables.items() if displayed}
+    summary, notes = (_texts(report, name, table) for name in ("summary", "notes"))
+    return RenderedTable(about, summary, _whole(table), display, notes)
 
 
-def _save(made: _Made | str, stem: Path) -> list[Path]:
-    """Write the files of a report; of one that was not made, remove those of an earlier sweep."""
-    if isinstance(made, str):
-        for suffix in (*TABLES, *FIGURES):
-            stem.with_name(stem.name + suffix).unlink(missing_ok=True)
-        return []
-    return save(made.files, stem)
+def _part(report: Plugin, name: str) -> Any:
+    """Return an optional function of a report: ``summary``, ``notes`` or ``display``."""
+    return getattr(report.module, name, getattr(report.module, OLD[name], None))
+
+
+def _texts(report: Plugin, name: str, table: pd.DataFrame) -> list[str]:
+    """Return a table's summary or notes; a backtick in a name would end its `name`."""
+    function = _part(report, name)
+    return function(table.map(without_backticks)) if function else []
+
+
+def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Part]:
+    """Return the tables for people, with their sentences, of each model by itself.
+
+    A table of models that are compared with each other, as over seeds, is one.
+    """
+    display = _part(report, "display")
+    together = getattr(report.module, "TOGETHER", "seeds" in table)
+    tables = [table]
+    if display and not together and "model" in table:
+        tables = [rows for _, rows in table.groupby("model", sort=False)]
+    return [
+        (
+            headed(display(rows), frame) if display else {report.label.partition(":")[0]: rows},
+            [*_texts(report, "summary", rows), *_texts(report, "notes", rows)],
+        )
+        for rows in tables
+    ]
+
+
+def _replace(files: Mapping[str, bytes], stem: Path) -> list[Path]:
+    """Write the files of a report, and remove others of its name from an earlier sweep."""
+    for suffix in {*TABLES, *FIGURES} - files.keys():
+        stem.with_name(stem.name + suffix).unlink(missing_ok=True)
+    return save(files, stem)
 
 
 def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
@@ -124,26 +171,6 @@ def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:
         with replacing(stem.with_name(stem.name + suffix)) as new:
             new.write(content)
     return [stem.with_name(stem.name + suffix) for suffix in files]
-
-
-def _sentences(report: Plugin, table: pd.DataFrame, *parts: str) -> list[str]:
-    """Return a table's ``words`` or ``legend``; a backtick in a name would end its `name`."""
-    makers = [getattr(report.module, part) for part in parts if hasattr(report.module, part)]
-    return [told for made in makers for told in made(table.map(without_backticks))]
-
-
-def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Part]:
-    """Return each model's tables for people, with their sentences."""
-    said = ("words", "legend")
-    if not hasattr(report.module, "readable"):
-        name = report.label.partition(":")[0]
-        return [({name: table}, _sentences(report, table, *said))]
-    apart = "model" in table and not getattr(report.module, "TOGETHER", False)
-    models = [rows for _, rows in table.groupby("model", sort=False)] if apart else []
-    return [
-        (headed(report.module.readable(rows), frame), _sentences(report, rows, *said))
-        for rows in (models if len(models) > 1 else [table])
-    ]
 
 
 def save_table(table: pd.DataFrame, parts: Sequence[Part], stem: Path) -> list[Path]:

@@ -115,7 +115,7 @@ def _named(found: Decision, names: list[str]) -> list[str] | None:
     return [one for name in names for one in found.of.everyone(name)] or None
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people, one per model and task."""
     made = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
@@ -141,7 +141,7 @@ def _others(row: Mapping[str, Any]) -> str:
     return ", ".join(sentences.method(row, name) for name in names)
 
 
-def words(table: pd.DataFrame) -> list[str]:
+def summary(table: pd.DataFrame) -> list[str]:
     """Say what to use at every length, and at the end which method to use at the longest."""
     told = []
     many = table["model"].nunique() > 1
@@ -263,7 +263,7 @@ def _counted(row: Mapping[str, Any]) -> str:
     return sentences.counted(row["n"], row["units"])
 
 
-def legend(table: pd.DataFrame) -> list[str]:
+def notes(table: pd.DataFrame) -> list[str]:
     """Say what the table's words and marks mean."""
     told = [LEGEND.format(margin=table["margin"].iloc[0])]
     told += [SERVABLE] if table["code"].notna().any() else []

@@ -45,14 +45,14 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     return table.astype({"tokens": int, "bytes": int})[COLUMNS]
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the same for people: a table per model and task, lengths side by side."""
     known = table.assign(metric="bits per byte", score=table["bits_per_byte"])
     return across(known.assign(text=[text(cell, DIGITS) for cell in known.to_dict("records")]))
 
 
-def words(table: pd.DataFrame) -> list[str]:
+def notes(table: pd.DataFrame) -> list[str]:
     """Say how much text a token is, by which perplexities of other tokenizers differ."""
     sums = table.groupby("model", sort=False)[["bytes", "tokens"]].sum()
-    told = [f"{row.bytes / row.tokens:.2f} ({model})" for model, row in sums.iterrows()]
-    return [f"Bytes of the scored text a token: {', '.join(told)}."]
+    each = [f"{row.bytes / row.tokens:.2f} ({model})" for model, row in sums.iterrows()]
+    return [f"Bytes of the scored text per token: {', '.join(each)}."]

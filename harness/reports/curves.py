@@ -9,25 +9,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.reports.plots.methods import methods
-from harness.reports.plots.panel import MOST_BANDS, draw, fit, label_ends, lost
+from harness.reports.plots.panel import MOST_BANDS, draw_panel, fit, label_ends, lost
 from harness.reports.plots.style import GREY, SIZE, columns_for, paper, readable_part, sheet, tidy
 from harness.stats.cells import CELL, cells
-from harness.stats.checkpoints import alike
+from harness.stats.checkpoints import alike, group_name, labels
 from harness.stats.decision import truncations
 from harness.stats.measure import SHARES
+from harness.stats.seeds import ENDING, of_seeds, over_seeds
 
 BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
     "differences may be significant where bands overlap (differences)."
 )
-
-
-def make(frame: pd.DataFrame) -> Figure:
-    """Draw every scaling once; those with the same frequencies in all cells share a line.
-
-    Models that were asked the same questions have one scale of scores.
-    """
-    return curves(frame, BANDS)
 
 
 NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
@@ -39,8 +32,49 @@ TRUNCATION: dict[str, Any] = {
     "linestyle": "-.", "linewidth": 1.2, "zorder": 1, "label": "_truncation",
 }  # fmt: skip
 TAIL = "tail: the same last tokens are scored at every length."
-ONE_LENGTH = "one length is no curve: paired_differences and scores have what was measured there"
+ONE_LENGTH = "one length is no curve: differences and scores have what was measured there"
+MEANS = "Thick lines: means of {} seeds; n is that of each seed."
+THIN, NO_THIN = " Thin lines: single seeds.", " Too many methods for single seeds: table of scores."
 SIGNS = {"x": "×", "+": "+", "v": "▾"}  # how a marker is written in the note
+
+
+def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING) -> Figure:
+    """Draw every scaling once; those with the same frequencies in all cells share a line.
+
+    Models with the same questions have one scale of scores. With ``seeds``, by default where every
+    model is one of several seeds, thick lines are the means of the models without their ``ending``
+    and thin lines single seeds.
+    """
+    if over_seeds(frame, seeds, ending):
+        return _over_seeds(of_seeds(frame, ending))
+    return curves(frame, BANDS)
+
+
+def _over_seeds(table: pd.DataFrame) -> Figure:
+    """Draw the means of seeds; a cell that a seed lacks has no score."""
+    named = labels(table)
+    names = [named[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
+    lengths = table["length"].astype(str)
+    kinds = table["seeds"].map("Mean of {} seeds".format)
+    # Panels are of one number of seeds; the best are those of all panels that can be compared.
+    groups = alike(table[table["score"].notna()].rename(columns={"questions": "question"}))
+    pools = {model: group_name(group) for group in groups for model in group}
+    pool = table["model"].map(lambda model: pools.get(model, model))
+    if pool.nunique() > 1:
+        kinds += ", " + pool
+    if table["trained_length"].nunique() > 1:
+        kinds += table["trained_length"].map(", window of {:,} tokens".format)
+    drawn = table.assign(
+        model=kinds,
+        pool=pool + " " + table["trained_length"].astype(str),
+        scaling=names,
+        low=table["least"],
+        high=table["most"],
+        frequencies=pd.Series(names) + " " + lengths,
+    )
+    counts = " or ".join(map(str, sorted(set(table["seeds"]))))
+    means = MEANS.format(counts)
+    return curves(drawn, means + THIN, means + NO_THIN)
 
 
 def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
@@ -75,7 +109,7 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
         if (like := first.setdefault((str(models[0]), str(task)), axes)) is not axes:
             axes.sharey(like)
         scale = table[(table["task"] == task) & table["model"].isin(models)]
-        draw(axes, rows, look, scale=scale, room=room, above=above)
+        draw_panel(axes, rows, look, scale=scale, room=room, above=above)
         if (model, task) in truncated:
             window, score = truncated[str(model), str(task)]
             axes.hlines(score, window, rows["length"].max(), color=GREY, **TRUNCATION)

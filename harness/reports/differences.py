@@ -1,11 +1,29 @@
-"""Every method less a baseline on the same documents and trials, corrected for their number."""
+"""Differences of every method from a baseline on the same documents, trials or seeds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from harness.reports.plots.methods import methods
+from harness.reports.plots.style import (
+    GREY,
+    SIZE,
+    Look,
+    folded,
+    foot,
+    length_label,
+    paper,
+    readable_part,
+    sheet,
+    tidy,
+)
 from harness.reports.writing import sentences
 from harness.reports.writing.tables import across
 from harness.stats.cells import cells, records
@@ -13,199 +31,331 @@ from harness.stats.checkpoints import labels, lengths
 from harness.stats.decision import Family, families, family
 from harness.stats.measure import SHARES, differences, values_of, weights_of
 from harness.stats.paired import ALPHA, NO_DIFFERENCE, Difference, adjusted
+from harness.stats.seeds import ENDING, over_seeds, paired_seeds
+
+OWN = ("none", "native")  # the model as it was trained: without scaling, else with what it ships
+COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
+Compared = dict[str, tuple[Difference, float | None]]  # by method, with the corrected probability
+PAIRED = (
+    "Paired by {units}. Brackets: 95 % intervals of each comparison alone; pp: percentage "
+    "points; ?: no significant difference (5 %, corrected for all comparisons with the same "
+    "baseline at one length of a task); =: the same measurement."
+)
+SEEDS = (
+    "The mean over seeds of the difference on the same documents or trials, with its own 95 % "
+    "interval over seeds (Student's t; the documents are held fixed). pp: percentage points; "
+    "?: no significant difference (5 %, corrected for all comparisons at a length by Holm's "
+    "method)."
+)
+FAILED = (
+    "†: the better one failed on documents, trials or seeds that are left out; what is left "
+    "favours it, so it is not called better."
+)
+NOT_COMPARED = (
+    "Not compared: without two seeds that both have, with the same questions, a document or trial "
+    "that all have and scores that are made of these."
+)
+EQUAL = "Without an interval: equal with every seed."
+MOST_LENGTHS, MOST_METHODS, MOST_ROWS = 4, 24, 6
+ROW = 0.17  # inches
+FIGURE = (
+    "Each method less {baseline}{models} on the same documents and trials; bars: 95 % intervals of "
+    "each difference alone. Full: significantly better or worse (5 %, corrected for all "
+    "comparisons at a length); hollow: no significant difference; =: the same measurement; no "
+    "mark: not compared."
+)
 
 
-def make(frame: pd.DataFrame, *, baseline: str | None = None) -> pd.DataFrame:
-    """Return a row per cell with its difference from the ``baseline`` at the same length.
+def make(
+    frame: pd.DataFrame,
+    *,
+    baseline: str | None = None,
+    seeds: bool | None = None,
+    ending: str = ENDING,
+) -> pd.DataFrame:
+    """Return one row per cell with its difference from the ``baseline`` at the same length.
 
-    The baseline is ``none`` by default, or the first model where models are compared as methods.
+    The baseline is ``none`` by default, else ``native``, or the first model where models are
+    compared as methods. Models with the same questions also have one row per cell with its
+    difference from the same method of the first of them, whose name is then the baseline.
 
-    Of models that were asked the same questions also a row per cell with its difference from the
-    same method of the first of them, whose name is then the baseline.
+    With ``seeds``, by default where every model is one of several seeds, there is one row per model
+    without its ``ending``, scaling, task and length; the baseline is a model (by default the
+    first), or ``MODEL · SCALING``. Differences of perplexity are relative (of its logarithm, by
+    seed), others in the score's unit; ``single`` has those of the seeds, and ``better_with`` is
+    how many of them favour the model.
     """
-    known, baseline = list(frame["scaling"].unique()), chosen(frame, baseline)
-    models = checkpoints(frame)
-    if len(models) == 0 and (baseline not in known or len(known) < 2):
-        raise ValueError(
-            f"nothing to compare with {baseline!r}: the sweep has {', '.join(known)}; "
-            "choose another by differences:baseline=NAME"
-        )
+    if over_seeds(frame, seeds, ending):
+        return paired_seeds(frame, baseline, ending)
+    known, models = list(frame["scaling"].unique()), checkpoints(frame)
     table = pd.concat([against(frame, baseline), models], ignore_index=True)
     if table.empty:
-        scored = set(frame.dropna(subset="score")["scaling"])
-        lacks = "no other method has a score where it has one"
-        told = lacks if baseline in scored else "it has no score"
-        raise ValueError(f"nothing to compare with {baseline!r}: {told}")
+        name = baseline or _baseline(known, None, models="of_model" in frame)
+        if name not in known or len(known) < 2:
+            reason = f"the sweep has {', '.join(known)}; choose differences:baseline=NAME"
+        elif name in set(frame.dropna(subset="score")["scaling"]):
+            reason = "no other method has a score where it has one"
+        else:
+            reason = "it has no score"
+        raise ValueError(f"nothing to compare with {name!r}: {reason}")
     return table
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the table for people: lengths side by side."""
-    return beside(table)
+def _baseline(names: Sequence[str], baseline: str | None, *, models: bool) -> str:
+    """Return the requested baseline, else the model as it was trained, else the first model."""
+    own = next((name for name in OWN if name in names), names[0] if models else OWN[0])
+    return baseline or own
 
 
-def words(table: pd.DataFrame) -> list[str]:
-    """Say how many comparisons there are and how each came out."""
-    told = []
-    for (model, _, _), rows in table.groupby(["model", "task", "baseline"], sort=False):
-        first = records(rows)[0]
-        measured = sentences.named(first, table)
-        start = f"{model}, {measured}" if table["model"].nunique() > 1 else measured
-        real = rows[~rows["same"]].drop_duplicates(["measured_as", "length"])
-        verdicts = real["verdict"].value_counts()
-        counted = ", ".join(
-            f"{verdicts.get(name, 0)} {name}"
-            for name in ("better", "worse", NO_DIFFERENCE, "not compared")
-            if name in verdicts or name != "not compared"
-        )
-        of = f"{len(real)} comparison{'' if len(real) == 1 else 's'}"
-        told.append(f"{start} against `{first['baseline']}`, {of}: {counted}.")
-    return told
-
-
-def legend(table: pd.DataFrame) -> list[str]:
-    """Say what the table's words and marks mean."""
-    return [key(table)]
-
-
-COPIED = ("model", "task", "metric", "trained_length", "length", "relative_length", "scaling")
-FOUND = ("low", "high", "p")
-Compared = dict[str, tuple[Difference, float | None]]  # by method, with the corrected probability
-
-
-def chosen(frame: pd.DataFrame, baseline: str | None) -> str:
-    """Return the baseline that was named, else ``none``, else of models the first."""
-    first = str(frame["scaling"].iloc[0]) if "of_model" in frame else "none"
-    return baseline or ("none" if "none" in set(frame["scaling"]) else first)
-
-
-def against(frame: pd.DataFrame, baseline: str) -> pd.DataFrame:
+def against(frame: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
     """Return one row per cell with its difference from the baseline's cell.
 
     ``low``, ``high`` and ``p`` are of one comparison; ``p_all``, by which the ``verdict`` says
     better or worse, is corrected for all comparisons with the baseline at a length of a task.
-    Methods with the baseline's frequencies are "same"; those with too few units in common with the
-    others are "not compared"; a relative difference of -0.1 is 10 % lower.
+    Methods with the baseline's frequencies are "same"; those with too few documents or trials in
+    common with the others are "not compared"; a relative difference of -0.1 is 10 % lower.
     """
-    table = cells(frame)
+    table = cells(frame).dropna(subset="score")
+    bases = {
+        model: _baseline(list(names.unique()), baseline, models="of_model" in frame)
+        for model, names in frame.groupby("model", sort=False)["scaling"]
+    }
+    groups = dict(tuple(table.groupby(["model", "task", "length"])))
     rows = []
-    for (model, task, length), of in families(frame).items():
-        here = (table["model"] == model) & (table["task"] == task) & (table["length"] == length)
-        known = table[here].dropna(subset="score")
-        if baseline in set(known["scaling"]):
-            others, found = known[known["scaling"] != baseline], _compared(of, baseline)
-            rows += [_row(cell, of, baseline, found) for cell in records(others)]
+    for place, methods_here in families(frame).items():
+        known, base = groups[place], bases[place[0]]
+        if base in set(known["scaling"]):
+            compared = _compared(methods_here, base)
+            rows += [
+                _row(cell, methods_here, base, compared)
+                for cell in records(known[known["scaling"] != base])
+            ]
     return pd.DataFrame(rows)
 
 
 def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per cell of a model beside that of the same method of the first model like it.
+    """Return one row per cell of a model beside that of the same method of the first model like it.
 
-    Models are alike that were asked the same questions; ``baseline`` is the first of them. The
+    Models are alike if they have the same questions; ``baseline`` is the first of them. The
     comparisons with one method of the first model are corrected together.
     """
     rows, named = [], labels(frame)
     for models, samples, how in lengths(frame):
-        of, table = family(samples, how), cells(samples).dropna(subset="score")
+        here, table = family(samples, how), cells(samples).dropna(subset="score")
         known = {cell["scaling"]: cell for cell in records(table)}
         for model in models[1:]:
             for scaling in frame.loc[frame["model"] == model, "scaling"].unique():
                 one, other = named[model, scaling], named.get((models[0], scaling), "")
                 if one in known and other in known:
-                    row = _row(known[one], of, other, _compared(of, other))
+                    row = _row(known[one], here, other, _compared(here, other))
                     rows.append({**row, "model": model, "scaling": scaling, "baseline": models[0]})
     return pd.DataFrame(rows)
 
 
-def _row(cell: dict[str, Any], of: Family, baseline: str, found: Compared) -> dict[str, Any]:
+def _row(cell: dict[str, Any], here: Family, baseline: str, compared: Compared) -> dict[str, Any]:
     """Compare one cell with the baseline's."""
-    one, other = of.first(cell["scaling"]), of.first(baseline)
-    same, score, how = one == other, of.score(one), of.how
-    apart, p = found.get(one, (None, None))
-    value = 0.0 if same else getattr(apart, "value", None)
-    return {
-        **{name: cell[name] for name in COPIED}, "score": score.score, "measure": how.name,
-        "baseline": baseline, "better": "lower" if how.lower else "higher",
-        "relative": how.relative, "units": how.units, "n": apart.n if apart else of.own[one],
-        "asked": of.asked, "status": of.status(one), "difference": value, "measured_as": one,
-        **{name: getattr(apart, name, None) for name in FOUND}, "p_all": p, "same": same,
-        "better_on": (apart.lower if how.lower else apart.higher) if apart else None,
-        "failed": len(of.lost[one] - of.lost[other]),
-        "verdict": "same" if same else _verdict(of, one, other, apart, p),
-    }  # fmt: skip
+    one, other = here.first(cell["scaling"]), here.first(baseline)
+    same, how = one == other, here.how
+    difference, p = compared.get(one, (None, None))
+    row = {name: cell[name] for name in COPIED} | {
+        "score": here.score(one).score,
+        "measure": how.name,
+        "baseline": baseline,
+        "better": "lower" if how.lower else "higher",
+        "relative": how.relative,
+        "units": how.units,
+        "n": difference.n if difference else here.own[one],
+        "asked": here.asked,
+        "status": here.status(one),
+        "difference": 0.0 if same else getattr(difference, "value", None),
+        "measured_as": one,
+    }
+    row |= {name: getattr(difference, name, None) for name in ("low", "high", "p")}
+    better_on = "lower" if how.lower else "higher"
+    return row | {
+        "p_all": p,
+        "same": same,
+        "better_on": getattr(difference, better_on, None),
+        "failed": len(here.lost[one] - here.lost[other]),
+        "verdict": "same" if same else _verdict(here, one, other, difference, p),
+    }
 
 
-def _compared(of: Family, baseline: str) -> Compared:
+def _compared(here: Family, baseline: str) -> Compared:
     """Compare all methods with the baseline, each with its corrected probability."""
-    other = of.first(baseline)
-    names = [name for name in of.names if name != other]
-    if other not in of.of:
+    other = here.first(baseline)
+    names = [name for name in here.names if name != other]
+    if other not in here.of:
         return {}
-    found = differences([of.of[name] for name in names], of.of[other], of.how)
-    if not found:
+    ones = [here.of[name] for name in names]
+    results = differences(ones, here.of[other], here.how)
+    if not results:
         return {}
-    less = values_of([of.of[name] for name in names]) - values_of([of.of[other]])
-    corrected = adjusted(less, weights_of(of.of[other]), found, shares=of.how.share)
-    return dict(zip(names, zip(found, corrected, strict=True), strict=True))
+    less = values_of(ones) - values_of([here.of[other]])
+    corrected = adjusted(less, weights_of(here.of[other]), results, shares=here.how.share)
+    return dict(zip(names, zip(results, corrected, strict=True), strict=True))
 
 
-def _verdict(of: Family, one: str, other: str, apart: Difference | None, p: float | None) -> str:
+def _verdict(
+    here: Family, one: str, other: str, difference: Difference | None, p: float | None
+) -> str:
     """Return better, worse, no significant difference, or not compared.
 
-    A method that failed on a unit that the other has is not called better.
+    A method that failed on a document or trial that the other has is not called better.
     """
-    if apart is None:
+    if difference is None:
         return "not compared"
-    better = (apart.value < 0) == of.how.lower
+    better = (difference.value < 0) == here.how.lower
     first, second = (one, other) if better else (other, one)
-    if p is None or p >= ALPHA or of.lost[first] - of.lost[second]:
+    if p is None or p >= ALPHA or here.lost[first] - here.lost[second]:
         return NO_DIFFERENCE
     return "better" if better else "worse"
 
 
-def beside(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the differences for people: a table per model and task, lengths side by side."""
-    texts = table.assign(text=[signed(row) for row in records(table)])
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return one table per model and task with lengths side by side; per task over seeds."""
+    texts = table.assign(text=[_text(row) for row in records(table)])
+    if "seeds" in table:
+        windows = table["trained_length"].map(", window of {:,} tokens".format)
+        window = windows if windows.nunique() > 1 else ""
+        model = "less " + table["baseline"] + window
+        shown = across(texts.assign(scaling=table["name"], model=model))
+        return {title: of.rename(columns={"scaling": "model"}) for title, of in shown.items()}
     return {
-        f"{title}, less {baseline}": made
+        f"{title}, less {baseline}": shown
         for baseline, rows in texts.groupby("baseline", sort=False)
-        for title, made in across(rows).items()
+        for title, shown in across(rows).items()
     }
 
 
-def signed(row: dict[str, Any]) -> str:
+def _text(row: dict[str, Any]) -> str:
     """Return "−26.8% [−33, −20]", with "?" where it is not significant, "=" for the same.
 
-    "†" marks a method that failed on units left out; "(20 of 23)" counts the units where some lack.
+    "†" marks a method that failed on units left out; "(20 of 23)" counts units where some lack,
+    "(3 of 5 seeds)" seeds.
     """
-    if row["same"]:
+    if row.get("same"):
         return "="
-    lacking = f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
+    lacking = ""
+    if "seeds" not in row:
+        lacking = f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
+    elif row["difference"] is not None:
+        if row["seeds"] < row["asked"]:
+            lacking = f" ({row['seeds']} of {row['asked']} seeds)"
+        if row["n"] < row["of"]:
+            lacking += f" ({row['n']} of {row['of']} {row['units']})"
+    failed = " †" if row.get("failed") else ""
     if row["difference"] is None:
-        return f"not compared{lacking}{' †' if row['failed'] else ''}"
+        return f"not compared{lacking}{failed}"
     unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
-    found = sentences.signed(row["difference"], row["low"], row["high"], unit)
-    marks = " ?" if row["verdict"] == NO_DIFFERENCE else ""
-    marks += " †" if row["failed"] else ""
-    return f"{found}{lacking}{marks}"
+    text = sentences.signed(row["difference"], row["low"], row["high"], unit)
+    unsure = row["verdict"] == NO_DIFFERENCE and ("seeds" not in row or row["difference"])
+    return f"{text}{lacking}{' ?' if unsure else ''}{failed}"
 
 
-def key(table: pd.DataFrame) -> str:
-    """Return what the signs of such a table mean."""
-    real = table[~table["same"]]
-    units = " and ".join(dict.fromkeys(table["units"]))
-    told = [
-        f"Paired by {units}. Brackets: 95 % intervals of each comparison alone; pp: percentage "
-        "points; ?: no significant difference (5 %, corrected for all comparisons with the same "
-        "baseline at one length of a task); =: the same measurement.",
-    ]
-    if table["baseline"].nunique() > 1:
-        told.append("Less another model: the same method on the same documents and trials.")
-    if (real["n"] < real["asked"]).any():
-        told.append(f"(… of …): on the {units} that all methods compared have.")
-    if real["failed"].any():
-        told.append(
-            f"†: it failed on {units} that are left out; what is left favours it, so it is not "
-            "called better."
-        )
-    return " ".join(told)
+def notes(table: pd.DataFrame) -> list[str]:
+    """Say how scores are paired and what the marks mean."""
+    if "seeds" in table:
+        equal = table["difference"].fillna(0).ne(0) & table["p"].isna()
+        texts = [SEEDS, *([EQUAL] if equal.any() else [])]
+        texts += [NOT_COMPARED] if table["verdict"].eq("not compared").any() else []
+    else:
+        real, units = table[~table["same"]], " and ".join(dict.fromkeys(table["units"]))
+        texts = [PAIRED.format(units=units)]
+        if table["baseline"].nunique() > 1:
+            texts.append("Less another model: the same method on the same documents and trials.")
+        if (real["n"] < real["asked"]).any():
+            texts.append(f"(… of …): on the {units} that all compared methods have.")
+    failed = table.get("failed", pd.Series(dtype=float)).fillna(0).gt(0).any()
+    return [" ".join([*texts, FAILED] if failed else texts)]
+
+
+def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
+    """Draw the differences with their intervals: one panel per length and one row per method.
+
+    Only the best methods at the longest length are drawn where there are many.
+    """
+    if "seeds" in table:
+        raise ValueError("differences over seeds have no figure")
+    known, baseline = methods(frame), str(table["baseline"].iloc[0])
+    table = known.drawn(table)
+    if table.empty or table["same"].all():
+        raise ValueError(f"no method differs from {baseline!r}")
+    order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
+    rows = [_longest(kin) for _, kin in table.groupby(["model", "task", "baseline"], sort=False)]
+    columns = max(map(len, rows))
+    groups, left_out = readable_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
+    figure, panels = sheet(columns * len(groups), columns, panel_height=ROW * len(order) + 0.95)
+    room = figure.get_size_inches()[0] / columns - 0.6
+    for place, kin in enumerate(groups):
+        here = panels[place * columns : (place + 1) * columns]
+        for spare in here[len(kin) :]:
+            spare.remove()
+        for axes, shown in zip(here, kin, strict=False):
+            _panel(axes, shown, known.look, order)
+            labels = [folded(name, 2, SIZE - 1) if axes is here[0] else "" for name in order]
+            axes.set_yticks(range(len(order)), labels)
+            first = shown.iloc[0]
+            where = f"{length_label(int(first['length']))} ({first['relative_length']:.3g}×)"
+            less = f" less {first['baseline']}" if first["baseline"] != baseline else ""
+            over = f"{first['model']}{less}, {first['task']}" if axes is here[0] else ""
+            tidy(axes, over, room=2 * room)
+            lines = [line for line in (axes.get_title(loc="left"), where) if line]
+            axes.set_title("\n".join(lines), loc="left", fontsize=SIZE)
+    several = table["baseline"].nunique() > 1
+    models = ", or less the same method of the model named," if several else ""
+    if left := table["scaling"].nunique() - len(order):
+        left_out += f" {left} methods are left out; the table has all."
+    foot(figure, [], [], FIGURE.format(baseline=baseline, models=models) + left_out)
+    return figure
+
+
+def _longest(rows: pd.DataFrame) -> list[pd.DataFrame]:
+    """Return the rows of the longest lengths at which any method differs from the baseline."""
+    every = [here for _, here in rows.groupby("length") if not here["same"].all()]
+    return every[-paper().across(MOST_LENGTHS) :]
+
+
+def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
+    """Draw the differences of one length beside the line of no difference."""
+    axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
+    facts = records(rows)
+    for row in facts:
+        if row["scaling"] in order and row["difference"] is not None:
+            _mark(axes, row, order.index(row["scaling"]), look[row["scaling"]])
+    axes.set_ylim(-0.6, len(order) - 0.4)
+    percent = facts[0]["relative"] or facts[0]["metric"] in SHARES
+    axes.xaxis.set_major_locator(MaxNLocator(3, min_n_ticks=2))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: _signed(100 * x if percent else x)))
+    what = "Percentage points" if percent else "Difference"
+    what = "Difference (%)" if facts[0]["relative"] else what
+    axes.set_xlabel(f"{what},\n{facts[0]['better']} is better", fontsize=SIZE - 1)
+
+
+def _mark(axes: Axes, row: dict[str, Any], place: int, look: Look) -> None:
+    """Draw one difference with its interval, and how many samples it lacks."""
+    if row["same"]:
+        axes.text(0, place, "=", ha="center", va="center", color=GREY, fontsize=SIZE)
+        return
+    if row["low"] is not None:
+        axes.hlines(place, row["low"], row["high"], color=look.color, linewidth=1.1)
+    line = Line2D(
+        [row["difference"]],
+        [place],
+        marker=look.marker or "o",
+        color=look.color,
+        markersize=4.5,
+        markerfacecolor=look.color if row["verdict"] in ("better", "worse") else "white",
+        linestyle="",
+        label=row["scaling"],
+    )
+    axes.add_line(line)
+    axes.update_datalim([(row["difference"], place)])
+    if row["status"] != "ok":
+        part = (str(row["status"]).split(" ok")[0], (row["difference"], place), (0, 3))
+        axes.annotate(*part, textcoords="offset points", ha="center", fontsize=5, color=GREY)
+
+
+def _signed(value: float) -> str:
+    """Return "+20", "−0.5", "0"."""
+    return f"{value:+.6g}".replace("-", "−") if abs(value) > 1e-9 else "0"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pandas as pd
 
-from harness.reports.writing import sentences
 from harness.reports.writing.tables import heading
 from harness.stats.cells import cells, records
 from harness.stats.checkpoints import apart, renamed
@@ -16,7 +15,6 @@ from harness.stats.measure import Measure, Units, difference, measure, units
 
 KEPT = 0.85  # of the model's own score inside the window (NoLiMa, arXiv:2502.05167)
 ROUNDING = 1e-12  # 119 of 250 are 85 % of 140, and in floats less
-REACH = " reach"  # how the summary's columns of it end
 Cells = dict[Any, Units]  # by scaling and length
 ENDS = ("length", "low", "high")
 NONE = (
@@ -33,12 +31,31 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     lengths up to which the score's whole interval, and any of it, lies there. Perplexity holds
     while it is no higher than there, document by document; ``low`` is the length up to which that
     is significant, ``high`` that up to which it is not refuted. Empty: neither inside the window
-    nor at the first length beyond. What a method costs inside the window is in ``short_cost``.
+    nor at the first length beyond.
     """
-    return reach(frame, kept=kept)
+    rows: list[dict[str, Any]] = []
+    single = apart(frame)  # each model has a score of its own to keep
+    table = cells(single)
+    for (model, task), samples in needed_of(single).groupby(["model", "task"], sort=False):
+        how = measure(samples)
+        here = table[(table["model"] == model) & (table["task"] == task)]
+        own = _own(here)
+        judged = how.across and how.made != "unknown" and how.metric != "window_kl"
+        if own is not None and judged and own["score"] > 0:
+            paired = samples.groupby(["scaling", "length"]) if how.lower else ()
+            of = {key: units(rows) for key, rows in paired}
+            every = max(asked(rows) for _, rows in samples.groupby("length"))
+            rows += [
+                {**_row(lengths, of, own, how, kept), "asked": every}
+                for lengths in _by_method(here[here["length"] >= own["length"]])
+            ]
+    if not rows:
+        raise ValueError(NONE)
+    whole = ("effective_length", "low", "high")
+    return renamed(pd.DataFrame(rows).astype(dict.fromkeys(whole, "Int64")), frame)
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people, one per model and task, the furthest method first."""
     made = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
@@ -71,87 +88,15 @@ def _lacking(row: dict[str, Any]) -> str:
     return f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
 
 
-def words(table: pd.DataFrame) -> list[str]:
-    """Say which methods reach furthest, by each measure."""
-    told = []
-    for _, rows in table.groupby(["model", "task"], sort=False):
-        facts = records(rows)
-        first = facts[0]
-        furthest_length = max((row["effective_length"] or 0 for row in facts), default=0)
-        furthest = [row for row in facts if row["effective_length"] == furthest_length]
-        least = any(row["longest"] == furthest_length for row in furthest)
-        measured = sentences.named(first, table)
-        model = f"{first['model']}, " if table["model"].nunique() > 1 else ""
-        if not furthest:
-            told.append(f"{model}{measured}: no method holds even inside the window.")
-            continue
-        known = first["own_scaling"] in {row["scaling"] for row in facts}
-        own = f"`{first['own_scaling']}`" if known else "its model as it was trained"
-        verb = "holds" if len(furthest) == 1 else "hold"
-        names = sentences.listed([row["scaling"] for row in furthest])
-        told.append(
-            f"{model}{measured}: {names} {verb} furthest, to "
-            f"{'at least ' if least else ''}{furthest_length} tokens "
-            f"({_intervals(furthest)}){_on(furthest)}; {_rule(first, own)}."
-        )
-    return told
-
-
-def _on(furthest: list[dict[str, Any]]) -> str:
-    """Return on how many units, and which methods lack some of them."""
-    first = furthest[0]
-    few = [f"`{row['scaling']}`{_lacking(row)}" for row in furthest if row["n"] < row["asked"]]
-    lacking = f", but {', '.join(few)}" if few else ""
-    return f", on {sentences.counted(first['asked'], first['units'])}{lacking}"
-
-
-def _intervals(furthest: list[dict[str, Any]]) -> str:
-    """Return from where to where each effective length may lie, given its intervals."""
-    by_interval: dict[str, list[str]] = {}
-    for row in furthest:
-        low = row["low"] or "less than the window"
-        more = " or more" if row["high"] == row["longest"] else ""
-        by_interval.setdefault(f"{low} to {row['high']}{more}", []).append(row["scaling"])
-    if len(by_interval) == 1:
-        return f"interval: {next(iter(by_interval))}"
-    each = (f"{text} for {sentences.listed(names)}" for text, names in by_interval.items())
-    return f"intervals: {'; '.join(each)}"
-
-
-def _rule(row: dict[str, Any], own: str) -> str:
-    """Return what holding means here, against the score of ``own``."""
-    own += " inside the window"
-    if row["least_score"] is None:
-        return f"to hold is to be no higher than {own}, on the same {row['units']}"
-    kept = row["least_score"] / row["own_score"]
-    return f"to hold is to keep {100 * kept:.3g} % of the score of {own}"
-
-
-def reach(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
-    """Return a row per model, task and scaling: see ``effective_length``.
-
-    A divergence from the model has no score of the model's own to keep.
-    """
-    rows: list[dict[str, Any]] = []
-    single = apart(frame)  # each model has a score of its own to keep
-    table = cells(single)
-    for (model, task), samples in needed_of(single).groupby(["model", "task"], sort=False):
-        how = measure(samples)
-        here = table[(table["model"] == model) & (table["task"] == task)]
-        own = _own(here)
-        judged = how.across and how.made != "unknown" and how.metric != "window_kl"
-        if own is not None and judged and own["score"] > 0:
-            paired = samples.groupby(["scaling", "length"]) if how.lower else ()
-            of = {key: units(rows) for key, rows in paired}
-            every = max(asked(rows) for _, rows in samples.groupby("length"))
-            rows += [
-                {**_row(lengths, of, own, how, kept), "asked": every}
-                for lengths in _by_method(here[here["length"] >= own["length"]])
-            ]
-    if not rows:
-        raise ValueError(NONE)
-    whole = ("effective_length", "low", "high")
-    return renamed(pd.DataFrame(rows).astype(dict.fromkeys(whole, "Int64")), frame)
+def notes(table: pd.DataFrame) -> list[str]:
+    """Say what it means to hold, by task."""
+    rules = {}
+    for row in records(table):
+        own = f"`{row['own_scaling']}` inside the window"
+        kept = row["least_score"] and row["least_score"] / row["own_score"]
+        rule = f"at least {100 * kept:.3g} % of the score of" if kept else "no higher than"
+        rules[row["measure"]] = f"{row['measure']}: {rule} {own}"
+    return [f"A length counts if the score holds at all up to it. {'; '.join(rules.values())}."]
 
 
 def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
@@ -177,7 +122,7 @@ def _row(
 ) -> dict[str, Any]:
     """Walk up the lengths of one method from that of the model's own score.
 
-    What it costs there is for ``short_cost`` to say: a small cost ends no reach.
+    A small cost inside the window ends no reach.
     """
     least = None if how.lower else kept * float(own["score"])
     found: dict[str, int | None] = dict.fromkeys(ENDS)
@@ -241,25 +186,3 @@ def _within(value: float, low: float | None, high: float | None, least: float) -
         "low": low is not None and low >= least,
         "high": high is None or high >= least,
     }
-
-
-def reached(rows: pd.DataFrame, name: str) -> pd.Series[Any]:
-    """Return a reach of the summary with "none" for a method that was judged and holds nowhere."""
-    lengths = rows[name]
-    if lengths.isna().all():  # where lengths are judged, the model's own score holds at its own
-        return lengths
-    ends = [f"{name.removesuffix(REACH)} {end}" for end in ("in window", "at longest")]
-    return lengths.mask(lengths.isna() & rows[ends].notna().any(axis=1), "none")
-
-
-def uneven(row: dict[str, Any]) -> str:
-    """Say where a row of the summary holds twice as far on one task as on another, if it does.
-
-    A flat perplexity is no proof that a method retrieves.
-    """
-    far = {name.removesuffix(REACH): value for name, value in row.items() if name.endswith(REACH)}
-    known = sorted((length, task) for task, length in far.items() if length is not None)
-    if len(known) < 2 or known[-1][0] < 2 * known[0][0]:
-        return ""
-    (least, where), (most, there) = known[0], known[-1]
-    return f"`{row['scaling']}` holds to {most:.0f} tokens in {there}, to {least:.0f} in {where}"

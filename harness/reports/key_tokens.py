@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pandas as pd
 
-from harness.reports.writing import sentences
-from harness.reports.writing.sentences import text
+from harness.reports.writing.sentences import counted, text
 from harness.reports.writing.tables import across
 from harness.stats.cells import CELL, cells
 from harness.stats.key_tokens import DROP, MOST, RULE, measured
 
 FOUND = ["score", "low", "high", "n", "keys", "tokens", "gain", "gain_low", "gain_high", "large"]
-
-OWN = (
-    " Losses of `{evaluator}` choose them, which favours its own score at {long} tokens beside "
-    "those of other methods, and spoils it at {short}."
-)
 
 
 def make(
@@ -42,11 +36,11 @@ def make(
     return joined.reset_index()[[*CELL, "relative_length", "metric", *FOUND, "status", *RULE]]
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return two tables per model and task: perplexity of the key tokens, and the gain."""
     records = table.to_dict("records")
     gained = table.assign(score=table["gain"], low=table["gain_low"], high=table["gain_high"])
-    gained["metric"] = "gain of the longer context in nats a token"
+    gained["metric"] = "gain of the longer context in nats per token"
     texts = [text(cell, 3) for cell in gained.to_dict("records")]
     return {
         **across(table.assign(text=[text(cell) for cell in records])),
@@ -54,20 +48,20 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     }
 
 
-def words(table: pd.DataFrame) -> list[str]:
+def notes(table: pd.DataFrame) -> list[str]:
     """Say by which rule tokens are key, and how many are."""
-    told = []
+    texts = []
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         first = max(rows.to_dict("records"), key=lambda row: row["keys"])
-        drop, most = first["drop"], first["most"]
-        told.append(
-            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens "
-            f"{sentences.are(first['keys'])} key: the "
-            f"loss of `{first['evaluator']}` falls by more than {drop:g} nats from a context of "
-            f"{first['short']} tokens to {first['long']}, to less than {most:g}. "
-            f"{'It stands' if first['keys'] == 1 else 'They stand'} in "
-            f"{sentences.counted(first['n'], 'documents')}."
+        texts.append(
+            f"{model}, {task}: {first['keys']} of {first['tokens']} scored tokens in "
+            f"{counted(first['n'], 'documents')} are key: the loss of `{first['evaluator']}` falls "
+            f"by more than {first['drop']:g} nats from a context of {first['short']} tokens to "
+            f"{first['long']}, to less than {first['most']:g}."
         )
         if first["evaluator"] in set(rows["scaling"]):
-            told[-1] += OWN.format_map({str(name): value for name, value in first.items()})
-    return told
+            texts[-1] += (
+                f" This choice favours the score of `{first['evaluator']}` at {first['long']} "
+                f"tokens and spoils it at {first['short']}."
+            )
+    return texts

@@ -17,9 +17,9 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     relative for perplexity; ``difference`` is its score less the best mean, with its own interval.
     Raises ValueError where no two methods can be compared.
     """
-    made = decisions(frame) if margin == MARGIN else decide(frame, margin)
+    every = decisions(frame) if margin == MARGIN else decide(frame, margin)
     rows = []
-    for found in made.values():
+    for found in every.values():
         of = found.of
         if of.selection is None or len(of.names) < 2:
             continue
@@ -44,7 +44,7 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the bounds for people: lengths side by side, per model and task."""
     marks = {
         "best": " (best)",
@@ -55,7 +55,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return across(table.assign(text=texts))
 
 
-def legend(table: pd.DataFrame) -> list[str]:
+def notes(table: pd.DataFrame) -> list[str]:
     """Say what the numbers and marks mean."""
     del table
     return [

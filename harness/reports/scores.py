@@ -8,7 +8,6 @@ from harness.reports.writing.tables import wide
 from harness.stats.cells import CELL, cells
 
 LENIENT = ("exact", "format")  # kinds of answers with the number right
-MOST = 3  # cells that a sentence names
 
 
 def make(frame: pd.DataFrame) -> pd.DataFrame:
@@ -28,26 +27,18 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     return table.merge(lenient.rename("lenient").reset_index(), on=CELL, how="left")
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the same for people: a table per model and task, lengths side by side."""
     return wide(table)
 
 
-def words(table: pd.DataFrame) -> list[str]:
-    """Say where answers are right but for their format."""
+def notes(table: pd.DataFrame) -> list[str]:
+    """Say where answers are right except for their format."""
     if "lenient" not in table:
         return []
-    told = []
     more = table[table["lenient"] > table["score"]]
-    for (model, task), rows in more.groupby(["model", "task"], sort=False):
-        worst = rows.assign(gap=rows["lenient"] - rows["score"]).nlargest(MOST, "gap")
-        named = [
-            f"`{row.scaling}` at {row.length} tokens {row.score:.0%}, {row.lenient:.0%} with them"
-            for row in worst.itertuples()
-        ]
-        rest = f" and {len(rows) - len(named)} more" if len(rows) > len(named) else ""
-        told.append(
-            f"{model}, {task}: the scores leave out answers whose number is right in another "
-            f"format (column lenient): {'; '.join(named)}{rest}."
-        )
-    return told
+    return [
+        f"{model}, {task}: {rows['lenient'].max():.0%} or less of the answers of a cell have the "
+        "right number in any format (column lenient); the scores count the requested format alone."
+        for (model, task), rows in more.groupby(["model", "task"], sort=False)
+    ]

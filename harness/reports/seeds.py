@@ -13,16 +13,12 @@ from harness.stats.cells import records
 from harness.stats.measure import SHARES
 from harness.stats.seeds import ENDING, of_seeds
 
-TOGETHER = True  # models are compared: one table has them all
-OTHER = (
-    "Models that were asked other questions, as other tokens are, are not compared with each other."
-)
+OTHER = "Models with other questions, as other tokens are, cannot be compared with each other."
 CHANGE = "change from the trained window, over seeds"
 CHANGES = (
     "Changes are from each model's own score at the trained window under the same scaling, of "
     "perplexity relative; pp: percentage points."
 )
-NOT_COMPARED = "Not compared, for documents or trials that they lack"
 
 
 def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
@@ -41,7 +37,7 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
     return of_seeds(frame, ending)
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return tables a task, lengths side by side: intervals over documents, over seeds, changes."""
     label = [_name(row, table) for row in records(table)]
     windows = table["trained_length"].map(", window of {:,} tokens".format)
@@ -61,39 +57,7 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {title: made[title].rename(columns={"scaling": "model"}) for title in sorted(made)}
 
 
-def words(table: pd.DataFrame) -> list[str]:
-    """Say which model is best in the mean at each length past the window, and if every seed is.
-
-    Models of one window are compared, for another is at another multiple of its own, and that were
-    asked the same questions: perplexities of other tokens are of another unit. A mean of
-    fewer documents or trials than were asked is not: what is left may be the easy ones.
-    """
-    told = []
-    known = table[table["score"].notna() & (table["length"] > table["trained_length"])]
-    for _, rows in known.groupby(["task", "trained_length", "length", "questions"], sort=False):
-        facts = sorted(records(rows), key=lambda row: row["score"])
-        facts = facts if facts[0]["lower"] else facts[::-1]
-        start = f"{sentences.at(facts[0])}, {sentences.named(facts[0], table)}: "
-        whole = [row for row in facts if row["status"] == "ok"]
-        less = [_name(row, table) for row in facts if row["status"] != "ok"]
-        if len(whole) > 1:
-            lacking = f" {NOT_COMPARED}: {sentences.listed(less)}." if less else ""
-            told.append(start + _best(whole[0], whole[1:], table) + lacking)
-    return told
-
-
-def _best(first: dict[str, Any], others: list[dict[str, Any]], table: pd.DataFrame) -> str:
-    same = [_name(row, table) for row in (first, *others) if row["score"] == first["score"]]
-    if len(same) > 1:
-        return f"{sentences.listed(same)} are equal in the mean, and no other is better."
-    near = [_name(row, table) for row in others if _meet(row, first)]
-    if not near:
-        return f"{sentences.listed(same)} is best with every seed."
-    meet = f"single seeds of {sentences.listed(near)} meet its own"
-    return f"{sentences.listed(same)} is best in the mean, {meet}."
-
-
-def legend(table: pd.DataFrame) -> list[str]:
+def notes(table: pd.DataFrame) -> list[str]:
     """Say what the two intervals hold for."""
     counts = sentences.listed([str(n) for n in sorted(set(table["seeds"]))]).replace("`", "")
     asked = table[table["score"].notna()].groupby(["task", "trained_length", "length"])["questions"]
@@ -103,11 +67,6 @@ def legend(table: pd.DataFrame) -> list[str]:
         *([CHANGES] if "change" in table else []),
         *([OTHER] if (asked.nunique() > 1).any() else []),
     ]
-
-
-def _meet(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Return whether the scores of single seeds overlap."""
-    return bool(one["least"] <= other["most"] and other["least"] <= one["most"])
 
 
 def _change(row: dict[str, Any]) -> str:

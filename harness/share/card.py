@@ -93,7 +93,7 @@ def _given(task: str, read: Mapping[str, Any]) -> str:
 
 def _section(source: Source, table: pd.DataFrame, figures: Iterable[Path]) -> str:
     words = write_reports(source.frame, None, ["best"]).tables
-    notes = [*words["best"].words] if "best" in words else []
+    notes = [*words["best"].summary] if "best" in words else []
     measured = [
         f"- {name}: {'; '.join(map(markdown_sentence, lines))}"
         for name, lines in facts([source.record])

@@ -61,6 +61,16 @@ def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
 
+def over_seeds(frame: pd.DataFrame, requested: bool | None, ending: str) -> bool:
+    """Return whether models are averaged over seeds: by default where each is one of several."""
+    if requested is not None:
+        return requested
+    try:
+        return len(seeded(frame, ending)) == len(frame)
+    except ValueError:
+        return False
+
+
 def seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     """Return the samples of models of several seeds, under the model's name without its seed.
 

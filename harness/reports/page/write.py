@@ -22,7 +22,7 @@ from harness.reports.loss_by_position import positions as mean_losses
 from harness.reports.page.charts import curves, looks, losses
 from harness.reports.plots.methods import methods
 from harness.reports.plots.style import MARKERS
-from harness.reports.retrieval_table import hidden
+from harness.reports.retrieval import hidden
 from harness.reports.writing.tables import RenderedTable, csv
 from harness.runs.provenance import documents, facts
 from harness.stats.cells import CELL, cells

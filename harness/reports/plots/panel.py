@@ -52,7 +52,7 @@ def lost(table: pd.DataFrame) -> dict[str, str]:
     return {name: LOST[name] for name in LOST if statuses.str.contains(name).any()}
 
 
-def draw(
+def draw_panel(
     axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], *, scale: pd.DataFrame, room: float,
     above: float,
 ) -> None:  # fmt: skip

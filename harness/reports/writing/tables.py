@@ -20,16 +20,16 @@ from harness.reports.writing.sentences import (
 
 @dataclass(frozen=True)
 class RenderedTable:
-    """A table report as it was made: what it is, its sentences and its rows.
+    """A table report: what it is about, its summary in sentences, and its rows.
 
-    ``shown`` are its tables for people, and ``legend`` says what their marks mean.
+    ``display`` are its tables for people, and ``notes`` say what their marks mean.
     """
 
     about: str
-    words: Sequence[str]
+    summary: Sequence[str]
     table: pd.DataFrame
-    shown: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    legend: Sequence[str] = ()
+    display: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
 
 Part = tuple[Mapping[str, pd.DataFrame], Sequence[str]]  # tables by their titles, and sentences

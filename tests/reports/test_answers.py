@@ -8,15 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 import pytest
 
-from harness.reports import (
-    best,
-    curves,
-    differences,
-    effective_length,
-    regret,
-    short_cost,
-    summary,
-)
+from harness.reports import best, curves, differences, effective_length, regret
 from harness.reports.best import answer
 from harness.reports.writing.tables import csv
 from tasks._intervals import proportion, ratio
@@ -95,7 +87,7 @@ def test_best_says_what_to_use_and_by_how_much_it_leads() -> None:
     assert (found["use"], found["winner"]) == ("near", False)
     assert found["possible"] == ["near", "far"]
     assert 0.08 < found["regret"] < 0.2
-    [inside, _, _, read_there, keys, all_tasks, rare] = best.words(table)
+    [inside, _, _, read_there, keys, all_tasks, rare] = best.summary(table)
     assert inside.startswith("Inside the window (256 tokens): use `none`. Its tail perplexity, 13")
     assert read_there.startswith("At 4x the window (1024 tokens): use `far`. Its tail perplexity")
     assert "is the best of 3 methods: 39.3 % [" in read_there
@@ -115,7 +107,7 @@ def test_of_equal_methods_one_is_used_with_a_bound() -> None:
     assert 0 < row["regret"] < 0.3
     assert (
         "above that of the best of 4 methods (95 %, 20 documents)"
-        in best.words(best.make(frame(*cells)))[0]
+        in best.summary(best.make(frame(*cells)))[0]
     )
 
 
@@ -142,10 +134,10 @@ def test_what_a_server_can_run_is_used_and_the_best_is_named_beside_it() -> None
     assert (row["best"], row["winner"]) == ("rerope", True)
     assert (row["use"], row["servable"]) == ("yarn", True)
     assert row["regret"] >= math.exp(0.1) - 1
-    said = best.words(table)[0]
+    said = best.summary(table)[0]
     assert said.startswith("At 4x the window (1024 tokens): use `yarn`.")
     assert "`rerope`, which needs its own modelling code, has the lowest score, sign" in said
-    assert any("best that a server's config can express" in text for text in best.legend(table))
+    assert any("best that a server's config can express" in text for text in best.notes(table))
     level = frame(trials("rerope", 1024, 9), trials("yarn:factor=4", 1024, 9))
     level["needs_code"] = level["scaling"] == "rerope"
     assert best.make(level)["use"].tolist() == ["yarn:factor=4"]
@@ -158,14 +150,14 @@ def test_every_decision_says_what_truncation_gives() -> None:
     assert row["gain"] == pytest.approx(math.exp(-0.2) - 1)
     assert (
         "`far` is better than truncating the text to 256 tokens: −18% ["
-        in best.words(best.make(SWEEP))[3]
+        in best.summary(best.make(SWEEP))[3]
     )
     worse = frame(
         documents("none", 256, 0), documents("none", 1024, 2), documents("far", 1024, 0.1)
     )
     table = best.make(worse)
-    assert "`far` is worse than truncating the text to 256 tokens: +11% [" in best.words(table)[1]
-    assert any("gains nothing measurable" in text for text in best.legend(table))
+    assert "`far` is worse than truncating the text to 256 tokens: +11% [" in best.summary(table)[1]
+    assert any("gains nothing measurable" in text for text in best.notes(table))
 
 
 def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used() -> None:
@@ -177,12 +169,12 @@ def test_the_cost_inside_the_window_is_that_of_the_form_that_is_used() -> None:
     [_, row] = best.make(frame(*cells, *fixed)).to_dict("records")
     assert row["use"] == "yarn:factor=4"
     assert row["cost"] == pytest.approx(math.exp(0.05) - 1)
-    said = best.words(best.make(frame(*cells, *fixed)))[1]
+    said = best.summary(best.make(frame(*cells, *fixed)))[1]
     assert "In this form `yarn:factor=4` changes the score inside the window by +5.1% [" in said
     follows = [documents("far", 256, 0.01), documents("far", 1024, 0)]
     [_, row] = best.make(frame(*cells, *follows)).to_dict("records")
     assert pd.isna(row["cost"])
-    told = best.words(best.make(frame(*cells, *follows)))[1]
+    told = best.summary(best.make(frame(*cells, *follows)))[1]
     assert "What `far` costs inside the window in this form was not measured." in told
 
 
@@ -195,7 +187,7 @@ def test_every_method_has_its_bound() -> None:
     }  # fmt: skip
     assert read.loc["near", "regret"] >= math.exp(0.5) - 1
     assert read.loc["near", "difference"] == pytest.approx(math.exp(0.5) - 1)
-    shown = regret.readable(table)["perplexity [95 % interval], m"]
+    shown = regret.display(table)["perplexity [95 % interval], m"]
     assert shown["1024 (4×)"].tolist()[1] == "≤ 0 % (best)"
 
 
@@ -207,7 +199,7 @@ def test_methods_that_coincide_are_one_place() -> None:
     table = best.make(pd.concat([SWEEP, frame(twin)]))
     [row] = rows(table, task="perplexity", length=1024).to_dict("records")
     assert (row["use"], row["same"], row["next"], row["methods"]) == ("far", ["twin"], "near", 3)
-    assert "use `far` (`twin`: the same measurement)." in best.words(table)[3]
+    assert "use `far` (`twin`: the same measurement)." in best.summary(table)[3]
 
 
 @pytest.mark.slow
@@ -224,7 +216,7 @@ def test_two_documents_give_no_bound(count: int) -> None:
     assert row["use"] == "far"
     assert pd.isna(row["regret"])
     assert not row["winner"]
-    assert "a bound on its regret needs at least 3 documents" in best.words(table)[2]
+    assert "a bound on its regret needs at least 3 documents" in best.summary(table)[2]
 
 
 @pytest.mark.slow
@@ -247,17 +239,9 @@ def test_effective_length_by_hand() -> None:
     assert told("perplexity", "far") == [1024, 1024, 1024]
     # Worse at 512: that it is better again at 2048 counts not.
     assert told("perplexity", "near") == [256, 256, 256]
-    assert "keep 85 % of the score of `none` inside the window" in effective_length.words(table)[1]
+    assert "at least 85 % of the score of `none` inside" in effective_length.notes(table)[0]
     least = effective_length.make(SWEEP, kept=0.4)
     assert rows(least, task="passkey", scaling="far")["effective_length"].tolist() == [1024]
-
-
-def test_methods_that_reach_as_far_have_an_interval_each() -> None:
-    """Of two that hold to 1024, each is named with its own interval, not with the union of both."""
-    cells = [trials("none", 256, 20), trials("far", 256, 20), trials("near", 256, 20),
-             trials("far", 1024, 40, 40), trials("near", 1024, 18)]  # fmt: skip
-    [said] = effective_length.words(effective_length.make(frame(*cells)))
-    assert "intervals: 1024 to 1024 or more for `far`; less than the window to 1024 or" in said
 
 
 def test_lengths_of_other_protocols_are_not_compared() -> None:
@@ -279,7 +263,7 @@ def test_differences_are_paired_and_corrected() -> None:
     assert worse["verdict"] == "worse"
     [keys] = rows(table, task="passkey", scaling="far", length=1024).to_dict("records")
     assert keys["difference"] == pytest.approx(0.45)
-    shown = differences.readable(table)["passkey, accuracy [95 % interval], m, less none"]
+    shown = differences.display(table)["passkey, accuracy [95 % interval], m, less none"]
     assert shown["1024 (4×)"].tolist()[0].startswith("+45 pp [+")
     turned = differences.make(SWEEP, baseline="far")
     [back] = rows(turned, task="perplexity", scaling="none", length=1024).to_dict("records")
@@ -304,48 +288,22 @@ def test_the_method_that_has_no_score_is_named(without: str, words: str) -> None
         differences.make(two)
 
 
-@pytest.mark.slow
-def test_short_cost_tells_by_construction_from_by_measurement() -> None:
-    """Equal frequencies cost nothing; 0.05 nats more on every document are a sure 5.1 %."""
+def test_inside_the_window_equal_frequencies_cost_nothing() -> None:
+    """0.05 nats more on every document are 5.1 %, and significant."""
     near = SWEEP.copy()
     at = (near["scaling"] == "near") & (near["length"] == 256) & (near["task"] == "perplexity")
     near.loc[at, "frequencies"] = "none/0"
-    table = short_cost.make(near)
-    assert set(table["length"]) == {256}
-    [free] = rows(table, task="perplexity", scaling="near").to_dict("records")
+    table = rows(differences.make(near), task="perplexity", length=256)
+    [free] = rows(table, scaling="near").to_dict("records")
     assert (free["verdict"], free["difference"]) == ("same", 0)
-    [cost] = rows(table, task="perplexity", scaling="far").to_dict("records")
-    assert cost["difference"] == pytest.approx(math.exp(0.05) - 1)
-    assert short_cost.words(table)[0] == (
-        "tail perplexity inside the window: `near` costs nothing, with the frequencies of `none` "
-        "there; `far` significantly worse than `none`."
-    )
-    assert "what is served is one fixed factor" in short_cost.words(table)[-1]
-    near.loc[near["scaling"] == "far", "frequencies"] = "fixed"
-    served = short_cost.make(near)
-    assert set(served["scaling"][served["fixed"]]) == {"far"}
-    assert (
-        "one fixed factor for all lengths, as it is served: `far` +5.1%"
-        in (short_cost.words(served)[0])
-    )
-    assert not any("Add one" in sentence for sentence in short_cost.words(served))
-
-
-def test_a_cost_that_differs_by_length_is_told_with_its_lengths() -> None:
-    """A method that is worse at 256 tokens alone is not also called not different."""
-    cells = [documents("none", length, 0) for length in (64, 128, 256)]
-    cells += [documents("far", n, 0.001, noise=0.03) for n in (64, 128)]
-    told = short_cost.words(short_cost.make(frame(*cells, documents("far", 256, 0.05))))[0]
-    assert told == (
-        "tail perplexity inside the window: `far` at 256 tokens significantly worse than `none`; "
-        "`far` at 64 and 128 tokens not significantly different from `none`."
-    )
+    [cost] = rows(table, scaling="far").to_dict("records")
+    assert (cost["verdict"], cost["difference"]) == ("worse", pytest.approx(math.exp(0.05) - 1))
 
 
 def test_one_trial_and_one_document_are_told_in_the_singular() -> None:
     """Sentences and legends of one unit read "1 trial", "1 document"."""
     one = frame(trials("none", 1024, 0, 1), trials("far", 1024, 1, 1))
-    assert "(95 %, 1 trial)" in best.words(best.make(one))[0]
+    assert "(95 %, 1 trial)" in best.summary(best.make(one))[0]
 
 
 def test_differences_have_no_column_beside_those_that_are_documented() -> None:
@@ -361,37 +319,12 @@ def test_the_cost_of_every_model_is_against_that_model_as_it_was_trained() -> No
     """One has `none`, another only `native`, what it ships: both have a row."""
     shipped = [{**row, "model": "shipped"} for row in documents("native", 256, 0)]
     shipped += [{**row, "model": "shipped"} for row in documents("far", 256, 0.05, noise=0.03)]
-    table = short_cost.make(
+    table = differences.make(
         frame(documents("none", 256, 0), documents("far", 256, 0.1, noise=0.03), shipped)
     )
     assert table[["model", "scaling", "baseline"]].to_numpy().tolist() == [
         ["m", "far", "none"], ["shipped", "far", "native"],
     ]  # fmt: skip
-
-
-@pytest.mark.slow
-def test_summary_is_one_row_a_method_and_warns_of_flat_perplexity() -> None:
-    """Who holds perplexity to 1024 and keys to 256 only is named in words."""
-    flat = [documents("flat", 256, 0), documents("flat", 1024, -0.01, noise=0.011)]
-    keys = [trials("flat", 256, 20), trials("flat", 1024, 0)]
-    table = summary.make(pd.concat([SWEEP, frame(*flat, *keys)]))
-    assert sorted(table["scaling"]) == ["far", "flat", "near", "none"]
-    [row] = rows(table, scaling="flat").to_dict("records")
-    assert (row["perplexity reach"], row["passkey reach"]) == (1024, 256)
-    assert table["scaling"].iloc[0] == "far"
-    assert table["passkey best at"].tolist()[:1] == ["1024"]
-    assert any(
-        "`flat` holds to 1024 tokens in perplexity, to 256 in passkey" in text
-        for text in summary.words(table)
-    )
-
-
-def test_a_summary_of_methods_that_are_alike_names_no_leader() -> None:
-    """Three hits of five and four do not differ significantly: neither leads."""
-    few = [trials(name, at, 5 if at == 256 else hits, 5)
-           for name, hits in (("none", 3), ("near", 4)) for at in (256, 512)]  # fmt: skip
-    told = summary.words(summary.make(frame(*few)))
-    assert told[0] == "Beyond the window every method may be the best."
 
 
 def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:
@@ -400,7 +333,7 @@ def test_a_score_that_is_no_mean_of_its_samples_is_not_compared() -> None:
     own["score"] = own["score"] ** 2 + 0.01
     table = best.make(own)
     assert table["regret"].isna().all()
-    assert "its samples give no bound on its regret" in " ".join(best.words(table))
+    assert "its samples give no bound on its regret" in " ".join(best.summary(table))
 
 
 def test_a_model_that_finds_nothing_in_its_window_has_no_effective_length() -> None:
@@ -408,7 +341,6 @@ def test_a_model_that_finds_nothing_in_its_window_has_no_effective_length() -> N
     none = frame(trials("none", 256, 0), trials("none", 1024, 0))
     with pytest.raises(ValueError, match="it needs scores above 0 inside the trained window"):
         effective_length.make(none)
-    assert len(summary.make(none)) == 1
 
 
 # A run with lost documents, a method that collapses, and three that are equal.
@@ -438,15 +370,15 @@ def test_the_winner_and_its_lead_are_of_the_documents_that_all_have() -> None:
     assert (row["best"], row["next"], row["n"], row["asked"]) == ("none", "rerope", 17, 20)
     assert row["lead"] == pytest.approx(math.exp(-0.05) - 1)
     assert row["lacking"] == ["rerope 17"]
-    said = best.words(table)[0]
+    said = best.summary(table)[0]
     assert "use `none`. Its tail perplexity" in said
     assert "(17 of 20)" in said
     assert "(on the 17 of 20 documents that all methods have; failed: `rerope` on 3 of 20.)" in said
-    assert "(17 of 20)" in best.readable(table).popitem()[1].to_csv()
+    assert "(17 of 20)" in best.display(table).popitem()[1].to_csv()
     [against] = differences.make(frame(*cells)).to_dict("records")
     assert against["difference"] == pytest.approx(math.exp(0.05) - 1)
     assert (
-        "(17 of 20)" in differences.readable(differences.make(frame(*cells))).popitem()[1].to_csv()
+        "(17 of 20)" in differences.display(differences.make(frame(*cells))).popitem()[1].to_csv()
     )
 
 
@@ -464,20 +396,20 @@ def test_a_method_that_failed_on_documents_is_not_called_better() -> None:
         [against] = differences.make(made).to_dict("records")
         assert against["verdict"] == verdict
         failed = status == "not_finite"
-        assert ("failed: `rerope` on 6 of 40" in best.words(best.make(made))[0]) == failed
+        assert ("failed: `rerope` on 6 of 40" in best.summary(best.make(made))[0]) == failed
         assert best.make(made)["winner"].tolist() == [not failed]
-        shown = differences.readable(differences.make(made)).popitem()[1].to_csv()
+        shown = differences.display(differences.make(made)).popitem()[1].to_csv()
         assert ("†" in shown) == (status == "not_finite")
-        shown = best.readable(best.make(made)).popitem()[1].to_csv()
+        shown = best.display(best.make(made)).popitem()[1].to_csv()
         assert ("rerope †" in shown) == (status == "not_finite")
-        assert len(best.legend(best.make(made))) == (2 if status == "not_finite" else 1)
+        assert len(best.notes(best.make(made))) == (2 if status == "not_finite" else 1)
 
 
 def test_a_method_without_any_score_is_named_beside_the_best() -> None:
     """It failed on every document: it has no rank, and is not passed over in silence."""
     gone = [{**row, "status": "failed", "value": math.nan, "score": math.nan}
             for row in documents("gone", 1024, 0)]  # fmt: skip
-    said = best.words(best.make(frame(documents("none", 1024, 0), gone)))[0]
+    said = best.summary(best.make(frame(documents("none", 1024, 0), gone)))[0]
     assert "`gone` on 20 of 20" in said
 
 
@@ -489,8 +421,8 @@ def test_a_reach_says_on_how_many_documents() -> None:
         [row] = rows(effective_length.make(frame(inside, *far)), scaling="far").to_dict("records")
         assert (row["effective_length"], row["low"], row["high"]) == (reach, low, 1024)
         if reach == 1024:
-            said = effective_length.words(effective_length.make(frame(inside, *far)))[0]
-            assert "on 20 documents, but `far` (17 of 20)" in said
+            shown = effective_length.display(effective_length.make(frame(inside, *far)))
+            assert "(17 of 20)" in shown.popitem()[1].to_csv()
 
 
 def test_many_methods_are_compared_in_one_table() -> None:
@@ -507,7 +439,7 @@ def test_a_method_with_few_documents_is_set_apart() -> None:
     table = best.make(frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few))
     [row] = table.to_dict("records")
     assert (row["best"], row["n"], row["apart"]) == ("none", 20, ["slow 3"])
-    assert "left out, with too few: `slow` on 3 of 20" in best.words(table)[0]
+    assert "left out, with too few: `slow` on 3 of 20" in best.summary(table)[0]
     [_, slow] = differences.make(
         frame(documents("none", 1024, 0), documents("near", 1024, 0.3), few)
     ).to_dict("records")
@@ -522,7 +454,7 @@ def test_a_name_may_have_a_comma_and_a_space() -> None:
     [row] = table.to_dict("records")
     assert (row["use"], row["same"]) == ("none", ["my, b"])
     assert row["possible"] == ["none", "my, b", "my, a"]
-    [said, _], shown = best.words(table), best.readable(table).popitem()[1].to_csv()
+    [said, _], shown = best.summary(table), best.display(table).popitem()[1].to_csv()
     assert "`my, a` on 1 of 20" in said
     assert "my, a †" in shown
     assert answer(table)[0]["lengths"][0]["tasks"][0]["use"] == "none = my, b"
@@ -555,7 +487,7 @@ def test_nine_documents_can_name_a_winner_and_say_what_they_may_miss() -> None:
     table = best.make(few)
     [row] = rows(table, task="perplexity", length=1024).to_dict("records")
     assert (row["use"], row["winner"], row["n"]) == ("far", True, 9)
-    assert "9 documents without a failure leave failures on up to 33 %" in best.words(table)[-1]
+    assert "9 documents without a failure leave failures on up to 33 %" in best.summary(table)[-1]
 
 
 def test_the_documents_needed_for_the_margin_are_said() -> None:
@@ -567,7 +499,7 @@ def test_the_documents_needed_for_the_margin_are_said() -> None:
     assert 20 < row["needed"] < 200
     assert (
         f"About {row['needed']:.0f} documents would bound that by 1 %."
-        in best.words(best.make(frame(*cells)))[0]
+        in best.summary(best.make(frame(*cells)))[0]
     )
 
 
@@ -587,7 +519,7 @@ def test_a_margin_of_nats_is_relative_to_the_score() -> None:
 def test_two_variants_of_a_task_are_told_by_their_labels() -> None:
     """What two tasks measure alike is said with the task's label."""
     other = SWEEP[SWEEP["task"] == "passkey"].assign(task="passkey:trials=9")
-    said = " ".join(best.words(best.make(pd.concat([SWEEP, other]))))
+    said = " ".join(best.summary(best.make(pd.concat([SWEEP, other]))))
     assert "passkey accuracy (`passkey`)" in said
     assert "passkey accuracy (`passkey:trials=9`)" in said
 

@@ -1,25 +1,76 @@
-"""Retrieval in the layout of RULER's table: lengths across, average, effective length."""
+"""Retrieval as in RULER's table: lengths across, average, effective length; and by depth."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import QuadMesh
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import PercentFormatter
+from numpy.typing import NDArray
 
-from harness.reports.plots.style import length_label
+from harness.reports.plots.methods import methods
+from harness.reports.plots.style import (
+    SIZE,
+    columns_for,
+    foot,
+    length_label,
+    readable_part,
+    sheet,
+    spaced,
+    tick_label,
+    tidy,
+)
 from harness.reports.writing.sentences import text
 from harness.reports.writing.tables import across, heading
+from harness.stats.cells import CELL
 from harness.stats.measure import SHARES
 from tasks._intervals import macro_average, proportion
 
 THRESHOLD = 0.856  # of Llama 2 7B at 4k tokens in RULER's thirteen tasks (arXiv:2404.06654)
 SHARE = "accuracy"  # every score is written as one, in percent
+MEAN = "mean"
+ROUNDING = 1e-12  # of a mean of shares
+SEVERAL = "score"  # the metric of a mean of several
+NEEDED = (
+    "model",
+    "task",
+    "scaling",
+    "length",
+    "trained_length",
+    "metric",
+    "status",
+    "value",
+    "weight",
+    "part",
+    "question",
+)
+MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
+NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
+NO_DEPTH = "no task hides something at a depth"
+EFFECTIVE = (
+    "Effective length: the longest that, with all shorter ones measured, reaches {:.1%}; RULER's "
+    "85.6 % is the score of Llama 2 7B at 4k in its thirteen tasks."
+)
+LACKING = (
+    "Missing: another method has this task at this length, this one has not, and so no average."
+)
+COLOURS = "viridis"  # rises evenly in lightness, so it holds in grey and to colour-blind eyes
+MOST_NAMED = 11  # depths that get a label
+MOST_MAPS = 12  # of a model and task
+LINE = "Right of the line: past the trained length."
+HATCHED = "Hatched: not measured, or failed."
 
 
 def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
-    """Return a row per model, scaling, length and part, and of the mean of all parts.
+    """Return one row per model, scaling, length and part, and of the mean of all parts.
 
     ``average`` is the mean over all lengths, ``effective_length`` the longest length that with all
     shorter ones reaches ``threshold``; both are empty where a length has no score, or is missing:
@@ -43,7 +94,7 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
     return found.assign(task=found["part"], metric=metric)
 
 
-def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
+def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the mean of all parts, with average and effective length, then every part."""
     known = _parts(table)
     first = "mean of all tasks" if len(known) > 1 else known[0]
@@ -60,22 +111,13 @@ def readable(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {title: made[title] for title in order}
 
 
-def words(table: pd.DataFrame) -> list[str]:
+def notes(table: pd.DataFrame) -> list[str]:
     """Say what the mean is of, what lacks in it, and by which rule a length is effective."""
     each = {str(model): _counted(rows) for model, rows in table.groupby("model", sort=False)}
     alike = len(set(each.values())) == 1
-    told = list(each.values())[:1] if alike else [f"{name}: {text}" for name, text in each.items()]
-    if (table["status"] == "missing").any():
-        told.append(
-            "Missing: another method has this task at this length, this one has not, and so no "
-            "average."
-        )
-    return [
-        *told,
-        f"Effective length: the longest that, with all shorter ones measured, reaches "
-        f"{table['threshold'].iloc[0]:.1%}; RULER's 85.6 % is the score of Llama 2 7B at 4k in its "
-        "thirteen tasks.",
-    ]
+    texts = list(each.values())[:1] if alike else [f"{name}: {of}" for name, of in each.items()]
+    texts += [LACKING] if (table["status"] == "missing").any() else []
+    return [*texts, EFFECTIVE.format(table["threshold"].iloc[0])]
 
 
 def _counted(rows: pd.DataFrame) -> str:
@@ -109,17 +151,6 @@ def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
     if pd.isna(row["effective_length"]):
         return f"< {length_label(int(rows['length'].min()))}"
     return length_label(int(row["effective_length"]))
-
-
-MEAN = "mean"
-ROUNDING = 1e-12  # of a mean of shares
-SEVERAL = "score"  # the metric of a mean of several
-NEEDED = (
-    "model", "task", "scaling", "length", "trained_length", "metric", "status", "value", "weight",
-    "part", "question",
-)  # fmt: skip
-MISSING = {"score": None, "low": None, "high": None, "n": 0, "status": "missing"}
-NONE = "no task of retrieval was measured; add niah, ruler or passkey to the sweep"
 
 
 def parts(frame: pd.DataFrame) -> pd.DataFrame:
@@ -214,3 +245,139 @@ def effective(rows: pd.DataFrame, threshold: float) -> int | None:
             break
         found = int(row["length"])
     return found
+
+
+def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
+    """Draw one heat map per scaling of the share found by depth (down) and length (across).
+
+    Methods with the same frequencies in all cells share a map. Raises ValueError where no task
+    hides something at a depth.
+    """
+    del table
+    known = methods(frame)
+    samples = known.drawn(_at_depths(frame))
+    names = list(samples["scaling"].unique())
+    kept = known.first(names, MOST_MAPS)
+    samples = samples[samples["scaling"].isin(kept)]
+    maps, left_out = readable_part(_maps(samples), "maps", 2 * MOST_MAPS)
+    if len(kept) < len(names):
+        left_out += f" The best {len(kept)} of {len(names)} methods at the longest length are here."
+    widest = max(len(shown.lengths) for shown in maps)
+    columns = columns_for(len(maps), 1, most=3 if widest <= 7 else 2 if widest <= 10 else 1)
+    columns = max(columns, min(len(maps), 2)) if widest <= 4 else columns
+    tall = max(0.9, min(0.2 * max(len(shown.depths) for shown in maps), 2.4))
+    figure, panels = sheet(len(maps), columns, panel_height=tall + 0.75)
+    room = (figure.get_size_inches()[0] - 0.9) / columns - 0.35
+    rows = math.ceil(len(maps) / columns)
+    for index, (axes, shown) in enumerate(zip(panels, maps, strict=True)):
+        mesh = _heat_map(axes, shown, room=room, tall=tall)
+        tidy(axes, shown.title, room=room)
+        axes.spines[:].set_visible(False)
+        if index % columns == 0:
+            axes.set_ylabel("Depth (%)", fontsize=SIZE)
+        if index // columns == rows - 1:
+            axes.set_xlabel("Context length (tokens)" if room > 1.5 else "Length", fontsize=SIZE)
+    percent = PercentFormatter(1, symbol="")
+    bar = figure.colorbar(mesh, ax=panels, format=percent, aspect=12 * rows, pad=0.02)
+    bar.set_label("Found (%)", fontsize=SIZE)
+    bar.ax.tick_params(labelsize=SIZE - 1, length=2.5, width=0.6)
+    bar.outline.set_visible(False)
+    foot(figure, [], [], _note(samples, maps) + left_out)
+    return figure
+
+
+def _at_depths(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return all rows of the tasks that hide something at a depth, unmeasured cells included."""
+    tasks = hidden(frame)["task"].unique()
+    if not len(tasks):
+        raise ValueError(NO_DEPTH)
+    columns = [*CELL, "trained_length", "depth", "value", "found"]
+    return frame[frame["task"].isin(tasks)].reindex(columns=columns)
+
+
+def _maps(samples: pd.DataFrame) -> list[Map]:
+    """Return one map per model, task and scaling, titled with what differs between maps."""
+    parts = ["model", "task", "scaling"]
+    titled = [part for part in parts if part == "scaling" or samples[part].nunique() > 1]
+    maps = []
+    for _, kin in samples.groupby(["model", "task"], sort=False):
+        depths, lengths = sorted(kin["depth"].dropna().unique()), sorted(kin["length"].unique())
+        for _, rows in kin.groupby("scaling", sort=False):
+            title = ", ".join(str(rows[part].iloc[0]) for part in titled)
+            maps.append(_grid(title, rows, depths, lengths))
+    return maps
+
+
+def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
+    """Return what a reader must know of every cell."""
+    known = samples.dropna(subset=["depth", "value"])
+    sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
+    keys = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))
+    hatched = [HATCHED] if any(np.isnan(shown.shares).any() for shown in maps) else []
+    alike = [samples[part].iloc[0] for part in ("model", "task") if samples[part].nunique() == 1]
+    of = [f"{', '.join(alike)}."] if alike else []
+    # Of a text the right number counts wherever it stands, and its format too.
+    other = ((known["found"] == "format") & (known["value"] == 0)).mean()
+    lost = [f"{other:.0%} of the answers have the number in another format: not counted."]
+    return " ".join([*of, f"Trials per cell: {keys}.", *(lost if other else []), LINE, *hatched])
+
+
+@dataclass(frozen=True)
+class Map:
+    """What one heat map shows; ``shares`` has a row a depth, a column a length, NaN if unknown."""
+
+    title: str
+    depths: list[float]
+    lengths: list[int]
+    trained_length: int
+    shares: NDArray[np.float64]
+
+
+def _grid(title: str, samples: pd.DataFrame, depths: list[float], lengths: list[int]) -> Map:
+    """Take the share of keys found at every depth and length."""
+    known = samples.dropna(subset=["depth", "value"])
+    table = known.pivot_table(index="depth", columns="length", values="value", aggfunc="mean")
+    shares = table.reindex(index=depths, columns=lengths).to_numpy(dtype=np.float64)
+    return Map(title, depths, lengths, int(samples["trained_length"].iloc[0]), shares)
+
+
+def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
+    """Draw one map of ``room`` x ``tall`` inches, with numbers where they can be read."""
+    rows, columns = shown.shares.shape
+    axes.add_patch(
+        Rectangle((-0.5, -0.5), columns, rows, facecolor="0.93", edgecolor="0.6", hatch="/////",
+                  linewidth=0, zorder=0)
+    )  # fmt: skip
+    mesh = axes.pcolormesh(
+        np.arange(columns + 1) - 0.5, np.arange(rows + 1) - 0.5, shown.shares, cmap=COLOURS,
+        vmin=0, vmax=1, edgecolors="white", linewidth=0.5,
+    )  # fmt: skip
+    axes.set_xlim(-0.5, columns - 0.5)
+    axes.set_ylim(rows - 0.5, -0.5)  # depth 0, the start of the text, is on top
+    if tall / rows >= 0.12 and room / columns >= 0.2:
+        _numbers(axes, shown.shares, mesh)
+    labels = [tick_label(length, shown.trained_length) for length in shown.lengths]
+    places = [room / columns * index for index in range(columns)]
+    axes.set_xticks(range(columns), spaced(labels, places))
+    named = range(0, rows, math.ceil(rows / MOST_NAMED))
+    axes.set_yticks(named, [f"{100 * shown.depths[row]:.0f}" for row in named])
+    end = sum(length <= shown.trained_length for length in shown.lengths) - 0.5
+    for color, width in (("white", 3.2), ("black", 1.4)):
+        axes.plot(
+            [end, end], [-0.06, 1], transform=axes.get_xaxis_transform(), color=color,
+            linewidth=width, clip_on=False, solid_capstyle="butt", label="_trained",
+        )  # fmt: skip
+    return mesh
+
+
+def _numbers(axes: Axes, shares: NDArray[np.float64], mesh: QuadMesh) -> None:
+    """Write percent into the cells, in black or white, whichever has more contrast."""
+    for (row, column), share in np.ndenumerate(shares):
+        if np.isnan(share):
+            continue
+        red, green, blue, _ = mesh.cmap(share)
+        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+        axes.text(
+            column, row, f"{100 * share:.0f}", color="white" if dark else "black",
+            fontsize=SIZE - 1.5, ha="center", va="center_baseline",
+        )  # fmt: skip

@@ -41,9 +41,9 @@ def test_bits_per_byte_by_hand() -> None:
 def test_people_read_three_digits_and_what_a_token_is() -> None:
     """0.75 / ln 2 is 1.082, its interval 0.721 to 1.443; 800 bytes over 200 tokens are 4 each."""
     table = bits_per_byte.make(frame())
-    (shown,) = bits_per_byte.readable(table).values()
+    (shown,) = bits_per_byte.display(table).values()
     assert shown.to_numpy().tolist() == [["none", "1.082 [0.721, 1.443]"]]
-    assert bits_per_byte.words(table) == ["Bytes of the scored text a token: 4.00 (m)."]
+    assert bits_per_byte.notes(table) == ["Bytes of the scored text per token: 4.00 (m)."]
 
 
 def test_longer_tokens_change_perplexity_and_not_bits() -> None:

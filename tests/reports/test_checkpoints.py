@@ -9,7 +9,7 @@ import pytest
 
 from harness.api.report import compared
 from harness.errors import UserError
-from harness.reports import best, curves, differences, effective_length, paired_differences, seeds
+from harness.reports import best, curves, differences, effective_length, seeds
 from harness.reports.best import answer
 from harness.reports.plots.methods import methods
 from harness.stats.cells import shared
@@ -54,9 +54,8 @@ def test_a_checkpoint_is_compared_method_by_method() -> None:
     assert (row["n"], row["p_all"] >= row["p"]) == (24, True)
     own = differences.make(FRAME[FRAME["model"] == "tuned"])
     assert len(table) == 2 * len(own) + len(rows)
-    titles = list(differences.readable(table))
+    titles = list(differences.display(table))
     assert any(title.endswith("tuned, less base") for title in titles)
-    assert any("against `base`, 4 comparisons" in told for told in differences.words(table))
 
 
 def test_the_best_is_chosen_among_the_methods_of_all() -> None:
@@ -68,7 +67,7 @@ def test_the_best_is_chosen_among_the_methods_of_all() -> None:
     for row in both.to_dict("records"):
         model, scaling = row["best"].split(" · ")
         assert scores.first()[row["length"], model, scaling] == scores.first()[row["length"]].min()
-    assert any("base and tuned: use `tuned · " in told for told in best.words(table))
+    assert any("base and tuned: use `tuned · " in told for told in best.summary(table))
 
 
 @pytest.mark.parametrize("first", ["base", "tuned"])
@@ -79,9 +78,9 @@ def test_models_of_other_windows_have_lengths_in_tokens_alone(first: str) -> Non
     both = table[table["model"].str.contains(" and ")]
     assert both[["trained_length", "relative_length"]].isna().all(axis=None)
     assert set(table["trained_length"].dropna()) == {256, 1024}
-    said = [told for told in best.words(table) if " and " in told.partition(":")[0]]
+    said = [told for told in best.summary(table) if " and " in told.partition(":")[0]]
     assert said[-1].startswith("At 2048 tokens, ")
-    shown = [rows for title, rows in best.readable(table).items() if " and " in title]
+    shown = [rows for title, rows in best.display(table).items() if " and " in title]
     assert {tuple(rows["length"]) for rows in shown} == {("256", "2048")}
     [told] = [told for told in answer(table) if " and " in told["model"]]
     assert {(row["relative"], row["beyond"]) for row in told["lengths"]} == {("", True)}
@@ -108,7 +107,7 @@ def test_two_checkpoints_of_one_method_have_differences() -> None:
     """Without any other method the first model is the baseline."""
     frame = FRAME[FRAME["scaling"] == "yarn"]
     assert set(differences.make(frame)["baseline"]) == {"base"}
-    assert paired_differences.make(frame).axes
+    assert differences.draw(frame, differences.make(frame)).axes
 
 
 def test_figures_set_checkpoints_on_one_scale() -> None:
@@ -118,7 +117,9 @@ def test_figures_set_checkpoints_on_one_scale() -> None:
     for axes in figure.axes:
         limits.setdefault(axes.get_ylabel(), set()).add(axes.get_ylim())
     assert all(len(found) == 1 for found in limits.values())
-    titles = [axes.get_title(loc="left") for axes in paired_differences.make(FRAME).axes]
+    titles = [
+        axes.get_title(loc="left") for axes in differences.draw(FRAME, differences.make(FRAME)).axes
+    ]
     assert any("tuned less base" in title for title in titles)
 
 
@@ -141,8 +142,6 @@ def test_models_of_one_method_each_are_compared_as_methods() -> None:
         )
     ]  # fmt: skip
     assert reached[0] == reached[1]
-    words = effective_length.words(effective_length.make(frame))
-    assert any("its model as it was trained" in told for told in words)
 
 
 def test_models_of_several_methods_are_compared_as_methods_where_that_is_asked() -> None:

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy.stats import t, ttest_1samp
 
-from harness.reports import seed_curves, seed_differences, seeds
+from harness.reports import curves, differences, seeds
 from harness.reports._figures import Figures, paper
 from harness.reports._write import write_reports
 from harness.reports.plots.style import drawing
@@ -69,7 +69,7 @@ def test_a_change_from_the_window_is_paired_by_seed(frame: pd.DataFrame) -> None
     keys = (scores[passkey, 2048] - scores[passkey, 256]).mean()
     assert table.loc[(passkey, 2048), "change"] == pytest.approx(keys)
     assert table.loc[(PERPLEXITY, 256), ["change", "low_change"]].isna().all()
-    shown = seeds.readable(table.reset_index())
+    shown = seeds.display(table.reset_index())
     (texts,) = (of for title, of in shown.items() if "change" in title and PERPLEXITY in title)
     assert texts.iloc[0, -1].startswith(f"{100 * math.expm1(logs.mean()):+,.0f}% [")
     lost = (mine.unit == "document 3") & (mine.length == 2048) & (mine.model == "rope-seed2")
@@ -84,7 +84,7 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(
     frame: pd.DataFrame, table: pd.DataFrame
 ) -> None:
     """A thick line is the mean of the seeds; a thin one each seed's own scores."""
-    panel = seed_curves.make(frame).axes[0]
+    panel = curves.make(frame, seeds=True).axes[0]
     row = table[(table.task == PERPLEXITY) & (table.model == "rope") & (table.scaling == "yarn")]
     assert panel.get_title(loc="left").split() == f"Mean of 3 seeds, {PERPLEXITY}".split()
     (line,) = (one for one in panel.get_lines() if one.get_label() == "rope · yarn")
@@ -95,13 +95,13 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(
         own = cells[cells.model == f"rope-seed{seed}"].drop_duplicates("length").score.tolist()
         assert pytest.approx(own) in drawn
     with drawing(paper(Figures(only=("rope · yarn", "alibi · none")), frame)):
-        chosen = seed_curves.make(frame).axes[0].get_lines()
+        chosen = curves.make(frame, seeds=True).axes[0].get_lines()
     assert {"rope · yarn", "alibi · none"} == {
         name for one in chosen if "·" in (name := str(one.get_label()))
     }
     window = frame.model.str.startswith("rope").map({True: 256, False: 512})
-    apart = seed_curves.make(frame.assign(trained_length=window))
-    assert len(apart.axes) == 2 * len(seed_curves.make(frame).axes)
+    apart = curves.make(frame.assign(trained_length=window), seeds=True)
+    assert len(apart.axes) == 2 * len(curves.make(frame, seeds=True).axes)
 
 
 @pytest.mark.slow
@@ -125,17 +125,12 @@ def test_a_cell_that_a_seed_lacks_has_no_score(frame: pd.DataFrame) -> None:
 
 
 @pytest.mark.slow
-def test_tables_name_both_intervals_and_words_say_if_every_seed_agrees(
-    table: pd.DataFrame,
-) -> None:
-    """A reader sees two tables a task, and a sentence for each length past the window."""
-    titles = list(seeds.readable(table))
+def test_tables_name_both_intervals(table: pd.DataFrame) -> None:
+    """A reader sees three tables per task."""
+    titles = list(seeds.display(table))
     assert len(titles) == 6
     assert sum("over documents or trials" in title for title in titles) == 2
     assert sum("change from the trained window" in title for title in titles) == 2
-    told = seeds.words(table)
-    assert len(told) == 2 * 2
-    assert all("is best" in sentence or "are equal" in sentence for sentence in told)
 
 
 def test_one_seed_each_is_no_report(frame: pd.DataFrame) -> None:
@@ -177,9 +172,10 @@ def test_models_that_were_asked_other_questions_are_not_compared(frame: pd.DataF
     asked = mine.assign(question=mine.unit.where(~other, "other " + mine.unit))
     table = seeds.make(asked)
     assert table.groupby("model").questions.nunique().to_dict() == {"rope": 2, "alibi": 2}
-    assert seeds.words(table) == []
-    assert "other questions" in seeds.legend(table)[-1]
-    titles = {axes.get_title(loc="left").split(",")[1] for axes in seed_curves.make(asked).axes}
+    assert "other questions" in seeds.notes(table)[-1]
+    titles = {
+        axes.get_title(loc="left").split(",")[1] for axes in curves.make(asked, seeds=True).axes
+    }
     assert titles == {" alibi", " rope"}
 
 
@@ -193,7 +189,7 @@ def test_the_best_models_are_those_of_all_numbers_of_seeds(frame: pd.DataFrame) 
     ]
     for worse, of in enumerate(rows):
         of["value"] += 64 * math.log(1 + worse) * (of.task == PERPLEXITY)
-    figure = seed_curves.make(pd.concat(rows).query("task == @PERPLEXITY"))
+    figure = curves.make(pd.concat(rows).query("task == @PERPLEXITY"), seeds=True)
     (legend,) = figure.legends
     assert "m10" not in [text.get_text() for text in legend.get_texts()]
 
@@ -206,12 +202,11 @@ def test_a_mean_of_fewer_units_says_so(frame: pd.DataFrame) -> None:
     assert set(
         table.status[(table.model == "rope") & (table.length == 1024) & (table.n == 23)]
     ) == {"23 of 24 ok"}
-    assert len(seeds.words(table)) == 2 * 2
 
 
 @pytest.mark.slow
-def test_what_all_seeds_lost_is_counted_and_names_no_best(frame: pd.DataFrame) -> None:
-    """Without hard documents a model looks best: its mean says of how many, and is not compared."""
+def test_what_all_seeds_lost_is_counted(frame: pd.DataFrame) -> None:
+    """Without hard documents a model looks best: its mean says of how many documents it is."""
     lost = frame.model.str.startswith("rope") & (frame.length == 1024)
     lost &= (frame.task == PERPLEXITY) & (frame.unit > "document 15")
     cell = ["model", "task", "scaling", "length"]
@@ -222,29 +217,16 @@ def test_what_all_seeds_lost_is_counted_and_names_no_best(frame: pd.DataFrame) -
     left = 24 - frame.unit[lost].nunique()
     assert left < 24
     assert set(rows.status[rows.model == "rope"]) == {f"{left} of 24 ok"}
-    (told,) = (one for one in seeds.words(table) if "1024" in one and "perplexity" in one)
-    assert "`alibi, " in told
-    compared, _, lacking = told.partition("Not compared")
-    assert "`rope" not in compared
-    assert lacking.endswith(
-        (": `rope, none` and `rope, yarn`.", ": `rope, yarn` and `rope, none`.")
-    )
 
 
 @pytest.mark.slow
-def test_files_compare_the_models_and_a_tie_has_no_best(
-    frame: pd.DataFrame, tmp_path: Path
-) -> None:
-    """One table a task has all models, with the sentences of the terminal; 0 % is not best."""
+def test_a_file_has_the_tables_of_all_models(frame: pd.DataFrame, tmp_path: Path) -> None:
+    """One table per task has all models."""
     write_reports(frame, tmp_path, ["seeds"])
     text = (tmp_path / "seeds.md").read_text()
     assert text.count("###") == 6
-    assert "is best in the mean" in text
-    even = frame.assign(score=frame.score.where(frame.task == PERPLEXITY, 0.0))
-    even["value"] = even.value.where(even.task == PERPLEXITY, 0.0)
-    told = [one for one in seeds.words(seeds.make(even)) if "accuracy" in one]
-    assert told
-    assert all("are equal in the mean" in one for one in told)
+    assert "rope, none" in text
+    assert "alibi, none" in text
 
 
 @pytest.mark.slow
@@ -252,7 +234,7 @@ def test_models_of_other_windows_have_tables_of_their_own(frame: pd.DataFrame) -
     """A length is another multiple of another window, and is headed and compared by it."""
     window = frame.model.str.startswith("rope").map({True: 256, False: 512})
     table = seeds.make(frame.assign(trained_length=window))
-    shown = seeds.readable(table)
+    shown = seeds.display(table)
     assert len(shown) == 12
     assert all(("2048 (8×)" in one) == ("of 256" in title) for title, one in shown.items())
 
@@ -260,7 +242,7 @@ def test_models_of_other_windows_have_tables_of_their_own(frame: pd.DataFrame) -
 def test_differences_over_seeds_are_paired_by_seed(frame: pd.DataFrame) -> None:
     """Of perplexity the mean log ratio of equal seeds with Student's interval, worked by hand."""
     short = frame[frame.model != "alibi-seed3"]  # the third seed of one has no partner
-    table = seed_differences.make(short, baseline="rope · none")
+    table = differences.make(short, baseline="rope · none", seeds=True)
     row = table.set_index(["name", "task", "length"]).loc["alibi · yarn", PERPLEXITY, 1024]
     scores = frame.drop_duplicates(["model", "task", "scaling", "length"])
     scores = scores.set_index(["model", "task", "scaling", "length"]).score
@@ -284,7 +266,7 @@ def test_differences_over_seeds_are_paired_by_seed(frame: pd.DataFrame) -> None:
     for place, p in enumerate(ordered):
         highest = max(highest, min(1.0, p * (len(ordered) - place)))
         assert cell.p_all[cell.p == p].tolist() == pytest.approx([highest])
-    shown = seed_differences.readable(table)
+    shown = differences.display(table)
     title = f"{PERPLEXITY} [95 % interval], less rope · none"
     assert "(2 of 3 seeds)" in shown[title].to_string()
 
@@ -298,7 +280,7 @@ def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None
     better["score"] *= np.exp(-0.5 - by_seed).where(better.task == PERPLEXITY, 1)
     other = rope.assign(model=rope.model.str.replace("rope", "other"), question="x")
     every = pd.concat([rope.assign(question=rope.unit), better.assign(question=better.unit), other])
-    table = seed_differences.make(every)
+    table = differences.make(every, seeds=True)
     assert set(table.baseline) == {"rope"}
     found = table[(table.length == 2048) & (table.task == PERPLEXITY)].set_index("name")
     assert found.verdict.to_dict() == {"lower": "better", "other": "not compared"}
@@ -306,12 +288,10 @@ def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None
     shares = table[(table.task != PERPLEXITY) & (table.name == "lower")]
     assert (shares.difference == 0).all()
     assert shares.p.isna().all()
-    told = [one for one in seed_differences.words(table) if "2048" in one and "perplexity" in one]
-    assert told[0].endswith("against `rope`: `lower` is better, not compared for 1.")
     with pytest.raises(ValueError, match="nothing to compare with 'fire'.*rope, lower, other"):
-        seed_differences.make(every, baseline="fire")
+        differences.make(every, baseline="fire", seeds=True)
     with pytest.raises(ValueError, match="nothing to compare with 'rope'"):
-        seed_differences.make(rope)
+        differences.make(rope, seeds=True)
 
 
 def test_differences_equal_with_every_seed_have_no_interval() -> None:
@@ -322,13 +302,13 @@ def test_differences_equal_with_every_seed_have_no_interval() -> None:
         for model, count in hits.items()
         for row in asked("passkey:trials=5", "none", 2048, [1.0] * count + [0.0] * (25 - count))
     ]
-    table = seed_differences.make(pd.DataFrame(rows))
+    table = differences.make(pd.DataFrame(rows), seeds=True)
     assert table.difference.tolist() == pytest.approx([0.04])
     assert table[["low", "p"]].isna().all(axis=None)
     assert table.verdict.tolist() == ["no significant difference"]
-    (shown,) = seed_differences.readable(table).values()
+    (shown,) = differences.display(table).values()
     assert shown.iloc[0, 1] == "+4.0 pp ?"
-    assert "equal with every seed" in seed_differences.legend(table)[0]
+    assert "equal with every seed" in differences.notes(table)[0]
 
 
 def test_seeds_that_a_comparison_lacks_are_counted(frame: pd.DataFrame) -> None:
@@ -338,11 +318,11 @@ def test_seeds_that_a_comparison_lacks_are_counted(frame: pd.DataFrame) -> None:
     each = mine.model.isin(["rope-seed2", "alibi-seed1"]) & (mine.length == 256)
     lost = mine.assign(status=mine.status.mask(both | each, "out_of_memory"))
     kept = lost[~((lost.length == 1024) & (lost.model == "rope-seed1"))]
-    table = seed_differences.make(kept).set_index("length")
+    table = differences.make(kept, seeds=True).set_index("length")
     assert table.asked.tolist() == [3, 3, 3]
     assert table.seeds.to_dict() == {256: 0, 1024: 2, 2048: 2}
     four = mine.assign(model=mine.model.replace("alibi-seed3", "alibi-seed4"))
-    (shown,) = seed_differences.readable(seed_differences.make(four)).values()
+    (shown,) = differences.display(differences.make(four, seeds=True)).values()
     assert all("(2 of 4 seeds)" in text for text in shown.iloc[0, 1:])
 
 
@@ -351,9 +331,9 @@ def test_seeds_of_one_model_alone_do_not_decide_what_was_asked(frame: pd.DataFra
     mine = frame[(frame.scaling == "none") & (frame.task == PERPLEXITY)]
     other = mine.unit.mask(mine.model == "alibi-seed3", "other " + mine.unit)
     mine = mine.assign(question=other)
-    table = seed_differences.make(mine[mine.model != "rope-seed3"])
+    table = differences.make(mine[mine.model != "rope-seed3"], seeds=True)
     assert table.seeds.tolist() == [2, 2, 2]
-    assert set(seed_differences.make(mine).verdict) == {"not compared"}
+    assert set(differences.make(mine, seeds=True).verdict) == {"not compared"}
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -374,20 +354,19 @@ def test_one_that_failed_on_what_is_left_out_is_not_called_better(
                              ("out_of_memory", ("better", "worse"))):  # fmt: skip
         failed = better.assign(status=better.status.mask(lost, status))
         for baseline, verdict in zip(("rope", "lower"), verdicts, strict=True):
-            table = seed_differences.make(pd.concat([rope, failed]), baseline=baseline)
+            table = differences.make(pd.concat([rope, failed]), baseline=baseline, seeds=True)
             assert table.verdict.tolist() == [verdict]
-            (shown,) = seed_differences.readable(table).values()
+            (shown,) = differences.display(table).values()
             marked = status == "not_finite"
             assert shown.iloc[0, 1].endswith("†") == marked
-            assert ("†" in seed_differences.legend(table)[0]) == marked
+            assert ("†" in differences.notes(table)[0]) == marked
 
 
 def test_what_is_not_compared_says_why_it_may_be(frame: pd.DataFrame) -> None:
     """Scores that samples do not show, of every model, are no difference and no traceback."""
-    table = seed_differences.make(frame.assign(score=frame.score * 1.01))
+    table = differences.make(frame.assign(score=frame.score * 1.01), seeds=True)
     assert set(table.verdict) == {"not compared"}
-    assert "scores that are made of these" in seed_differences.legend(table)[0]
-    assert all(told.endswith(": not compared for 3.") for told in seed_differences.words(table))
+    assert "scores that are made of these" in differences.notes(table)[0]
 
 
 def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(
@@ -396,10 +375,10 @@ def test_methods_that_are_one_measurement_are_corrected_as_one_comparison(
     """A scaling with the frequencies of another, as all have inside the window, adds no test."""
     mine = frame[(frame.task == PERPLEXITY) & (frame.length == 1024)]
     again = mine[mine.scaling == "yarn"].assign(scaling="yarn_too")
-    table = seed_differences.make(mine).set_index("name")
-    more = seed_differences.make(pd.concat([mine, again])).set_index("name")
+    table = differences.make(mine, seeds=True).set_index("name")
+    more = differences.make(pd.concat([mine, again]), seeds=True).set_index("name")
     assert more.p_all[table.index].to_dict() == table.p_all.to_dict()
     assert more.p_all["rope · yarn_too"] == more.p_all["rope · yarn"]
-    other = seed_differences.make(pd.concat([mine, again.assign(frequencies="other")]))
+    other = differences.make(pd.concat([mine, again.assign(frequencies="other")]), seeds=True)
     other = other.set_index("name")
     assert other.p_all["rope · yarn"] > table.p_all["rope · yarn"]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from harness.errors import UserError
 from harness.reports import _write as write
-from harness.reports import agreement, curves, paired_differences, passkey_map, scores, short_long
+from harness.reports import agreement, curves, differences, retrieval, scores, short_long
 from harness.reports._figures import Figures, asked, paper
 from harness.reports.plots.methods import DISTINCT
 from harness.reports.plots.style import COLUMN, PAGE, SIZE, Paper, drawing
@@ -38,7 +38,8 @@ LATEX = r"""\documentclass[10pt,twocolumn]{article}
 
 def made(report: Any, asked: Paper, frame: pd.DataFrame = FRAME) -> Figure:
     with drawing(asked):
-        figure: Figure = report.make(frame)
+        draw = getattr(report, "draw", None)
+        figure: Figure = draw(frame, report.make(frame)) if draw else report.make(frame)
         figure.draw_without_rendering()
     return figure
 
@@ -49,7 +50,7 @@ def names(figure: Figure) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "report", [curves, passkey_map, paired_differences, short_long, agreement],
+    "report", [curves, retrieval, differences, short_long, agreement],
     ids=lambda report: report.__name__.rpartition(".")[2],
 )  # fmt: skip
 def test_a_figure_fits_a_column(report: Any) -> None:
@@ -231,12 +232,12 @@ def test_the_flags_reach_the_figures(
 ) -> None:
     """From the command line to the SVG: its width, and one method less."""
     monkeypatch.setattr(write, "FIGURES", (".svg",))
-    words = ["--report", "short_cost", "passkey_map", "--out", tmp_path, "--width", "column"]
+    words = ["--report", "differences", "retrieval", "--out", tmp_path, "--width", "column"]
     done = ropewalk(
         "report", many, *words, "--only", "yarn:factor=4", "--rename", "yarn:factor=4=YaRN"
     )
     assert done.status == 0
-    text = (tmp_path / "passkey_map.svg").read_text()
+    text = (tmp_path / "retrieval.svg").read_text()
     assert f'width="{72 * COLUMN:.1f}pt"' in text
     done = ropewalk("report", many, *words, "--only", "abf")
     assert (done.status, "no method of these runs" in done.err) == (2, True)

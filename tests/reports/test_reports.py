@@ -18,7 +18,7 @@ from matplotlib.lines import Line2D
 
 import harness.reports
 from harness.plugins import names
-from harness.reports import curves, passkey_map, scores
+from harness.reports import curves, retrieval, scores
 from harness.reports.plots import style
 from harness.reports.plots.style import SIZE, folded, letter
 from harness.reports.writing.tables import markdown, wide
@@ -45,7 +45,7 @@ def drawn() -> Figure:
 
 @pytest.fixture(scope="module")
 def mapped() -> Figure:
-    return passkey_map.make(FRAME)
+    return retrieval.draw(FRAME, FRAME)
 
 
 def report(name: str) -> ModuleType:
@@ -125,7 +125,7 @@ def test_figures_leave_no_trace() -> None:
     """Settings of the notebook are as they were, and no figure is kept alive by pyplot."""
     before, frame = dict(mpl.rcParams), sweep(scalings=("none",), lengths=(256, 512))
     curves.make(frame).draw_without_rendering()
-    passkey_map.make(frame).draw_without_rendering()
+    retrieval.draw(frame, frame).draw_without_rendering()
     assert dict(mpl.rcParams) == before
 
 
@@ -355,11 +355,11 @@ def test_the_map_says_how_many_keys_have_another_format() -> None:
     keys = FRAME[FRAME["depth"].notna() & (FRAME["scaling"] == "pi")]
     other = keys.assign(found=keys["value"].map({1.0: "exact", 0.0: "format"}))
     share = f"{(other['value'] == 0).mean():.0%} of the answers have the number in another format"
-    assert share in note(passkey_map.make(other))
-    assert "another format" not in note(passkey_map.make(keys))
+    assert share in note(retrieval.draw(other, other))
+    assert "another format" not in note(retrieval.draw(keys, keys))
     # Of a text that says the number anywhere, as niah's, it counts.
     counted = keys.assign(found=keys["value"].map({1.0: "format", 0.0: "wrong"}))
-    assert "another format" not in note(passkey_map.make(counted))
+    assert "another format" not in note(retrieval.draw(counted, counted))
 
 
 @pytest.mark.slow
@@ -373,7 +373,7 @@ def test_the_line_stands_between_trained_and_longer() -> None:
     """The line follows the last column inside the window, at the edge if none is."""
     for trained_length, place in ((300, 0.5), (1024, 2.5), (100, -0.5), (9999, 3.5)):
         frame = sweep(scalings=("none",), trained_length=trained_length)
-        axes = maps(passkey_map.make(frame))
+        axes = maps(retrieval.draw(frame, frame))
         marks = next(iter(axes.values())).get_lines()
         assert [list(np.asarray(mark.get_xdata())) for mark in marks] == [[place, place]] * 2
 
@@ -384,7 +384,7 @@ def test_a_missing_cell_keeps_its_column(mapped: Figure) -> None:
     here = cell(FRAME, "pi", PASSKEY, 2048)
     gone = FRAME[here].iloc[:1].assign(status="out_of_memory", depth=math.nan, value=math.nan)
     pi = FRAME[(FRAME["scaling"] == "pi") & ~here]
-    figure = passkey_map.make(pd.concat([pi, gone]))
+    figure = retrieval.draw(pd.concat([pi, gone]), pd.concat([pi, gone]))
     axes = maps(figure)["pi"]
     assert len(axes.get_xticks()) == 4
     assert len(axes.texts) == 15
@@ -398,8 +398,8 @@ def test_a_sweep_without_keys_is_told_what_to_do(without: str) -> None:
     """The message names the task to add."""
     frame = FRAME[FRAME["task"] == PERPLEXITY]
     frame = frame.drop(columns="depth") if without == "column" else frame
-    with pytest.raises(ValueError, match=r'no samples with a depth.*add the task "passkey"'):
-        passkey_map.make(frame)
+    with pytest.raises(ValueError, match="add niah, ruler or passkey"):
+        retrieval.make(frame)
 
 
 def test_titles_break_where_options_begin() -> None:

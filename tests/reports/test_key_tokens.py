@@ -50,9 +50,9 @@ def test_a_small_case_by_hand() -> None:
     assert far["large"] == pytest.approx(1 / 5)
     assert table.loc["none", 256]["score"] == pytest.approx(math.exp((1.0 + 0.5) / 2))
     assert table.loc["none", 64]["gain"] == 0
-    (sentence,) = key_tokens.words(table.reset_index())
-    assert "2 of 5 scored tokens are key" in sentence
-    assert "favours its own score at 256 tokens" in sentence
+    (sentence,) = key_tokens.notes(table.reset_index())
+    assert "2 of 5 scored tokens in 2 documents are key" in sentence
+    assert "favours the score of `none` at 256 tokens" in sentence
 
 
 def test_an_interval_of_a_gain_is_the_same_in_every_process() -> None:

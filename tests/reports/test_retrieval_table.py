@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.reports import retrieval_table
+from harness.reports import retrieval
 from tasks._intervals import proportion
 from tests.frames import Row, asked
 
@@ -34,29 +34,29 @@ HITS = {
 
 def test_means_average_and_effective_length_by_hand() -> None:
     """95, 90, 60 and 100 % on average: a length counts only with all shorter ones."""
-    table = retrieval_table.make(frame(HITS))
+    table = retrieval.make(frame(HITS))
     mean = table[table["part"] == "mean"].set_index("length")
     assert mean["score"].to_dict() == pytest.approx({1024: 0.95, 2048: 0.9, 4096: 0.6, 8192: 1.0})
     assert mean["average"].unique() == pytest.approx([(0.95 + 0.9 + 0.6 + 1.0) / 4])
     assert set(mean["effective_length"]) == {2048}
-    strict = retrieval_table.make(frame(HITS), threshold=0.96)
+    strict = retrieval.make(frame(HITS), threshold=0.96)
     assert strict["effective_length"][strict["part"] == "mean"].isna().all()
-    (title, *others) = retrieval_table.readable(strict)
+    (title, *others) = retrieval.display(strict)
     assert title.startswith("mean of all tasks")
     assert len(others) == 2
-    assert list(retrieval_table.readable(strict)[title]["effective length"]) == ["< 1k"]
+    assert list(retrieval.display(strict)[title]["effective length"]) == ["< 1k"]
 
 
 def test_a_mean_of_just_the_threshold_reaches_it() -> None:
     """0.5, 0.9 and 1 are 0.8 on average, and in floats less."""
     hits = {("a", 1024): 5, ("b", 1024): 9, ("c", 1024): 10}
-    table = retrieval_table.make(frame(hits), threshold=0.8)
+    table = retrieval.make(frame(hits), threshold=0.8)
     assert set(table["effective_length"][table["part"] == "mean"]) == {1024}
 
 
 def test_the_interval_of_a_mean_is_made_of_those_of_its_parts() -> None:
     """Of two parts it lies half the root of the summed squares of their distances away."""
-    table = retrieval_table.make(frame(HITS))
+    table = retrieval.make(frame(HITS))
     mean = table[(table["part"] == "mean") & (table["length"] == 2048)].iloc[0]
     (_, high_a), (_, high_b) = proportion(10, 10), proportion(8, 10)
     (low_a, _), (low_b, _) = proportion(10, 10), proportion(8, 10)
@@ -70,35 +70,35 @@ def test_a_failed_trial_leaves_no_number() -> None:
     """Neither its part nor the mean nor the average counts without it; the others do."""
     trials = frame(HITS)
     trials.loc[(trials["part"] == "b") & (trials["length"] == 4096), "status"] = "out_of_memory"
-    table = retrieval_table.make(trials).set_index(["part", "length"])
+    table = retrieval.make(trials).set_index(["part", "length"])
     assert math.isnan(table.loc[("b", 4096), "score"])
     assert math.isnan(table.loc[("mean", 4096), "score"])
     assert table.loc[("a", 4096), "score"] == pytest.approx(0.7)
     assert math.isnan(table.loc[("mean", 1024), "average"])
-    assert "out of memory" in retrieval_table.readable(table.reset_index())[
+    assert "out of memory" in retrieval.display(table.reset_index())[
         "mean of all tasks, recall [95 % interval], m"
     ]["4096 (4×)"].tolist()  # fmt: skip
 
 
 def test_without_retrieval_the_report_says_so() -> None:
     with pytest.raises(ValueError, match="no task of retrieval"):
-        retrieval_table.make(frame(HITS, metric="perplexity"))
+        retrieval.make(frame(HITS, metric="perplexity"))
 
 
 def test_a_score_has_the_name_of_its_metric() -> None:
     """Niah is recall, F1 is no accuracy; a mean of several metrics is a score, in percent."""
     f1 = frame({("q", 1024): 5}, metric="f1", task="lm_eval:tasks=q")
-    table = retrieval_table.make(pd.concat([frame({("a", 1024): 10}), f1], ignore_index=True))
+    table = retrieval.make(pd.concat([frame({("a", 1024): 10}), f1], ignore_index=True))
     metrics = dict(zip(table["part"], table["metric"], strict=True))
     assert metrics == {"mean": "score", "a of ruler": "recall", "q of lm_eval:tasks=q": "f1"}
-    shown = retrieval_table.readable(table)
+    shown = retrieval.display(table)
     assert "q of lm_eval:tasks=q, f1 [95 % interval], m" in shown
     mean = shown["mean of all tasks, score [95 % interval], m"].iloc[0]
     assert mean["1024 (1×)"].startswith("75% [")
 
 
 def made(*cells: list[Row]) -> pd.DataFrame:
-    return retrieval_table.make(pd.DataFrame([row for rows in cells for row in rows]))
+    return retrieval.make(pd.DataFrame([row for rows in cells for row in rows]))
 
 
 def scores(table: pd.DataFrame) -> dict[tuple[str, int, str], float]:
@@ -118,9 +118,9 @@ def test_a_method_without_a_task_or_a_length_has_no_mean_and_no_average() -> Non
     assert means["average"].dropna().to_dict() == dict.fromkeys(
         means.index[means["scaling"] != "ntk"], 0.5
     )
-    shown = next(iter(retrieval_table.readable(table).values())).set_index("scaling")
+    shown = next(iter(retrieval.display(table).values())).set_index("scaling")
     assert shown.loc["ntk"].tolist() == ["missing", "missing", "", ""]
-    assert any("another method has this task" in said for said in retrieval_table.words(table))
+    assert any("another method has this task" in said for said in retrieval.notes(table))
 
 
 def test_a_length_that_lacks_a_task_has_no_mean() -> None:
@@ -131,7 +131,7 @@ def test_a_length_that_lacks_a_task_has_no_mean() -> None:
     assert means["length"].tolist() == [1024]
     assert means["average"].tolist() == [0.5]
     assert scores(table)["none", 2048, "passkey"] == 1.0
-    assert "not every task was asked (2048 tokens) has no mean" in retrieval_table.words(table)[0]
+    assert "not every task was asked (2048 tokens) has no mean" in retrieval.notes(table)[0]
 
 
 def test_equal_names_in_two_tasks_are_two_parts() -> None:
@@ -160,4 +160,4 @@ def test_trials_are_counted_from_few_to_many() -> None:
     """Five of one task and ten of another are "5 to 10", and what was lost is no count."""
     few, many = asked("passkey", "none", 1024, [1.0] * 5), asked("niah", "none", 1024, [1.0] * 10)
     gone = asked("niah", "yarn", 1024, [None] * 10)
-    assert "5 to 10 trials each" in retrieval_table.words(made(few, many, gone))[0]
+    assert "5 to 10 trials each" in retrieval.notes(made(few, many, gone))[0]

@@ -34,7 +34,7 @@ def test_where_trials_lack_a_share_has_the_interval_of_its_task() -> None:
     table = best.make(pd.DataFrame(recall("none", [1.0] * 25) + recall("yarn", [0.5] * 24, gone=1)))
     [row] = table.to_dict("records")
     assert (row["score"], row["low"], row["high"]) == (1, *proportion(24, 24))
-    assert "24 of 25 trials" in best.words(table)[0]
+    assert "24 of 25 trials" in best.summary(table)[0]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from harness.reports import curves, loss_by_position, paired_differences, passkey_map, short_long
+from harness.reports import curves, differences, loss_by_position, retrieval, short_long
 from harness.reports.differences import against
 from harness.reports.plots.methods import DISTINCT, FEW, FIXED, methods
 from harness.reports.plots.panel import plain_log
@@ -159,8 +159,8 @@ def test_a_cell_that_lacks_samples_says_so_where_its_point_is() -> None:
 @pytest.mark.slow
 def test_a_figure_of_many_maps_has_the_best(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many maps as can be read are drawn, and the rest is counted."""
-    monkeypatch.setattr(passkey_map, "MOST_MAPS", 2)
-    figure = passkey_map.make(FRAME)
+    monkeypatch.setattr(retrieval, "MOST_MAPS", 2)
+    figure = retrieval.draw(FRAME, FRAME)
     titles = [axes.get_title(loc="left") for axes in figure.axes]
     assert [title for title in titles if title] == ["yarn", "mine"]
     assert "The best 2 of 5 methods" in note(figure)
@@ -169,7 +169,7 @@ def test_a_figure_of_many_maps_has_the_best(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_paired_differences_are_those_of_the_table() -> None:
     """Every mark stands at its difference, its bar is the interval, and full ones are sure."""
-    figure = paired_differences.make(FRAME)
+    figure = differences.draw(FRAME, differences.make(FRAME))
     table = against(FRAME, "none")
     here = table[(table["task"] == PERPLEXITY) & (table["length"] == 512)].set_index("scaling")
     marks = {str(line.get_label()): line for line in figure.axes[0].get_lines()}
@@ -183,8 +183,11 @@ def test_paired_differences_are_those_of_the_table() -> None:
 @pytest.mark.slow
 def test_every_model_and_task_has_its_row_of_differences() -> None:
     """Lengths stand side by side; a length at which nothing differs has no panel."""
-    figure = paired_differences.make(
-        sweep(models=("one", "two"), scalings=("none", "pi"), lengths=(256, 512, 2048))
+    figure = differences.draw(
+        sweep(models=("one", "two"), scalings=("none", "pi"), lengths=(256, 512, 2048)),
+        differences.make(
+            sweep(models=("one", "two"), scalings=("none", "pi"), lengths=(256, 512, 2048))
+        ),
     )
     titles = [axes.get_title(loc="left").split("\n") for axes in figure.axes]
     assert [lines[-1] for lines in titles] == ["512 (2×)", "2k (8×)"] * 4
@@ -194,7 +197,6 @@ def test_every_model_and_task_has_its_row_of_differences() -> None:
 @pytest.mark.slow
 def test_without_a_difference_there_is_no_figure() -> None:
     """Inside the window all are one; the message names the baseline."""
+    same = sweep(lengths=(256,), scalings=("none", "pi", "yarn"))
     with pytest.raises(ValueError, match="no method differs from 'none'"):
-        paired_differences.make(sweep(lengths=(256,), scalings=("none", "pi", "yarn")))
-    with pytest.raises(ValueError, match="no method differs from 'nobody'"):
-        paired_differences.make(FRAME, baseline="nobody")
+        differences.draw(same, differences.make(same))
