@@ -187,12 +187,12 @@ def test_a_lenient_score_stands_beside_the_strict_one() -> None:
     table = scores.make(frame)
     assert table["lenient"].tolist() == pytest.approx([2 / 3, 1])
     assert table["score"].tolist() == pytest.approx([2 / 3, 2 / 3])
-    (told,) = scores.words(table)
-    assert "`yarn` at 512 tokens 67%, 100% with them" in told
-    assert "none" not in told
+    (note,) = scores.notes(table)
+    assert "`yarn` at 512 tokens has 100% instead of 67%" in note
+    assert "none" not in note
     old = frame.assign(found=None)
     assert scores.make(old)["lenient"].isna().all()
-    assert scores.words(scores.make(old)) == scores.words(scores.make(frame.drop(columns="found")))
+    assert scores.notes(scores.make(old)) == scores.notes(scores.make(frame.drop(columns="found")))
 
 
 @pytest.mark.usefixtures("scored")

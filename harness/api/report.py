@@ -78,8 +78,8 @@ def report(
 ) -> Reports:
     """Write the reports of runs, which are joined, and their page.
 
-    ``report`` names reports or ``all`` (default: scores, best and curves), ``task`` your own task files that the runs were
-    measured with, ``out`` the folder (default: RUN/reports, for one run). ``mixed`` joins runs
+    ``report`` names reports, or ``all`` (default: scores, best and curves), ``task`` your own task
+    files that the runs were measured with, ``out`` the folder (default: RUN/reports, for one run). ``mixed`` joins runs
     that are not comparable; ``together`` compares models as methods, by default where each has one
     method. ``figures`` are width, style, only and rename. Raises UserError where runs are not
     comparable.

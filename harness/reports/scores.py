@@ -33,12 +33,16 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say where answers are right except for their format."""
+    """Say where answers are right except for their format, with the largest difference."""
     if "lenient" not in table:
         return []
+    texts = []
     more = table[table["lenient"] > table["score"]]
-    return [
-        f"{model}, {task}: {rows['lenient'].max():.0%} or less of the answers of a cell have the "
-        "right number in any format (column lenient); the scores count the requested format alone."
-        for (model, task), rows in more.groupby(["model", "task"], sort=False)
-    ]
+    for (model, task), rows in more.groupby(["model", "task"], sort=False):
+        row = rows.loc[(rows["lenient"] - rows["score"]).idxmax()]
+        texts.append(
+            f"{model}, {task}: answers with the right number in another format do not count; with "
+            f"them (column lenient) `{row['scaling']}` at {row['length']} tokens has "
+            f"{row['lenient']:.0%} instead of {row['score']:.0%}."
+        )
+    return texts
