@@ -79,10 +79,10 @@ def report(
     """Write the reports of runs, which are joined, and their page.
 
     ``report`` names reports, or ``all`` (default: scores, best and curves), ``task`` your own task
-    files that the runs were measured with, ``out`` the folder (default: RUN/reports, for one run). ``mixed`` joins runs
-    that are not comparable; ``together`` compares models as methods, by default where each has one
-    method. ``figures`` are width, style, only and rename. Raises UserError where runs are not
-    comparable.
+    files that the runs were measured with, ``out`` the folder (default: RUN/reports, for one run).
+    ``mixed`` joins runs that are not comparable; ``together`` compares models as methods, by
+    default where each has one method. ``figures`` are width, style, only and rename. Raises
+    UserError where runs are not comparable.
     """
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
     found = runs_in(places)

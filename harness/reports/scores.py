@@ -39,7 +39,7 @@ def notes(table: pd.DataFrame) -> list[str]:
     texts = []
     more = table[table["lenient"] > table["score"]]
     for (model, task), rows in more.groupby(["model", "task"], sort=False):
-        row = rows.loc[(rows["lenient"] - rows["score"]).idxmax()]
+        row = max(rows.to_dict("records"), key=lambda row: row["lenient"] - row["score"])
         texts.append(
             f"{model}, {task}: answers with the right number in another format do not count; with "
             f"them (column lenient) `{row['scaling']}` at {row['length']} tokens has "
