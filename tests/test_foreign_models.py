@@ -17,7 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.serve._doctor_examine import examine
+from harness.serve._doctor import examine
 from harness.sweep.spec import parse
 from tests.child import bounded
 from tests.quantized import save_gguf

@@ -19,10 +19,10 @@ from harness.models.config import read_config
 from harness.patching import patch
 from harness.patching.config import rope_of
 from harness.plugins import CONTRACTS, METHOD, defines, entry, load, module_of, names
-from harness.serve._doctor_examine import examine
-from harness.serve._doctor_server import Server
+from harness.serve._doctor import examine
 from harness.serve._export import Export, write
 from harness.serve._export import export as choose
+from harness.serve._server import Server
 from harness.sweep.spec import Spec
 from scaling.types import Rotation
 

@@ -98,6 +98,8 @@ class _Keys(BaseModel):
     text_config: dict[str, Any] | None = Field(None, min_length=1)
     transformers_weights: str | None = None
     layer_types: list[str] | None = None
+    num_hidden_layers: int | None = Field(None, ge=1)
+    n_layer: int | None = Field(None, ge=1)
     max_position_embeddings: int | None = None
     sliding_window: int | None = None
     rope_theta: FiniteFloat | None = None

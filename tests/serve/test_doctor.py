@@ -25,11 +25,8 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.patching.patch import patched
 from harness.plugins import load
-from harness.serve._doctor_cache import affordable, checked_length
-from harness.serve._doctor_compare import server_finding
-from harness.serve._doctor_config import config_findings
-from harness.serve._doctor_examine import _losses
-from harness.serve._doctor_server import Server
+from harness.serve._doctor import affordable, checked_length, config_findings, losses_of
+from harness.serve._server import Server, server_finding
 from scaling import Frequencies, Rope, rerope
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
@@ -185,8 +182,8 @@ def test_a_stateful_method_is_examined_and_not_the_model_without_it(
     ids = tiny_tokenizer()((docs / "document-0.txt").read_text()[:200]).input_ids
     rope = rw.rope_of(model.config)
     method = load("method", "dynamic_ntk:mode=transformers")
-    ours = _losses(model, resolve(method, rope, 256), [], ids)
-    plain = _losses(model, Frequencies(rope.inv_freq()), [], ids)
+    ours = losses_of(model, resolve(method, rope, 256), [], ids)
+    plain = losses_of(model, Frequencies(rope.inv_freq()), [], ids)
     assert ours[40] == pytest.approx(plain[40], abs=1e-3)
     assert ours[150] != pytest.approx(plain[150], abs=1e-3)
 
@@ -311,8 +308,8 @@ def test_a_server_that_computes_what_was_asked(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("change", "words"), [
-    ({"scaling": "none"}, "they are those of none"),
-    ({"bos": True}, "they are those of yarn:factor=4 with a begin token"),
+    ({"scaling": "none"}, "they match those of none"),
+    ({"bos": True}, "they match those of yarn:factor=4 with a begin token"),
     ({"scaling": "pi:factor=2"}, "no known cause explains them"),
 ])  # fmt: skip
 def test_a_server_that_computes_something_else(
@@ -382,6 +379,16 @@ def test_a_mistake_is_one_sentence(tiny: Path, ropewalk: Ropewalk, tmp_path: Pat
         assert said in " ".join(done.err.split())
 
 
+@pytest.mark.parametrize("layers", [-1, 0])
+def test_a_model_without_layers_is_one_sentence(
+    layers: int, examined: Callable[..., Outcome]
+) -> None:
+    """A negative number was a traceback of the cache."""
+    done = examined(num_hidden_layers=layers)
+    words = f"gives num_hidden_layers as {layers}; it should be greater than or equal to 1"
+    assert (done.status, words in " ".join(done.err.split())) == (2, True), done.err
+
+
 def test_a_port_of_another_program_is_one_sentence() -> None:
     """What answers there is no HTTP, as of a shell's or a data base's server."""
     with socket.create_server(("127.0.0.1", 0)) as other:
@@ -439,8 +446,8 @@ def without_end(caller: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
-        (lambda it: it.sendall(OK + b"{"), "replies with something else than expected: Expecting"),
-        (lambda it: it.sendall(OK + b"[" * 10**5), "replies with something else than expected"),
+        (lambda it: it.sendall(OK + b"{"), "sends an unexpected reply: Expecting"),
+        (lambda it: it.sendall(OK + b"[" * 10**5), "sends an unexpected reply"),
         (lambda it: it.sendall(OK + b'{"data": [{"id": NaN}]}'), "NaN is not a number of JSON"),
         (lambda it: it.sendall(OK + b'{"data": [{"id": 5}]}'), "data.0.id: Input should be a val"),
         (lambda it: it.sendall(b"HTTP/1.1 302 Found\r\nLocation: http://e.org/\r\n\r\n"),
@@ -453,9 +460,9 @@ def test_a_hostile_server_is_one_sentence(
     reply: Callable[[socket.socket], Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is no reply, has no end or leads elsewhere is neither followed nor waited for."""
-    monkeypatch.setattr("harness.serve._doctor_server.MOST", 2**20)
+    monkeypatch.setattr("harness.serve._server.MAX_BYTES", 2**20)
     if "0.5 seconds" in words:
-        monkeypatch.setattr("harness.serve._doctor_server.SECONDS", 0.5)
+        monkeypatch.setattr("harness.serve._server.SECONDS", 0.5)
     with replying(reply) as url, pytest.raises(UserError) as refused:
         Server(url)
     assert words in str(refused.value)
@@ -574,7 +581,7 @@ def test_where_a_server_parts_is_where_it_differs() -> None:
     found = server_finding("yarn", {"yarn": ours, "none": theirs}, theirs, (4, None))
     assert "differ from yarn by 0.03 nats on average (at most 0.1 is allowed)" in found.text
     assert "first at token 2 (3.060, measured 3.000)" in found.text
-    assert "they are those of none" in found.text
+    assert "they match those of none" in found.text
 
 
 def test_what_bfloat16_rounds_is_no_fault_of_a_server() -> None:
@@ -591,6 +598,6 @@ def test_a_server_whose_losses_are_as_near_to_another_reading() -> None:
     known = {"native": {1: 2.0, 2: 3.0}, "none": {1: 2.01, 2: 3.01}, "same": {1: 2.0, 2: 3.0}}
     found = server_finding("native", known, {1: 2.02, 2: 3.02}, (2, None))
     assert found.verdict == "note"
-    assert "so near are those of none: this text does not tell which" in found.text
+    assert "those of none are as close: this text cannot tell which" in found.text
     exact = server_finding("native", known, known["native"], (2, None))
     assert (exact.verdict, "none" in exact.text) == ("passed", False)

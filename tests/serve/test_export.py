@@ -22,8 +22,8 @@ from harness.methods.resolve import resolve
 from harness.patching.patch import patched
 from harness.plugins import load
 from harness.serve import hf_code
-from harness.serve._doctor_server import Server
 from harness.serve._export import serving_command
+from harness.serve._server import Server
 from harness.serve._types import Distance, Target
 from harness.sweep.spec import parse
 from scaling import none

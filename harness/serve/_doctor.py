@@ -1,0 +1,424 @@
+"""Examine a model: its config, its layers, its cache, and a server that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from copy import deepcopy
+from itertools import pairwise
+from typing import Any
+
+import torch
+from transformers import DynamicCache
+
+from harness.data.documents import open_documents
+from harness.data.tokenize import tokenize
+from harness.errors import UserError
+from harness.hub import attempting
+from harness.methods.findings import Finding
+from harness.methods.resolve import resolve
+from harness.models.checkpoint import Checkpoint
+from harness.models.config import read_raw
+from harness.models.gguf import is_gguf
+from harness.models.structure import Layers, built, layers_of
+from harness.models.weights import load_weights
+from harness.patching.config import rope_of
+from harness.patching.patch import answering, patched
+from harness.plugins import Plugin, load
+from harness.serve._parameters import full_attention
+from harness.serve._server import OTHER_START, Say, Server, server_finding
+from harness.sweep.plan import check_rotary, open_model
+from harness.sweep.spec import Spec
+from scaling import native
+from scaling.types import Frequencies, Rotation
+from tasks.types import Loglikelihood
+
+COMPARED = 256  # tokens of the document that a server is asked about
+CHARACTERS = 8 * COMPARED  # the longest words of real tokenizers have so many per token
+QUICK = 64  # tokens of the document that are read, for the cache and by a server
+# Other names of rope_theta, and the scalings that need the window of pretraining.
+BASES = ("rotary_emb_base", "rope_base", "theta", "rotary_base")
+WINDOWED = ("llama3", "yarn", "longrope")
+WINDOW = "original_max_position_embeddings"
+# Keys that affect the attention factor alone: unused beside one that gives it.
+OF_THE_FACTOR = (
+    "attn_factor", "factor", "long_mscale", "mscale", "mscale_all_dim", "short_mscale",
+)  # fmt: skip
+UNSEEN = (  # no number of a rotary module shows these, or not at every length
+    "rope_type", "type", "rope_theta", "partial_rotary_factor", "finetuned", "short_factor",
+    "long_factor",
+)  # fmt: skip
+# Bounds of a ramp may be past its ends, where some changes have no effect, far past in a short
+# window.
+TIMES = (2.0, 0.5, 8.0, 0.125, 1 / 64)
+SHORT, STEPS = 48, 64  # tokens of the text where it passes no window; the last ones, one by one
+PAST = 16  # tokens before and at least behind the end of a window, where stateful types change
+LONGEST = 16_384  # tokens of the text
+BANDED = 1024  # with moved positions, whose forward holds scores of all pairs
+# Tokens x parameters that are read, twice: a minute or two on few cores, seconds on a GPU.
+BUDGET, CPU_BUDGET = 1e14, 1e12
+ALLOWED = {torch.float32: 1e-3, torch.float16: 0.1, torch.bfloat16: 0.5}  # in log-probability
+
+
+def examine(
+    spec: Spec, server: Server | None = None, *, quick: bool = False, say: Say = lambda _: None
+) -> Iterator[Finding]:
+    """Yield the findings one by one; raise UserError for what cannot be examined.
+
+    With the method ``native`` the model is examined as it is loaded. The losses of a server are
+    compared with those of the method. ``quick`` reads short texts alone, on one thread; ``say``
+    receives each step in words.
+    """
+    with _one_thread() if quick else nullcontext():
+        yield from _examine(spec, server, quick, say)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Compute on one thread: short texts gain little from more, which wait for a server's cores."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _examine(spec: Spec, server: Server | None, quick: bool, say: Say) -> Iterator[Finding]:
+    say("Reading the config and the tokenizer")
+    checkpoint, method = open_model(spec), load("method", spec.scaling[0])
+    check_rotary(checkpoint, [method])
+    config, trusted, rope = checkpoint.config, checkpoint.trust_remote_code, checkpoint.rope
+    layers = None
+    if not rope.rotary_dim:
+        text = f"{config.model_type} has no rotary embedding: no scaling acts on it"
+        yield Finding("layers", "note", text)
+    else:
+        with attempting("config", checkpoint.name):
+            findings = config_findings(checkpoint.name, checkpoint.revision, config, trusted)
+            layers = layers_of(config, trust_remote_code=trusted)
+        yield from findings
+    (length,) = spec.lengths(rope.trained_length)
+    rotation = resolve(method, rope, length)
+    text, tokens = _document(spec, checkpoint)
+    if min(length, len(tokens)) < 2:
+        raise UserError(
+            "a cache has 2 tokens or more: --length is "
+            f"{length:,}, and the first document of --docs has {len(tokens):,}."
+        )
+    say(f"Loading the weights: {checkpoint.parameter_count / 1e6:,.0f} million parameters")
+    model: Any = load_weights(checkpoint)
+    if layers is not None:
+        say("Checking what the method changes in the layers")
+        yield from _layer_findings(model, checkpoint, layers, method, rotation, length)
+    own = method.label == "native"
+    with nullcontext() if own else patched(model, rotation):
+        windows = {"the trained window": rope.trained_length}
+        if checkpoint.sliding_window:
+            windows["the sliding window"] = checkpoint.sliding_window
+        most = QUICK if quick else affordable(model, rotation)
+        limits = {
+            f"here no more than {most:,} are read": most,
+            f"the first document of --docs has {len(tokens):,}": len(tokens),
+        } | ({} if own else {f"--length is {length:,}": length})  # bands reach no further
+        limit = min(limits, key=limits.__getitem__)
+        read = tokens[: checked_length(windows, limits[limit])]
+        say(f"Comparing the cache with one forward, on {len(read):,} tokens")
+        yield cache_finding(model, read, windows, limit)
+    if server is not None:
+        size = max(2, min(QUICK if quick else COMPARED, length - 1))
+        ids = list(tokenize(checkpoint.tokenizer, text)[0][:size])
+        yield _compare_server(server, checkpoint, model, ids, method, length, say)
+
+
+def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
+    """Return the beginning of the first document, and its tokens, as many as the model reads."""
+    docs = spec.docs if isinstance(spec.docs, str) else next(iter(spec.docs.values()))
+    text = next(iter(open_documents(docs).read()))[1] or ""
+    tokens = tokenize(checkpoint.tokenizer, text)[0][: checkpoint.positions or LONGEST]
+    return text[:CHARACTERS], list(tokens[:LONGEST])
+
+
+# The config.
+
+
+def config_findings(where: str, commit: str | None, config: Any, trusted: bool) -> list[Finding]:
+    """Return the faults of a config, or one finding that it has none."""
+    text = config.get_text_config()
+    raw = config.to_dict() if is_gguf(where) else read_raw(where, commit)
+    raw = raw.get("text_config", raw) if text is not config else raw
+    given = raw.get("rope_scaling") or raw.get("rope_parameters") or {}
+    scaling = dict(full_attention(given) or {}) if isinstance(given, dict) else {}
+    kind = str(scaling.get("rope_type", scaling.get("type", "default")))
+    faults = [
+        *_missing(raw, scaling, kind, text),
+        *_contradictory(raw, scaling),
+        *_unread(scaling, kind, text, trusted),
+        *_dropped_elsewhere(scaling, kind, text.model_type),
+    ]
+    if faults:
+        return [Finding("config", "failed", fault) for fault in faults]
+    rope = rope_of(config)
+    ships = rope.shipped.get("rope_type", "default")
+    read = "ships no scaling" if ships == "default" else f"ships {ships}, every key of it is read"
+    about = f"base {rope.base:g}, trained window {rope.trained_length:,} tokens"
+    return [Finding("config", "passed", f"{about}; {read}")]
+
+
+def _missing(
+    raw: Mapping[str, Any], scaling: Mapping[str, Any], kind: str, text: Any
+) -> Iterator[str]:
+    """Yield what config.json lacks and the library fills in silently."""
+
+    def is_base(name: str) -> bool:
+        """Return whether the library takes the base from this key, as GPT-NeoX's class does."""
+        changed = type(text).from_dict({**deepcopy(dict(raw)), name: 2 * raw[name]})
+        return bool(rope_of(changed).base != rope_of(text).base)
+
+    if "rope_theta" not in raw and "rope_theta" not in scaling:
+        named = [name for name in BASES if isinstance(raw.get(name), int | float)]
+        if not any(map(is_base, named)):
+            other = f", and {named[0]} {raw[named[0]]}, which is not read" if named else ""
+            yield (
+                f"config.json has no rope_theta{other}: transformers takes {rope_of(text).base:g}, "
+                f"its default for {text.model_type}, and other engines theirs; write rope_theta"
+            )
+    if kind in WINDOWED and not (scaling.get(WINDOW) or raw.get(WINDOW)):
+        yield (
+            f"its {kind} scaling has no {WINDOW}: transformers scales from "
+            f"max_position_embeddings, {text.max_position_embeddings:,} tokens; write the window "
+            "of pretraining"
+        )
+
+
+def _contradictory(raw: Mapping[str, Any], scaling: Mapping[str, Any]) -> Iterator[str]:
+    """Yield where two keys contradict each other and one wins."""
+    old, new = raw.get("rope_scaling"), raw.get("rope_parameters")
+    both = (
+        sorted(old.keys() & new.keys()) if isinstance(old, dict) and isinstance(new, dict) else []
+    )
+    values = ((key, raw["rope_scaling"][key], raw["rope_parameters"][key]) for key in both)
+    if different := [key for key, first, second in values if first != second]:
+        yield (
+            f"rope_scaling and rope_parameters differ in {', '.join(different)}: transformers 5"
+            " takes rope_scaling, other readers rope_parameters"
+        )
+    outer, inner = raw.get("rope_theta"), scaling.get("rope_theta")
+    if None not in (outer, inner) and outer != inner:
+        yield (
+            f"rope_theta is {outer:g} in config.json and {inner:g} in its scaling: "
+            "engines read one or the other"
+        )
+
+
+def _unread(scaling: Mapping[str, Any], kind: str, text: Any, trusted: bool) -> Iterator[str]:
+    """Yield the keys of a scaling that change nothing in the library's rotary embedding.
+
+    Each number is changed in turn, and the model's own rotary class is built with it.
+    """
+    if kind == "dynamic":
+        return  # it shows only in inputs longer than the window
+    before = _frequencies_with(text, {}, trusted)
+    given = scaling.get("attention_factor") is not None
+    for key, value in scaling.items():
+        skip = key in UNSEEN or (given and key in OF_THE_FACTOR)
+        skip |= key == WINDOW and kind not in ("llama3", "yarn")  # for longrope it chooses the list
+        if skip or isinstance(value, bool) or not isinstance(value, int | float):
+            continue
+        others = [type(value)(value * times) or times for times in TIMES]
+        after = [_frequencies_with(text, {key: other}, trusted) for other in others]
+        if before and all(one and one.fingerprint == before.fingerprint for one in after):
+            yield (
+                f"{key} {value:g} of its {kind} scaling is not read: transformers computes the same"
+                " with other values"
+            )
+
+
+def _frequencies_with(text: Any, changes: dict[str, Any], trusted: bool) -> Frequencies | None:
+    """Return what the model's rotary class has with a changed scaling; None where it fails."""
+    changed = deepcopy(text)
+    full_attention(changed.rope_parameters).update(changes)
+    try:
+        return built(text, changed, trust_remote_code=trusted)
+    except UserError:
+        return None
+
+
+def _dropped_elsewhere(scaling: Mapping[str, Any], kind: str, model_type: str) -> Iterator[str]:
+    """Yield what other engines drop, and frequencies that follow the input: caches become stale."""
+    if kind == "dynamic":
+        yield (
+            "dynamic scaling: the base follows the longest input so far, keys cached before keep "
+            "an older one, and results depend on what ran before; export the base of one length "
+            "(dynamic_ntk, mode=frozen)"
+        )
+    scale = scaling.get("attention_factor")
+    if kind == "longrope" and scale is not None and not scaling.get("long_mscale"):
+        yield (
+            f"attention_factor {scale:g} of longrope is dropped by vLLM and SGLang, which read "
+            "short_mscale and long_mscale; write it there too"
+        )
+    differ = scaling.get("short_factor") != scaling.get("long_factor")
+    if kind in ("longrope", "su") and differ and not model_type.startswith("phi3"):
+        yield (
+            "longrope has two lists of factors: transformers chooses by the input, servers by the "
+            "length that they allocate, and keys cached under the other list are stale; write one "
+            "list twice"
+        )
+
+
+# The layers.
+
+
+def _layer_findings(
+    model: Any, checkpoint: Checkpoint, layers: Layers, method: Plugin, rotation: Rotation,
+    length: int,
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield on which layers a method acts, once the patch is verified on the model's output."""
+    rope, label = checkpoint.rope, method.label
+    plain = rotation.fingerprint == resolve(load("method", "none"), rope, length).fingerprint
+    scales = native.ships(rope) if label == "native" else not plain
+    if plain and label not in ("native", "none"):
+        text, other = f"at {length:,} tokens {label} is the plain model", []
+        if length <= rope.trained_length:
+            other.append("a longer --length")
+        if "factor" in method.options:
+            text += ": its factor is 1 there"
+            other.append("another factor=")
+        yield Finding("layers", "note", text + (f"; name {' or '.join(other)}" if other else ""))
+    try:
+        with patched(model, rotation):
+            pass  # the patch verifies itself
+    except UserError as error:
+        yield Finding("layers", "failed", f"{label} does not act: {error}")
+        return
+    rotated = layers.rotated
+    if scales and not rotated["full"] and layers.plain["full"]:
+        text = (
+            "no layer that sees the whole context has a rotary embedding: a scaling changes sliding"
+            " layers alone, which see no distance beyond their window"
+        )
+        yield Finding("layers", "failed", text)
+        return
+    acts = rotated["full"] if layers.apart else rotated.total()
+    total = rotated.total() + layers.plain.total()
+    verified = "the patch is verified on the output"
+    if rotation.stateful:
+        verified = "the model's own class computes it"
+    what = f"{label} acts" if scales else "a scaling would act"
+    yield Finding("layers", "passed", f"{what} on {acts} of {total} attention layers; {verified}")
+
+
+# The cache.
+
+
+def affordable(model: Any, rotation: Rotation) -> int:
+    """Return how many tokens of a text may be read twice, by the time and memory they take."""
+    budget = CPU_BUDGET if model.device.type == "cpu" else BUDGET
+    most = BANDED if rotation.moves_positions else LONGEST
+    return max(SHORT, min(most, int(budget / model.num_parameters())))
+
+
+def checked_length(windows: Mapping[str, int], most: int) -> int:
+    """Return how many tokens are compared: past as many windows as ``most`` tokens allow."""
+    passed = [window for window in windows.values() if window + PAST <= most]
+    return min(most, max(SHORT, max(passed, default=0) * 3 // 2))
+
+
+@torch.inference_mode()
+def cache_finding(model: Any, tokens: list[int], windows: Mapping[str, int], limit: str) -> Finding:
+    """Compare the log-probabilities of a text read at once and read in parts.
+
+    One part ends shortly before a window does, where a stateful type begins anew, and the last ones
+    are single tokens. ``windows`` are tokens, by what the window is called in a sentence; ``limit``
+    says why the text is no longer, for a window that it does not pass.
+    """
+    given, size = torch.tensor([tokens], device=model.device), len(tokens)
+    steps = min(size // 2, STEPS)
+    single = range(size - steps, size + 1)
+    ends = sorted({max(1, w - PAST) for w in windows.values() if w < single[0]} | {*single})
+    logits = model(input_ids=given, use_cache=False, logits_to_keep=steps + 1).logits
+    whole = _log_probabilities(logits, given)
+    parts, cache = [], DynamicCache(config=model.config)
+    for start, stop in pairwise([0, *ends]):
+        part = given[:, start:stop]
+        out = model(input_ids=part, past_key_values=cache, use_cache=True, logits_to_keep=1)
+        parts.append(out.logits)
+    if not bool(torch.isfinite(whole).all()):
+        text = f"the model's predictions of {size:,} tokens are not numbers"
+        return Finding("cache", "failed", f"{text}: its weights are damaged")
+    difference = (whole - _log_probabilities(torch.cat(parts[-steps - 1 :], 1), given)).abs()
+    worst, allowed = float(difference.max()), ALLOWED.get(model.dtype, 0.5)
+    read = f"{size:,} tokens, the last {steps} one by one"
+    if worst <= allowed:
+        text = (
+            f"{read}, have the losses of one forward (largest difference {worst:.1g}; at most "
+            f"{allowed:g} is allowed in {str(model.dtype).removeprefix('torch.')})"
+        )
+        left = [
+            f"{name} of {window:,} tokens" for name, window in windows.items() if window >= size
+        ]
+        if left:
+            text += f"; past {' and '.join(left)} nothing was compared: {limit}"
+        return Finding("cache", "passed", text)
+    at = size - steps + int((~(difference <= allowed)).nonzero()[0])
+    text = (
+        f"{read}, differ from one forward by up to {worst:.2g} (at most {allowed:g} is allowed), "
+        f"from token {at} on: keys that were cached are not those of the whole text"
+    )
+    return Finding("cache", "failed", text)
+
+
+def _log_probabilities(logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Return the log-probability of the last tokens, one fewer than there are logits, float32."""
+    logs = logits[0, :-1].float().log_softmax(-1)
+    return logs.gather(1, tokens[0, -len(logs) :, None])[:, 0]
+
+
+# The server.
+
+
+def _compare_server(
+    server: Server, checkpoint: Checkpoint, model: Any, ids: list[int], method: Plugin, length: int,
+    say: Say,
+) -> Finding:  # fmt: skip
+    """Compare a server with the method and the model's other scalings, with and without bos."""
+    tokenizer, rope = checkpoint.tokenizer, checkpoint.rope
+    text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    ids, bos = list(tokenize(tokenizer, text)[0]), tokenizer.bos_token_id
+    whole = tokenizer(text).input_ids  # as a server reads a prompt
+    begun = bos is not None and whole[:1] == [bos] and ids[:1] != [bos]
+    first = [bos] if begun else []
+    losses, count = server.losses(text, [*first, *ids], say)
+    say("Computing the same losses here")
+    before = (len(first) + len(ids) if count is None else count) - len(ids)
+    theirs = {at - before: nll for at, nll in losses.items() if at >= before}
+    names = ("none", "native") if rope.rotary_dim else ()
+    rotations = {name: resolve(load("method", name), rope, rope.trained_length) for name in names}
+    # Its tokens may be more when they are read again, and a begin token is one.
+    rotations[method.label] = resolve(method, rope, max(length, len(ids) + 1))
+    starts = {"": first}
+    if begun:
+        starts[f"{OTHER_START}out its begin token"] = []
+    elif bos is not None:
+        starts[f"{OTHER_START} a begin token"] = [bos]
+    computed: dict[tuple[str, str], dict[int, float]] = {}  # each rotation is run once
+    known = {}
+    for name, rotation in rotations.items():
+        for suffix, start in starts.items():
+            key = rotation.fingerprint, suffix
+            if key not in computed:
+                computed[key] = losses_of(model, rotation, start, ids)
+            known[name + suffix] = computed[key]
+    counts = len(ids), len(ids) if before in (0, 1) else count
+    return server_finding(method.label, known, theirs, counts, model.dtype)
+
+
+def losses_of(
+    model: Any, rotation: Rotation, first: Sequence[int], ids: Sequence[int]
+) -> dict[int, float]:
+    """Return the loss of each token of a text by its place, read behind some first tokens."""
+    request = Loglikelihood((*first, *ids), 1, doc_id="text")
+    with answering(model, rotation) as answer:
+        ((_, response),) = answer([request])
+    return {at + 1 - len(first): nll for at, nll in enumerate(response.nll)}  # type: ignore[union-attr]
