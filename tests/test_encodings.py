@@ -11,11 +11,9 @@ from transformers import AutoModelForCausalLM
 from transformers.models.t5.modeling_t5 import T5Attention
 
 from harness.api.new import new as new_file
-from harness.encodings._attention import EncodingAttention
-from harness.encodings._buckets import bucket
 from harness.encodings._config import config_of
-from harness.encodings._model import EncodingForCausalLM
-from harness.encodings._types import Places
+from harness.encodings._model import EncodingAttention, EncodingForCausalLM
+from harness.encodings.types import Places, bucket
 from harness.engine import Sizes, answers, shareable
 from harness.errors import UserError
 from harness.methods.resolve import resolve

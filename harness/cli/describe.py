@@ -173,7 +173,7 @@ def _call(module: ModuleType, kind: str, options: Mapping[str, Any]) -> None:
         source = TaskContext(lambda text: list(text.encode()), str, None, 256, lambda: (text,))
         next(iter(entry(module, kind)(source, [512], seed=0, **options)), None)
     elif kind == "encoding":
-        from harness.encodings._types import Shape
+        from harness.encodings.types import Shape
 
         entry(module, kind)(Shape(32, 1, 2, 16, 64), **options)
     else:

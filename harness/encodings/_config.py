@@ -9,14 +9,14 @@ from typing import Any
 import torch
 from transformers import PreTrainedConfig
 
-from harness.encodings._types import Shape
+from harness.encodings.types import Shape
 from harness.errors import UserError
 from harness.names import is_dotted, nearest
 from harness.plugins import Plugin, call, load, names, names_code
 
-COPIES = 4  # most encodings: the scores, the same masked, their softmax and one on the way
-# Scores that are computed at once: as many as a processor's cache holds; of a GPU 64 MiB. Fewer
-# queries would make what some encodings compute of all keys each time most of the work.
+COPIES = 4  # most encodings: the scores, the masked scores, their softmax and a temporary
+# Scores that are computed at once: as many as fit a processor's cache, on a GPU 64 MiB. With fewer
+# queries, what some encodings compute for all keys each time would be most of the work.
 SCORES, SCORES_GPU, LEAST_QUERIES = 2**19, 2**24, 64
 STEP = 8  # channels of an MLP: what an encoding adds is taken from it in these
 
@@ -60,33 +60,36 @@ class EncodingConfig(PreTrainedConfig):  # type: ignore[misc]  # its type is Any
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **more: Any) -> Any:
-        """Read a config; that code may run is not a file's to say."""
+        """Read a config; a file cannot permit code to run."""
         return super().from_dict({**config_dict, "run_code": False}, **more)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what a file holds: of a user's encoding its file's name, for it lies beside."""
-        held: dict[str, Any] = super().to_dict()
+        """Return the fields of a config file; a user's encoding is a file name, next to it."""
+        fields: dict[str, Any] = super().to_dict()
         name, colon, options = self.encoding.partition(":")
-        del held["run_code"]
-        return {**held, "encoding": Path(name).name + colon + options}
+        del fields["run_code"]
+        return {**fields, "encoding": Path(name).name + colon + options}
 
     @property
     def shape(self) -> Shape:
-        """What an encoding is told of the model."""
+        """The shape of the model that an encoding is built for."""
         return Shape(
-            self.hidden_size, self.num_hidden_layers, self.num_attention_heads,
-            self.head_dim or 0, self.max_position_embeddings,
-        )  # fmt: skip
+            width=self.hidden_size,
+            layers=self.num_hidden_layers,
+            heads=self.num_attention_heads,
+            head_dim=self.head_dim or 0,
+            window=self.max_position_embeddings,
+        )
 
     def queries_at_once(self, keys: int, device: torch.device) -> int:
-        """Return of how many queries the scores are computed at once, in all heads."""
+        """Return for how many queries the scores are computed at once, in all heads."""
         most = SCORES if device.type == "cpu" else SCORES_GPU
         return max(LEAST_QUERIES, most // (self.num_attention_heads * keys))
 
     def score_numbers(self, length: int, device: torch.device) -> int:
         """Return how many numbers the encoding holds at once in a forward of a length.
 
-        They are ``copies`` arrays of a number a head, query and key, or of a number a head, key and
+        They are ``copies`` arrays of one number per head, query and key, or per head, key and
         distance in the window.
         """
         encoding = plugin_of(self).module.Encoding
@@ -108,10 +111,10 @@ def plugin_of(config: EncodingConfig) -> Plugin:
     if name.endswith(".py"):
         name = str(Path(config.name_or_path) / name)
     check_code(config)
-    found = load("encoding", f"{name}{colon}{options}")
-    if config.code not in (None, found.digest):
+    plugin = load("encoding", f"{name}{colon}{options}")
+    if config.code not in (None, plugin.digest):
         raise UserError(f"{name} is not the file of the encoding that the model was trained with.")
-    return found
+    return plugin
 
 
 def check_code(config: EncodingConfig) -> None:
@@ -148,7 +151,7 @@ def _check_base(what: str, base: Any) -> None:
 
 
 def check_rotary(config: EncodingConfig, encoding: Any) -> None:
-    """Raise UserError for a config without the rotary embedding that its encoding turns by."""
+    """Raise UserError for a config without the rotary embedding that its encoding uses."""
     if hasattr(encoding, "base") and not config.rope_parameters:
         raise UserError(
             f"the config of {config.name_or_path or 'the model'} lacks rope_parameters, by which"
@@ -158,10 +161,10 @@ def check_rotary(config: EncodingConfig, encoding: Any) -> None:
 
 
 def config_of(encoding: str, **fields: Any) -> EncodingConfig:
-    """Return a config with an encoding, whose MLP gives back the parameters that it adds.
+    """Return a config with an encoding, whose MLP is smaller by the parameters that it adds.
 
-    So models of all encodings are of one size, at the laboratory's width within 2 %. The rotary
-    embedding has the base that the encoding asks for, if it does.
+    So models of all encodings have one size, within 2 % at the laboratory's width. The rotary
+    embedding has the base of the encoding, if it has one.
     """
     plugin = load("encoding", encoding)
     config = EncodingConfig(encoding=encoding, code=plugin.digest, run_code=True, **fields)

@@ -2,7 +2,7 @@
 
 from torch import nn
 
-from harness.encodings._types import Shape
+from harness.encodings.types import Shape
 
 
 class Encoding(nn.Module):

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings._types import Places, Shape, swapped
+from harness.encodings.types import Places, Shape, swapped
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 

@@ -5,8 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.encodings._buckets import bucket, check
-from harness.encodings._types import Places, Shape
+from harness.encodings.types import Places, Shape, bucket, check_buckets
 
 
 class Encoding(nn.Module):
@@ -20,7 +19,7 @@ class Encoding(nn.Module):
 
     def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:
         super().__init__()
-        check(buckets, farthest)
+        check_buckets(buckets, farthest)
         self.farthest = farthest
         self.root: float = shape.head_dim**0.5
         self.bias = nn.Parameter(torch.zeros(shape.heads, buckets))

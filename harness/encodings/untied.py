@@ -6,8 +6,7 @@ import torch
 from torch import nn
 from torch.nn.functional import layer_norm
 
-from harness.encodings._buckets import bucket, check
-from harness.encodings._types import Places, Shape
+from harness.encodings.types import Places, Shape, bucket, check_buckets
 
 
 class Encoding(nn.Module):
@@ -19,7 +18,7 @@ class Encoding(nn.Module):
 
     def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:
         super().__init__()
-        check(buckets, farthest)
+        check_buckets(buckets, farthest)
         self.heads, self.farthest = shape.heads, farthest
         self.scale = (2 * shape.head_dim) ** -0.5
         self.root: float = shape.head_dim**0.5  # of the bias, as in ``t5``

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from harness.encodings._types import Shape, swapped
+from harness.encodings.types import Shape, swapped
 
 Angles = tuple[torch.Tensor, torch.Tensor]
 

@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from harness.encodings._config import EncodingConfig, built, config_of, plugin_of
 from harness.encodings._model import EncodingForCausalLM
-from harness.encodings._types import Places, Shape
+from harness.encodings.types import Places, Shape
 from harness.errors import UserError
 from harness.models.config import read_config
 from harness.names import place, resolved

@@ -1,7 +1,8 @@
-"""What an encoding is given: the shape of the model around it, and the positions of a forward."""
+"""What encodings get: the shape of the model and the positions of a forward; and helpers."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -27,12 +28,12 @@ class Places:
 
     @property
     def distance(self) -> torch.Tensor:
-        """How far each key lies before each query, ``(queries, keys)``; 0 for later keys."""
+        """The distance of each key before each query, ``(queries, keys)``; 0 for later keys."""
         return self.behind.clamp(min=0)
 
     @property
     def behind(self) -> torch.Tensor:
-        """Position of the query less that of the key, below 0 for a later key."""
+        """The position of the query minus that of the key; negative for a later key."""
         return self.query[:, None] - self.key[None]
 
 
@@ -52,7 +53,7 @@ def swapped(states: torch.Tensor) -> torch.Tensor:
 
 
 def by_distance(table: torch.Tensor, distance: torch.Tensor) -> torch.Tensor:
-    """Return of every query the entry of its row at every key's distance.
+    """Return, for every query, the entry of its row at the distance of every key.
 
     ``table`` is ``(batch, heads, queries, distances)``, the result ``(…, queries, keys)``.
     """
@@ -79,4 +80,26 @@ def check_cached(positions: torch.Tensor, wanted: torch.Tensor) -> None:
         raise ValueError(
             f"with a cache the positions go on from it, here from {int(wanted[0, 0])}; give none,"
             " or use_cache=False"
+        )
+
+
+def bucket(distance: torch.Tensor, buckets: int, farthest: int) -> torch.Tensor:
+    """Return T5's bucket of every distance: one each up to half of them, then logarithmic.
+
+    ``farthest`` and all beyond are in the last one. This is the causal rule: negative distances
+    have none.
+    """
+    exact = buckets // 2
+    ratio = distance.clamp(min=exact).double() / exact
+    far = exact + (ratio.log() / math.log(farthest / exact) * (buckets - exact)).long()
+    return torch.where(distance < exact, distance, far.clamp(max=buckets - 1))
+
+
+def check_buckets(buckets: int, farthest: int) -> None:
+    """Raise ValueError for buckets that cannot be half exact and half logarithmic."""
+    if buckets < 2 or buckets % 2:
+        raise ValueError(f"buckets must be even, 2 or more, got {buckets}")
+    if farthest <= buckets // 2:
+        raise ValueError(
+            f"farthest must be more than half of the {buckets} buckets, got {farthest}"
         )
