@@ -44,7 +44,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 from harness.api.run import machine_of, measurer
 from harness.data.corpus import make_source
 from harness.data.embedded import held_out
-from harness.engine import DEFAULT, Sizes, answers, forward, lm_head
+from harness.engine import DEFAULT, Sizes, answers, forward, loss
 from harness.engine.prefix_tree import build_tree
 from harness.hub import go_offline
 from harness.methods.resolve import resolve
@@ -520,12 +520,13 @@ def overhead(setting: Setting) -> Iterator[Row]:
         for _ in range(setting.repeats):
             inside = [0.0]
             packed, read = (
-                _timed(setting, function, inside) for function in (forward._packed, lm_head.read)
+                _timed(setting, function, inside)
+                for function in (forward._packed, loss.target_losses)
             )
             # The two functions in which the model computes: its layers, and head with loss.
             with (
                 patch.object(forward, "_packed", packed),
-                patch.object(lm_head, "read", read),
+                patch.object(loss, "target_losses", read),
                 TemporaryDirectory() as folder,
             ):
                 began = setting.clock()
@@ -868,7 +869,7 @@ def by_operator(
 
     A clock of CPU time leaves neighbours out, which torch.profiler's wall clock does not.
     """
-    timed, read = _Timed(clock), lm_head.read
+    timed, read = _Timed(clock), loss.target_losses
 
     def head(*given: Any, **named: Any) -> Any:
         timed.head = True
@@ -878,7 +879,7 @@ def by_operator(
             timed.head = False
 
     began = clock()
-    with timed, patch.object(lm_head, "read", head):
+    with timed, patch.object(loss, "target_losses", head):
         list(answers(model, [request(text)]))
     return timed.seconds, clock() - began
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.engine import OutOfMemory, Sizes, answers, forward, sizes, trunk_name
+from harness.engine import OutOfMemory, Sizes, answers, forward, memory, trunk_name
 from harness.errors import UserError
 from tasks.types import Loglikelihood, Request
 from tests.tiny import FAMILIES, tiny_config
@@ -44,7 +44,7 @@ def test_every_loss_and_argmax_is_that_of_the_full_logits(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Head chunks that do not divide the targets give each target's loss and argmax."""
-    monkeypatch.setattr(sizes, "LEAST_HEAD_ROWS", 17)
+    monkeypatch.setattr(memory, "LEAST_HEAD_ROWS", 17)
     model, asked = build(family), question(90, start=40)
     ((_, answer),) = answers(model, [asked], Sizes(logits=1))
     with torch.inference_mode():
@@ -58,7 +58,7 @@ def test_every_loss_and_argmax_is_that_of_the_full_logits(
 
 def test_no_head_call_sees_more_rows_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     """The logits of all positions never exist at once."""
-    monkeypatch.setattr(sizes, "LEAST_HEAD_ROWS", 20)
+    monkeypatch.setattr(memory, "LEAST_HEAD_ROWS", 20)
     model, rows = build("llama"), []
     model.lm_head.register_forward_hook(lambda _, inputs, __: rows.append(inputs[0].shape[1]))
     list(answers(model, [question(90)], Sizes(logits=1)))

@@ -8,13 +8,14 @@ import pytest
 import torch
 from torch.nn.attention.bias import CausalBias
 
-from harness.engine import Sizes, decode, packed_attention, sdpa, trunk
+from harness.engine import Sizes, generation, packed_attention, sdpa, trunk
 from harness.engine.packed_attention import Run
 from harness.engine.prefix_tree import Node
 from harness.patching import banded_attention, tiles
 from harness.patching.patch import patched
 from harness.patching.tiles import Merged, Piece, attend
 from tasks._tokens import kept
+from tasks.types import Generate
 from tests.asking import asked, together
 from tests.banded import bands_of, likelihoods, model_of
 from tests.families import build, tiny
@@ -146,10 +147,13 @@ def test_keys_of_a_path_are_joined_on_the_device_of_their_layer() -> None:
 @torch.inference_mode()
 def test_texts_are_written_one_by_one_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few rows may have the bits of one there, and more other bits: no check of few decides."""
-    model, text = build(tiny("llama")), decode.Text(decode._probe(1))
-    assert list(decode.together(model, {0: text, 1: text}, 100)) == [[0, 1]]
-    monkeypatch.setattr(decode, "blocked", lambda _: False)
-    assert list(decode.together(model, {0: text, 1: text}, 100)) == [[0], [1]]
+    model, text = (
+        build(tiny("llama")),
+        generation.Generation(Generate((1,), 4, doc_id="q"), lambda _: "", frozenset()),
+    )
+    assert list(generation.together(model, {0: text, 1: text}, 100)) == [[0, 1]]
+    monkeypatch.setattr(generation, "blocked", lambda _: False)
+    assert list(generation.together(model, {0: text, 1: text}, 100)) == [[0], [1]]
 
 
 def test_pieces_go_to_a_gpu_by_its_own_arguments(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from harness.engine import Sizes, answers, packed_attention
 from harness.engine.forward import shareable
 from harness.engine.packed_attention import NAME
 from harness.engine.prefix_tree import build_tree
-from harness.engine.sdpa import causal, room, tile_mask
+from harness.engine.sdpa import causal, padded_length, tile_mask
 from harness.models.checkpoint import Checkpoint
 from tasks.types import Loglikelihood, Request, Response
 from tests.asking import asked, forwarded, together
@@ -178,7 +178,7 @@ def test_a_row_of_the_kernel_has_the_same_bits_every_way(heads: tuple[int, int, 
     mask = tile_mask(1300, query)
     whole = causal(query, key, value, 0, None, mask)
     for first, rows in ((1, 1), (17, 2), (256, 300), (511, 2), (512, 700), (1000, 16), (1299, 1)):
-        held = room(first + rows, query.device)
+        held = padded_length(first + rows, query.device)
         part = (query[:, :, first : first + rows], key[:, :, :held], value[:, :, :held])
         assert torch.equal(causal(*part, first, None, mask), whole[:, :, first : first + rows])
     seen = torch.ones(1300, 1300, dtype=torch.bool).tril()

@@ -21,7 +21,7 @@ from harness.sweep import memory as sweep_memory
 from harness.sweep.plan import Batch, Cell, Item
 from scaling import dual_chunk
 from scaling.types import Bands, Rope
-from tasks.types import Generate, Loglikelihood
+from tasks.types import Divergence, Generate, Loglikelihood
 
 
 def config(width: int, layers: int, vocabulary: int) -> LlamaConfig:
@@ -131,7 +131,7 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
         cell = Cell("dual_chunk", "task", length, bands, "key", (question,))
         told[length], compared = (
             sweep_memory._demand(plan, [Batch(bands, (Item(cell, one),))]).bytes(Sizes())
-            for one in (question, replace(question, divergence=True))
+            for one in (question, Divergence(tokens, length - 9, doc_id="q"))
         )
         if length == 1024:
             with patched(model, bands):

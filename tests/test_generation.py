@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from harness.engine import DEFAULT, OutOfMemory, Sizes, answers
-from harness.engine.decode import Text, together
-from harness.engine.generate import Generation
+from harness.engine.generation import Generation, together
 from harness.patching.config import rope_of
 from harness.patching.patch import patched
 from scaling import dual_chunk, lm_infinite, self_extend, yarn
@@ -180,7 +179,7 @@ def test_a_shared_haystack_is_read_once() -> None:
 
 def test_mixtures_are_continued_one_at_a_time() -> None:
     """Texts are continued together only where another number of rows has the same bits."""
-    drafts = {i: Text(Generation(one, decode, frozenset())) for i, one in enumerate(asked()[:3])}
+    drafts = {i: Generation(one, decode, frozenset()) for i, one in enumerate(asked()[:3])}
     with torch.inference_mode():
         assert list(together(model_of("llama"), drafts, 300)) == [[0, 1], [2]]
         assert list(together(model_of("qwen3_moe"), drafts, 300)) == [[0], [1], [2]]

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 
 from harness.data.corpus import make_source
 from harness.engine import answers
-from harness.engine.sizes import ROWS
+from harness.engine.memory import ROWS
 from harness.runs.store import read_samples
 from harness.select.tune import losses
 from harness.sweep.plan import Cell, Item

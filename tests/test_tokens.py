@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.data.corpus import make_source
-from harness.engine.gather import ResultCollector
+from harness.engine.forward import ResultCollector
 from harness.engine.prefix_tree import build_tree, in_order
 from tasks import passkey, perplexity
 from tasks._tokens import Tokens
@@ -100,7 +100,7 @@ def test_the_ledger_lets_go_of_what_was_answered() -> None:
     for node in range(len(tree.nodes)):
         rows = len(gather.wanted(node)[0])
         for index in gather.enter(node, np.arange(rows, dtype=np.float32), np.arange(rows)):
-            assert len(gather.answer(index).nll) == 40
+            assert len(gather.response(index).nll) == 40
             held.append(len(gather.rows))
     assert held == [1, 1, 0]
 

@@ -1,19 +1,18 @@
-"""Run a model's trunk over packs of token runs, or over one plain sequence."""
+"""Run a model over packs of token runs, or over one plain sequence, and collect its losses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from harness.engine import lm_head
-from harness.engine.gather import ResultCollector
-from harness.engine.memory import Shape, of_a_row
+from harness.engine import loss
+from harness.engine.memory import ROWS, Shape, Sizes, of_a_row
 from harness.engine.packed_attention import (
     PLAIN,
     KVCache,
@@ -21,16 +20,22 @@ from harness.engine.packed_attention import (
     installed,
     kernel_of,
 )
-from harness.engine.prefix_tree import NodePath, PrefixTree, build_tree, packs
+from harness.engine.prefix_tree import Node, NodePath, PrefixTree, build_tree, packs
 from harness.engine.sdpa import Causal
-from harness.engine.sizes import ROWS, Sizes
 from harness.engine.trunk import run_pack, trunk_name
+from tasks._tokens import kept
+from tasks.types import (
+    DivergenceResponse,
+    Generate,
+    LoglikelihoodResponse,
+    ModelRequest,
+)
 
 PROMPT = 48  # tokens of the longest prompt of the check
 EXACT, COARSE = 1e-4, 5e-2  # mean difference that rounding may make, in float32 and in 16 bits
 Results = list[tuple[int, NDArray[np.float32], NDArray[np.int64]]]
-
-
+NOBODY = 0  # target of a row that needs the argmax only
+PARTS = 4  # of the rows that the head computes at once: float64, and two predictions
 _known: WeakKeyDictionary[Any, dict[str, bool]] = WeakKeyDictionary()
 
 
@@ -71,8 +76,8 @@ def _shares(model: Any) -> bool:
         return False
     bound = EXACT if model.dtype == torch.float32 else COARSE
     for path, wanted in zip(tree.paths, alone, strict=True):
-        found = torch.cat([hidden[0, slice(*spans[node])] for node in path]).float()
-        unlike = (found - wanted.float()).abs().mean() / wanted.float().std()
+        packed = torch.cat([hidden[0, slice(*spans[node])] for node in path]).float()
+        unlike = (packed - wanted.float()).abs().mean() / wanted.float().std()
         if not float(unlike) < bound:
             return False
     return True
@@ -86,8 +91,8 @@ def _row(tokens: Sequence[int], model: Any) -> torch.Tensor:
 class Forward:
     """The forwards of one prefix tree, pack by pack, and the keys stored between them.
 
-    ``texts`` are the paths of questions that ask for a text: it needs the keys of its prompt after
-    the pack that completes this.
+    ``texts`` are the paths of the prompts of texts, whose keys are needed after the pack that
+    completes the prompt.
     """
 
     model: Any
@@ -116,17 +121,17 @@ class Forward:
         """Drop the keys that nothing needs after a read."""
         self.held = {key: pair for key, pair in self.held.items() if self.last[key[0]] > read}
 
-    def measure(self, number: int, gather: ResultCollector) -> Results:
+    def measure(self, number: int, collector: ResultCollector) -> Results:
         """Return loss and argmax of every requested row of a pack's nodes."""
         pack = self.packs[number]
-        asked = [gather.wanted(node) for node in pack]
+        wanted = [collector.wanted(node) for node in pack]
         starts = np.cumsum([0, *(len(self.tree.nodes[node].tokens) for node in pack)])
-        rows = np.concatenate([r + s for (r, _), s in zip(asked, starts, strict=False)])
-        targets = np.concatenate([t for _, t in asked])
+        rows = np.concatenate([r + s for (r, _), s in zip(wanted, starts, strict=False)])
+        targets = np.concatenate([t for _, t in wanted])
         chunk = self.sizes.head_rows(self.model.config.get_text_config().vocab_size)
         hidden = self.hidden(number, rows)
-        nll, argmax = lm_head.read(self.model, hidden, rows, targets, chunk)
-        ends = np.cumsum([len(r) for r, _ in asked])[:-1]
+        nll, argmax = loss.target_losses(self.model, hidden, rows, targets, chunk)
+        ends = np.cumsum([len(r) for r, _ in wanted])[:-1]
         return list(zip(pack, np.split(nll, ends), np.split(argmax, ends), strict=True))
 
     def hidden(self, number: int, rows: NDArray[np.int64]) -> torch.Tensor:
@@ -165,3 +170,129 @@ def _packed(
             model, tree, pack, needed, chunk, kernel=kernel, above=above, keep=keep
         )
     return hidden, run.spans, run.kept
+
+
+class ResultCollector:
+    """The requested rows of every node, and their results.
+
+    Losses need the rows from the one before the first target to the last token; a text needs none,
+    but the keys of its prompt. The target of a row is the next token: the node's own, or at its end
+    the first one of the node that follows on the path of the request.
+    """
+
+    def __init__(self, tree: PrefixTree, requests: Sequence[ModelRequest]) -> None:
+        self.tree = tree
+        self.requests = requests
+        self.rows: dict[int, _Rows] = {}  # of nodes that unanswered requests wait for
+        self.waiting = [len(path) for path in tree.paths]
+        self.needs: dict[int, list[_Need]] = {}
+        self.through: dict[int, list[int]] = {}
+        for index, (request, path) in enumerate(zip(requests, tree.paths, strict=True)):
+            for node, first, end, after in self._parts(request, path):
+                self.needs.setdefault(node, []).append(_Need(first, end, after))
+            for node in path:
+                self.through.setdefault(node, []).append(index)
+        self.unanswered = {node: len(indices) for node, indices in self.through.items()}
+
+    def _parts(
+        self, request: ModelRequest, path: NodePath
+    ) -> Iterator[tuple[int, int, int, int | None]]:
+        """Yield (node, first row, end row, target of the node's last row) along a path."""
+        for node in path if not isinstance(request, Generate) else ():
+            run = self.tree.nodes[node]
+            first = max(request.start - 1 - run.first, 0)
+            end = min(request.length, run.end) - run.first
+            after = request.tokens[run.end] if request.length > run.end else None
+            if first < end:
+                yield node, first, end, after
+
+    def wanted(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the requested rows of a node and the target of each; a row may occur twice."""
+        return self._empty(node).wanted(self.tree.nodes[node])
+
+    def _empty(self, node: int) -> _Rows:
+        return _Rows.of(self.tree.nodes[node], self.needs.get(node, []))
+
+    def enter(self, node: int, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> list[int]:
+        """Store a node's results, in the order of ``wanted``; return the requests now complete."""
+        self.rows[node] = self._empty(node)
+        self.rows[node].enter(nll, argmax)
+        whole = []
+        for index in self.through[node]:
+            self.waiting[index] -= 1
+            if not self.waiting[index]:
+                whole.append(index)
+        return whole
+
+    def response(self, index: int) -> LoglikelihoodResponse:
+        """Assemble the response to a complete request, once; free rows that no other needs."""
+        nll: list[float] = []
+        argmax: list[int] = []
+        for node, first, end, after in self._parts(self.requests[index], self.tree.paths[index]):
+            rows = self.rows[node]
+            nll += rows.nll[first:end].tolist()
+            argmax += rows.argmax[first:end].tolist()
+            if after is not None:
+                nll[-1] = rows.ends[after]
+        for node in self.tree.paths[index]:
+            self.unanswered[node] -= 1
+            if not self.unanswered[node]:
+                del self.rows[node]
+        return LoglikelihoodResponse(tuple(nll[:-1]), tuple(argmax))
+
+
+class _Need(NamedTuple):
+    """The rows that a request needs of a node, and its target after the node's last one."""
+
+    first: int
+    end: int
+    after: int | None
+
+
+@dataclass
+class _Rows:
+    """One node's needed rows, with loss and argmax of each; the last row's loss by target."""
+
+    needed: NDArray[np.bool_]
+    nll: NDArray[np.float32]
+    argmax: NDArray[np.int64]
+    ends: dict[int, float]
+
+    @classmethod
+    def of(cls, node: Node, needs: Sequence[_Need]) -> _Rows:
+        needed = np.zeros(len(node.tokens), np.bool_)
+        for first, end, _ in needs:
+            needed[first:end] = True
+        ends = {after: float("nan") for _, _, after in needs if after is not None}
+        return cls(needed, np.zeros(0, np.float32), np.zeros(0, np.int64), ends)
+
+    def wanted(self, node: Node) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        rows = np.flatnonzero(self.needed)
+        targets = np.append(kept(node.tokens).numbers()[1:], NOBODY)[rows]
+        more = np.full(len(self.ends), len(node.tokens) - 1)
+        return np.append(rows, more), np.append(targets, np.array([*self.ends], np.int64))
+
+    def enter(self, nll: NDArray[np.float32], argmax: NDArray[np.int64]) -> None:
+        count = int(self.needed.sum())
+        self.nll = np.full(len(self.needed), np.nan, np.float32)
+        self.argmax = np.zeros(len(self.needed), np.int64)
+        self.nll[self.needed], self.argmax[self.needed] = nll[:count], argmax[:count]
+        self.ends = dict(zip(self.ends, nll[count:].tolist(), strict=True))
+
+
+@torch.inference_mode()
+def hidden_states(model: Any, request: ModelRequest, sizes: Sizes) -> torch.Tensor:
+    """Return the hidden states that predict the targets of a request, (1, targets, width)."""
+    forward = Forward(model, build_tree([request.tokens]), sizes, shareable(model))
+    rows = np.arange(request.start - 1, request.length - 1)
+    hidden = forward.hidden(0, rows)
+    return hidden.index_select(1, torch.from_numpy(rows).to(hidden.device))
+
+
+@torch.inference_mode()
+def compared(
+    model: Any, own: torch.Tensor, other: torch.Tensor, sizes: Sizes
+) -> DivergenceResponse:
+    """Return how far the predictions from ``other`` are from those of ``own``."""
+    chunk = sizes.head_rows(model.config.get_text_config().vocab_size) // PARTS
+    return DivergenceResponse(tuple(loss.divergences(model, own, other, chunk)))

@@ -15,7 +15,7 @@ import torch
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from harness.engine.prefix_tree import Node, NodePath
-from harness.engine.sdpa import Causal, Kernel, room
+from harness.engine.sdpa import Causal, Kernel, padded_length
 
 NAME, PLAIN = "ropewalk_runs", "sdpa"
 BEYOND = ("softcap", "s_aux", "position_bias", "sliding_window", "attention_mask")
@@ -178,7 +178,7 @@ def _hold(run: Run, layer: int, key: torch.Tensor, value: torch.Tensor) -> None:
     first, end = run.rows
     if first == 0:
         run.calls += 1
-        run.layer = [_widened(t, room(run.size, t.device)) for t in (key, value)]
+        run.layer = [_widened(t, padded_length(run.size, t.device)) for t in (key, value)]
     else:
         for whole, rows in zip(run.layer, (key, value), strict=True):
             whole[:, :, first:end] = rows
@@ -205,7 +205,7 @@ def _path(run: Run, index: int, high: int, layer: int) -> Pair:
     """
     node, (start, _) = run.nodes[index], run.spans[index]
     length, device = node.first + high - start, run.layer[0].device
-    held = room(length, device)
+    held = padded_length(length, device)
     origin = row = start - node.first
     for above in node.above:
         if run.spans.get(above, (None,))[0] != row:
@@ -224,7 +224,7 @@ def _joined(run: Run, index: int, high: int, layer: int) -> Pair:
     """
     node, (start, _) = run.nodes[index], run.spans[index]
     length, device = node.first + high - start, run.layer[0].device
-    longest = room(max(run.nodes[other].end for other in run.spans), device)
+    longest = padded_length(max(run.nodes[other].end for other in run.spans), device)
     needed = [((1, rows.shape[1], longest, rows.shape[3]), device) for rows in run.layer]
     before = run.joined_of[1] if run.joined_of[0] == layer else ()
     if [(tuple(whole.shape), whole.device) for whole in run.joined] != needed:
@@ -238,5 +238,5 @@ def _joined(run: Run, index: int, high: int, layer: int) -> Pair:
             piece = rows[:, :, slice(*run.spans[above])] if near else run.above[above, layer][part]
             whole[:, :, run.nodes[above].first : run.nodes[above].end] = piece
         whole[:, :, node.first : length] = rows[:, :, start:high]
-    key, value = (whole[:, :, : room(length, device)] for whole in run.joined)
+    key, value = (whole[:, :, : padded_length(length, device)] for whole in run.joined)
     return key, value

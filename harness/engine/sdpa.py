@@ -87,7 +87,7 @@ def copied_on(device: torch.device, dtype: torch.dtype, heads: int, groups: int,
     return not (flash and recent and dtype.itemsize == 2)
 
 
-def room(length: int, device: torch.device) -> int:
+def padded_length(length: int, device: torch.device) -> int:
     """Return how many rows keys of a length must have."""
     return -(-length // KEY_BLOCK) * KEY_BLOCK if blocked(device) else length
 
@@ -112,9 +112,9 @@ def causal(
 ) -> torch.Tensor:
     """Return the attention of rows at positions ``position``…, (1, heads, rows, head_dim).
 
-    ``query`` is (1, heads, rows, head_dim), ``key`` and ``value`` (1, kv_heads, room, head_dim)
-    from position 0 on; ``mask`` is that of ``tile_mask`` at or past the last tile, which only a
-    CPU needs, and only past position 0.
+    ``query`` is (1, heads, rows, head_dim), ``key`` and ``value`` (1, kv_heads, padded length,
+    head_dim) from position 0 on; ``mask`` is that of ``tile_mask`` at or past the last tile, which
+    only a CPU needs, and only past position 0.
     """
     rows = query.shape[2]
     if not blocked(query.device):
@@ -137,7 +137,7 @@ def causal(
     out = torch.empty_like(query)
     for low in range(0, rows, TILE):
         high = min(low + TILE, rows)
-        held = room(position + high, query.device)
+        held = padded_length(position + high, query.device)
         shift = longest - position - low
         tile = query[:, :, low:high]
         out[:, :, low:high] = _fused(

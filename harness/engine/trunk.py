@@ -15,10 +15,10 @@ from torch import nn
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
+from harness.engine.memory import ROWS
 from harness.engine.packed_attention import NotShareableError, Run, SkipAttention, running
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree
 from harness.engine.sdpa import blocked
-from harness.engine.sizes import ROWS
 from harness.errors import UserError
 
 Ranges = list[tuple[int, int, bool]]  # first row, end, and whether its output is needed

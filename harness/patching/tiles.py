@@ -19,7 +19,7 @@ from typing import Literal
 import torch
 from torch import nn
 
-from harness.engine.sizes import ROWS
+from harness.engine.memory import ROWS
 from scaling.types import Band
 
 TILE = 256  # rows of a tile, from a multiple of it; its mask has so many rows of all keys

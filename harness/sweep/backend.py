@@ -15,7 +15,7 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from harness.engine import Answered, Decode, OutOfMemory, Sizes, out_of_memory, shareable
-from harness.engine.sizes import ROWS
+from harness.engine.memory import ROWS
 from harness.errors import UserError, reason
 from harness.models.checkpoint import Checkpoint
 from harness.models.weights import load_weights

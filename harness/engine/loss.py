@@ -65,7 +65,7 @@ def unchanged(_first: int, _logits: torch.Tensor) -> None:
     """Change nothing."""
 
 
-def read(
+def target_losses(
     model: Any,
     hidden: torch.Tensor,
     rows: Ints,
@@ -100,7 +100,7 @@ def read(
             argmax[first : first + count] = best.cpu().numpy()
             wanted = torch.from_numpy(targets[first : first + count]).to(hidden.device)
             wanted = torch.where(wanted == LIKELIEST, best, wanted)
-            nll[first : first + count] = losses(exact, best, wanted).cpu().numpy()
+            nll[first : first + count] = nll_of(exact, best, wanted).cpu().numpy()
             del logits, exact  # else they use memory while those of the next chunk are computed
     return nll, argmax
 
@@ -137,7 +137,7 @@ def _in_float32(logits: torch.Tensor, buffer: list[torch.Tensor]) -> torch.Tenso
     return buffer[0][: len(logits)].copy_(logits)
 
 
-def losses(logits: torch.Tensor, best: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+def nll_of(logits: torch.Tensor, best: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     """Return -log softmax at the targets, (rows,), and write over the logits."""
     largest = logits.gather(1, best[:, None])
     below = largest - logits.gather(1, targets[:, None])
