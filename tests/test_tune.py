@@ -17,8 +17,17 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
-from harness.select.space import table as factors
-from harness.select.tune import Split, Trial, key_masks, kind_of, rows, served, unpriced, words
+from harness.select.space import longrope_table as factors
+from harness.select.tune import (
+    Split,
+    Trial,
+    as_served,
+    compare,
+    cost_notes,
+    key_masks,
+    kind_of,
+    summary,
+)
 from harness.sweep import measure
 from harness.sweep.plan import Item, Plan, make_plan
 from harness.sweep.spec import parse
@@ -149,12 +158,12 @@ def test_the_price_that_is_asked_for_is_that_of_the_form_that_is_served(tmp_path
         ("pi", "pi:factor=2.5"), ("yarn:beta_fast=16", "yarn:beta_fast=16,factor=2.5"),
         ("yarn:factor=3", "yarn:factor=3"), ("rerope", "rerope"), ("self_extend", "self_extend"),
     ):  # fmt: skip
-        assert served(given, tuning) == fixed
+        assert as_served(given, tuning) == fixed
     file = tmp_path / "found.json"
     file.write_bytes(factors([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5]))
-    assert served(str(file), tuning) == str(file)
-    assert unpriced(["pi:factor=2.5", "rerope"], tuning) == []
-    (told,) = unpriced(["pi:factor=2.5", str(file), "self_extend"], tuning)
+    assert as_served(str(file), tuning) == str(file)
+    assert cost_notes(["pi:factor=2.5", "rerope"], tuning) == []
+    (told,) = cost_notes(["pi:factor=2.5", str(file), "self_extend"], tuning)
     assert "not that of `found` and `self_extend` as a server keeps it" in told
 
 
@@ -322,13 +331,13 @@ def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() ->
         kind="targets",
         losses=lambda name, units: {u: (10 * (nats[name] + spread[u]), 10) for u in sorted(units)},
     )  # fmt: skip
-    table = rows(tuning, "group=5")
+    table = compare(tuning, "group=5")
     assert [row.scaling for row in table] == ["group=5", "plain", "group=4"]
     first, second, third = (row.on_held and row.on_held.value for row in table)
     assert first == pytest.approx(math.expm1(-0.2))
     assert second is None
     assert third == pytest.approx(math.expm1(0.3))
-    told = " ".join(words(tuning, Trial(3, "group=5", 1.0), table, 4))
+    told = " ".join(summary(tuning, Trial(3, "group=5", 1.0), table, 4))
     assert "that of plain, the best other closed-form method" in told
     assert "no number" not in told
 

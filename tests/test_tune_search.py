@@ -12,7 +12,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.plugins import entry, load
-from harness.select.space import Space, broken, is_free, joined, of_factors, of_options
+from harness.select.space import Space, independent, is_free, of_factors, of_options, rising
 from harness.select.tune import Trial, check_installed, search
 from scaling import yarn
 from scaling.types import Frequencies, Rope
@@ -152,8 +152,8 @@ def test_factors_inside_the_window_are_refused(tmp_path: Path) -> None:
 def test_rising_shares_are_their_own_numbers_again() -> None:
     """The independent numbers of a rising curve give it back."""
     shares = [0.0, 0.1, 0.1, 0.5, 0.98]
-    assert joined(broken(shares)) == pytest.approx(shares)
-    assert np.all(np.diff(joined(np.random.default_rng(0).random(20).tolist())) >= 0)
+    assert rising(independent(shares)) == pytest.approx(shares)
+    assert np.all(np.diff(rising(np.random.default_rng(0).random(20).tolist())) >= 0)
 
 
 @pytest.mark.parametrize("given", ["spline:knots=4", "spline", "channels"])

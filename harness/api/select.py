@@ -292,7 +292,7 @@ def _note_search(
     units = "trials" if tuning.kind == "answers" else "documents"
     count = counted(len(tuning.closed), "closed-form methods")
     tokens, time, begun = _cost(tuning, trials, machine)
-    observer.note(f"Searching {space.told}.")
+    observer.note(f"Searching {space.text}.")
     observer.note(
         f"{counted(trials, 'trials')} and {count} ({', '.join(tuning.closed)}) at "
         f"{tuning.length:,} tokens, by the loss of the {tuning.kind} of "
@@ -326,14 +326,14 @@ def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, str, bool]:
 
 def _tuned(tuning: Tuning, best: Trial, label: str, trials: int) -> Tuned:
     """Write the result of a search and return it."""
-    table = searching.rows(tuning, label)
-    text = searching.words(tuning, best, table, trials)
-    path = searching.write(tuning, best, table, trials)
-    page = searching.report(tuning, table, text)
+    table = searching.compare(tuning, label)
+    text = searching.summary(tuning, best, table, trials)
+    path = searching.write_found(tuning, best, table, trials)
+    page = searching.write_page(tuning, table, text)
     return Tuned(
         method=best.method,
         text=" ".join(text),
-        table=searching.shown(tuning, table),
+        table=searching.display(tuning, table),
         next=tuple(_next(tuning, best.method, table, path)),
         folder=tuning.folder,
         files=(path, page),
@@ -344,7 +344,7 @@ def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Pat
     """Say how to measure the in-window cost of a method, and how to serve the better one."""
     spec = tuning.plan.spec
     closed = {method.label: method.given for method in tuning.plan.methods}[table[1].scaling]
-    served = [searching.served(str(given), tuning) for given in (closed, method)]
+    served = [searching.as_served(str(given), tuning) for given in (closed, method)]
     if served[1] == method:
         served[1] = str(path)
     words = [*spec.opened, *repeated(spec), "--scaling", *dict.fromkeys(["none", *served])]
@@ -352,7 +352,7 @@ def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Pat
         f"Next, the price inside the window: ropewalk run --model {shlex.join(words)} --length 1x "
         f"{tuning.length} --task {shlex.quote(cost_task(tuning))}"
     )
-    yield from searching.unpriced(served, tuning)
+    yield from searching.cost_notes(served, tuning)
     better = str(path if table[0].held < table[1].held else closed)
     rotation = resolve(load("method", better), tuning.plan.checkpoint.rope, tuning.length)
     line = serving_command(spec, better, rotation, tuning.length)[1]

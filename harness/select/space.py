@@ -1,4 +1,7 @@
-"""What is searched: the numeric options of a method, as a cube, and the method at a point of it."""
+"""What is searched: a cube of numbers, and the method at each of its points.
+
+The numbers are options of a method, or free factors by which the channels are divided.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +24,13 @@ from harness.names import nearest
 from harness.plugins import entry, load, module_of, parameters, split_options
 from scaling.types import Frequencies, Range, Rope
 
-GIVEN = re.compile(r"([-+.\de]+?)\.\.([-+.\de]+)")
+WRITTEN = re.compile(r"([-+.\de]+?)\.\.([-+.\de]+)")
 DIGITS = 4  # of a value that is tried: its label is read by people
 WIDE = 10.0  # from this ratio on, a range that declares no scale has a logarithmic one
+FREE = ("spline", "channels")
+FEWEST, MOST = 4, 6  # knots of a spline
+BEYOND = 2.0  # the slowest channel is divided by up to so many stretches (LongRoPE2's search)
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,7 @@ class Axis:
     start: float
 
     def at(self, x: float) -> float:
-        """Return the value at 0..1 of the axis, with as many digits as are told."""
+        """Return the value at 0..1 of the axis, rounded."""
         if self.log:
             value = self.low * (self.high / self.low) ** x
         else:
@@ -60,10 +67,10 @@ class Axis:
 class Space:
     """A cube of numbers, and the method at each of its points, as ``--scaling`` names it.
 
-    ``default`` is the closed-form method that is searched, None of free factors.
+    ``default`` is the closed-form method that is searched, None for free factors.
     """
 
-    told: str
+    text: str
     start: tuple[float, ...]
     method: Callable[[Sequence[float], int], str]
     default: str | None = None
@@ -79,21 +86,25 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
     name, fixed, ranges = _parts(given)
     default = default_of(given)
     load("method", default)  # which checks all names and values
-    hints, known = _declared(name)
+    module, _ = module_of("method", name)
+    hints = typing.get_type_hints(entry(module, "method"), include_extras=True)
+    known = {key: parameter.default for key, parameter in parameters(module, "method").items()}
+    for key in ranges.keys() - known.keys():
+        raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.")
+    units = {"one": 1.0, "stretch": rope.stretch(length), "window": float(rope.trained_length)}
+    searched = {}
     if ranges:
-        for key in ranges.keys() - known.keys():
-            raise UserError(f"{name} has no option {key!r}; {nearest(key, known)}.")
-        axes = [
-            _axis(name, key, _typed(name, key, found, hints[key]), hints[key], known[key])
-            for key, found in ranges.items()
-        ]
+        for key, match in ranges.items():
+            searched[key] = _given_range(name, key, match, hints[key])
     else:
-        units = {"one": 1.0, "stretch": rope.stretch(length), "window": float(rope.trained_length)}
-        axes = [
-            _axis(name, key, _scaled(key, declared, units[declared.of]), hints[key], known[key])
-            for key in known
-            if key not in fixed and (declared := _range(hints[key])) is not None
-        ]
+        for key in known.keys() - fixed.keys():
+            if (declared := _declared_range(hints[key])) is not None:
+                searched[key] = _scaled(key, declared, units[declared.of])
+    axes = [
+        _axis(name, key, searched[key], hints[key], known[key])
+        for key in (ranges or known)
+        if key in searched
+    ]
     if not axes:
         raise UserError(
             f"{name} has no option with a range to search; write {name}:OPTION=LOW..HIGH."
@@ -103,12 +114,12 @@ def of_options(given: str, rope: Rope, length: int) -> Space:
         values = {axis.name: f"{axis.at(one):.15g}" for axis, one in zip(axes, x, strict=False)}
         return _named(name, {**fixed, **values})
 
-    told = f"{default}: {', '.join(map(str, axes))}"
-    return Space(told, tuple(axis.begin for axis in axes), method, default)
+    text = f"{default}: {', '.join(map(str, axes))}"
+    return Space(text, tuple(axis.begin for axis in axes), method, default)
 
 
 def default_of(given: str) -> str:
-    """Return the closed-form method that is searched: its options at what they are without."""
+    """Return the closed-form method that is searched: its searched options at their defaults."""
     name, fixed, _ = _parts(given)
     return _named(name, fixed)
 
@@ -117,16 +128,8 @@ def _parts(given: str) -> tuple[str, dict[str, str], dict[str, re.Match[str]]]:
     """Return the name of a method, the options with a value, and those with a range."""
     name, _, listed = given.partition(":")
     options = split_options(f"method {name}", listed)
-    ranges = {key: found for key, text in options.items() if (found := GIVEN.fullmatch(text))}
+    ranges = {key: match for key, text in options.items() if (match := WRITTEN.fullmatch(text))}
     return name, {key: text for key, text in options.items() if key not in ranges}, ranges
-
-
-def _declared(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the annotations of a method's options, with their ranges, and their defaults."""
-    module, _ = module_of("method", name)
-    hints = typing.get_type_hints(entry(module, "method"), include_extras=True)
-    known = {key: parameter.default for key, parameter in parameters(module, "method").items()}
-    return hints, known
 
 
 def _named(name: str, options: Mapping[str, str]) -> str:
@@ -134,59 +137,51 @@ def _named(name: str, options: Mapping[str, str]) -> str:
     return f"{name}:{listed}" if listed else name
 
 
-def _range(hint: Any) -> Range | None:
-    """Return the range in an annotation."""
-    found = [part for part in typing.get_args(hint) if isinstance(part, Range)]
-    return found[0] if found else None
+def _declared_range(hint: Any) -> Range | None:
+    return next((part for part in typing.get_args(hint) if isinstance(part, Range)), None)
 
 
-def _typed(name: str, key: str, found: re.Match[str], hint: Any) -> Range:
+def _given_range(name: str, key: str, match: re.Match[str], hint: Any) -> Range:
     """Return the range that a user wrote, on the scale that the option declares."""
     try:
-        low, high = float(found[1]), float(found[2])
+        low, high = float(match[1]), float(match[2])
     except ValueError:
         low, high = 0.0, 0.0
     if not (math.isfinite(high - low) and low < high):
         raise UserError(
-            f"{name}: {key}={found[0]} is no range; write {key}=LOW..HIGH, as in 8..64."
+            f"{name}: {key}={match[0]} is no range; write {key}=LOW..HIGH, as in 8..64."
         )
     if key == "factor" and low < 1:
-        raise UserError(f"{name}: {key}={found[0]} begins below 1, and a factor is 1 or more.")
-    declared = _range(hint)
+        raise UserError(f"{name}: {key}={match[0]} begins below 1, and a factor is 1 or more.")
+    declared = _declared_range(hint)
     log = declared.log if declared else low > 0 and high / low >= WIDE
     return Range(low, high, log=log and low > 0)
 
 
-def _scaled(key: str, found: Range, unit: float) -> Range:
-    low, high = found.low * unit, found.high * unit
+def _scaled(key: str, declared: Range, unit: float) -> Range:
+    low, high = declared.low * unit, declared.high * unit
     if key == "factor":  # it is 1 or more
         low, high = max(low, 1.0), max(high, 2.0)
-    return Range(low, high, log=found.log)
+    return Range(low, high, log=declared.log)
 
 
-def _axis(name: str, key: str, found: Range, hint: Any, default: Any) -> Axis:
+def _axis(name: str, key: str, searched: Range, hint: Any, default: Any) -> Axis:
     kinds = {hint, *typing.get_args(hint)}
     kinds |= {part for kind in kinds for part in typing.get_args(kind)}
     if not kinds & {int, float}:
         raise UserError(f"{name}: {key} is no number and cannot be searched; give it a value.")
-    low, high = found.low, found.high
+    low, high = searched.low, searched.high
     whole = float not in kinds
     if whole:
-        low = max(1.0, float(round(low))) if found.log else float(round(low))
-        high = float(round(high))
+        low, high = float(round(low)), float(round(high))
+        low = max(1.0, low) if searched.log else low
         if low >= high:
             raise UserError(
-                f"{name}: {key} is whole, and {found.low:g}..{found.high:g} holds one value."
+                f"{name}: {key} is whole, and {searched.low:g}..{searched.high:g} holds one value."
             )
-    middle = math.sqrt(low * high) if found.log else (low + high) / 2
+    middle = math.sqrt(low * high) if searched.log else (low + high) / 2
     start = float(default) if isinstance(default, int | float) else middle
-    return Axis(key, low, high, found.log, whole, start)
-
-
-FREE = ("spline", "channels")
-FEWEST, MOST = 4, 6  # knots of a spline
-BEYOND = 2.0  # the slowest channel is divided by up to so many stretches (LongRoPE2's search)
-Array = NDArray[np.float64]
+    return Axis(key, low, high, searched.log, whole, start)
 
 
 def is_free(given: str) -> bool:
@@ -210,37 +205,32 @@ def of_factors(given: str, rope: Rope, length: int, begin: Frequencies, folder: 
         )
     places = np.linspace(0, pairs - 1, knots)
     logs = np.log(np.maximum((rope.inv_freq() / begin.inv_freq.clamp(min=1e-30)).numpy(), 1.0))
-    start = broken(np.interp(places, np.arange(pairs), logs) / most)
+    start = independent(np.interp(places, np.arange(pairs), logs) / most)
 
     def method(x: Sequence[float], number: int) -> str:
-        rises = PchipInterpolator(places, most * joined(x[:knots]))(np.arange(pairs))
-        return written([float(f"{value:.6g}") for value in np.exp(rises)], folder, number)
+        logs = PchipInterpolator(places, most * rising(x[:knots]))(np.arange(pairs))
+        make_folder(folder, "folder of factors")
+        path = folder / f"trial_{number:03}.json"
+        with replacing(path) as new:
+            new.write(longrope_table([float(f"{value:.6g}") for value in np.exp(logs)]))
+        return str(path)
 
-    told = f"{given}: {knots} numbers, the factors of {pairs} channels, 1 to {math.exp(most):.4g}"
-    return Space(told, start, method)
+    text = f"{given}: {knots} numbers, the factors of {pairs} channels, 1 to {math.exp(most):.4g}"
+    return Space(text, start, method)
 
 
-def joined(x: Sequence[float]) -> Array:
+def rising(x: Sequence[float]) -> Array:
     """Return rising shares 0..1 of independent numbers 0..1: each takes a part of what is left."""
     return 1 - np.cumprod(1 - np.asarray(x, dtype=float))
 
 
-def broken(shares: Sequence[float]) -> tuple[float, ...]:
-    """Return the numbers that ``joined`` makes these rising shares of."""
+def independent(shares: Sequence[float]) -> tuple[float, ...]:
+    """Return the numbers from which ``rising`` makes these shares."""
     left = 1 - np.clip(np.maximum.accumulate(np.asarray(shares, dtype=float)), 0, 0.99)
     return tuple((1 - left / np.concatenate(([1.0], left[:-1]))).tolist())
 
 
-def written(factors: Sequence[float], folder: Path, number: int) -> str:
-    """Write a trial's table, and return its path."""
-    make_folder(folder, "folder of factors")
-    path = folder / f"trial_{number:03}.json"
-    with replacing(path) as new:
-        new.write(table(factors))
-    return str(path)
-
-
-def table(factors: Sequence[float]) -> bytes:
+def longrope_table(factors: Sequence[float]) -> bytes:
     """Return LongRoPE's two lists: the model itself in its window, these factors beyond it."""
     lists = {"short_factor": [1.0] * len(factors), "long_factor": list(factors)}
     return json.dumps(lists).encode()
@@ -256,7 +246,7 @@ def _knots(given: str, pairs: int) -> int:
         )
     if name == "channels":
         return pairs
-    told = options.get("knots", "5")
-    if not (told.isdecimal() and FEWEST <= int(told) <= MOST):
-        raise UserError(f"spline: knots={told} should be {FEWEST} to {MOST}.")
-    return min(int(told), pairs)
+    text = options.get("knots", "5")
+    if not (text.isdecimal() and FEWEST <= int(text) <= MOST):
+        raise UserError(f"spline: knots={text} should be {FEWEST} to {MOST}.")
+    return min(int(text), pairs)
