@@ -27,7 +27,7 @@ from tests.frames import PERPLEXITY, TWELVE, sweep
 FRAME = sweep(lengths=(256, 2048))
 MANY = sweep(scalings=TWELVE, lengths=(256, 2048))
 LATEX = r"""\documentclass[10pt,twocolumn]{article}
-\usepackage{array}
+\usepackage{graphicx}
 \IfFileExists{booktabs.sty}{\usepackage{booktabs}}{%%
   \let\toprule\hline\let\midrule\hline\let\bottomrule\hline}
 \begin{document}
@@ -253,7 +253,7 @@ def test_a_latex_caption_is_the_title_and_the_sentences_are_notes() -> None:
         captions = [line for line in text.splitlines() if line.startswith(r"\caption")]
         assert len(captions) == parts
         assert not any("better" in caption for caption in captions)
-        assert text.count("5 \\% better. Not so $<$the second$>$.") == 1
+        assert text.count("5 \\% better. Not so \\ensuremath{<}the second\\ensuremath{>}.") == 1
         assert text.index("better") > text.rindex(r"\end{tabular}")
 
 

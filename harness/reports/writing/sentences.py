@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
+from tabulate import LATEX_ESCAPE_RULES
 
 from harness.stats.measure import SHARES
 
@@ -177,17 +178,18 @@ def markdown_sentence(text: str) -> str:
     )
 
 
-LATEX = {
-    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-    "<": "$<$", ">": "$>$", "|": "$|$", "×": r"$\times$", "−": "$-$", "≥": r"$\geq$",
-    "≤": r"$\leq$", "±": r"$\pm$", "…": r"\dots{}",
-}  # fmt: skip
-SPECIAL = re.compile(r"[\\~^#$%&_{}<>|×−≥≤±…]")
+LATEX_SIGNS = str.maketrans(
+    {"−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$"}
+)
 
 
-def latex_text(text: str) -> str:
-    """Return a text whose signs pdfLaTeX takes as they are, but for `names` in backticks."""
-    return SPECIAL.sub(lambda sign: LATEX.get(sign[0], f"\\{sign[0]}"), text)
+def latex_sentence(text: str) -> str:
+    """Return a sentence for LaTeX with its `names` in typewriter letters, which may be broken."""
+    parts = text.translate(str.maketrans({**LATEX_ESCAPE_RULES})).translate(LATEX_SIGNS).split("`")
+    names = [re.sub(r"([:,=/])(?=\S)", r"\1\\allowbreak{}", part) for part in parts]
+    return "".join(
+        rf"\texttt{{{names[place]}}}" if place % 2 else part for place, part in enumerate(parts)
+    )
 
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
