@@ -178,6 +178,7 @@ def markdown_sentence(text: str) -> str:
     )
 
 
+ESCAPES: dict[str, Any] = {**LATEX_ESCAPE_RULES}
 LATEX_SIGNS = str.maketrans(
     {"−": "$-$", "≥": r"$\geq$", "≤": r"$\leq$", "±": r"$\pm$", "×": r"$\times$", "|": "$|$"}
 )
@@ -185,7 +186,7 @@ LATEX_SIGNS = str.maketrans(
 
 def latex_sentence(text: str) -> str:
     """Return a sentence for LaTeX with its `names` in typewriter letters, which may be broken."""
-    parts = text.translate(str.maketrans({**LATEX_ESCAPE_RULES})).translate(LATEX_SIGNS).split("`")
+    parts = text.translate(str.maketrans(ESCAPES)).translate(LATEX_SIGNS).split("`")
     names = [re.sub(r"([:,=/])(?=\S)", r"\1\\allowbreak{}", part) for part in parts]
     return "".join(
         rf"\texttt{{{names[place]}}}" if place % 2 else part for place, part in enumerate(parts)
