@@ -128,7 +128,7 @@ def disturbed(place: str, words: list[str], error: OSError | None) -> None:
         ("numpy.savez_compressed",
          ("export", "MODEL", "--scaling", "rerope", "--length", "2x", "--to", "hf-code")),
         ("harness.share.card._section", ("publish", "RUN", "--to", "card")),
-        ("harness.share.folder.write_files", ("publish", "RUN", "--to", "folder")),
+        ("harness.share.public.write_page_and_reports", ("publish", "RUN", "--to", "folder")),
     ],
     ids=["export", "hf-code", "card", "folder"],
 )  # fmt: skip

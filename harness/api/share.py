@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from harness.api.observer import LOG, Observer
 from harness.api.tracking import check_tracker, tracked
 from harness.errors import UserError
-from harness.files import new_folder
-from harness.names import resolved
+from harness.files import is_free, new_folder
+from harness.names import nearest, resolved
 from harness.plugins import names
 from harness.reports._figures import asked, paper
 from harness.runs.frame import make_frame
 from harness.runs.schema import checked_run
-from harness.share.instances import answered
-from harness.share.publishing import TARGETS, check
-from harness.share.source import source
+from harness.share import card, every_eval_ever, public
 from harness.sweep.rerun import ask_again
+
+TARGETS: Mapping[str, Callable[[public.PublicRun, Path], list[Path]]] = {
+    "card": card.write,
+    "folder": public.write,
+    "every-eval-ever": every_eval_ever.write,
+}
 
 
 class NotSentError(UserError):
@@ -59,15 +63,20 @@ def publish(
         if child is None or child.returncode:
             raise NotSentError(f"{to} has not received all of {run}.")
         return []
+    if to not in TARGETS:
+        known = nearest(to, [*TARGETS, *names("tracker")])
+        raise UserError(f"nothing is published to {to!r}; {known}.")
     with observer.status("Writing"):
         place = resolved(run)
         new = Path(out) if out else place.with_name(f"{place.name}-{to}")
-        check(to, new)
+        if not is_free(new):
+            raise UserError(f"{new} exists; name a new folder with --out, or remove it.")
         frame = make_frame([run], tasks)
+        requests = None
+        if samples:
+            graded = every_eval_ever.graded_tasks(frame)
+            requests = ask_again(run, graded, places, tasks=tasks, code=run_code)
         drawn = paper(asked(run, {}), frame)
-        requests = (
-            ask_again(run, answered(frame), places, tasks=tasks, code=run_code) if samples else None
-        )
-        public = source(run, tasks, drawn, frame, requests)
         with new_folder(new, "--out") as folder:
-            return [new / file.relative_to(folder) for file in TARGETS[to](public, folder)]
+            cleaned = public.public_run(run, tasks, drawn, frame, folder, requests)
+            return [new / file.relative_to(folder) for file in TARGETS[to](cleaned, folder)]

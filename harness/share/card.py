@@ -15,72 +15,73 @@ from harness.reports._write import write_reports
 from harness.reports.writing.sentences import markdown_sentence
 from harness.reports.writing.tables import markdown, page, wide
 from harness.runs.provenance import command, documents, facts
-from harness.share.source import Source
+from harness.share.public import PublicRun
 from harness.stats.cells import cells
 
 ARGUMENTS = ("scaling", "length", "relative_length", "low", "high", "n", "status")
-APART = ("documents", "the command")  # facts that have a heading of their own
+OWN_HEADING = ("documents", "the command")  # facts that have a heading of their own
 
 
-def write(source: Source, out: Path) -> list[Path]:
+def write(run: PublicRun, out: Path) -> list[Path]:
     """Write ``README.md`` and its figure into a folder; return both."""
     make_folder(out)
-    drawn = write_reports(source.frame, out, ["curves"], source.note, source.paper).files
+    drawn = write_reports(run.frame, out, ["curves"], run.note, run.paper).files
     for file in drawn:
         if file.suffix != ".png":
             file.unlink()
     figures = [file for file in drawn if file.suffix == ".png"]
-    table = cells(source.frame)
+    table = cells(run.frame)
+    model = run.record["model"]
     data = ModelCardData(
-        model_name=source.record["model"]["name"],
-        eval_results=results(table, source),
-        tags=["long-context", *(["rope-scaling"] if source.record["model"]["rotary_dim"] else [])],
+        model_name=model["name"],
+        eval_results=_results(table, run),
+        tags=["long-context", *(["rope-scaling"] if model["rotary_dim"] else [])],
     )
-    text = f"---\n{data.to_yaml()}\n---\n\n{_section(source, table, figures)}"
     card = out / "README.md"
     with replacing(card) as new:
-        new.write(text.encode())
+        new.write(f"---\n{data.to_yaml()}\n---\n\n{_section(run, table, figures)}".encode())
     return [card, *figures]
 
 
-def results(table: pd.DataFrame, source: Source) -> list[EvalResult]:
+def _results(table: pd.DataFrame, run: PublicRun) -> list[EvalResult]:
     """Return every score of a table of cells; its interval and n are among a metric's arguments."""
-    plain = table[table["score"].notna()].astype(object)
-    rows = plain.where(plain.notna(), None).to_dict("records")
-    return [
-        EvalResult(
-            task_type="text-generation",
-            task_name=row["task"],
-            dataset_type=name.partition(":")[0],
-            dataset_name=f"{name}, documents: {len(hashes)}" if hashes else name,
-            dataset_config=row["task"],
-            dataset_revision=hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
-            if hashes
-            else None,
-            metric_type=row["metric"],
-            metric_name=f"{row['metric']}, {row['scaling']} at {row['length']} tokens",
-            metric_value=row["score"],
-            metric_args={key: row[key] for key in ARGUMENTS if row[key] is not None},
+    scored = table[table["score"].notna()].astype(object)
+    results = []
+    for row in scored.where(scored.notna(), None).to_dict("records"):
+        name, hashes = data_set(row["task"], run)
+        results.append(
+            EvalResult(
+                task_type="text-generation",
+                task_name=row["task"],
+                dataset_type=name.partition(":")[0],
+                dataset_name=f"{name}, documents: {len(hashes)}" if hashes else name,
+                dataset_config=row["task"],
+                dataset_revision=hashlib.sha256("".join(hashes).encode()).hexdigest()[:16]
+                if hashes
+                else None,
+                metric_type=row["metric"],
+                metric_name=f"{row['metric']}, {row['scaling']} at {row['length']} tokens",
+                metric_value=row["score"],
+                metric_args={key: row[key] for key in ARGUMENTS if row[key] is not None},
+            )
         )
-        for row in rows
-        for name, hashes in [data_set(row["task"], source)]
-    ]
+    return results
 
 
-def data_set(task: str, source: Source) -> tuple[str, list[str]]:
-    """Return the name of a task's documents as it was given, and the hashes of their texts.
+def data_set(task: str, run: PublicRun) -> tuple[str, list[str]]:
+    """Return the name of a task's documents as the user gave it, and the hashes of their texts.
 
-    They are the documents of its samples; of trials, those that were read for this task alone. No
-    others are known: then the name is that of the task.
+    They are the documents of its samples, or for trials those that were read for this task alone.
+    Where no document is known the name is that of the task.
     """
-    read, frame = source.record["documents"], source.frame
-    given = {one: _given(one, read) for one in source.record["tasks"]}
-    own = _given(task, read)
-    found = [one for one in read["read"] if one.get("docs") in (None, own)]
-    units = set(frame.loc[frame["task"] == task, "unit"])
-    alone = [one for one, name in given.items() if name == own] == [task]
-    its = [one for one in found if one["name"] in units] or (found if alone else [])
-    return own if its else task.partition(":")[0], [str(one["sha256"]) for one in its]
+    read = run.record["documents"]
+    given = {label: _given(label, read) for label in run.record["tasks"]}
+    name = _given(task, read)
+    texts = [text for text in read["read"] if text.get("docs") in (None, name)]
+    units = set(run.frame.loc[run.frame["task"] == task, "unit"])
+    alone = [label for label, other in given.items() if other == name] == [task]
+    its = [text for text in texts if text["name"] in units] or (texts if alone else [])
+    return name if its else task.partition(":")[0], [str(text["sha256"]) for text in its]
 
 
 def _given(task: str, read: Mapping[str, Any]) -> str:
@@ -91,28 +92,27 @@ def _given(task: str, read: Mapping[str, Any]) -> str:
     return str(given)
 
 
-def _section(source: Source, table: pd.DataFrame, figures: Iterable[Path]) -> str:
-    words = write_reports(source.frame, None, ["best"]).tables
-    notes = [*words["best"].summary] if "best" in words else []
+def _section(run: PublicRun, table: pd.DataFrame, figures: Iterable[Path]) -> str:
+    tables = write_reports(run.frame, None, ["best"]).tables
+    summary = [*tables["best"].summary] if "best" in tables else []
     measured = [
         f"- {name}: {'; '.join(map(markdown_sentence, lines))}"
-        for name, lines in facts([source.record])
-        if name not in APART
+        for name, lines in facts([run.record])
+        if name not in OWN_HEADING
     ]
-    again = command(source.record)
-    picture = "Scores against context length"
+    again = command(run.record)
     parts = [
         "## Beyond the trained window",
         "",
-        *(f"{markdown_sentence(line)}\n" for line in [*notes, *filter(None, [source.note])]),
-        *(f"![{picture}]({file.name})\n" for file in figures),
-        "In brackets: the 95 % interval over documents or trials.\n",
+        *(f"{markdown_sentence(line)}\n" for line in [*summary, *filter(None, [run.note])]),
+        *(f"![Scores against context length]({file.name})\n" for file in figures),
+        "The 95 % interval over documents or trials is in brackets.\n",
         page([(wide(table), [])]),
         "### How it was measured\n",
         *measured,
         "",
         "The documents, and hashes of their texts:\n",
-        f"{markdown(documents([source.record]))}\n",
-        *([f"Measured again, with these documents:\n\n```bash\n{again}\n```\n"] if again else []),
+        f"{markdown(documents([run.record]))}\n",
+        *([f"To measure it again with these documents:\n\n```bash\n{again}\n```\n"] * bool(again)),
     ]
     return "\n".join(parts)

@@ -1,8 +1,8 @@
-"""What of a run is published: numbers, hashes, versions, and names without their folders.
+"""Remove file paths, users and hosts from a run: what stays is numbers, hashes, versions and names.
 
-A record is made anew of the fields that are listed here, each by its kind; whatever else a record
-has stays behind. A path is published by its last name. A sentence that may hold a path is replaced
-as a whole: where a path ends in it cannot be known.
+A published record is built from the fields that are listed here, each by its kind; other fields
+of a record are left out. A path is published by its last name. A sentence that may hold a path is
+replaced as a whole, because where a path ends in it cannot be known.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from harness.data.readers import SET_OPTIONS
 from harness.runs.record import honoured
 
 LEFT_OUT = "left out: it may name a file"
-HIDDEN = "…"  # of a name that has a user or a host in it
-LISTED = re.compile(r"\w+=[^,]*(,\w+=[^,]*)*")  # the options of an entry
+HIDDEN = "…"  # for a name that has a user or a host in it
+LISTED = re.compile(r"\w+=[^,]*(,\w+=[^,]*)*")  # the options of a plug-in
 HUB = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
-TAG = re.compile(r"(?<=[<\[|])/[\w.:-]+[>\]|]")  # of what a model says: </s>, [/INST]
+TAG = re.compile(r"(?<=[<\[|])/[\w.:-]+[>\]|]")  # in what a model writes: </s>, [/INST]
 PLACE = re.compile(r"(?<!\w)/[^/\s]+/|~\w*/|\.\./|\w:\\\w|\w@[\w.-]+:")
 SAMPLE = (
     "cell", "question", "length", "frequencies", "status", "value", "weight", "seconds", "peak_mib",
@@ -31,7 +31,7 @@ MACHINE = ("started", "device", "threads", "system", "python", "versions", "comm
 
 
 def base(text: str) -> str:
-    """Return the last name of a path, of Windows too, or the name itself."""
+    """Return the last name of a path, also of Windows, or the name itself."""
     last = re.split(r"[/\\]", text.rstrip("/\\"))[-1]
     return HIDDEN if "@" in last or last.startswith("~") else last
 
@@ -46,7 +46,7 @@ def entry(text: str) -> str:
 
 
 def documents(text: str) -> str:
-    """Return the name of documents, with its options; that of a data set on the hub stays whole."""
+    """Return the name of documents with its options; that of a data set on the hub stays whole."""
     name, _, listed = text.partition(":")
     keys = {option.partition("=")[0] for option in listed.split(",")} if listed else set()
     if not keys <= set(OPTIONS):
@@ -57,12 +57,12 @@ def documents(text: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """Return a sentence that names no place."""
+    """Return a sentence, or a placeholder where it may name a path."""
     return LEFT_OUT if re.search(r"[/\\~@]", text) else text
 
 
-def said(value: Any) -> Any:
-    """Return a fact; a text of a model may have fractions and closing tags, and no place."""
+def fact(value: Any) -> Any:
+    """Return a fact of a sample; a model's text may have fractions and tags, but no path."""
     return LEFT_OUT if isinstance(value, str) and PLACE.search(TAG.sub("", value)) else value
 
 
@@ -77,30 +77,30 @@ def names(value: Any) -> Any:
 
 def clean_record(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what is published of the record of a run."""
-    read, asked = record["documents"], honoured(record)
-    cells = [
-        {**names(cell), "scaling": entry(cell["scaling"]), "task": entry(cell["task"])}
-        | ({"failed": sentence(cell["failed"])} if cell.get("failed") else {})
-        for cell in record["cells"]
-    ]
-    hub = record["model"].get("revision") and HUB.fullmatch(asked.get("model", ""))
-    settings: dict[str, Any] = {
-        **names(asked),
-        **{kind: [*map(entry, asked[kind])] for kind in ("scaling", "task")},
-        **({"docs": _of_tasks(asked["docs"])} if "docs" in asked else {}),
-        **({"model": asked["model"]} if hub else {}),
-    }
+    read, settings = record["documents"], honoured(record)
+    public = names(settings) | {kind: [*map(entry, settings[kind])] for kind in ("scaling", "task")}
+    if "docs" in settings:
+        public["docs"] = _given_documents(settings["docs"])
+    if record["model"].get("revision") and HUB.fullmatch(settings.get("model", "")):
+        public["model"] = settings["model"]
+    cells = []
+    for cell in record["cells"]:
+        cells.append(
+            {**names(cell), "scaling": entry(cell["scaling"]), "task": entry(cell["task"])}
+        )
+        if cell.get("failed"):
+            cells[-1]["failed"] = sentence(cell["failed"])
     unit = _units(record)
     return {
         **{name: record[name] for name in ("schema", "lengths", "seed")},
-        "asked": settings,
+        "asked": public,
         "model": names(record["model"]),
         "chat_template": sentence(record.get("chat_template") or "") or None,
         "methods": {entry(label): _plugin(one) for label, one in record["methods"].items()},
         "tasks": {entry(label): _plugin(one) for label, one in record["tasks"].items()},
         "documents": {
-            "given": _of_tasks(read.get("given")),
-            "read": [_read(one, unit) for one in read["read"]],
+            "given": _given_documents(read.get("given")),
+            "read": [_document(one, unit) for one in read["read"]],
             "left_out": {sentence(why): one for why, one in read.get("left_out", {}).items()},
         },
         "cells": cells,
@@ -120,24 +120,26 @@ def clean_samples(
             "task": entry(sample["task"]),
             "unit": unit.get(sample["unit"]) or base(sample["unit"]),
             **({"reason": sentence(sample["reason"])} if sample.get("reason") else {}),
-            "facts": {base(name): said(fact) for name, fact in sample["facts"].items()},
+            "facts": {base(name): fact(value) for name, value in sample["facts"].items()},
         }
         for sample in samples
     ]
 
 
-def _of_tasks(given: Any) -> Any:
+def _given_documents(given: Any) -> Any:
     """Return the documents of all tasks, or of each by its name."""
     if isinstance(given, Mapping):
         return {entry(task): documents(one) for task, one in given.items()}
     return given and documents(given)
 
 
-def _plugin(one: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a method or a task as it was given, with its options and questions."""
-    told = {name: names(value) for name, value in one.items() if name != "questions"}
-    questions = {"questions": one["questions"]} if "questions" in one else {}
-    return {**told, **({"given": entry(one["given"])} if "given" in one else {}), **questions}
+def _plugin(plugin: Mapping[str, Any]) -> dict[str, Any]:
+    public = {name: names(value) for name, value in plugin.items() if name != "questions"}
+    if "given" in plugin:
+        public["given"] = entry(plugin["given"])
+    if "questions" in plugin:
+        public["questions"] = plugin["questions"]
+    return public
 
 
 def _units(record: Mapping[str, Any]) -> dict[str, str]:
@@ -150,14 +152,18 @@ def _units(record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _read(one: Mapping[str, Any], unit: Mapping[str, str]) -> dict[str, Any]:
-    named = {"name": unit[one["name"]]} if one.get("name") else {}
-    docs = {"docs": documents(one["docs"])} if one.get("docs") else {}
-    return {**names(one), **named, **docs}
+def _document(document: Mapping[str, Any], unit: Mapping[str, str]) -> dict[str, Any]:
+    public: dict[str, Any] = names(document)
+    if document.get("name"):
+        public["name"] = unit[document["name"]]
+    if document.get("docs"):
+        public["docs"] = documents(document["docs"])
+    return public
 
 
 def _session(session: Mapping[str, Any]) -> dict[str, Any]:
     """Return when and on what a session measured, without the hosts of its workers."""
-    told = {name: session[name] for name in MACHINE if name in session}
-    workers = {"workers": [*map(_session, session["workers"])]} if "workers" in session else {}
-    return {**told, **workers}
+    public = {name: session[name] for name in MACHINE if name in session}
+    if "workers" in session:
+        public["workers"] = [*map(_session, session["workers"])]
+    return public

@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft7Validator
 
+from harness.api.share import TARGETS
 from harness.reports.plots.style import Paper
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES, read_run, read_samples
@@ -26,11 +27,10 @@ from harness.share.clean import (
     clean_samples,
     documents,
     entry,
-    said,
+    fact,
     sentence,
 )
-from harness.share.publishing import TARGETS
-from harness.share.source import Source
+from harness.share.public import PublicRun
 from harness.stats.cells import CELL, SCORE, cells
 from tests import ROOT
 from tests.command_line import Ropewalk
@@ -51,7 +51,7 @@ def test_a_card_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
     The figure is beside it.
     """
     frame = sweep(scalings=("none", "pi", "mine"))
-    card.write(Source(read_run(small), [], frame, Paper(), ""), tmp_path)
+    card.write(PublicRun(read_run(small), [], frame, Paper(), ""), tmp_path)
     read_card = ModelCard.load(tmp_path / "README.md")
     assert "](curves.png)" in read_card.text
     assert sorted(path.name for path in tmp_path.iterdir()) == ["README.md", "curves.png"]
@@ -84,7 +84,7 @@ def test_a_card_has_intervals_documents_and_command(
 def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) -> None:
     """The JSON is of the published schema, and has every score and interval to the last bit."""
     frame = sweep(scalings=("none", "pi", "mine"))
-    every_eval_ever.write(Source(read_run(small), [], frame, Paper(), ""), tmp_path)
+    every_eval_ever.write(PublicRun(read_run(small), [], frame, Paper(), ""), tmp_path)
     made = json.loads((tmp_path / "evaluation.json").read_text())
     schema = json.loads((ROOT / "tests/schemas/every_eval_ever-0.2.2.json").read_text())
     Draft7Validator(schema).validate(made)
@@ -115,7 +115,7 @@ def test_a_task_has_the_documents_that_it_read(given: Any, passkey: tuple[str, l
         read = [{**one, "docs": "books"} for one in read]
         read.append({"name": "an essay", "sha256": "c", "docs": "essays"})
     record = {"tasks": {PERPLEXITY: {}, PASSKEY: {}}, "documents": {"given": given, "read": read}}
-    source = Source(record, [], sweep(), Paper(), "")
+    source = PublicRun(record, [], sweep(), Paper(), "")
     assert card.data_set(PERPLEXITY, source) == ("books", ["a"])
     assert card.data_set(PASSKEY, source) == passkey
 
@@ -125,7 +125,7 @@ def test_a_metric_of_your_own_that_is_an_exponential_is_lower_better(
 ) -> None:
     """Where reports take the lowest as the best, the JSON says so too."""
     frame = sweep().replace({"metric": {"perplexity": "surprise"}})
-    every_eval_ever.write(Source(read_run(small), [], frame, Paper(), ""), tmp_path)
+    every_eval_ever.write(PublicRun(read_run(small), [], frame, Paper(), ""), tmp_path)
     made = json.loads((tmp_path / "evaluation.json").read_text())["evaluation_results"]
     told = {(one["evaluation_name"], one["metric_config"]["lower_is_better"]) for one in made}
     assert told == {(PERPLEXITY, True), (PASSKEY, False)}
@@ -176,10 +176,10 @@ def test_nothing_of_machine_or_user_is_published(
     (sentence, "it needs 300 tokens, the cell has 256", "it needs 300 tokens, the cell has 256"),
     (sentence, "open('/home/jane/x') failed", LEFT_OUT),
     (sentence, "ValueError: no jane\\a.txt", LEFT_OUT),
-    (said, "n / 3 and/or more", "n / 3 and/or more"),
-    (said, "42</s> [/INST]", "42</s> [/INST]"),
-    (said, "x=/home/jane/x", LEFT_OUT),
-    (said, 1.5, 1.5),
+    (fact, "n / 3 and/or more", "n / 3 and/or more"),
+    (fact, "42</s> [/INST]", "42</s> [/INST]"),
+    (fact, "x=/home/jane/x", LEFT_OUT),
+    (fact, 1.5, 1.5),
 ])  # fmt: skip
 def test_a_name_is_published_and_no_place(
     kind: Callable[[Any], Any], given: Any, left: Any, monkeypatch: pytest.MonkeyPatch

@@ -180,10 +180,9 @@ def _write_reports(run: Path, tasks: Sequence[str], frame: pd.DataFrame, out: Pa
     """Write the page, tables and figures of a run without any path of this machine."""
     # Not needed while a run is measured: what draws figures takes a second to import.
     from harness.reports._figures import asked, paper
-    from harness.share.folder import write_files
-    from harness.share.source import source
+    from harness.share.public import public_run, write_page_and_reports
 
-    write_files(source(run, tasks, paper(asked(run, {}), frame), frame), out)
+    write_page_and_reports(public_run(run, tasks, paper(asked(run, {}), frame), frame, out), out)
 
 
 def main() -> int:
