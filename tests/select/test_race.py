@@ -71,38 +71,38 @@ def raced(
     known = Losses(names, far, Budget(budget), costs=costs or {}, lost=lost or {})
     main = frozenset(names if servable is None else servable)
     race = Race(known, names, Rules(rounds(documents), names[0], main))
-    told: list[Standing] = []
-    return race.run(told.append), race, told
+    reports: list[Standing] = []
+    return race.run(reports.append), race, reports
 
 
 @pytest.mark.parametrize("documents", [1, 3, 4, 6, 7, 20, 23, 50, 1000])
 def test_rounds_grow_to_all_documents(documents: int) -> None:
     """The first has four documents, each is larger, and the last has all of them."""
-    found = rounds(documents)
-    assert found[-1] == documents
-    assert sorted(set(found)) == list(found)
-    assert found[0] == min(documents, 4)
+    standing = rounds(documents)
+    assert standing[-1] == documents
+    assert sorted(set(standing)) == list(standing)
+    assert standing[0] == min(documents, 4)
     assert rounds(100) == (4, 6, 9, 14, 20, 30, 46, 68, 100)
 
 
 def test_the_best_by_far_wins_early_and_its_rivals_are_eliminated() -> None:
     """A lead of hundreds of spreads needs no more than the first documents."""
-    found, race, told = raced({"none": 2.0, "yarn": 0.0, "ntk": 1.0})
-    assert (found.ended, found.recommended, found.possible) == (WINNER, "yarn", ("yarn",))
-    assert found.documents < 10
-    assert found.regret["yarn"] == 0
-    assert found.regret["ntk"] > 0.9
-    assert [one.documents for one in told] == list(rounds(40))[: len(told)]
+    standing, race, reports = raced({"none": 2.0, "yarn": 0.0, "ntk": 1.0})
+    assert (standing.ended, standing.recommended, standing.possible) == (WINNER, "yarn", ("yarn",))
+    assert standing.documents < 10
+    assert standing.regret["yarn"] == 0
+    assert standing.regret["ntk"] > 0.9
+    assert [one.documents for one in reports] == list(rounds(40))[: len(reports)]
     assert sum(race.planned.values()) <= 0.05
 
 
 def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended() -> None:
     """Of methods that are as good as the best, the one with the fewest options, then the name."""
     names = ("none", "yarn:factor=4,beta=2", "ntk:factor=4", "pi:factor=4")
-    found, _, _ = raced(dict(zip(names, (1.0, 0.0, 0.0, 0.0), strict=True)))
-    assert found.ended == MARGIN
-    assert found.recommended == "pi:factor=4"
-    assert found.regret["pi:factor=4"] <= math.log1p(0.01)
+    standing, _, _ = raced(dict(zip(names, (1.0, 0.0, 0.0, 0.0), strict=True)))
+    assert standing.ended == MARGIN
+    assert standing.recommended == "pi:factor=4"
+    assert standing.regret["pi:factor=4"] <= math.log1p(0.01)
     assert plainness("none") < plainness("pi") < plainness("pi:factor=4")
     assert plainness("pi:factor=4") < plainness("ntk:factor=4")
 
@@ -110,16 +110,18 @@ def test_equal_methods_end_within_the_margin_and_the_plainest_is_recommended() -
 def test_among_equals_the_lower_cost_inside_the_window_comes_first() -> None:
     """Before plainness, after the bound."""
     costs = {"pi:factor=4": 0.005, "ntk:factor=4": 0.001}
-    found, race, _ = raced({"none": 1.0, "ntk:factor=4": 0.0, "pi:factor=4": 0.0}, costs=costs)
-    assert found.recommended == "ntk:factor=4"
-    assert race.cost_documents == dict.fromkeys(costs, found.documents)
+    standing, race, _ = raced({"none": 1.0, "ntk:factor=4": 0.0, "pi:factor=4": 0.0}, costs=costs)
+    assert standing.recommended == "ntk:factor=4"
+    assert race.cost_documents == dict.fromkeys(costs, standing.documents)
 
 
 def test_a_method_that_costs_too_much_inside_the_window_is_never_raced() -> None:
     """It is set aside on the first documents, before the target is measured under it."""
-    found, race, _ = raced({"none": 1.0, "pi": -3.0, "yarn": 0.0}, costs={"pi": 0.3, "yarn": 0.001})
+    standing, race, _ = raced(
+        {"none": 1.0, "pi": -3.0, "yarn": 0.0}, costs={"pi": 0.3, "yarn": 0.001}
+    )
     assert race.costly == {"pi"}
-    assert found.recommended == "yarn"
+    assert standing.recommended == "yarn"
     assert (FAR, "pi") not in race.field.requested  # type: ignore[attr-defined]
 
 
@@ -133,36 +135,33 @@ def test_where_every_candidate_fails_no_method_is_recommended() -> None:
 def test_those_whom_a_failed_method_eliminated_come_back(last: int) -> None:
     """The race is decided anew without it, whenever it fails."""
     means = {"none": 2.0, "broken": -0.1, "other": -0.1, "yarn": 0.0, "ntk": 0.0005}
-    found, race, told = raced(means, lost={"broken": last, "other": last}, spread=0.02)
+    standing, race, reports = raced(means, lost={"broken": last, "other": last}, spread=0.02)
     assert race.failed == {"broken": "not finite", "other": "not finite"}
-    assert found.recommended in ("yarn", "ntk")
-    assert found.names == ("none", "yarn", "ntk")
-    assert {"yarn", "ntk"} <= set(found.possible)
-    assert last < 19 or any("yarn" not in one.possible for one in told)
+    assert standing.recommended in ("yarn", "ntk")
+    assert standing.names == ("none", "yarn", "ntk")
+    assert {"yarn", "ntk"} <= set(standing.possible)
+    assert last < 19 or any("yarn" not in one.possible for one in reports)
 
 
 def test_a_servable_method_is_recommended_though_another_is_better() -> None:
     """The bound is that of the servable ones; the better one is not measured to the end."""
     means = {"none": 2.0, "rerope": -1.0, "yarn": 0.0, "ntk": 0.004}
-    found, _, _ = raced(means, servable=("none", "yarn", "ntk"), spread=0.01)
-    assert found.recommended in ("yarn", "ntk")
-    assert "rerope" not in found.possible
-    assert "rerope" not in found.regret
-    assert found.seen["rerope"] < found.documents
+    standing, _, _ = raced(means, servable=("none", "yarn", "ntk"), spread=0.01)
+    assert standing.recommended in ("yarn", "ntk")
+    assert "rerope" not in standing.possible
+    assert "rerope" not in standing.regret
+    assert standing.seen["rerope"] < standing.documents
 
 
-def test_below_three_documents_there_is_a_method_and_no_bound() -> None:
-    """Not even for a difference of ten nats."""
-    found, _, _ = raced({"none": 12.0, "yarn": 2.0}, documents=2)
-    assert (found.recommended, found.ended, found.regret) == ("yarn", DOCUMENTS, {})
-    assert found.needed is None
-
-
-def test_three_documents_are_raced_once_with_a_bound() -> None:
-    """The whole error is left for the only round."""
-    found, _, told = raced({"none": 12.0, "yarn": 2.0}, documents=3)
-    assert len(told) == 1
-    assert found.regret["yarn"] < math.inf
+def test_a_bound_needs_three_documents() -> None:
+    """Of two there is a method and no bound, even for a difference of ten nats."""
+    means = {"none": 12.0, "yarn": 2.0}
+    two, _, _ = raced(means, documents=2)
+    assert (two.recommended, two.ended, two.regret) == ("yarn", DOCUMENTS, {})
+    assert two.needed is None
+    three, _, reports = raced(means, documents=3)
+    assert len(reports) == 1
+    assert three.regret["yarn"] < math.inf
 
 
 @settings(max_examples=30)
@@ -174,26 +173,26 @@ def test_a_budget_is_never_exceeded_and_the_least_one_suffices(
     means = {f"m{place:02}": 0.001 * place for place in range(count)}
     costs = dict.fromkeys(list(means)[1:], 0.001)
     try:
-        found, race, _ = raced(means, documents=documents, budget=budget, costs=costs)
+        standing, race, _ = raced(means, documents=documents, budget=budget, costs=costs)
     except UserError as error:
         least = float(str(error).split()[-2])
         assert least >= budget - 1
-        found, race, _ = raced(means, documents=documents, budget=least + 1, costs=costs)
-        assert found.recommended
+        standing, race, _ = raced(means, documents=documents, budget=least + 1, costs=costs)
+        assert standing.recommended
         return
     assert race.field.spent() <= budget
-    assert race.cost_documents.get(found.recommended, found.documents) == found.documents
-    assert found.ended in (BUDGET, DOCUMENTS, MARGIN, WINNER)
+    assert race.cost_documents.get(standing.recommended, standing.documents) == standing.documents
+    assert standing.ended in (BUDGET, DOCUMENTS, MARGIN, WINNER)
 
 
 def test_a_small_budget_leaves_out_the_last_candidates() -> None:
     """They are given in the order in which they are taken, and those left out are not raced."""
     means = dict.fromkeys(("none", "yarn", "ntk", "pi", "llama3", "mr_rope"), 0.0)
-    found, race, _ = raced(means, budget=44.0, spread=0.1)
-    assert found.names == ("none", "yarn", "ntk", "pi", "llama3")
-    assert found.ended == BUDGET
-    assert found.needed is not None
-    assert found.needed > found.documents
+    standing, race, _ = raced(means, budget=44.0, spread=0.1)
+    assert standing.names == ("none", "yarn", "ntk", "pi", "llama3")
+    assert standing.ended == BUDGET
+    assert standing.needed is not None
+    assert standing.needed > standing.documents
     assert race.field.spent() <= 44
 
 
@@ -204,7 +203,7 @@ def test_a_small_budget_leaves_out_the_last_candidates() -> None:
 )
 def test_the_recommended_method_is_within_its_bound(shape: str, means: str, documents: int) -> None:
     """Of a few races of each shape none is wrong; ``results/races.md`` has them in full."""
-    found = simulate(shape, means, documents, races=5, seed=documents)
-    assert found.within == 1
-    assert found.wrong == found.lost == 0
-    assert documents < 20 or found.spent <= 1 / 3
+    standing = simulate(shape, means, documents, races=5, seed=documents)
+    assert standing.within == 1
+    assert standing.wrong == standing.lost == 0
+    assert documents < 20 or standing.spent <= 1 / 3

@@ -23,9 +23,9 @@ BOUND = committed("Tightness of the regret bound")
 
 
 def selected(costs: Array, weights: Array | None = None) -> Selection:
-    found = select_means(costs, np.ones(len(costs)) if weights is None else weights)
-    assert found is not None
-    return found
+    selection = select_means(costs, np.ones(len(costs)) if weights is None else weights)
+    assert selection is not None
+    return selection
 
 
 def error(rounds: int) -> float:
@@ -82,12 +82,12 @@ def test_a_clear_winner_and_hopeless_methods() -> None:
     """A lead of ten standard deviations wins, has no regret, and leaves no other possible."""
     rng = np.random.default_rng(0)
     costs = 0.1 * rng.standard_normal((10, 4)) + [0.0, 1.0, 2.0, 3.0]
-    found = selected(costs)
-    assert (found.best, found.winner) == (0, True)
-    assert found.possible.tolist() == [True, False, False, False]
-    assert found.regret[0] == 0
-    assert (found.regret[1:] > [1, 2, 3]).all()
-    assert found.needed(0.01) == 10
+    selection = selected(costs)
+    assert (selection.best, selection.winner) == (0, True)
+    assert selection.possible.tolist() == [True, False, False, False]
+    assert selection.regret[0] == 0
+    assert (selection.regret[1:] > [1, 2, 3]).all()
+    assert selection.needed(0.01) == 10
 
 
 def test_two_methods_have_their_paired_interval() -> None:
@@ -95,12 +95,12 @@ def test_two_methods_have_their_paired_interval() -> None:
     rng = np.random.default_rng(1)
     costs = rng.exponential(1, (12, 2))
     (less,) = of_means(costs[:, [0]] - costs[:, [1]], np.ones((12, 1)))
-    found = selected(costs)
+    selection = selected(costs)
     assert less.high is not None
     assert less.low is not None
-    assert found.upper[0, 1] == pytest.approx(less.high)
-    assert found.upper[1, 0] == pytest.approx(-less.low)
-    assert found.winner == less.significant()
+    assert selection.upper[0, 1] == pytest.approx(less.high)
+    assert selection.upper[1, 0] == pytest.approx(-less.low)
+    assert selection.winner == less.significant()
 
 
 def test_normal_differences_give_nearly_dunnett() -> None:
@@ -108,10 +108,10 @@ def test_normal_differences_give_nearly_dunnett() -> None:
     ratios = []
     for seed in range(20):
         costs = np.random.default_rng(seed).standard_normal((40, 4))
-        found = selected(costs)
+        selection = selected(costs)
         limits = stats.dunnett(*costs[:, 1:].T, control=costs[:, 0], alternative="less")
         wide = limits.confidence_interval(0.95).high - (costs[:, 1:].mean(0) - costs[:, 0].mean())
-        ratios.append((found.upper[1:, 0] - found.value[1:, 0]).mean() / wide.mean())
+        ratios.append((selection.upper[1:, 0] - selection.value[1:, 0]).mean() / wide.mean())
     assert 0.95 <= np.mean(ratios) <= 1.12
 
 
@@ -158,10 +158,10 @@ def test_two_documents_give_no_bound_and_equal_ones_no_width() -> None:
 
 def test_hits_have_no_interval_of_width_zero() -> None:
     """Five of five for all: no method is worse, and none surely as good."""
-    found = select_shares(np.ones((5, 3)))
-    assert found is not None
-    assert (found.regret > 0.3).all()
-    assert not found.winner
+    selection = select_shares(np.ones((5, 3)))
+    assert selection is not None
+    assert (selection.regret > 0.3).all()
+    assert not selection.winner
     (less,) = of_shares(np.zeros((5, 1)))
     assert (less.value, less.p) == (0, 1)
     assert less.low == pytest.approx(-less.high if less.high else None)
@@ -170,9 +170,9 @@ def test_hits_have_no_interval_of_width_zero() -> None:
 def test_hits_of_six_trials_win() -> None:
     """All of 6 trials against none is a winner among three methods; 4 of 6 against 2 is not."""
     trials = np.array([[1.0, 0.0, 0.0]] * 6)
-    found = select_shares(trials)
-    assert found is not None
-    assert found.winner
+    selection = select_shares(trials)
+    assert selection is not None
+    assert selection.winner
     trials[:2, 0] = 0
     trials[:2, 1] = 1
     again = select_shares(trials)
@@ -185,18 +185,18 @@ def test_the_bound_narrows_as_it_is_said() -> None:
     rng = np.random.default_rng(4)
     costs = rng.standard_normal((20, 3))
     costs -= costs.mean(axis=0)
-    found = selected(costs)
-    count = found.needed(found.regret[0] / 2)
+    selection = selected(costs)
+    count = selection.needed(selection.regret[0] / 2)
     assert count is not None
     assert 70 <= count <= 90
     more = selected(np.tile(costs, (count // 20, 1)))
-    assert more.regret[0] == pytest.approx(found.regret[0] / 2, rel=0.15)
+    assert more.regret[0] == pytest.approx(selection.regret[0] / 2, rel=0.15)
 
 
 def against(losses: Array) -> tuple[list[Difference], list[float | None]]:
     differences = losses[:, 1:] - losses[:, :1]
-    found = of_means(differences, np.ones((len(losses), 1)))
-    return found, adjusted(differences, np.ones(len(losses)), found, shares=False)
+    selection = of_means(differences, np.ones((len(losses), 1)))
+    return selection, adjusted(differences, np.ones(len(losses)), selection, shares=False)
 
 
 def test_comparisons_with_a_baseline_err_together_in_one_of_twenty() -> None:
@@ -213,19 +213,19 @@ def test_correlated_methods_lose_less_than_by_holm() -> None:
     """Ten copies of one method with a little noise are nearly one comparison."""
     rng = np.random.default_rng(6)
     worse = rng.normal(0.5, 0.7, (30, 1)) + rng.normal(0, 0.01, (30, 10))
-    found, corrected = against(np.hstack([np.zeros((30, 1)), worse]))
-    own = max(one.p or 0.0 for one in found)
+    selection, corrected = against(np.hstack([np.zeros((30, 1)), worse]))
+    own = max(one.p or 0.0 for one in selection)
     assert max(p or 0.0 for p in corrected) < 3 * own
-    assert all((p or 0) >= (one.p or 0) for one, p in zip(found, corrected, strict=True))
+    assert all((p or 0) >= (one.p or 0) for one, p in zip(selection, corrected, strict=True))
 
 
 def test_a_swapped_difference_is_the_inverse() -> None:
     """20 % lower is 25 % higher from the other side."""
-    found = Difference(-0.2, -0.5, 0.25, 0.1, 10, 7, 3)
-    turned = found.swapped(relative=True)
+    selection = Difference(-0.2, -0.5, 0.25, 0.1, 10, 7, 3)
+    turned = selection.swapped(relative=True)
     assert (turned.value, turned.low, turned.high) == pytest.approx((0.25, -0.2, 1.0))
     assert (turned.lower, turned.higher) == (3, 7)
-    plain = found.swapped(relative=False)
+    plain = selection.swapped(relative=False)
     assert (plain.value, plain.low, plain.high) == (0.2, -0.25, 0.5)
 
 
@@ -234,9 +234,9 @@ def test_every_pair_is_covered_by_brute_force() -> None:
     rng = np.random.default_rng(7)
     held = 0
     for _ in range(150):
-        found = selected(rng.standard_normal((10, 4)))
+        selection = selected(rng.standard_normal((10, 4)))
         held += sum(
-            all(found.upper[i, control] >= 0 for i in range(4) if i != control)
+            all(selection.upper[i, control] >= 0 for i in range(4) if i != control)
             for control in range(4)
         )
     assert held / 600 >= 0.94

@@ -69,13 +69,13 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     folder = tmp_path / "out"
     done = tune(folder)
     assert done.status == 0, done.err
-    for told in ("Searching yarn: factor=1..8 (log), beta_fast=4..128 (log), beta_slow=0.1..4",
+    for text in ("Searching yarn: factor=1..8 (log), beta_fast=4..128 (log), beta_slow=0.1..4",
                  "4 trials and 3 closed-form methods (pi, ntk, yarn) at 128 tokens",
                  "on 1 document; 2 held out", "Cost: about "):  # fmt: skip
-        assert told in done.err
-    for told in ("is the best of 4 points", "The gap between the two is", "too few for an interval",
+        assert text in done.err
+    for text in ("is the best of 4 points", "The gap between the two is", "too few for an interval",
                  "Next, the price inside the window: ropewalk run", "ropewalk export"):  # fmt: skip
-        assert told in " ".join(done.out.split())
+        assert text in " ".join(done.out.split())
     found = json.loads((folder / "found.json").read_text())
     record = read_run(folder)
     assert list(record["methods"])[:3] == ["pi", "ntk", "yarn"]
@@ -132,17 +132,26 @@ def test_a_search_that_was_interrupted_is_the_same(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["spline:knots=4", "channels"])
-def test_free_factors_are_found(tune: Tune, given: str, tmp_path: Path) -> None:
-    """The found file is a table of LongRoPE's factors, one a channel, that a server reads too."""
+@pytest.mark.parametrize(
+    ("given", "closed", "served"),
+    [("spline:knots=4", "pi", "none pi:factor=2"), ("channels", "none", "none")],
+)
+def test_free_factors_are_found(
+    tune: Tune, given: str, closed: str, served: str, tmp_path: Path
+) -> None:
+    """The file is a table of LongRoPE's factors, one per channel, that a server reads too.
+
+    The next command measures the plain model once, also where it is the best closed-form method.
+    """
     folder = tmp_path / "out"
-    done = tune(folder, scaling=[given], trials=["1"], against=["pi"])
+    done = tune(folder, scaling=[given], trials=["1"], against=[closed])
     assert done.status == 0, done.err
-    found = json.loads((folder / "found.json").read_text())
-    assert found["short_factor"] == [1.0] * 8
-    assert f"--scaling none pi:factor=2 {folder / 'found.json'} --length 1x 128" in done.out
+    assert f"1 trial and 1 closed-form method ({closed}) at 128 tokens" in done.err
+    table = json.loads((folder / "found.json").read_text())
+    assert table["short_factor"] == [1.0] * 8
+    assert table["long_factor"] == sorted(table["long_factor"])
+    assert f"--scaling {served} {folder / 'found.json'} --length 1x 128" in done.out
     assert "It is not that of `found` as a server keeps it" in done.out
-    assert found["long_factor"] == sorted(found["long_factor"])
     assert load("method", str(folder / "found.json")).label == "found"
 
 
@@ -163,8 +172,8 @@ def test_the_price_that_is_asked_for_is_that_of_the_form_that_is_served(tmp_path
     file.write_bytes(factors([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5]))
     assert as_served(str(file), tuning) == str(file)
     assert cost_notes(["pi:factor=2.5", "rerope"], tuning) == []
-    (told,) = cost_notes(["pi:factor=2.5", str(file), "self_extend"], tuning)
-    assert "not that of `found` and `self_extend` as a server keeps it" in told
+    (text,) = cost_notes(["pi:factor=2.5", str(file), "self_extend"], tuning)
+    assert "not that of `found` and `self_extend` as a server keeps it" in text
 
 
 def test_a_found_table_may_lie_in_a_folder_with_a_comma(tmp_path: Path) -> None:
@@ -185,21 +194,6 @@ def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
     flags = ["--docs", "a b", "--adapter", "lora", "--dtype", "bfloat16", "--allow-pickle"]
     assert repeated(parse(None, given)) == flags
     assert repeated(parse(None, {})) == []
-
-
-@pytest.mark.slow
-def test_the_price_of_the_plain_model_is_asked_for_once(tune: Tune, tmp_path: Path) -> None:
-    """Where it is the best closed-form method: a line with none twice is refused."""
-    done = tune(tmp_path / "out", scaling=["spline"], trials=["1"], against=["none"])
-    assert done.status == 0, done.err
-    assert f" --scaling none {tmp_path / 'out' / 'found.json'} --length 1x 128" in done.out
-
-
-def test_one_of_each_is_told_in_the_singular(tune: Tune, tmp_path: Path) -> None:
-    """One trial beside one closed-form method."""
-    words = {"scaling": ["spline"], "trials": ["1"], "against": ["pi"]}
-    done = tune(tmp_path / "out", "--dry-run", **words)
-    assert "1 trial and 1 closed-form method (pi) at 128 tokens" in done.err, done.err
 
 
 @pytest.mark.parametrize(("task", "by"), [
@@ -238,8 +232,8 @@ def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -
 def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> None:
     """It reads its own two windows for them; random weights may make no token clear, and say so."""
     done = tune(tmp_path, "--key-tokens", task=["perplexity:tail=8"], trials=["2"])
-    told = " ".join((done.out + done.err).split())
-    assert "perplexity of key tokens" in told or "no target is a key token" in told
+    text = " ".join((done.out + done.err).split())
+    assert "perplexity of key tokens" in text or "no target is a key token" in text
     measured = {(s["length"], s["frequencies"]) for s in samples(tmp_path).values()}
     assert {length for length, _ in measured} == {16, 64, 128}
     assert len({sign for length, sign in measured if length < 128}) == 1
@@ -291,35 +285,29 @@ def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"scaling": ["yarn", "ntk"]}, "one --scaling"),
         ({"length": ["1x", "2x"]}, "one --length"),
         ({"trials": ["0"]}, "tune tries 1 to 10,000 points"),
-        ({"scaling": ["none"]}, "no option with a range"),
         ({"against": ["yarm"]}, "no method is called 'yarm'"),
-        ({"scaling": ["spline:knots=3"]}, "should be 4 to 6"),
+        ({"scaling": ["yran"]}, "'yran'"),
+        ({}, "pip install 'ropewalk[tune]'"),
     ],
 )
 def test_a_mistake_is_one_sentence(
-    tune: Tune, more: dict[str, list[str]], told: str, tmp_path: Path
+    tune: Tune,
+    more: dict[str, list[str]],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With exit status 2, and before anything is written."""
+    """Before anything is written; what is typed is checked first, then whether cmaes is there."""
+    monkeypatch.setattr("harness.select.tune.find_spec", lambda _: None)
     done = tune(tmp_path / "out", **more)
     assert done.status == 2
-    assert told in done.err
+    assert message in done.err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize(("scaling", "told"), [("yran", "'yran'"), ("yarn", "ropewalk[tune]")])
-def test_a_mistyped_method_is_named_before_a_missing_package(
-    tune: Tune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scaling: str, told: str
-) -> None:
-    """What is asked is checked first, then whether the optimiser is installed."""
-    monkeypatch.setattr("harness.select.tune.find_spec", lambda _: None)
-    done = tune(tmp_path / "out", scaling=[scaling])
-    assert done.status == 2
-    assert told in done.err
 
 
 def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() -> None:
@@ -337,9 +325,9 @@ def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() ->
     assert first == pytest.approx(math.expm1(-0.2))
     assert second is None
     assert third == pytest.approx(math.expm1(0.3))
-    told = " ".join(summary(tuning, Trial(3, "group=5", 1.0), table, 4))
-    assert "that of plain, the best other closed-form method" in told
-    assert "no number" not in told
+    text = " ".join(summary(tuning, Trial(3, "group=5", 1.0), table, 4))
+    assert "that of plain, the best other closed-form method" in text
+    assert "no number" not in text
 
 
 def test_a_dry_run_measures_nothing(tune: Tune, tmp_path: Path) -> None:
