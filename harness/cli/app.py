@@ -13,6 +13,7 @@ from typing import Any
 from cyclopts import App, CycloptsError, Parameter, UnknownOptionError, UnusedCliTokensError
 from rich.text import Text
 
+from harness.cli import COMMANDS, HELP
 from harness.cli.console import INTERRUPTED, REFUSED, err, terminable
 from harness.errors import UserError, reason
 from harness.names import printable
@@ -26,47 +27,29 @@ def _version() -> str:
 
 def _mistaken(error: CycloptsError) -> str:
     """Return what is wrong with a command line; for another command's option, name the command."""
-    told = str(error)
+    text = str(error)
     if isinstance(error, UnusedCliTokensError):
-        asked = " ".join(error.command_chain or ())
-        told = (
-            f"{asked} has no place for {' '.join(error.unused_tokens or ())!r}; name the flag that "
-            f"it belongs to, as in --docs books (see {asked} --help)."
+        command = " ".join(error.command_chain or ())
+        text = (
+            f"{command} has no place for {' '.join(error.unused_tokens or ())!r}; name the flag "
+            f"that it belongs to, as in --docs books (see {command} --help)."
         )
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or str(error.token.value)).partition("=")[0]
         for name in COMMANDS:
-            command = app[name].default_command
-            parameters = signature(command).parameters if command else {}
+            function = app[name].default_command
+            parameters = signature(function).parameters if function else {}
             if option.removeprefix("--").replace("-", "_") in parameters:
-                told = (
+                text = (
                     f"Unknown option: {option}. It is one of ropewalk {name} (see {name} --help)."
                 )
-    return told
+    return text
 
 
-COMMANDS = {
-    "run": "Run a sweep: every scaling x task x length. The same command continues where it "
-    "stopped.",
-    "report": "Make the tables, figures and page of one or more runs from their files.",
-    "recommend": "Name the method for a target length, by a race on your documents.",
-    "tune": "Search a method's options, or free factors of its channels, by CMA-ES at one length.",
-    "export": "Write a scaling as a serving engine reads it, with its numerical error there.",
-    "doctor": "Find faults of a model's config, its patch, its cache, and of a server; status 1 "
-    "if any.",
-    "inspect": "Show what each scaling does to a model's channels, from its config alone.",
-    "check": "Test the contract of a method or an encoding, and say what it does.",
-    "compare": "Compare a run with a published table, value by value.",
-    "publish": "Write a run for readers elsewhere, or send it to a tracker.",
-    "rerun": "Measure a run again from its record, and compare the two sample by sample.",
-    "list": "List methods, tasks, reports, engines, encodings and sweeps, or describe one.",
-    "new": "Write NAME.py, a plug-in of ten lines or so that runs as it is.",
-}
 app = App(
     name="ropewalk",
     version=_version,
-    help="Measure how far a rotary language model reads past its trained window, and which "
-    "scaling method carries it furthest.",
+    help=HELP,
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
     # A folder may be called [] or {"a": 1}, which is JSON.
