@@ -7,8 +7,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from harness.api.describe import describe
 from harness.cli.app import main
-from harness.cli.describe import describe
 from harness.errors import UserError
 from harness.plugins import FOLDERS, load, names
 from tests.command_line import Ropewalk, sweep
@@ -19,24 +19,22 @@ EVERY = [(kind, name) for kind in FOLDERS for name in names(kind)]
 @pytest.mark.parametrize(("kind", "name"), EVERY)
 def test_everything_that_is_listed_is_described(kind: str, name: str) -> None:
     """Each has all its options with their defaults, and an example whose options are right."""
-    found = describe(name, kind)
-    assert found.kind == kind
+    (found,) = (one for one in describe(name) if one.kind == kind)
     assert [option.name for option in found.options] == list(load(kind, name).options)
     named = next(word for word in found.example.split()[1:] if word.startswith(name))
     assert load(kind, named).options.keys() == {option.name for option in found.options}
 
 
 def test_options_have_types_defaults_and_ranges(ropewalk: Ropewalk) -> None:
-    """The ranges are the sentences with which the code itself refuses a number."""
-    options = {option.name: option for option in describe("yarn").options}
+    """The ranges are those that the annotations declare for tune."""
+    options = {option.name: option for option in describe("yarn")[0].options}
     assert options["factor"].type == "number"
     assert options["factor"].default == "unset"
-    assert options["factor"].range == "factor must be 1 or more"
+    assert options["factor"].searched == "0.5 to 4 × stretch"
     assert options["ramp"].type == "code or paper"
     assert options["truncate"].default == "true"
-    assert "depths" in {o.name: o.range for o in describe("passkey").options}["trials"]
     out = ropewalk("list", "yarn").out
-    assert "factor must be 1 or more" in out
+    assert "0.5 to 4 × stretch" in out
     assert "ropewalk run --scaling none yarn:factor=4" in out
 
 
@@ -51,9 +49,9 @@ def test_a_file_of_ones_own_is_described_by_its_contract(tmp_path: Path) -> None
     """What kind it is follows from what it defines; what raises while it is asked has no range."""
     file = tmp_path / "mine.py"
     file.write_text("def frequencies(rope, length, *, kept: float = 0.5):\n    raise SystemExit\n")
-    found = describe(str(file))
+    (found,) = describe(str(file))
     assert (found.kind, found.name) == ("method", "mine")
-    assert [(o.name, o.type, o.default, o.range) for o in found.options] == [
+    assert [(o.name, o.type, o.default, o.searched) for o in found.options] == [
         ("kept", "number", "0.5", "")
     ]
     file.write_text("def nothing(): ...\n")
@@ -86,7 +84,7 @@ def test_a_begun_task_and_a_begun_report_run(
     assert (Path("run") / "reports" / "my_report.tex").exists()
     assert {"seconds", "score"} <= set(pd.read_csv("run/reports/my_report.csv"))
     for kind in ("task", "report"):
-        found = describe(f"./my_{kind}.py")
+        (found,) = describe(f"./my_{kind}.py")
         assert (found.kind, len(found.options)) == (kind, 1)
 
 

@@ -76,6 +76,12 @@ def interrupted(folder: str, words: list[str]) -> None:
     main(words)
 
 
+def plan_in(folder: str, words: list[str]) -> None:
+    os.chdir(folder)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    main(words)
+
+
 def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path: Path) -> None:
     """Ctrl-C ends it within seconds, with status 130 and no traceback."""
     (tmp_path / "mine.py").write_text(NOTED)
@@ -85,6 +91,30 @@ def test_an_interrupt_while_a_large_sweep_is_planned(tmp_path: Path) -> None:
     assert (done.status, done.out, done.err.splitlines()[-1]) == (130, "", "Interrupted.")
     assert "Traceback" not in done.err
     assert time.monotonic() - began < 60
+
+
+FINALIZED = """
+import signal
+from tasks.passkey import *
+from tasks import passkey
+
+class Closed:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+
+def ask(source, lengths, *, seed: int):
+    Closed()
+    for _ in range(200):
+        __import__("time").sleep(0.05)
+    yield from passkey.ask(source, lengths, seed=seed)
+"""
+
+
+def test_an_interrupt_in_a_finalizer_is_not_lost(tmp_path: Path) -> None:
+    """Python ignores errors there, and Ctrl-C would be one of them."""
+    (tmp_path / "mine.py").write_text(FINALIZED)
+    done = in_child(plan_in, str(tmp_path), ["run", "--task", "mine.py", "--dry-run"])
+    assert (done.status, done.err.splitlines()[-1]) == (130, "Interrupted.")
 
 
 @pytest.mark.slow
@@ -104,6 +134,7 @@ def test_an_interrupt_before_the_program_has_begun(monkeypatch: pytest.MonkeyPat
             if name == "harness.cli.app":
                 raise KeyboardInterrupt
 
+    monkeypatch.setattr(sys, "argv", ["ropewalk", "list"])
     monkeypatch.delitem(sys.modules, "harness.cli.app", raising=False)
     monkeypatch.setattr(sys, "meta_path", [Interrupted(), *sys.meta_path])
     with pytest.raises(SystemExit) as ended:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.api.describe import kinds_of
 from harness.api.observer import LOG, Observer
 from harness.api.settings import read_spec
 from harness.errors import UserError
@@ -18,7 +19,7 @@ from harness.methods.findings import Finding
 from harness.models.config import read_config
 from harness.patching import patch
 from harness.patching.config import rope_of
-from harness.plugins import CONTRACTS, METHOD, defines, entry, load, module_of, names
+from harness.plugins import entry, load
 from harness.serve._doctor import examine
 from harness.serve._export import Export, write
 from harness.serve._export import export as choose
@@ -121,21 +122,12 @@ def check(
     offline and trust_remote_code. Raises UserError for what is neither.
     """
     name = plugin.partition(":")[0]
-    kinds = [kind for kind in ("method", "encoding") if name in names(kind)]
-    if "." in name and not name.endswith(".json"):
-        module, contract = module_of("plug-in", name)[0], CONTRACTS["encoding"]
-        encoding = all(defines(name, module, part) for part in contract)
-        kinds = ["encoding" if encoding else "method"]
-        if not encoding and not any(defines(name, module, part) for part in METHOD):
-            raise UserError(
-                f"{name} is no method, which defines {' or '.join(METHOD)}, and no encoding, which "
-                f"defines {', '.join(contract)}."
-            )
+    kinds = ["method"] if name.endswith(".json") else kinds_of(name, ("method", "encoding"))
     given = {key: value for key, value in settings.items() if value is not None}
     if given and model is None:
         raise UserError(f"--{next(iter(given))} is for a model; give --model too.")
     geometries = _geometries(str(model), given) if model else None
-    if geometries or not kinds:
+    if geometries:
         kinds = ["method"]
     results = []
     with observer.status("Checking"):

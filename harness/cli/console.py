@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
+from _thread import interrupt_main
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from threading import Timer
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -85,13 +87,27 @@ Switch = Annotated[bool | None, Parameter(negative="")]
 
 @contextmanager
 def terminable() -> Iterator[None]:
-    """Handle SIGTERM, which batch systems send, and a closed terminal like Ctrl-C."""
+    """Handle SIGTERM, which batch systems send, and a closed terminal like Ctrl-C.
+
+    An interrupt that falls into a callback where Python ignores errors (a finalizer, a callback of
+    the garbage collector) is sent once more, else it would be lost.
+    """
     before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGHUP)}
+    hook = sys.unraisablehook
+
+    def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
+        if ignored.exc_type is KeyboardInterrupt:
+            Timer(0.05, interrupt_main).start()  # from here it would be ignored too
+        else:
+            hook(ignored)
+
     for name, handler in before.items():
         if name == signal.SIGTERM or handler == signal.SIG_DFL:  # nohup continues
             signal.signal(name, signal.default_int_handler)
+    sys.unraisablehook = interrupt_again
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for name, handler in before.items():
             signal.signal(name, handler)

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from harness.cli.console import COMPLETE, screen
+
+if TYPE_CHECKING:
+    from harness.api.describe import Description
 
 
 def list_(name: str | None = None, /) -> int:
@@ -11,15 +16,13 @@ def list_(name: str | None = None, /) -> int:
     Args:
         name: One of them, or your own .py file: prints its options and an example.
     """
-    from harness.plugins import FOLDERS, catalogue, names
-
     if name is not None:
-        kinds: list[str | None] = [
-            kind for kind in FOLDERS if name.partition(":")[0] in names(kind)
-        ]
-        for each in kinds or [None]:
-            _describe(name, each)
+        from harness.api.describe import describe
+
+        for description in describe(name):
+            _print(description)
         return COMPLETE
+    from harness.plugins import FOLDERS, catalogue
     from harness.sweep.spec import bundled
 
     for kind, lines in ({kind: catalogue(kind) for kind in FOLDERS} | {"sweep": bundled()}).items():
@@ -30,27 +33,24 @@ def list_(name: str | None = None, /) -> int:
     return COMPLETE
 
 
-def _describe(given: str, kind: str | None) -> None:
+def _print(description: Description) -> None:
     from rich import box
     from rich.table import Table
 
-    from harness.cli.describe import describe
+    from harness.names import article
 
-    found = describe(given, kind)
-    article = "an" if found.kind[0] in "aeiou" else "a"
-    screen.print(f"{found.name}, {article} {found.kind}", style="bold")
-    screen.print(f"\n{found.text}\n", soft_wrap=True)
-    if found.options:
-        ranges = any(option.range for option in found.options)
+    screen.print(f"{description.name}, {article(description.kind)}", style="bold")
+    screen.print(f"\n{description.text}\n", soft_wrap=True)
+    if description.options:
         table = Table(box=box.SIMPLE, padding=0, pad_edge=False)
-        for title in ("option", "values", "default"):
+        titles = ["option", "values", "default", "searched by tune"]
+        searched = any(option.searched for option in description.options)
+        for title in titles if searched else titles[:3]:
             table.add_column(title, no_wrap=True)
-        if ranges:
-            table.add_column("range")
-        for option in found.options:
+        for option in description.options:
             row = [option.name, option.type, option.default]
-            table.add_row(*row, *([option.range] if ranges else []))
+            table.add_row(*row, *([option.searched] if searched else []))
         screen.print(table)
-    elif found.kind != "sweep":
+    elif description.kind != "sweep":
         screen.print("It has no options.\n")
-    screen.print(f"Example: {found.example}", soft_wrap=True)
+    screen.print(f"Example: {description.example}", soft_wrap=True)

@@ -475,7 +475,7 @@ class TestCommands:
         ("given", "message"),
         [
             ("gone.py", "plug-in file gone.py does not exist."),
-            ("yarm", "no method is called 'yarm'; did you mean 'yarn'? known: "),
+            ("yarm", "nothing is called 'yarm'; did you mean 'yarn'? known: "),
             ("pi:factro=2", "pi has no option 'factro'; did you mean 'factor'? known: factor."),
         ],
     )

@@ -1,0 +1,158 @@
+"""Describe one plug-in or bundled sweep: options with types, defaults, ranges, an example."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType, NoneType
+from typing import Any
+
+from harness.errors import UserError
+from harness.names import article, nearest
+from harness.plugins import (
+    CONTRACTS,
+    FOLDERS,
+    METHOD,
+    defines,
+    entry,
+    module_of,
+    names,
+    names_method,
+    parameters,
+)
+from harness.sweep.spec import BUNDLED, bundled
+from scaling.types import Range
+
+WORDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+OWN = ("task", "report", "encoding")  # kinds of files, beside methods, that users describe
+EXAMPLES = {
+    "method": "ropewalk run --scaling none {} --length 1x 4x",
+    "task": "ropewalk run --task {} --length 1x 4x",
+    "report": "ropewalk report RUN --report {}",
+    "engine": "ropewalk export MODEL --scaling yarn --length 4x --to {}",
+    "encoding": "python scripts/train_encodings.py --encodings {} --minutes 3",
+    "tracker": "ropewalk run --track {}",
+    "sweep": "ropewalk run {} --dry-run",
+}
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option for a user; ``searched`` is the range in which ``ropewalk tune`` searches it."""
+
+    name: str
+    type: str
+    default: str
+    searched: str
+
+
+@dataclass(frozen=True)
+class Description:
+    """What ``ropewalk list NAME`` prints."""
+
+    kind: str
+    name: str
+    text: str
+    options: tuple[Option, ...]
+    example: str
+
+
+def describe(given: str) -> list[Description]:
+    """Describe the built-in plug-ins of a name, a user's .py file or module, or a bundled sweep.
+
+    A user's file is executed. Raises UserError for an unknown name.
+    """
+    name = given.partition(":")[0]
+    if name in bundled():
+        text = (BUNDLED / f"{name}.yaml").read_text(encoding="utf-8").rstrip()
+        return [Description("sweep", name, text, (), EXAMPLES["sweep"].format(name))]
+    return [_describe(kind, name) for kind in kinds_of(name)]
+
+
+def kinds_of(name: str, kinds: Collection[str] = FOLDERS) -> list[str]:
+    """Return the kinds of plug-ins that have a name; a user's kind is that of its contract.
+
+    Raises UserError for a name or a file that is none of ``kinds``.
+    """
+    if "." not in name:
+        if found := [kind for kind in kinds if name in names(kind)]:
+            return found
+        known = {plugin for kind in kinds for plugin in names(kind)}
+        known |= set(bundled()) if kinds is FOLDERS else set()
+        raise UserError(
+            f"nothing is called {name!r}; {nearest(name, known)}, or a path to a .py file."
+        )
+    module = module_of("plug-in", name)[0]
+    contracts = {"method": METHOD, **{kind: CONTRACTS[kind] for kind in OWN if kind in kinds}}
+    for kind, parts in contracts.items():
+        if (any if kind == "method" else all)(defines(name, module, part) for part in parts):
+            return [kind]
+    needed = "; ".join(
+        f"{article(kind)} defines {(' or ' if kind == 'method' else ', ').join(parts)}"
+        for kind, parts in contracts.items()
+    )
+    raise UserError(f"{name} is no plug-in: {needed}.")
+
+
+def _describe(kind: str, name: str) -> Description:
+    module = module_of(kind, name)[0]
+    function = entry(module, kind)
+    known = parameters(module, kind)
+    named: Any = function.__init__ if inspect.isclass(function) else function
+    hints = typing.get_type_hints(named, include_extras=True)
+    options = tuple(
+        Option(key, _type(hints.get(key, str)), _default(one.default), _searched(hints.get(key)))
+        for key, one in known.items()
+    )
+    documented = [inspect.getdoc(module), inspect.getdoc(function)]
+    text = "\n\n".join(part for part in documented if part)
+    shown = Path(name).stem if name.endswith(".py") else name
+    return Description(
+        kind, shown, text, options, EXAMPLES[kind].format(_example(name, module, known))
+    )
+
+
+def _type(hint: Any) -> str:
+    if typing.get_origin(hint) is typing.Annotated:
+        return _type(typing.get_args(hint)[0])
+    if names_method(hint):
+        return "method"
+    parts = [part for part in typing.get_args(hint) if part is not NoneType]
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(str, parts))
+    if parts and NoneType in typing.get_args(hint):
+        return " or ".join(map(_type, parts))
+    plain = getattr(hint, "__supertype__", hint)  # of a NewType
+    return WORDS.get(plain, str(plain))
+
+
+def _searched(hint: Any) -> str:
+    """Return the range that an annotation declares."""
+    for part in typing.get_args(hint):
+        if isinstance(part, Range):
+            unit = "" if part.of == "one" else f" × {part.of}"
+            return f"{part.low:.4g} to {part.high:.4g}{unit}"
+    return ""
+
+
+def _default(value: Any) -> str:
+    if value is inspect.Parameter.empty:
+        return "none: give it"
+    if value is None:
+        return "unset"
+    if inspect.isfunction(value):  # of a method
+        return value.__module__.rpartition(".")[2]
+    return str(value).lower() if isinstance(value, bool) else f"{value}" or "empty"
+
+
+def _example(name: str, module: ModuleType, known: Mapping[str, inspect.Parameter]) -> str:
+    """Return the name with one option: EXAMPLE_OPTIONS, a fixed factor, or the first default."""
+    if hasattr(module, "EXAMPLE_OPTIONS"):
+        return f"{name}:{module.EXAMPLE_OPTIONS}"
+    if "factor" in known:
+        return f"{name}:factor=4"
+    named = [(key, p.default) for key, p in known.items() if p.default not in (None, p.empty)]
+    return f"{name}:{named[0][0]}={_default(named[0][1])}" if named else name
