@@ -44,8 +44,8 @@ settings.register_profile(
 settings.load_profile("busy")
 LONGEST = (
     "survival", "cluster", "families", "cli", "reports", "tune", "engine_exact", "user_code",
-    "engine_bands", "page", "readme", "engine_memory", "generation", "trackers", "scaling",
-    "trust", "window_kl", "paper", "banded", "hub_http", "inspect", "export",
+    "engine_bands", "page", "readme", "engine_memory", "generation", "trackers", "methods",
+    "trust", "window_kl", "paper", "bands", "hub_http", "inspect", "export",
 )  # fmt: skip
 WORDS = [
     "rope",

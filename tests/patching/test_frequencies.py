@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import nn
-from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers import AttentionInterface, AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from harness.errors import UserError
 from harness.patching.config import rope_of
@@ -15,6 +20,7 @@ from harness.patching.frequencies import PatchedRotary, check_geometry, rotary_n
 from harness.patching.patch import patched
 from scaling import dynamic_ntk, llama3, native, none, ntk, pi, yarn
 from scaling.types import Frequencies, Rope
+from tests.families import build, each, tiny
 from tests.tiny import FAMILIES, WINDOW, tiny_config
 
 LENGTH = 3 * WINDOW
@@ -30,7 +36,7 @@ NATIVE = {
 }
 
 
-def build(family: str, **changes: Any) -> Any:
+def plain_model(family: str, **changes: Any) -> Any:
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(tiny_config(family, **changes)).eval()
 
@@ -40,7 +46,7 @@ def scaled(family: str, kind: str) -> Any:
     plain = dict(tiny_config(family).rope_parameters)
     extra = {} if kind in ("linear", "dynamic") else {"original_max_position_embeddings": WINDOW}
     parameters = {**plain, **NATIVE[kind][0], **extra, "rope_type": kind}
-    return build(family, rope_parameters=parameters)
+    return plain_model(family, rope_parameters=parameters)
 
 
 @torch.inference_mode()
@@ -58,7 +64,7 @@ def test_a_patched_model_is_the_librarys_own_scaled_model(family: str, kind: str
 
     Its dynamic type takes the length from a float32 tensor: there to 1e-3 of the logits' spread.
     """
-    model, wanted = build(family), logits(scaled(family, kind))
+    model, wanted = plain_model(family), logits(scaled(family, kind))
     plain = logits(model)
     with patched(model, NATIVE[kind][1](rope_of(model.config))):
         found = logits(model)
@@ -74,7 +80,7 @@ def test_the_identity_changes_no_bit_and_leaving_restores_every_bit() -> None:
 
     Of all families: test_families.py.
     """
-    model = build("llama")
+    model = plain_model("llama")
     before, module = logits(model), model.get_submodule(rotary_name(model))
     rope = rope_of(model.config)
     with patched(model, none.frequencies(rope, LENGTH)):
@@ -87,7 +93,7 @@ def test_the_identity_changes_no_bit_and_leaving_restores_every_bit() -> None:
 
 def test_an_error_inside_restores_the_model() -> None:
     """Whatever is raised while patched, the model leaves as it came."""
-    model = build("llama")
+    model = plain_model("llama")
     before = logits(model)
     with (
         pytest.raises(RuntimeError, match="inside"),
@@ -112,7 +118,7 @@ def test_the_same_frequencies_give_the_same_bits_whatever_ran_before() -> None:
 
 def test_frequencies_stay_float32_in_a_model_cast_to_bfloat16() -> None:
     """A cast model loses its own frequencies to rounding; a patched one has exact angles."""
-    model = build("llama").to(torch.bfloat16)
+    model = plain_model("llama").to(torch.bfloat16)
     module = model.get_submodule(rotary_name(model))
     assert module.inv_freq.dtype == torch.bfloat16
     rope = rope_of(model.config)
@@ -130,7 +136,7 @@ def rotary_name_inside(model: Any) -> str:
 
 def test_patches_do_not_nest() -> None:
     """A second patch over a first is refused, and the first goes on."""
-    model = build("llama")
+    model = plain_model("llama")
     frequencies = pi.frequencies(rope_of(model.config), LENGTH, factor=2)
     with patched(model, frequencies):
         inside = logits(model)
@@ -141,7 +147,7 @@ def test_patches_do_not_nest() -> None:
 
 def test_a_model_that_ignores_its_rotary_module_is_refused() -> None:
     """Frequencies that do not reach the output are never measured as if they did."""
-    model = build("llama")
+    model = plain_model("llama")
     module = model.model.rotary_emb
     fixed = module(torch.zeros(1, 1, 1), torch.arange(LENGTH)[None])
 
@@ -159,7 +165,7 @@ def test_a_model_that_ignores_its_rotary_module_is_refused() -> None:
 
 def test_frequencies_of_another_shape_do_not_pass_the_check() -> None:
     """A row of another length cannot slip through broadcasting."""
-    model = build("llama")
+    model = plain_model("llama")
     one = Frequencies(torch.ones(1))
     with pytest.raises(UserError, match="rotates 8 channel pairs, got 1 freq"), patched(model, one):
         pass
@@ -185,7 +191,7 @@ def test_what_has_no_rotary_embedding_is_refused_by_name() -> None:
 )
 def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kind: str) -> None:
     """Base, rotary dimension, window and shipped scaling are what the loaded module uses."""
-    model = build(family) if kind == "default" else scaled(family, kind)
+    model = plain_model(family) if kind == "default" else scaled(family, kind)
     rope = rope_of(model.config)
     check_geometry(model, rope)
     assert rope.trained_length == WINDOW
@@ -197,7 +203,7 @@ def test_the_geometry_read_from_the_config_is_the_loaded_models(family: str, kin
 
 def test_a_geometry_that_is_not_the_models_is_refused() -> None:
     """A base that the loaded model does not use stops the run."""
-    model = build("llama")
+    model = plain_model("llama")
     with pytest.raises(UserError, match="not those its config describes"):
         check_geometry(model, Rope(16, 500_000.0, WINDOW))
 
@@ -210,3 +216,137 @@ def test_the_trained_length_is_the_original_window_of_a_stretched_checkpoint() -
     }  # fmt: skip
     config = tiny_config("llama", rope_parameters=parameters, max_position_embeddings=4 * WINDOW)
     assert rope_of(config).trained_length == WINDOW
+
+
+Pair = tuple[torch.Tensor, torch.Tensor]
+Heads = Callable[[int, int], Pair]
+
+FARTHEST = 1_000_000
+POSITIONS = st.integers(0, FARTHEST)
+# How cos and sin meet the channels: halves, interleaved pairs, a share of either, half-size cos.
+LAYOUTS = {
+    "llama": "halves, all channels",
+    "phi3": "halves, all channels, queries and keys of one projection",
+    "gpt_neox": "halves, a quarter of the channels",
+    "stablelm": "halves, a quarter of the channels, grouped",
+    "cohere": "interleaved pairs, all channels",
+    "glm": "interleaved pairs, half of the channels",
+    "gpt_oss": "halves, cos and sin of half the size",
+    "deepseek_v3": "the last channels of a head",
+}
+METHODS: dict[str, Callable[[Rope], Frequencies]] = {
+    "none": lambda rope: none.frequencies(rope, FARTHEST),
+    "pi": lambda rope: pi.frequencies(rope, FARTHEST, factor=3.7),
+    "yarn": lambda rope: yarn.frequencies(rope, FARTHEST, factor=16.0),
+}
+EPSILON = 2.0**-24  # of float32: the largest relative error of one rounding
+ROUNDINGS = 24 * EPSILON  # cos, sin, two products and a sum a channel, then sums over a head
+
+
+HALVING = Frequencies(2.0 ** -torch.arange(8, dtype=torch.float32))
+
+
+@contextmanager
+def heads(family: str, method: Callable[[Rope], Frequencies]) -> Iterator[Heads]:
+    """Yield what gives the first layer's query at one position and its key at another, float32.
+
+    They are taken where the model hands them to its attention: after its own rotation, inside the
+    patch. Two different tokens stand at the two positions, the same two in every call.
+    """
+    caught: list[Pair] = []
+
+    def catch(module: Any, query: torch.Tensor, key: torch.Tensor, *_: Any, **__: Any) -> Any:
+        caught.append((query, key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)))
+        width = getattr(module, "v_head_dim", query.shape[-1])
+        return query.new_zeros(query.shape[0], query.shape[2], query.shape[1], width), None
+
+    @torch.inference_mode()
+    def at(first: int, second: int) -> Pair:
+        caught.clear()
+        tokens, positions = torch.tensor([[5, 77]]), torch.tensor([[first, second]])
+        model(input_ids=tokens, position_ids=positions, use_cache=False)
+        query, key = caught[0]
+        assert query.dtype == key.dtype == torch.float32
+        return query[0, :, 0], key[0, :, 1]
+
+    AttentionInterface.register("catch_heads", catch)
+    model = build(tiny(family))
+    with patched(model, method(rope_of(model.config))):
+        model.set_attn_implementation("catch_heads")  # after the patch has looked at real output
+        yield at
+
+
+def score(pair: Pair) -> torch.Tensor:
+    """Return query times key of each head, in units of their norms: from -1 to 1."""
+    query, key = (part.double() for part in pair)
+    return (query * key).sum(-1) / (query.norm(dim=-1) * key.norm(dim=-1))
+
+
+def angle_error(frequencies: Frequencies, *positions: int) -> float:
+    """Return by how many radians float32 angles at these positions are off in sum, at most.
+
+    An angle is position * frequency, rounded once to float32: by up to half the distance of two
+    neighbouring numbers of its size, most for the fastest channel pair. At a million tokens and
+    one radian a token that is 2^(19 - 24) = 1/32 radian. It is the model's own rounding, with and
+    without a patch: transformers makes its angles so.
+    """
+    angles = (position * float(frequencies.inv_freq.max()) for position in positions if position)
+    return sum(2.0 ** (math.floor(math.log2(angle)) - 24) for angle in angles)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [*((family, "yarn") for family in LAYOUTS), ("llama", "none"), ("llama", "pi")],
+)
+def test_a_rotation_keeps_norms_and_the_score_of_a_difference(family: str, method: str) -> None:
+    """Norms are those of position 0, and query times key is the same wherever the two stand.
+
+    The latter within what float32 angles allow: one off by e moves a pair's share of the score by
+    at most e times its norms, so the whole score, in units of the norms, by at most the sum of the
+    errors at the four positions.
+    """
+    frequencies = METHODS[method](rope_of(tiny(family)))
+    with heads(family, METHODS[method]) as at:
+        start = [part.norm(dim=-1) for part in at(0, 0)]
+
+        @settings(max_examples=6)
+        @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
+        def hold(first: int, second: int, shift: int) -> None:
+            shift = min(shift, FARTHEST - max(first, second))
+            there = (first + shift, second + shift)
+            allowed = ROUNDINGS + angle_error(frequencies, first, second, *there)
+            here, moved = at(first, second), at(*there)
+            for part, norm in zip((*here, *moved), (*start, *start), strict=True):
+                torch.testing.assert_close(part.norm(dim=-1), norm, rtol=ROUNDINGS, atol=0)
+            assert float((score(here) - score(moved)).abs().max()) <= allowed
+
+        hold()
+
+
+@pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
+def test_where_angles_are_exact_a_score_is_too(family: str) -> None:
+    """With frequencies 1, 1/2, 1/4, … no angle is rounded, and a million tokens out nothing is.
+
+    A position below 2^24 times a power of two is a float32 number; what is left is the rounding of
+    cosine, sine, products and sums.
+    """
+    with heads(family, lambda rope: Frequencies(HALVING.inv_freq[: rope.rotary_dim // 2])) as at:
+
+        @settings(max_examples=5)
+        @given(first=POSITIONS, second=POSITIONS, shift=POSITIONS)
+        def hold(first: int, second: int, shift: int) -> None:
+            shift = min(shift, FARTHEST - max(first, second))
+            found, moved = score(at(first, second)), score(at(first + shift, second + shift))
+            assert float((found - moved).abs().max()) <= ROUNDINGS
+
+        hold()
+
+
+@pytest.mark.parametrize("family", each(LAYOUTS, "llama", "cohere"))
+def test_another_difference_is_another_score(family: str) -> None:
+    """The scores compared above are not the same for every difference: a rotation takes place."""
+    with heads(family, METHODS["none"]) as at:
+        here, near, far = (score(at(1000 + gap, 1000)) for gap in (0, 1, 7))
+    assert float((near - here).abs().max()) > 1e-2
+    assert float((far - near).abs().max()) > 1e-2

@@ -1,0 +1,548 @@
+"""The attention of moved positions, run on models: equal to the slow, plain way."""
+
+from __future__ import annotations
+
+import bisect
+import inspect
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, DynamicCache
+
+from harness.engine import answers
+from harness.errors import UserError
+from harness.methods.resolve import resolve
+from harness.models.checkpoint import Checkpoint
+from harness.patching import layout
+from harness.patching.banded_attention import BandedAttention, parts_in_pieces
+from harness.patching.config import rope_of
+from harness.patching.layout import NAME, Layout, layouts_of
+from harness.patching.patch import patched
+from harness.plugins import load
+from scaling import dual_chunk, dynamic_ntk, none, pi, rerope, self_extend
+from scaling.types import Bands, Frequencies, Rope, Rotation, by_distance
+from tasks.types import Loglikelihood
+from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
+from tests.families import EXPERTS, INDEXED, TOKENS, build, each
+from tests.naive import naively
+from tests.tiny import SHAPE, WINDOW
+
+# Half-split, interleaved, partial, offset; grouped queries, soft-capping, sinks, sliding layers,
+# layers without a rotary embedding, a rotary embedding per layer type, two attentions a layer.
+FAMILIES = (
+    "cohere", "gemma2", "gemma3_text", "glm", "gpt_neox", "gpt_oss", "llama", "smollm3",
+)  # fmt: skip
+
+
+def check_naive(family: str, method: str) -> None:
+    """Hold the engine, in float64 but for its float32 angles, to the whole matrix of positions."""
+    bands, model = bands_of(family, method), model_of(family)
+    with naively(model, bands) as wide:
+        wanted = likelihoods(wide)
+    wide = deepcopy(model).double()
+    wide.set_experts_implementation("eager")
+    found = inside(wide, bands)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+    assert float((likelihoods(wide) - wanted).abs().max()) > 1e-2  # it does change the numbers
+
+
+@pytest.mark.parametrize("family", each(FAMILIES))
+def test_a_family_attends_by_the_matrix_of_positions(family: str) -> None:
+    """Every log-likelihood is that of the naive float64 attention to 1e-5."""
+    check_naive(family, "self_extend")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method",
+    ["rerope", "dual_chunk", "jet_long ramped", "lm_infinite", "log_n on yarn", "per_query"],
+)
+def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
+    """Every kind of bands: few, many, ramped, sparse and with scores scaled by their query."""
+    check_naive("qwen3", method)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "gpt_oss", "gemma3_text"])
+def test_float32_costs_float32s_rounding(family: str) -> None:
+    """The float32 engine is as far from the truth as the plain float32 model is, not farther."""
+    model, bands = model_of(family), bands_of(family)
+    found = inside(model, bands)
+    with naively(model, bands) as wide:
+        error = float((found - likelihoods(wide)).abs().max())
+    wide = deepcopy(model).double()
+    wide.set_experts_implementation("eager")
+    usual = float((likelihoods(model) - likelihoods(wide)).abs().max())
+    assert error <= 5 * usual + 1e-5
+
+
+@pytest.mark.slow
+def test_the_reference_model_attends_by_the_matrix_of_positions(
+    reference: tuple[Checkpoint, Any],
+) -> None:
+    """On real weights and a real text, in float32: to 1e-5 beyond a window of 64 tokens."""
+    opened, model = reference
+    text = inspect.getsource(bisect)
+    tokens = torch.tensor([opened.tokenizer(text)["input_ids"][:120]])
+    bands = self_extend.bands(replace(opened.rope, trained_length=64), 120)
+    assert isinstance(bands, Bands)
+    with naively(model, bands) as wide:
+        wanted = likelihoods(wide, tokens)
+    torch.testing.assert_close(inside(model, bands, tokens), wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3_text"])
+def test_the_model_is_itself_again(family: str) -> None:
+    """Bit for bit, also after an error inside; and transformers' registries are as they were."""
+    model = model_of(family)
+    before = likelihoods(model)
+    inside(model, bands_of(family))
+    assert torch.equal(likelihoods(model), before)
+    with pytest.raises(RuntimeError, match="stop"), patched(model, bands_of(family)):
+        raise RuntimeError("stop")
+    assert torch.equal(likelihoods(model), before)
+    assert NAME not in AttentionInterface._global_mapping
+    assert NAME not in AttentionMaskInterface._global_mapping
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        *((family, "self_extend") for family in ("llama", "cohere", "gpt_neox", "smollm3")),
+        *(("gemma2", method) for method in ("self_extend", "dual_chunk", "per_query")),
+    ],
+)
+@torch.inference_mode()
+def test_chunks_with_a_cache_are_one_forward(family: str, method: str) -> None:
+    """Keys are cached unrotated, so neither chunks nor single tokens change the numbers."""
+    model, bands = model_of(family), bands_of(family, method)
+    with patched(model, bands):
+        whole = model(input_ids=TOKEN, use_cache=False).logits
+        kept = {"past_key_values": DynamicCache(), "use_cache": True}
+        chunks = TOKEN.split([50, 40, 1, 1, LENGTH - 92], 1)
+        found = [model(input_ids=chunk, **kept).logits for chunk in chunks]
+    error = float((torch.cat(found, 1) - whole).abs().max())
+    assert error <= 1e-5 * float(whole.abs().max()) + 1e-6
+
+
+@torch.inference_mode()
+def test_rows_of_a_batch_are_alone() -> None:
+    """Two texts of one length in one batch have the logits each has by itself."""
+    model, bands = model_of("llama"), bands_of("llama")
+    both = torch.cat((TOKEN, TOKEN.flip(1)))
+    with patched(model, bands):
+        found = model(input_ids=both, use_cache=False).logits
+        alone = [model(input_ids=row[None], use_cache=False).logits[0] for row in both]
+    torch.testing.assert_close(found, torch.stack(alone), rtol=0, atol=2e-4)
+
+
+def test_padding_is_refused() -> None:
+    """Positions are those of whole rows; a padded row would be measured at wrong ones."""
+    model, mask = model_of("llama"), torch.ones_like(TOKEN)
+    with patched(model, bands_of("llama")):
+        likelihoods(model, attention_mask=mask)
+        mask[0, 0] = 0
+        with pytest.raises(UserError, match="padding is not supported"):
+            likelihoods(model, attention_mask=mask)
+
+
+def test_a_longer_context_than_the_bands_is_refused() -> None:
+    """Never attended to by guesswork."""
+    with (
+        patched(model_of("llama"), bands_of("llama")),
+        pytest.raises(ValueError, match="128 tokens"),
+    ):
+        likelihoods(model_of("llama"), TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("falcon", "does not let its attention be replaced"),
+        ("doge", "masks or biases its scores itself"),
+    ],
+)
+def test_a_model_that_cannot_is_refused_by_name(family: str, words: str) -> None:
+    """Before any number, and the model is left as it was."""
+    model = model_of(family)
+    before = likelihoods(model)
+    with pytest.raises(UserError, match=words), patched(model, bands_of(family)):
+        pass
+    assert torch.equal(likelihoods(model), before)
+
+
+def test_a_window_that_the_attention_is_not_told_of_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A sliding layer whose window came as a mask alone would see everything."""
+    model = model_of("gemma2")
+    for module in model.modules():
+        if getattr(module, "sliding_window", None):
+            monkeypatch.setattr(module, "sliding_window", None)
+    with pytest.raises(UserError, match="does not pass its windows to attention"):
+        layouts_of(model)
+
+
+def test_an_attention_that_is_not_understood_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The self-check on the model's own logits finds a wrong layout, whatever the reason."""
+    model = deepcopy(model_of("llama"))  # not proved yet
+
+    right = layout._layout
+
+    def wrong(*given: Any) -> Any:
+        found = right(*given)
+        return found and replace(found, sign=-found.sign)
+
+    monkeypatch.setattr(layout, "_layout", wrong)
+    words = "cut into bands, changes its queries"
+    with pytest.raises(UserError, match=words), patched(model, bands_of("llama")):
+        pass
+
+
+def test_bands_of_another_model_are_refused() -> None:
+    """Their frequencies are not those of its channel pairs."""
+    with (
+        pytest.raises(UserError, match="channel pairs"),
+        patched(model_of("gpt_neox"), bands_of("llama")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("family", "rotated", "halves"),
+    [
+        ("llama", 16, True),
+        ("qwen3", 16, True),
+        ("cohere", 16, False),
+        ("glm", 8, False),
+        ("gpt_neox", 4, False),
+        ("deepseek_v3", 16, False),
+    ],
+)
+def test_the_layout_is_found_by_asking(family: str, rotated: int, halves: bool) -> None:
+    """How many channels turn, and that partners share a frequency, one after the other in order."""
+    for found in layouts_of(model_of(family)).values():
+        assert found is not None
+        moved = found.pair >= 0
+        assert (int(moved.sum()), found.halves) == (rotated, halves)
+        assert sorted(found.pair[moved].tolist()) == sorted([*range(rotated // 2)] * 2)
+        assert torch.equal(found.partner[found.partner], torch.arange(len(found.pair)))
+
+
+def test_layers_without_a_rotary_embedding_are_left() -> None:
+    """A NoPE layer, and a sliding layer with a rotary embedding of its own."""
+    kinds = {
+        family: [found is not None for found in layouts_of(model_of(family)).values()]
+        for family in ("smollm3", "gemma3_text", "cohere2")
+    }
+    assert kinds == {
+        "smollm3": [True, False], "gemma3_text": [False, True], "cohere2": [True, False],
+    }  # fmt: skip
+
+
+def test_a_call_is_asked_for_its_rows_alone() -> None:
+    """With a cache the parts are those of the last rows; keys that none of them meets are left."""
+    bands = bands_of("llama")
+    (near,) = parts_in_pieces(bands.bands[:1], 1, 100, None)
+    assert (near.rows, near.keys) == (slice(0, 1), slice(84, 100))
+    (windowed,) = parts_in_pieces(bands.bands[:1], 1, 100, 5)
+    assert windowed.keys == slice(95, 100)
+    assert parts_in_pieces(bands.bands[1:], 1, 100, 5) == []
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
+    """Bands in 16 bits are as far from float32 as the plain model in 16 bits is, not farther."""
+    model, bands = model_of("qwen3"), bands_of("qwen3")
+    half = deepcopy(model).to(dtype)
+    wanted = inside(model, bands)
+    error = float((inside(half, bands) - wanted).abs().mean())
+    usual = float((likelihoods(half) - likelihoods(model)).abs().mean())
+    assert error <= 1.5 * usual
+
+
+def test_plain_frequencies_need_no_bands() -> None:
+    """One door for whatever a method returns: frequencies go through the rotary module alone."""
+    model = model_of("llama")
+    with patched(model, none.frequencies(rope_of(model.config), LENGTH)):
+        assert model.config._attn_implementation != NAME
+    with patched(model, bands_of("llama")):
+        assert model.config._attn_implementation == NAME
+
+
+def test_two_attentions_do_not_nest() -> None:
+    """A model that is patched already is refused."""
+    model = model_of("llama")
+    again = patched(model, bands_of("llama"))
+    with patched(model, bands_of("llama")), pytest.raises(UserError, match="patched already"):
+        again.__enter__()
+
+
+ROPE = Rope(16, 10_000.0, 256)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the rows of every table that is made."""
+    made, own = [], Layout.tables
+
+    def tables(self: Layout, positions: torch.Tensor, *given: Any) -> Any:
+        made.append(len(positions))
+        return own(self, positions, *given)
+
+    monkeypatch.setattr(Layout, "tables", tables)
+    return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "bands"), [(rerope, 2), (dual_chunk, 3)])
+@torch.inference_mode()
+def test_layers_and_chunks_share_their_tables(
+    monkeypatch: pytest.MonkeyPatch, method: Any, bands: int
+) -> None:
+    """Queries and keys of a band have one table each, whatever the layers, chunks and lengths."""
+    model = model_of("llama")
+    found = method.bands(rope_of(model.config), 600)
+    assert len(found.bands) == bands
+    with patched(model, found):
+        made = counted(monkeypatch)
+        for length in (600, 600, 400):
+            model.model(input_ids=torch.arange(length)[None] % 256, use_cache=False)
+    assert len(made) == 2 * bands
+
+
+def test_the_keys_of_a_base_each_are_one_row() -> None:
+    """mode=per_query: its bands are views of one row of positions, not length x length numbers."""
+    length = 512
+    found = dynamic_ntk.bands(ROPE, length, mode="per_query", block=1)
+    assert isinstance(found, Bands)
+    rows = {band.key.untyped_storage().data_ptr(): band.key for band in found.bands}
+    assert sum(row.untyped_storage().nbytes() for row in rows.values()) <= 8 * length
+
+
+def test_a_base_for_each_query_comes_in_blocks() -> None:
+    """Left to itself per_query has a base every 32 tokens: one each is 28 times as slow as none."""
+    found = dynamic_ntk.bands(ROPE, 8 * 256, mode="per_query")
+    assert isinstance(found, Bands)
+    assert len(found.bands) == 1 + 7 * 256 // 32
+
+
+@pytest.mark.slow
+@given(
+    keys=st.lists(st.integers(-50, 50), min_size=1, max_size=70),
+    spans=st.integers(0, 2**30),
+    ordered=st.booleans(),
+)
+def test_reach_is_the_largest_relative_position(keys: list[int], spans: int, ordered: bool) -> None:
+    """As a loop over every pair finds it, wherever keys are rotated to."""
+    maker = torch.Generator().manual_seed(spans)
+    length = len(keys)
+    key = torch.tensor(sorted(keys) if ordered else keys, dtype=torch.float64)
+    query = torch.randint(-50, 50, (length,), generator=maker)
+    near, far = sorted(torch.randint(1, length + 2, (2,), generator=maker).tolist())
+    bands = (
+        by_distance(length, Frequencies(ROPE.inv_freq()), 0, near, query=query, key=key),
+        by_distance(length, Frequencies(ROPE.inv_freq()), near, far, query=query, key=key),
+    )
+    wanted = max(
+        float(band.query[m] - band.key[n])
+        for band in bands
+        for m in range(length)
+        for n in range(int(band.first[m]), int(band.end[m]))
+    )
+    assert Bands(length, bands).reach == wanted
+
+
+class Held(TorchDispatchMode):
+    """Note the most bytes that the tensors made inside hold at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.alive: dict[int, tuple[StorageWeakRef, int]] = {}
+        self.total = self.most = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, tuple | list) else (made,):
+            if isinstance(one, torch.Tensor):
+                store = one.untyped_storage()
+                self.alive[store._cdata] = StorageWeakRef(store), store.nbytes()
+                self.total += store.nbytes()
+        if self.total > self.most:  # at most so much: what is gone, or counted twice, is in it
+            self.alive = {key: one for key, one in self.alive.items() if not one[0].expired()}
+            self.total = sum(size for _, size in self.alive.values())
+            self.most = max(self.most, self.total)
+        return made
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "per_query exact"])
+@torch.inference_mode()
+def test_memory_is_linear_in_the_length(method: str) -> None:
+    """Twice the tokens hold about twice the bytes, bands and tables included."""
+    model, sizes = model_of("llama"), []
+    for length in (512, 1024):
+        with Held() as held:
+            bands = bands_of("llama", method, length)
+            with patched(model, bands):
+                model.model(input_ids=torch.arange(length)[None] % 256, use_cache=False)
+        sizes.append(held.most)
+    assert sizes[1] <= 2.2 * sizes[0]
+
+
+SPARSE = {
+    "layer_types": ["minimax_m3_sparse", "full_attention"], "index_block_size": 32,
+    "index_topk_blocks": 1, "index_local_blocks": 1, "index_n_heads": 2, "index_head_dim": 16,
+}  # fmt: skip
+
+
+def made(family: str, **given: Any) -> Any:
+    tokens = {"vocab_size": 300, "bos_token_id": 0, "eos_token_id": 0, "pad_token_id": None}
+    shape = {**SHAPE, "num_key_value_heads": 2, "head_dim": 16, **EXPERTS, **tokens, **given}
+    return build(AutoConfig.for_model(family, **shape))
+
+
+@pytest.mark.parametrize(
+    ("family", "given", "words"),
+    [
+        ("minimax_m3_vl_text", SPARSE, "masks or biases its scores itself"),
+        ("deepseek_v32", INDEXED, "masks or biases its scores itself"),
+        ("hy_v4", INDEXED, "masks or biases its scores itself"),
+        ("olmoe", {"sliding_window": 48}, "does not pass its windows to attention"),
+    ],
+)
+def test_an_attention_that_chooses_its_keys_is_refused(
+    family: str, given: dict[str, Any], words: str
+) -> None:
+    """Keys by index, or a window unlike its mask: no prompt of 24 tokens would show it."""
+    with pytest.raises(UserError, match=words), patched(made(family, **given), bands_of("llama")):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_is_left_out_is_found_in_any_dtype(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ignored soft-capping of 50 moves one layer little, and is refused in 16 bits too."""
+    model, own = deepcopy(model_of("gemma2")).to(dtype), BandedAttention.__call__
+    for module in model.modules():
+        if hasattr(module, "attn_logit_softcapping"):
+            module.attn_logit_softcapping = 50.0
+
+    def uncapped(self: Any, *given: Any, **options: Any) -> Any:
+        options.pop("softcap", None)
+        return own(self, *given, **options)
+
+    inside(model, bands_of("gemma2"))
+    monkeypatch.setattr(BandedAttention, "__call__", uncapped)
+    with pytest.raises(UserError, match="changes its attention"):
+        inside(deepcopy(model), bands_of("gemma2"))  # a copy is not proved yet
+
+
+def test_a_model_is_proved_once() -> None:
+    """Further frequencies and bands cost no forward; a model that is changed is proved again."""
+    model, forwards = deepcopy(model_of("llama")), [0]
+    model.register_forward_hook(lambda *_: forwards.__setitem__(0, forwards[0] + 1))
+    rope = rope_of(model.config)
+
+    def counted(rotation: Rotation) -> int:
+        before = forwards[0]
+        with patched(model, rotation):
+            return forwards[0] - before
+
+    scales = [pi.frequencies(rope, WINDOW, factor=factor) for factor in (2.0, 4.0)]
+    moved = [bands_of("llama", method) for method in ("self_extend", "lm_infinite")]
+    assert [counted(one) for one in (*scales, *scales)] == [3, 0, 0, 0]
+    assert [counted(one) > 5 for one in (*moved, *moved)] == [True, False, False, False]
+    model.to(torch.bfloat16)
+    assert counted(scales[0]) == 3
+    model.model.rotary_emb = deepcopy(model.model.rotary_emb)
+    assert counted(scales[0]) == 3
+
+
+def test_what_is_refused_is_refused_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a proof that held is kept, and the angles are checked at every use."""
+    model = deepcopy(model_of("llama"))
+    frequencies = pi.frequencies(rope_of(model.config), WINDOW, factor=2.0)
+    with monkeypatch.context() as broken:
+        broken.setattr("harness.patching.frequencies.probe", lambda _: torch.full((1,), torch.nan))
+        for _ in range(2):
+            with pytest.raises(UserError, match="no finite logits"), patched(model, frequencies):
+                pass
+    with patched(model, frequencies):
+        pass
+    kind = type(model.model.rotary_emb)
+    right = kind.forward
+    monkeypatch.setattr(kind, "forward", lambda *given: [2 * x for x in right(*given)])
+    with (
+        pytest.raises(UserError, match="does not return the given angles"),
+        patched(model, frequencies),
+    ):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "mixtral", "qwen3_moe", "olmoe", "gpt_oss", "afmoe"])
+def test_sixteen_bits_are_no_reason_to_refuse(family: str) -> None:
+    """A model that is exact in float32 is taken in bfloat16, mixtures that change a route too."""
+    inside(deepcopy(model_of(family)).to(torch.bfloat16), bands_of(family))
+
+
+def test_a_model_that_shares_its_config_is_told() -> None:
+    """Two models of one config object: the attention of the one serves no other."""
+    model = model_of("llama")
+    other = deepcopy(model)
+    other.config = other.model.config = model.config
+    for layer in other.model.layers:
+        layer.self_attn.config = model.config
+    with patched(model, bands_of("llama")), pytest.raises(UserError, match="config is shared"):
+        likelihoods(other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [
+        ("gemma2", "self_extend"),
+        *(("llama", name) for name in ("self_extend", "per_query", "lm_infinite", "log_n on yarn")),
+    ],
+)
+def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str) -> None:
+    """Questions that share beginnings, of several lengths: each as the naive attention has it."""
+    model, bands, text = model_of(family), bands_of(family, method), TOKENS[0].tolist()
+    texts = [text[:128], text[:100], [*text[:70], *text[90:120]]]
+    asked = [Loglikelihood(tuple(t), 1, doc_id=str(n)) for n, t in enumerate(texts)]
+    with patched(model, bands):
+        found = dict(answers(model, asked))
+    with naively(model, bands) as wide:
+        for index, tokens in enumerate(texts):
+            answer = found[index]
+            assert answer is not None
+            wanted = -likelihoods(wide, torch.tensor([tokens]))
+            torch.testing.assert_close(
+                torch.tensor(answer.nll, dtype=torch.float64), wanted, rtol=0, atol=2e-4
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["dual_chunk", "lm_infinite"])
+def test_neighbours_change_no_bit_of_moved_positions(
+    method: str, reference: tuple[Checkpoint, Any]
+) -> None:
+    """Moved positions on the reference model: each question alone, or among the others."""
+    opened, model = reference
+    text = tuple((7919 * i) % opened.config.vocab_size for i in range(512))
+    questions = [Loglikelihood(text[:n], n - 20, doc_id="q") for n in (256, 300, 512)]
+    rotation = resolve(load("method", method), opened.rope, 512)
+    with patched(model, rotation):
+        together = dict(answers(model, questions))
+        alone = [dict(answers(model, [question]))[0] for question in questions]
+    assert [together[index] for index in range(len(questions))] == alone
