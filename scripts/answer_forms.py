@@ -103,10 +103,7 @@ def measured(out: Path) -> set[tuple[str, ...]]:
 def main(name: str, document: str, out: str) -> None:
     """Add the rows of a model as they are measured; one thread, float32."""
     torch.set_num_threads(1)
-    checkpoint = open_checkpoint(
-        name, revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
+    checkpoint = open_checkpoint(name, dtype="float32", device="cpu")
     model, tokenizer = load_weights(checkpoint), checkpoint.tokenizer
     text = Path(document).read_text(encoding="utf-8")
     source = make_source(tokenizer, lambda: [("document", text)], checkpoint.rope.trained_length)

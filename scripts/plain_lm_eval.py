@@ -73,10 +73,7 @@ def main(name: str, tasks: str, length: str, out: str, limit: str = "") -> None:
     names = sorted(path.stem for path in Path(folder).glob("*.yaml")) if folder else [tasks]
     options = [f"tasks={'+'.join(names)}", *([f"include={folder}"] if folder else [])]
     options += [f"limit={limit}"] if limit else []
-    checkpoint = open_checkpoint(
-        name, revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
+    checkpoint = open_checkpoint(name, dtype="float32", device="cpu")
     model, tokenizer = load_weights(checkpoint), checkpoint.tokenizer
     with tempfile.TemporaryDirectory() as scratch:
         run = rw.run(

@@ -159,10 +159,7 @@ def reference() -> tuple[Checkpoint, Any]:
     from harness.models.checkpoint import open_checkpoint
     from harness.models.weights import load_weights
 
-    opened = open_checkpoint(
-        "reference", revision=None, dtype="float32", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
+    opened = open_checkpoint("reference", dtype="float32", device="cpu")
     return opened, load_weights(opened)
 
 

@@ -264,7 +264,7 @@ def _scaled(layers: Layers) -> str:
     """Say which attention layers a method scales."""
     if not layers.rotated + layers.plain:
         return "not counted"
-    if layers.apart:
+    if layers.own_sliding:
         return "full attention; sliding layers keep their own"
     if layers.rotated["sliding"]:
         if layers.rotated["full"]:

@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from harness.errors import UserError
-from harness.models.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
+from harness.models.checkpoint import Checkpoint, check_shipped, open_checkpoint
 from harness.patching.config import rope_of
 from harness.patching.frequencies import check_geometry
 from harness.patching.patch import patched
@@ -32,10 +32,7 @@ YARN = {
 
 
 def opened(folder: Path) -> Checkpoint:
-    return open_checkpoint(
-        str(folder), revision=None, dtype="auto", device="cpu",
-        trust_remote_code=False, allow_pickle=False,
-    )  # fmt: skip
+    return open_checkpoint(str(folder), device="cpu")
 
 
 def saved_config(folder: Path, config: Any) -> Path:
@@ -59,6 +56,10 @@ def test_any_changed_weight_is_another_model(tiny: Path, tmp_path: Path) -> None
     assert len(seen) == 1 + len(weights)
 
 
+def check_scaling(checkpoint: Checkpoint) -> None:
+    check_shipped(checkpoint.config, checkpoint.rope.shipped)
+
+
 def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path: Path) -> None:
     """DeepSeek's softmax scale and Mistral 3's query scale would stay on under every method."""
     deepseek = AutoConfig.for_model(
@@ -70,7 +71,7 @@ def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path: Path) -> None
         rope_parameters={**YARN, "mscale": 1.0, "mscale_all_dim": 1.0},
     )  # fmt: skip
     with pytest.raises(UserError, match="^deepseek_v3 applies the scaling it ships outside"):
-        check_scaling_is_rotary(opened(saved_config(tmp_path / "deepseek", deepseek)))
+        check_scaling(opened(saved_config(tmp_path / "deepseek", deepseek)))
     parameters = {**YARN, "llama_4_scaling_beta": 0.1}
     ministral = AutoConfig.for_model(
         "ministral3", vocab_size=300, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
@@ -78,9 +79,9 @@ def test_scaling_outside_the_rotary_embedding_is_refused(tmp_path: Path) -> None
         max_position_embeddings=4 * WINDOW,
     )  # fmt: skip
     with pytest.raises(UserError, match=r"outside its .* embedding too \(llama_4_scaling_beta\)"):
-        check_scaling_is_rotary(opened(saved_config(tmp_path / "ministral", ministral)))
+        check_scaling(opened(saved_config(tmp_path / "ministral", ministral)))
     plain = tiny_config("llama", rope_parameters=YARN, max_position_embeddings=4 * WINDOW)
-    check_scaling_is_rotary(opened(saved_config(tmp_path / "llama", plain)))
+    check_scaling(opened(saved_config(tmp_path / "llama", plain)))
 
 
 def test_a_longrope_checkpoint_is_read_natively_at_every_length() -> None:

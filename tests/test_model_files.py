@@ -25,9 +25,12 @@ Weights = dict[str, torch.Tensor]
 
 def opened(folder: Path | str, *, allow_pickle: bool = False, trusted: bool = False) -> Checkpoint:
     return open_checkpoint(
-        str(folder), revision=None, dtype="float32", device="cpu",
-        trust_remote_code=trusted, allow_pickle=allow_pickle,
-    )  # fmt: skip
+        str(folder),
+        dtype="float32",
+        device="cpu",
+        trust_remote_code=trusted,
+        allow_pickle=allow_pickle,
+    )
 
 
 def safe(weights: Weights, path: Path) -> None:

@@ -160,10 +160,7 @@ def ask_the_hub() -> None:
         sys.exit("asked the network")
 
     def model() -> None:
-        open_checkpoint(
-            "nobody/nothing", revision=None, dtype="auto", device="cpu",
-            trust_remote_code=False, allow_pickle=False,
-        )  # fmt: skip
+        open_checkpoint("nobody/nothing", device="cpu")
 
     socket.socket.connect = connect  # type: ignore[assignment,method-assign]
     for module, names in hub.READ.items():  # as if imported online

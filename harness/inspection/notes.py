@@ -178,11 +178,11 @@ def acted_on(layers: Layers, rope: Rope, longest: int) -> str:
     total, sliding = rotated.total() + plain.total(), rotated["sliding"]
     have = "has" if plain.total() == 1 else "have"
     bare = f"{plain.total()} {have} no rotary embedding" if plain.total() else ""
-    if window is None or not sliding or (window >= longest and not layers.apart):
+    if window is None or not sliding or (window >= longest and not layers.own_sliding):
         return f"Of {total} attention layers, {bare}: no method changes them." if bare else ""
     see = "sees" if sliding == 1 else "see"
     text = f"Of {total} attention layers, {sliding} {see} only {window:,} tokens back"
-    if layers.apart:
+    if layers.own_sliding:
         text += ", with their own rotary embedding, which no method changes"
     elif rotated["full"]:
         text += ", with the rotary embedding of the others, so that a method scales them too"

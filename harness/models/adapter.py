@@ -6,8 +6,6 @@ import json
 import os
 import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from importlib.util import find_spec
@@ -42,8 +40,8 @@ class Adapter:
     merged: bool
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """What a record has of it: not where it lies, which may change."""
+    def metadata(self) -> dict[str, Any]:
+        """What a record holds: not the folder, which may change."""
         return {name: getattr(self, name) for name in ("fingerprint", "kind", "base", "merged")}
 
 
@@ -52,27 +50,27 @@ def open_adapter(
 ) -> Adapter:
     """Read an adapter's config and the names of its tensors; raise UserError where it does not fit.
 
-    ``where`` and ``config`` are the base model's. It fits if PEFT can merge it into such a model
-    and finds every tensor that it wants, in the right shape, and no others. ``merged`` asks for
-    that; an adapter of a matrix that two layers share stays beside it, else both would change.
+    ``where`` and ``config`` are the base model's. An adapter fits if PEFT can merge it into such a
+    model and finds every tensor that it wants, in the right shape, and no others. An adapter of a
+    matrix that two layers share is not ``merged``: both would change.
     """
     if find_spec("peft") is None:
         raise UserError("--adapter needs the package peft: pip install 'ropewalk[peft]'.")
     folder = _folder(given, allow_pickle=allow_pickle)
     weights = _weights(folder, given, allow_pickle=allow_pickle)
-    asked = _checked_config(folder, given)
-    base = asked.base_model_name_or_path
+    own_config = _checked_config(folder, given)
+    base = own_config.base_model_name_or_path
     _check_base(given, base, where)
     shapes = attempt("adapter", given, lambda: _shapes(weights))
     model = without_weights(config, trust_remote_code=trusted)
-    wanted, own, shared = attempt("adapter", given, lambda: _wanted(model, asked))
+    wanted, own, shared = attempt("adapter", given, lambda: _wanted(model, own_config))
     _check_fit(given, where, shapes, wanted, own)
     hashes = "".join(file_hash(path) for path in (folder / CONFIG, weights))
     return Adapter(
         name=printable(_name(given)),
         folder=str(folder),
         fingerprint=sha256(hashes.encode()).hexdigest()[:16],
-        kind=str(asked.peft_type.value),
+        kind=str(own_config.peft_type.value),
         base=base,
         merged=merged and not shared,
     )
@@ -82,9 +80,9 @@ def adapted(model: Any, adapter: Adapter) -> Any:
     """Return a base model with its adapter's weights: merged, or in layers beside its own."""
     from peft import PeftModel
 
-    with _quiet():
-        made = PeftModel.from_pretrained(model, adapter.folder, torch_device=str(model.device))
-        return made.merge_and_unload(safe_merge=True) if adapter.merged else made.get_base_model()
+    with warnings.catch_warnings(action="ignore"):
+        model = PeftModel.from_pretrained(model, adapter.folder, torch_device=str(model.device))
+        return model.merge_and_unload(safe_merge=True) if adapter.merged else model.get_base_model()
 
 
 def _name(given: str) -> str:
@@ -101,9 +99,10 @@ def _folder(given: str, *, allow_pickle: bool) -> Path:
     if path.is_dir():
         return path.absolute()
     if path.exists() or given.startswith((".", "/", "~")) or given.count("/") > 1:
-        message = f"--adapter {printable(given)} is not a folder; give one with {CONFIG}, or a hub"
-        message += " name (owner/name)."
-        raise UserError(message)
+        raise UserError(
+            f"--adapter {printable(given)} is not a folder; give one with {CONFIG}, or a hub name "
+            "(owner/name)."
+        )
     return Path(attempt("adapter", given, lambda: _fetched(given, allow_pickle=allow_pickle)))
 
 
@@ -122,23 +121,23 @@ def _weights(folder: Path, given: str, *, allow_pickle: bool) -> Path:
             f"{printable(given)} is not an adapter, it has no {CONFIG}; give --model for it."
         )
     check_file(folder / CONFIG, LARGEST)
-    found = folder / WEIGHTS
-    if not found.exists() and allow_pickle:
-        found = folder / PICKLED
-    if not found.exists():
+    weights = folder / WEIGHTS
+    if not weights.exists() and allow_pickle:
+        weights = folder / PICKLED
+    if not weights.exists():
         raise UserError(f"the adapter {printable(given)} has no {WEIGHTS}; {ONLY_SAFE}")
-    check_file(found)
-    return found
+    check_file(weights)
+    return weights
 
 
 def _checked_config(folder: Path, given: str) -> Any:
     """Return the adapter's config as PEFT reads it, whole."""
     from peft import PEFT_TYPE_TO_CONFIG_MAPPING, PeftConfig
 
-    told = attempt(
+    raw = attempt(
         "adapter", given, lambda: dict(json.loads(read_regular(folder / CONFIG, limit=LARGEST)))
     )
-    kind = reason(told.get("peft_type"))
+    kind = reason(raw.get("peft_type"))
     if kind not in PEFT_TYPE_TO_CONFIG_MAPPING:
         raise UserError(
             f"the adapter {given} is of the kind {kind}, which this PEFT does not read."
@@ -146,19 +145,21 @@ def _checked_config(folder: Path, given: str) -> Any:
     with warnings.catch_warnings():
         # A field that PEFT does not know may change the numbers.
         warnings.filterwarnings("error", message="Unexpected keyword")
-        found: Any = attempt("adapter", given, lambda: PeftConfig.from_pretrained(str(folder)))
-    if found.is_prompt_learning or found.is_adaption_prompt:
-        message = f"the adapter {given} ({kind}) adds to the prompt, which changes the length;"
-        message += " only adapters of weights are measured."
-        raise UserError(message)
-    start = told.get("init_lora_weights")
+        config: Any = attempt("adapter", given, lambda: PeftConfig.from_pretrained(str(folder)))
+    if config.is_prompt_learning or config.is_adaption_prompt:
+        raise UserError(
+            f"the adapter {given} ({kind}) adds to the prompt, which changes the length; only "
+            "adapters of weights are measured."
+        )
+    start = raw.get("init_lora_weights")
     if isinstance(start, str) and start.lower().startswith(OTHER_BASE):
-        message = f"the adapter {given} belongs to changed weights of its base ({start}); save it"
-        message += " converted (PEFT: path_initial_model_for_weight_conversion)."
-        raise UserError(message)
-    if told.get("megatron_config"):
+        raise UserError(
+            f"the adapter {given} belongs to changed weights of its base ({start}); save it "
+            "converted (PEFT: path_initial_model_for_weight_conversion)."
+        )
+    if raw.get("megatron_config"):
         raise UserError(f"the adapter {given} needs Megatron, which is not supported.")
-    return found
+    return config
 
 
 def _check_base(given: str, base: str | None, where: str) -> None:
@@ -177,7 +178,6 @@ def _check_base(given: str, base: str | None, where: str) -> None:
 
 
 def _shapes(weights: Path) -> Shapes:
-    """Return the shapes of an adapter's tensors by name."""
     if weights.name == PICKLED:
         held = torch.load(weights, map_location="meta", weights_only=True)
         return {name: tuple(tensor.shape) for name, tensor in held.items()}
@@ -186,19 +186,18 @@ def _shapes(weights: Path) -> Shapes:
 
 
 def _wanted(model: Any, config: Any) -> tuple[Shapes, Shapes, bool]:
-    """Return the shapes that PEFT wants of an adapter of a model without memory, and the model's.
+    """Return the shapes that PEFT wants of an adapter, the model's own, and if a matrix is shared.
 
-    And whether it changes a matrix that two layers share. Raises what PEFT raises where it cannot
-    put it there, or cannot merge it.
+    The model is without memory. Raises what PEFT raises where it cannot add or merge the adapter.
     """
     from peft import PeftModel, get_peft_model_state_dict
 
-    with torch.device("meta"), _quiet():
-        made = PeftModel(model, config)
-        own = {name: tuple(held.shape) for name, held in made.state_dict().items()}
-        state = get_peft_model_state_dict(made, save_embedding_layers=False)
-        shared = _changes_shared(made)
-        made.merge_and_unload()
+    with torch.device("meta"), warnings.catch_warnings(action="ignore"):
+        model = PeftModel(model, config)
+        own = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        state = get_peft_model_state_dict(model, save_embedding_layers=False)
+        shared = _changes_shared(model)
+        model.merge_and_unload()
     return {name: tuple(tensor.shape) for name, tensor in state.items()}, own, shared
 
 
@@ -206,36 +205,26 @@ def _changes_shared(model: Any) -> bool:
     """Return whether an adapter changes a matrix that two layers share, as tied embeddings do."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    holders = Counter(id(held) for one in model.modules() for held in one.parameters(recurse=False))
-    layers = (one for one in model.modules() if isinstance(one, BaseTunerLayer))
-    return any(
-        holders[id(held)] > 1 for one in layers for held in one.get_base_layer().parameters()
-    )
+    modules = [*model.modules()]
+    uses = Counter(id(weight) for one in modules for weight in one.parameters(recurse=False))
+    bases = (one.get_base_layer() for one in modules if isinstance(one, BaseTunerLayer))
+    return any(uses[id(weight)] > 1 for base in bases for weight in base.parameters())
 
 
-def _check_fit(given: str, where: str, found: Shapes, wanted: Shapes, own: Shapes) -> None:
-    """Raise UserError unless an adapter has just the tensors that it must have."""
+def _check_fit(given: str, where: str, shapes: Shapes, wanted: Shapes, own: Shapes) -> None:
+    """Raise UserError unless an adapter has exactly the tensors that it must have."""
     places = {**own, **wanted}
-    name = next((name for name, shape in found.items() if places.get(name) != shape), None)
-    lacking = sorted(wanted.keys() - found.keys())
-    if name is None and not lacking:
+    name = next((name for name, shape in shapes.items() if places.get(name) != shape), None)
+    missing = sorted(wanted.keys() - shapes.keys())
+    if name is None and not missing:
         return
-    start = f"the adapter {printable(given)} does not fit {where}: "
     if name is None:
-        message = f"{start}it lacks {tensors(lacking)}."
+        why = f"it lacks {tensors(missing)}"
     elif name not in places:
-        message = f"{start}its tensor {printable(name)} has no place there."
+        why = f"its tensor {printable(name)} has no place there"
     elif name in own:
-        message = f"{start}it changes {printable(name)} from {own[name]} to {found[name]}, as where"
-        message += " tokens are added; merge it, and save model and tokenizer in one folder."
+        why = f"it changes {printable(name)} from {own[name]} to {shapes[name]}, as where tokens"
+        why += " are added; merge it, and save model and tokenizer in one folder"
     else:
-        message = f"{start}{printable(name)} is {found[name]}, by the model {places[name]}."
-    raise UserError(message)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Leave out PEFT's warnings: of its use of transformers, and of tied or absent tensors."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+        why = f"{printable(name)} is {shapes[name]}, by the model {places[name]}"
+    raise UserError(f"the adapter {printable(given)} does not fit {where}: {why}.")

@@ -24,7 +24,7 @@ from harness.models.files import (
     named_weights,
     tokenizer_hash,
 )
-from harness.models.gguf import is_gguf, pretrained, quantization, split_as_told
+from harness.models.gguf import configure_tokenizer, is_gguf, pretrained, quantization
 from harness.models.structure import position_limit, quantizer_of, weight_bytes, without_weights
 from harness.names import printable
 from harness.patching.config import geometry_of, is_rotary, rescaled
@@ -37,7 +37,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What is known of a model before its weights are read.
+    """A model before its weights are read.
 
     ``fingerprint`` identifies the weights in the key of every sample: the hub's commit, or for a
     folder or a GGUF file a hash. ``dtype`` is resolved.
@@ -55,7 +55,7 @@ class Checkpoint:
     trust_remote_code: bool
     allow_pickle: bool
     device_map: str | None = None
-    positions: int | None = None  # for how many tokens a model has some, where that has an end
+    positions: int | None = None  # the largest number of tokens with a position, where limited
     quantized: str | None = None  # the kind of quantised weights
     adapter: Adapter | None = None
     loaded: Any = None  # the model itself, where Python holds it already
@@ -63,27 +63,26 @@ class Checkpoint:
 
     @property
     def sliding_window(self) -> int | None:
-        """Return how many tokens a sliding layer sees; None where every layer sees all."""
+        """Tokens that a sliding layer sees; None where every layer sees all."""
         config = self.config.get_text_config()
         kinds = getattr(config, "layer_types", None) or ["sliding_attention"]
         return getattr(config, "sliding_window", None) if "sliding_attention" in kinds else None
 
     @property
     def encoding(self) -> str | None:
-        """Return the position encoding of a laboratory's model, with its options."""
-        return (
-            self.config.to_dict()["encoding"] if isinstance(self.config, EncodingConfig) else None
-        )
+        """The position encoding of a laboratory's model, with its options."""
+        own = isinstance(self.config, EncodingConfig)
+        return self.config.to_dict()["encoding"] if own else None
 
     @cached_property
     def parameter_count(self) -> int:
-        """Count the parameters from the config alone, without memory for any."""
+        """The number of parameters, from the config alone."""
         model = without_weights(self.config, trust_remote_code=self.trust_remote_code)
         return sum(one.numel() for one in model.parameters())
 
     @cached_property
     def weight_bytes(self) -> int:
-        """Return the bytes of the weights in memory, from the config alone."""
+        """The bytes of the weights in memory, from the config alone."""
         return weight_bytes(self.config, DTYPES[self.dtype], self.trust_remote_code)
 
 
@@ -106,9 +105,9 @@ def open_checkpoint(
     """
     where, commit, config = open_config(name, revision, trust_remote_code)
     with attempting("config", where):
-        quantized, called = quantization(where), label(name, where)
+        quantized, shown = quantization(where), label(name, where)
         if (kind := packed(config)) is not None:
-            quantized, called = kind, f"{called}-{kind}"
+            quantized, shown = kind, f"{shown}-{kind}"
         tokenizer = _tokenizer(where, commit, trust_remote_code)
         if device_map and device != "auto":
             raise UserError(f"--device-map {device_map} uses every device; leave --device out.")
@@ -121,12 +120,10 @@ def open_checkpoint(
         )  # fmt: skip
         own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
         if trust_remote_code and getattr(config, "auto_map", None):
-            own += (
-                "+code"  # the same files under transformers' own class may compute something else
-            )
+            own += "+code"  # under transformers' own class the same files may compute otherwise
         return Checkpoint(
             name=where,
-            label=called + (f"+{added.name}" if added else ""),
+            label=shown + (f"+{added.name}" if added else ""),
             revision=commit,
             fingerprint=own + (f"+{added.fingerprint}" if added else ""),
             config=config,
@@ -150,19 +147,14 @@ def open_tokenizer(name: str, *, revision: str | None, trust_remote_code: bool) 
     return _tokenizer(where, commit, trust_remote_code)
 
 
-def check_scaling_is_rotary(checkpoint: Checkpoint) -> None:
+def check_shipped(
+    config: Any, shipped: Mapping[str, object], *, trust_remote_code: bool = False
+) -> None:
     """Raise UserError for a model that applies its shipped scaling outside the rotary embedding.
 
     Such a part (DeepSeek's softmax scale, Mistral 3's query scale) would stay on under every
     method. It is detected from the config alone: the same model is built with and without it.
     """
-    check_shipped(
-        checkpoint.config, checkpoint.rope.shipped, trust_remote_code=checkpoint.trust_remote_code
-    )
-
-
-def check_shipped(config: Any, shipped: Mapping[str, object], *, trust_remote_code: bool) -> None:
-    """Check the same of a config and the scaling that it ships."""
     if shipped.get("rope_type", "default") == "default":
         return
     with_it, without = (
@@ -186,7 +178,6 @@ def _positions(config: Any, trusted: bool) -> int | None:
 
 
 def _scales(model: Any) -> dict[str, float]:
-    """Return every module's own softmax scale."""
     scales = ((name, getattr(module, "scaling", None)) for name, module in model.named_modules())
     return {name: scale for name, scale in scales if isinstance(scale, float)}
 
@@ -199,11 +190,12 @@ def _tokenizer(where: str, commit: str | None, trusted: bool) -> Any:
             fetch_tokenizer(where, commit)
         with pretrained(where) as (place, file):
             options = {"revision": commit, "trust_remote_code": trusted, **file}
-            found = AutoTokenizer.from_pretrained(place, **options)
-        found = split_as_told(where, found) if is_gguf(where) else found
-        found.decode(found("A short text.", add_special_tokens=False)["input_ids"])
-        _check_begin(where, found)
-        return found
+            tokenizer = AutoTokenizer.from_pretrained(place, **options)
+        if is_gguf(where):
+            tokenizer = configure_tokenizer(where, tokenizer)
+        tokenizer.decode(tokenizer("A short text.", add_special_tokens=False)["input_ids"])
+        _check_begin(where, tokenizer)
+        return tokenizer
 
     return attempt("tokenizer", where, read)
 
@@ -214,8 +206,8 @@ def _check_begin(where: str, tokenizer: Any) -> None:
     Without that token other losses are measured.
     """
     folder = Path(where)
-    told = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
-    if tokenizer.bos_token_id is None and not told:
+    named = not folder.is_dir() or any((folder / name).exists() for name in SPECIAL)
+    if tokenizer.bos_token_id is None and not named:
         raise UserError(
             f"{where} has no {SPECIAL[0]}, which names the begin token or says that there is none; "
             "copy it from where the model came from."
@@ -293,7 +285,7 @@ def hold(model: Any, tokenizer: Any, trained_length: int | None = None) -> Check
 
 
 def _with_layers(model: Any) -> Any:
-    """Return of a PEFT model the base model whose layers hold the adapter; of others, the model.
+    """Return the base model whose layers hold the adapter of a PEFT model; other models as is.
 
     Raises UserError for an adapter that is more than its layers, as a prompt is.
     """
@@ -305,9 +297,10 @@ def _with_layers(model: Any) -> Any:
         same = torch.equal(model(input_ids=some).logits, base(input_ids=some).logits)
     if not same:
         kind = model.active_peft_config.peft_type.value
-        message = f"the adapter of kind {kind} is not in the layers of {type(base).__name__} alone;"
-        message += " only adapters of weights are measured."
-        raise UserError(message)
+        raise UserError(
+            f"the adapter of kind {kind} is not in the layers of {type(base).__name__} alone; only "
+            "adapters of weights are measured."
+        )
     return base
 
 
@@ -317,30 +310,35 @@ def _active_adapter(model: Any) -> Adapter | None:
         return None
     config = model.active_peft_config
     return Adapter(
-        name=str(model.active_adapter), folder="", fingerprint=_fingerprint_in_memory(model),
-        kind=str(config.peft_type.value), base=config.base_model_name_or_path, merged=False,
-    )  # fmt: skip
+        name=str(model.active_adapter),
+        folder="",
+        fingerprint=_fingerprint_in_memory(model),
+        kind=str(config.peft_type.value),
+        base=config.base_model_name_or_path,
+        merged=False,
+    )
 
 
 def _fingerprint_in_memory(model: Any) -> str:
     """Hash config and weights, every byte: a changed model has other numbers.
 
-    Of the generation config what changes a text; of adapters also how they are applied, which the
-    weights do not show.
+    The hash covers what of the generation config changes a text, and how adapters are applied,
+    which the weights do not show.
     """
     digest = sha256(model.config.to_json_string().encode())
     generation = getattr(model, "generation_config", None)
     digest.update(f"{[getattr(generation, name, None) for name in GENERATION]}".encode())
     for name, module in model.named_modules():
         if hasattr(module, "active_adapters") and hasattr(module, "merged_adapters"):
-            told = [getattr(module, part, None) for part in APPLIED]
-            digest.update(f"{name} {told}".encode())
+            applied = [getattr(module, part, None) for part in APPLIED]
+            digest.update(f"{name} {applied}".encode())
     for name, tensor in model.state_dict().items():
         if tensor.is_meta:
-            message = f"{type(model).__name__} has layers outside memory ({name}), as accelerate"
-            message += " puts them; give the model's name, and device_map='auto'."
-            raise UserError(message)
+            raise UserError(
+                f"{type(model).__name__} has layers outside memory ({name}), as accelerate puts "
+                "them; give the model's name, and device_map='auto'."
+            )
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        held = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(held.view(torch.uint8).numpy())
+        values = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(values.view(torch.uint8).numpy())
     return digest.hexdigest()[:16]

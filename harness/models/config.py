@@ -90,8 +90,8 @@ def _built(where: str, commit: str | None, trust_remote_code: bool) -> Any:
 
 def read_raw(where: str, commit: str | None) -> dict[str, Any]:
     """Return the content of config.json, before a config is built from it."""
-    found: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
-    return found
+    raw: dict[str, Any] = PreTrainedConfig.get_config_dict(where, revision=commit)[0]
+    return raw
 
 
 def label(name: str, where: str) -> str:
@@ -114,15 +114,15 @@ def packed(config: Any) -> str | None:
 
     Its config says so; a GGUF file says it itself.
     """
-    found = getattr(config, "quantization_config", None)
-    if found is None:
+    own = getattr(config, "quantization_config", None)
+    if own is None:
         return None
-    told: dict[str, Any] = found if isinstance(found, dict) else found.to_dict()
-    method = told.get("quant_method")
-    bits = told.get("bits") or (8 if told.get("load_in_8bit") else None)
-    kind = f"{bits or (4 if told.get('load_in_4bit') else '')}bit"
-    if isinstance(told.get("quant_type"), dict):  # of torchao
-        kind = str(told["quant_type"].get("default", {}).get("_type", "")).removesuffix("Config")
+    keys: dict[str, Any] = own if isinstance(own, dict) else own.to_dict()
+    method = keys.get("quant_method")
+    bits = keys.get("bits") or (8 if keys.get("load_in_8bit") else None)
+    kind = f"{bits or (4 if keys.get('load_in_4bit') else '')}bit"
+    if isinstance(keys.get("quant_type"), dict):  # of torchao
+        kind = str(keys["quant_type"].get("default", {}).get("_type", "")).removesuffix("Config")
     name = printable(str(getattr(method, "value", method)))
     return f"{name}-{printable(kind)}" if kind not in ("", "bit") else name
 

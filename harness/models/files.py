@@ -48,18 +48,16 @@ def fetch(name: str, file: str, revision: str | None) -> Path:
         if isinstance(error, LocalEntryNotFoundError) and not offline:
             raise  # the hub cannot be reached
         if file == "config.json" and exists(name, "adapter_config.json", revision):
-            message = f"{name} holds an adapter (adapter_config.json): {ADAPTER}"
+            why = f"holds an adapter (adapter_config.json): {ADAPTER}"
         elif offline:
-            message = (
-                f"{name} cannot be read offline: the hub's cache has no {file} of it; run once"
-            )
-            message += " without --offline."
+            why = f"cannot be read offline: the hub's cache has no {file} of it; run once without"
+            why += " --offline."
         elif file == SAFE_WEIGHTS_NAME:
-            message = f"{name} has no weights in safetensors; {ONLY_SAFE}"
+            why = f"has no weights in safetensors; {ONLY_SAFE}"
         else:
-            message = f"{name} cannot be read: the hub has no {file} in it"
-            message += f" (one of GGUF files: give {name}/FILE.gguf)."
-        raise UserError(message) from None
+            why = f"cannot be read: the hub has no {file} in it (one of GGUF files: give"
+            why += f" {name}/FILE.gguf)."
+        raise UserError(f"{name} {why}") from None
 
 
 def exists(name: str, file: str, revision: str | None) -> bool:
@@ -92,33 +90,30 @@ def fetch_tokenizer(name: str, commit: str) -> None:
 def fetch_gguf(place: str, revision: str | None) -> Path:
     """Return a GGUF file of the hub, ``owner/name/file``; even its config needs the whole file."""
     owner, name, file = place.split("/", 2)
-    _tell_size(f"{owner}/{name}", [file], revision)
+    _missing_files(f"{owner}/{name}", [file], revision)
     return fetch(f"{owner}/{name}", file, revision)
 
 
 def fetch_weights(name: str, commit: str, named: set[str]) -> None:
     """Download the weights that the cache lacks, in parallel, and say how much that is."""
-    if lacking := _tell_size(name, sorted(named), commit):
-        download(name, revision=commit, allow_patterns=lacking)
+    if missing := _missing_files(name, sorted(named), commit):
+        download(name, revision=commit, allow_patterns=missing)
     for file in sorted(named):
         fetch(name, file, commit)
 
 
-def _tell_size(name: str, files: list[str], revision: str | None) -> list[str]:
+def _missing_files(name: str, files: list[str], revision: str | None) -> list[str]:
     """Return which weights have to be downloaded, and say how much that is."""
-    lacking = [
-        file
-        for file in files
-        if not isinstance(try_to_load_from_cache(name, file, revision=revision), str)
-    ]
-    if not lacking or constants.HF_HUB_OFFLINE:
+    cached = (try_to_load_from_cache(name, file, revision=revision) for file in files)
+    missing = [file for file, path in zip(files, cached, strict=True) if not isinstance(path, str)]
+    if not missing or constants.HF_HUB_OFFLINE:
         return []
     size = ""
     with suppress(HfHubHTTPError):
-        found = HfApi().get_paths_info(name, lacking, revision=revision)
-        size = f", {sum(getattr(one, 'size', 0) for one in found) / 2**20:,.1f} MiB"
+        infos = HfApi().get_paths_info(name, missing, revision=revision)
+        size = f", {sum(getattr(one, 'size', 0) for one in infos) / 2**20:,.1f} MiB"
     tell(f"Downloading the weights of {name} from the hub{size}")
-    return lacking
+    return missing
 
 
 LONGEST_NAME = 4096  # characters of a path, the limit of the system
@@ -133,17 +128,18 @@ GGUF = ".gguf"
 def check_place(name: str) -> Path:
     """Return the path that a model's name may be; raise UserError for another file, a bad path."""
     if len(name) > LONGEST_NAME:
-        message = f"the model's name has {len(name):,} characters, at most {LONGEST_NAME:,} are"
-        message += f" read: {printable(name[:40])}…"
-        raise UserError(message)
+        raise UserError(
+            f"the model's name has {len(name):,} characters, at most {LONGEST_NAME:,} are read: "
+            f"{printable(name[:40])}…"
+        )
     path = place(name)
     try:
-        found, folder = path.exists(), path.is_dir()
+        there, folder = path.exists(), path.is_dir()
     except OSError as error:  # a part of the name is too long
         raise UserError(
             f"--model {printable(reason(name))} is not a path: {error.strerror}."
         ) from None
-    if found and not folder and path.suffix.lower() != GGUF:
+    if there and not folder and path.suffix.lower() != GGUF:
         raise UserError(
             f"model {name} is a file; give the folder with its config.json, or a GGUF file."
         )
@@ -153,8 +149,7 @@ def check_place(name: str) -> Path:
 def check_folder(folder: Path) -> None:
     """Raise UserError for a folder that is not a model's, before a file is read.
 
-    That is a folder of an adapter, a pipe or a device instead of a file, and a file too large to
-    be read whole.
+    Such a folder holds an adapter, a pipe or a device instead of a file, or too large a file.
     """
     names = sorted(entry.name for entry in os.scandir(folder))
     if "adapter_config.json" in names:
@@ -218,10 +213,10 @@ def _index(
 def _weight_map(index: Path) -> set[Any]:
     """Return the file names in an index; raise UserError if it has none."""
     try:
-        found = set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
-        if not found:
+        named = set(json.loads(read_regular(index, limit=LARGEST))["weight_map"].values())
+        if not named:
             raise ValueError("it names no weights")
-        return found
+        return named
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise UserError(f"{index} is not an index of weights: {reason(error)}.") from None
 
@@ -255,9 +250,9 @@ def folder_hash(folder: Path, named: Iterable[str], *, code: bool) -> str:
 
 
 def tokenizer_hash(folder: Path) -> str:
-    """Hash the files that a tokenizer reads: ``folder_hash`` has no merges and no chat template.
+    """Hash the files that a tokenizer reads.
 
-    It is recorded beside that hash, which is in the keys of samples and stays as it is.
+    ``folder_hash`` covers no merges and no chat template, and is in the keys of samples.
     """
     kinds = [*TOKENIZER, "additional_chat_templates/*.jinja"]
     named = {path for kind in kinds for path in folder.glob(kind) if path.is_file()}

@@ -45,13 +45,13 @@ def only_gguf(folder: Path) -> Path | None:
     """Return the GGUF file of a folder without another model; raise UserError where it has more."""
     if not folder.is_dir() or (folder / "config.json").exists():
         return None
-    found = sorted(path for path in folder.iterdir() if path.suffix.lower() == GGUF)
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() == GGUF)
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
         raise UserError(
-            f"{folder} holds {len(found)} GGUF files ({names}); give one: --model {found[0]}."
+            f"{folder} holds {len(files)} GGUF files ({names}); give one: --model {files[0]}."
         )
-    return found[0] if found else None
+    return files[0] if files else None
 
 
 def check_gguf(path: Path) -> None:
@@ -95,24 +95,24 @@ def gguf_config(where: str) -> Any:
         given = PreTrainedConfig.get_config_dict(folder, **options)[0]
         check_config(where, given)
         config = AutoConfig.for_model(**given)
-    facts, tensors = _header(where)
-    left = [*_settings(config, facts), *_unread(config, facts["general.architecture"], tensors)]
-    if left:
-        raise UserError(f"transformers does not read {left[0]} of {where}: {FROM}")
+    metadata, tensors = _header(where)
+    kind = metadata["general.architecture"]
+    if unread := [*_unread_settings(config, metadata), *_unread_tensors(config, kind, tensors)]:
+        raise UserError(f"transformers does not read {unread[0]} of {where}: {FROM}")
     return config
 
 
-def split_as_told(where: str, tokenizer: Any) -> Any:
-    """Return the tokenizer of a GGUF file, which splits a text as the file says.
+def configure_tokenizer(where: str, tokenizer: Any) -> Any:
+    """Return the tokenizer of a GGUF file, configured to split a text as the file says.
 
-    Where the file says so, one of SentencePiece puts no space before a text. Qwen's has no begin
-    token, as in its folder on the hub, though the file names one. Raises UserError for a way that
-    is not known: other tokens than in training have other losses.
+    A SentencePiece tokenizer puts no space before a text where the file says so. Qwen's has no
+    begin token, as in its folder on the hub, though the file names one. Raises UserError for an
+    unknown way to split: other tokens than in training have other losses.
     """
     from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
-    facts, _ = _header(where)
-    kind, way = facts.get("tokenizer.ggml.model"), facts.get("tokenizer.ggml.pre")
+    metadata, _ = _header(where)
+    kind, way = metadata.get("tokenizer.ggml.model"), metadata.get("tokenizer.ggml.pre")
     if kind == "gpt2" and way in BY_DIGIT:
         digits = Split(Regex(r"\p{N}"), behavior="isolated")
         whole = Sequence([digits, ByteLevel(add_prefix_space=False, use_regex=True)])
@@ -121,13 +121,13 @@ def split_as_told(where: str, tokenizer: Any) -> Any:
         raise UserError(
             f"transformers does not split a text as {where} says ({reason(way)}): {FROM}"
         )
-    if kind == "llama" and facts.get("tokenizer.ggml.add_space_prefix") is False:
+    if kind == "llama" and metadata.get("tokenizer.ggml.add_space_prefix") is False:
         backend = tokenizer.backend_tokenizer
         backend.normalizer, backend.pre_tokenizer = Replace(" ", SPACE), None
         backend.decoder = decoders.Sequence(
             [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
         )
-    if way == "qwen2" and facts.get("tokenizer.ggml.add_bos_token") is False:
+    if way == "qwen2" and metadata.get("tokenizer.ggml.add_bos_token") is False:
         tokenizer.bos_token = None
     return tokenizer
 
@@ -144,28 +144,27 @@ def quantization(where: str) -> str | None:
 
 
 def _header(where: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a file's facts and the names of its tensors."""
+    """Return a file's metadata and the names of its tensors."""
     state = Path(where).stat()
     return _read_header(where, state.st_size, state.st_mtime_ns)
 
 
 @lru_cache(maxsize=4)  # reading one with the tokens of a real model takes seconds
 def _read_header(where: str, *_state: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the same of a file of this size and time of change."""
     from transformers.integrations.gguf import read_gguf_metadata
 
     with pretrained(where) as (folder, _):
-        found: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
-    return found
+        header: tuple[dict[str, Any], tuple[str, ...]] = read_gguf_metadata(f"{folder}/{ALONE}")
+    return header
 
 
-def _settings(config: Any, facts: dict[str, Any]) -> Iterator[str]:
-    """Yield what a file says of its model and its config does not, in words."""
-    kind = facts["general.architecture"]
-    own = {k.removeprefix(f"{kind}."): v for k, v in facts.items() if k.startswith(f"{kind}.")}
+def _unread_settings(config: Any, metadata: dict[str, Any]) -> Iterator[str]:
+    """Yield the settings of a file that its config does not have, in words."""
+    kind = metadata["general.architecture"]
+    own = {k.removeprefix(f"{kind}."): v for k, v in metadata.items() if k.startswith(f"{kind}.")}
     yield from (f"{name} {reason(own[name])}" for name in own if name.endswith("scale"))
-    if facts.get("split.count", 1) > 1:
-        yield f"the other {facts['split.count'] - 1} files"
+    if metadata.get("split.count", 1) > 1:
+        yield f"the other {metadata['split.count'] - 1} files"
     if not is_rotary(config):
         return
     # To llama.cpp a factor without a type is a linear scaling; rope.scale_linear is the older key.
@@ -182,12 +181,12 @@ def _settings(config: Any, facts: dict[str, Any]) -> Iterator[str]:
         ("rope.dimension_count", rope.rotary_dim, rope.rotary_dim),
         ("attention.sliding_window", 0, sliding or 0),
     ):
-        told = own.get(name, plain)
-        if not isinstance(told, int | float) or abs(told - read) > 1e-6 * abs(read):
-            yield f"{name} {reason(told)} (it takes {read:g})"
+        value = own.get(name, plain)
+        if not isinstance(value, int | float) or abs(value - read) > 1e-6 * abs(read):
+            yield f"{name} {reason(value)} (it takes {read:g})"
 
 
-def _unread(config: Any, kind: str, tensors: tuple[str, ...]) -> list[str]:
+def _unread_tensors(config: Any, kind: str, tensors: tuple[str, ...]) -> list[str]:
     """Return the tensors that have no place in the model, in words: a scaling, a bias, experts."""
     from gguf import MODEL_ARCH_NAMES, get_tensor_name_map
     from transformers.integrations.gguf import GGUF_CONFIG_ARCHS

@@ -28,11 +28,10 @@ MOST_MODULES = 150_000  # the largest mixtures of experts have 100,000
 
 def without_weights(config: Any, *, trust_remote_code: bool) -> Any:
     """Build a model in eval mode, without its weights; raise UserError for a bad config."""
-    build, options = AutoModelForCausalLM.from_config, {"trust_remote_code": trust_remote_code}
-    with torch.device("meta"), bounded(config.model_type):
-        return attempt(
-            "config", f"this {config.model_type}", lambda: build(config, **options).eval()
-        )
+    named = attempting("config", f"this {config.model_type}")
+    with torch.device("meta"), bounded(config.model_type), named:
+        build = AutoModelForCausalLM.from_config
+        return build(config, trust_remote_code=trust_remote_code).eval()
 
 
 @contextmanager
@@ -64,18 +63,17 @@ def quantizer_of(config: Any, device_map: str | None) -> Any:
 def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> int:
     """Return the bytes of a model's weights in memory, quantised ones as their library holds them.
 
-    Where that library is not installed, as on a machine that only gives work to others, they count
-    in full.
+    Without that library, as on a machine that only gives work to others, they count in full.
     """
     model = without_weights(config, trust_remote_code=trust_remote_code)
-    held: list[tuple[str, torch.Tensor]] = [*model.named_parameters()]
+    weights: list[tuple[str, torch.Tensor]] = [*model.named_parameters()]
     quantizer: Any = None
     if getattr(config, "quantization_config", None) is not None:
         named = attempting("weights", f"this {config.model_type}")
         with named, suppress(ImportError), torch.device("meta"):
             quantizer = quantizer_of(config, None)
             quantizer.preprocess_model(model, device_map=None)
-            held = [*model.named_parameters(), *model.named_buffers()]
+            weights = [*model.named_parameters(), *model.named_buffers()]
 
     def size(name: str, one: torch.Tensor) -> float:
         if quantizer is not None and quantizer.param_needs_quantization(model, name):
@@ -83,7 +81,7 @@ def weight_bytes(config: Any, dtype: torch.dtype, trust_remote_code: bool) -> in
             return one.element_size() if packed is None else float(packed)
         return dtype.itemsize if one.is_floating_point() else one.element_size()
 
-    return int(sum(one.numel() * size(name, one) for name, one in held))
+    return int(sum(one.numel() * size(name, one) for name, one in weights))
 
 
 MOST_LAYERS, LARGEST = 1_000, 2**63  # whole numbers of a config; larger ones are rejected
@@ -144,19 +142,18 @@ Kind = Literal["full", "sliding"]
 
 @dataclass(frozen=True)
 class Layers:
-    """The numbers of attention layers of a model.
+    """The numbers of attention layers of a model with and without a rotary embedding.
 
-    Other mixers (state space, convolution) and layers that select keys by an index do not count.
-
-    ``rotated`` and ``plain`` count those with and without a rotary embedding, by what they see:
-    ``full`` everything before, ``sliding`` the last ``window`` tokens. ``apart`` is true for a
-    model whose sliding layers have their own rotary embedding, which no method changes.
+    They are counted by what they see: ``full`` everything before, ``sliding`` the last ``window``
+    tokens. Other mixers (state space, convolution) and layers that select keys by an index do not
+    count. With ``own_sliding`` the sliding layers have their own rotary embedding, which no method
+    changes.
     """
 
     rotated: Counter[Kind]
     plain: Counter[Kind]
     window: int | None
-    apart: bool
+    own_sliding: bool
 
 
 def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
@@ -165,12 +162,10 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
     The model is built on the meta device, and autograd shows whether the output of each attention
     depends on cos and sin. Raises UserError for a rotary module that is not supported.
     """
-    bare = rescaled(
-        config, {"rope_type": "default"}
-    )  # a dynamic type reads values, and the meta device has none
-    model = without_weights(bare, trust_remote_code=trust_remote_code).requires_grad_(
-        requires_grad=False
-    )
+    # A dynamic type reads values, and the meta device has none.
+    plain = rescaled(config, {"rope_type": "default"})
+    model = without_weights(plain, trust_remote_code=trust_remote_code)
+    model.requires_grad_(requires_grad=False)
     own: Any = model.get_submodule(rotary_name(model))
     text = config.get_text_config()
     window = getattr(text, "sliding_window", None)
@@ -180,8 +175,8 @@ def layers_of(config: Any, *, trust_remote_code: bool = False) -> Layers:
         if kind is not None:
             counts[_depends(attention, own, text, index)][kind] += 1
     sliding = any(count["sliding"] for count in counts.values())
-    apart = isinstance(own.rope_type, dict)
-    return Layers(counts[True], counts[False], window if sliding else None, apart)
+    own_sliding = isinstance(own.rope_type, dict)
+    return Layers(counts[True], counts[False], window if sliding else None, own_sliding)
 
 
 def built(config: Any, changed: Any, *, trust_remote_code: bool = False) -> Frequencies:
@@ -189,17 +184,17 @@ def built(config: Any, changed: Any, *, trust_remote_code: bool = False) -> Freq
 
     Both configs are those of the text model. Raises UserError where the library refuses it.
     """
-    bare = rescaled(config, {"rope_type": "default"})
-    model = without_weights(bare, trust_remote_code=trust_remote_code)
+    plain = rescaled(config, {"rope_type": "default"})
+    model = without_weights(plain, trust_remote_code=trust_remote_code)
     kind = type(model.get_submodule(rotary_name(model)))
     return as_is(attempt("config", f"this {config.model_type}", lambda: kind(config=changed)))
 
 
 def position_limit(model: Any) -> int | None:
-    """Return for how many tokens a model has positions; None where their number has no end.
+    """Return how many tokens a model has positions for; None where there is no limit.
 
-    They are in a table, learned or computed (GPT-J), with as many rows as the config gives a
-    window, beside those that its own class sets apart.
+    Positions in a table, learned or computed (GPT-J), have as many rows as the config gives a
+    window, besides those that the table's own class reserves.
     """
     tokens, text = model.get_input_embeddings(), model.config.get_text_config()
     tables = {m for m in model.modules() if isinstance(m, nn.Embedding) and m is not tokens}
@@ -210,12 +205,12 @@ def position_limit(model: Any) -> int | None:
 
 def _attention(model: nn.Module) -> Iterator[tuple[int, nn.Module]]:
     """Yield each layer's attention: the innermost of the modules that receive cos and sin."""
-    found: dict[int, nn.Module] = {}
+    innermost: dict[int, nn.Module] = {}
     for module in model.modules():  # a layer comes before the attention inside it
         index: Any = getattr(module, "layer_idx", None)
         if index is not None and "position_embeddings" in _parameters(module):
-            found[index] = module
-    yield from found.items()
+            innermost[index] = module
+    yield from innermost.items()
 
 
 def _kind(text: Any, index: int) -> Kind | None:
@@ -233,14 +228,14 @@ def _depends(attention: nn.Module, own: Any, text: Any, index: int) -> bool:
     layer = {"layer_type": text.layer_types[index]} if isinstance(own.rope_type, dict) else {}
     angles = own(hidden, torch.zeros(1, 2, dtype=torch.int64, device="meta"), **layer)
     watched = tuple(part.detach().requires_grad_() for part in angles)
-    needed = {
+    needed: dict[str, Any] = {
         name: None
         for name, parameter in _parameters(attention).items()
         if parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD
     }
     with torch.enable_grad():
         output: Any = attention(
-            **{**needed, "hidden_states": hidden, "position_embeddings": watched}
+            **needed | {"hidden_states": hidden, "position_embeddings": watched}
         )
     return bool((output[0] if isinstance(output, tuple) else output).requires_grad)
 

@@ -50,8 +50,8 @@ def _remove_left() -> None:
         with suppress(OSError):  # it is locked, or another user's, or removed
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
             try:
-                found = os.fstat(handle)
-                if found.st_uid == os.getuid() and time.time() - found.st_mtime > FRESH:
+                state = os.fstat(handle)
+                if state.st_uid == os.getuid() and time.time() - state.st_mtime > FRESH:
                     fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     shutil.rmtree(path)
             finally:
@@ -122,9 +122,9 @@ def _load(checkpoint: Checkpoint) -> Any:
 
 def _check_fit(where: str, info: dict[str, Any]) -> None:
     """Raise UserError for tensors that the library would fill with random numbers."""
-    for name, found, wanted in sorted(info["mismatched_keys"]):
+    for name, shape, wanted in sorted(info["mismatched_keys"]):
         raise UserError(
-            f"the weights of {where} do not fit its config: {name} is {tuple(found)}, by the config"
+            f"the weights of {where} do not fit its config: {name} is {tuple(shape)}, by the config"
             f" {tuple(wanted)}."
         )
     missing = sorted(info["missing_keys"])

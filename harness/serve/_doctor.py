@@ -300,7 +300,7 @@ def _layer_findings(
         )
         yield Finding("layers", "failed", text)
         return
-    acts = rotated["full"] if layers.apart else rotated.total()
+    acts = rotated["full"] if layers.own_sliding else rotated.total()
     total = rotated.total() + layers.plain.total()
     verified = "the patch is verified on the output"
     if rotation.stateful:

@@ -232,10 +232,7 @@ def _fill(export: Export, out: Path, revision: str | None, *, copy: bool) -> Non
     """Put weights, tokenizer and the changed config into a folder."""
     target = export.target
     if is_gguf(target.place):
-        checkpoint = open_checkpoint(
-            target.place, revision=None, dtype="float32", device="cpu", trust_remote_code=False,
-            allow_pickle=False,
-        )  # fmt: skip
+        checkpoint = open_checkpoint(target.place, dtype="float32", device="cpu")
         model = load_weights(checkpoint)
         model.hf_quantizer = None  # its weights are no longer quantised
         del model.config.quantization_config

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from harness.data.corpus import make_corpora, open_all
 from harness.errors import UserError
 from harness.methods.resolve import over_lengths, supersets
-from harness.models.checkpoint import Checkpoint, check_scaling_is_rotary, open_checkpoint
+from harness.models.checkpoint import Checkpoint, check_shipped, open_checkpoint
 from harness.names import printable
 from harness.plugins import Plugin, call, load
 from harness.runs.comparable import deciding
@@ -161,7 +161,8 @@ def make_plan(
     opened = open_all(spec.docs, tasks)
     checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
-    check_scaling_is_rotary(checkpoint)
+    config, shipped = checkpoint.config, checkpoint.rope.shipped
+    check_shipped(config, shipped, trust_remote_code=checkpoint.trust_remote_code)
     check_rotary(checkpoint, methods)
     lengths = spec.lengths(checkpoint.rope.trained_length)
     found = rotations(checkpoint, methods, lengths)

@@ -93,7 +93,7 @@ def _model(plan: Plan) -> dict[str, Any]:
         **({"quantized": checkpoint.quantized} if checkpoint.quantized else {}),
         **({"tokenizer": checkpoint.tokenizer_hash} if checkpoint.tokenizer_hash else {}),
         **({"loaded": True} if checkpoint.loaded is not None else {}),
-        **({"adapter": checkpoint.adapter.facts} if checkpoint.adapter else {}),
+        **({"adapter": checkpoint.adapter.metadata} if checkpoint.adapter else {}),
     }
 
 

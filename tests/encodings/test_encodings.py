@@ -428,10 +428,7 @@ def test_a_config_does_not_allow_its_own_code(folder: Path) -> None:
     config = (folder / "config.json").read_text(encoding="utf-8")
     (folder / "config.json").write_text(config.replace("{", '{"run_code": true,', 1))
     with pytest.raises(UserError, match="trust-remote-code"):
-        open_checkpoint(
-            str(folder), revision=None, dtype="float32", device="cpu", trust_remote_code=False,
-            allow_pickle=False,
-        )  # fmt: skip
+        open_checkpoint(str(folder), dtype="float32", device="cpu")
 
 
 def test_an_encoding_begins_as_a_file_that_passes(

@@ -13,7 +13,7 @@ import transformers
 from transformers import AutoConfig
 
 from harness.errors import UserError
-from harness.models.checkpoint import check_scaling_is_rotary, open_checkpoint
+from harness.models.checkpoint import check_shipped, open_checkpoint
 from harness.patching.config import FULL, geometry_of, rope_of
 from harness.patching.frequencies import check_geometry, rotary_name
 from harness.patching.patch import patched
@@ -124,16 +124,8 @@ def test_a_scaling_shipped_for_full_attention_is_read(
     assert torch.equal(inside(model, frequencies), inside(plain, frequencies))
     config.save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
-    check_scaling_is_rotary(
-        open_checkpoint(
-            str(tmp_path),
-            revision=None,
-            dtype="auto",
-            device="cpu",
-            trust_remote_code=False,
-            allow_pickle=False,
-        )
-    )
+    opened = open_checkpoint(str(tmp_path), device="cpu")
+    check_shipped(opened.config, opened.rope.shipped)
 
 
 def test_full_attention_without_a_rotary_embedding_is_refused() -> None:
