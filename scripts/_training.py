@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.progress import track
 from transformers.utils import logging
 
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.data.embedded import held_out
 from harness.errors import UserError
 from harness.files import make_folder
@@ -61,8 +61,8 @@ class Texts:
 
 def read_texts(tokenizer: Any, documents: Sequence[tuple[str, str]], window: int) -> Texts:
     """Return the documents in a tokenizer's tokens, and the embedded held-out ones."""
-    source = make_source(tokenizer, lambda: documents, window)
-    watched = make_source(tokenizer, held_out, window)
+    source = make_context(tokenizer, lambda: documents, window)
+    watched = make_context(tokenizer, held_out, window)
     frame, needle = framed(source, 10_000)
     return Texts(source, watched, frame.taken(0) + len(needle))
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.engine import DEFAULT
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import open_checkpoint
@@ -106,7 +106,7 @@ def main(name: str, document: str, out: str) -> None:
     checkpoint = open_checkpoint(name, dtype="float32", device="cpu")
     model, tokenizer = load_weights(checkpoint), checkpoint.tokenizer
     text = Path(document).read_text(encoding="utf-8")
-    source = make_source(tokenizer, lambda: [("document", text)], checkpoint.rope.trained_length)
+    source = make_context(tokenizer, lambda: [("document", text)], checkpoint.rope.trained_length)
     done = measured(Path(out))
     with Path(out).open("a", newline="", encoding="utf-8") as file:
         writer = None

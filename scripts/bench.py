@@ -42,7 +42,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
 
 from harness.api.run import machine_of, measurer
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.data.embedded import held_out
 from harness.engine import DEFAULT, Sizes, answers, forward, loss
 from harness.engine.prefix_tree import build_tree
@@ -296,7 +296,7 @@ def _kernel_seconds(setting: Setting, kernel: Callable[[], object], times: int) 
 
 def reference_context(trained_length: int) -> TaskContext:
     """Return the task context of the reference model's tokenizer, without documents."""
-    return make_source(AutoTokenizer.from_pretrained(REFERENCE), list, trained_length)
+    return make_context(AutoTokenizer.from_pretrained(REFERENCE), list, trained_length)
 
 
 # The rows of a CPU, some of any device.
@@ -597,7 +597,7 @@ def positions(setting: Setting) -> Iterator[Row]:
     what = f"time over that of plain frequencies, reference, {length} tokens"
     for name, values in over.items():
         yield row("g", f"{name}: {what}", values, "x", 3.0, above=False)
-    context = make_source(opened.tokenizer, list, rope.trained_length)
+    context = make_context(opened.tokenizer, list, rope.trained_length)
     length = setting.size(4 * rope.trained_length)
     asked = list(passkey.ask(context, (length,), depths=5, trials=4))
     for name in ("rerope", "dual_chunk"):
@@ -679,7 +679,7 @@ def _multiplied(folder: Path, times: int) -> Path:
 def needles(setting: Setting) -> Iterator[Row]:
     """n: tokens that grids of needles forward, counted, and the least that sharing allows."""
     length, tokenizer = 2048, AutoTokenizer.from_pretrained(REFERENCE)
-    context = make_source(tokenizer, lambda: list(held_out()), length)
+    context = make_context(tokenizer, lambda: list(held_out()), length)
     one = {"num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1}
     width = {"hidden_size": 64, "intermediate_size": 64}  # counts are the same for any shape
     shaped = config("XS", vocab_size=len(tokenizer), **one, **width)

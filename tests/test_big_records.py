@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from harness.data import corpus as sources
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
 from harness.reports import _write, regret
 from harness.reports import effective_length as reach
@@ -186,7 +186,7 @@ def test_a_needle_is_tokenized_once_for_all_lengths() -> None:
     counts = []
     for lengths in ([256], [256, 512, 1024]):
         tokenizer = tiny_tokenizer()
-        source = make_source(tokenizer, list, 256)
+        source = make_context(tokenizer, list, 256)
         with patch.object(sources, "tokenize", wraps=sources.tokenize) as asked:
             list(passkey.ask(source, lengths, trials=40))
         counts.append(asked.call_count)
@@ -195,7 +195,7 @@ def test_a_needle_is_tokenized_once_for_all_lengths() -> None:
 
 def test_a_grid_computes_what_no_prefix_has_before() -> None:
     """The prefix tree of a grid is within 5 % of sharing every common beginning, however short."""
-    source = make_source(tiny_tokenizer(), list, 256)
+    source = make_context(tiny_tokenizer(), list, 256)
     asked = [question.tokens for question in passkey.ask(source, [512, 1024], trials=4)]
     shared_all, computed = (
         sum(len(node.tokens) for node in build_tree(asked, least).nodes)

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, normalizers
 from transformers import PreTrainedTokenizerFast
 
 from harness.cli.app import main
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from tasks import passkey
 from tasks.types import Request, TaskContext
 from tests.tiny import save_tiny, tiny_tokenizer
@@ -46,7 +46,7 @@ def asked(source: TaskContext, lengths: Sequence[int] = (600,), **options: Any) 
 def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> None:
     """Its tokens are those of the template around the same message, and the reply is begun."""
     tokenizer = chatting()
-    for question in asked(make_source(tokenizer, list, 512), (600, 700), chat=True):
+    for question in asked(make_context(tokenizer, list, 512), (600, 700), chat=True):
         assert len(question.tokens) == question.length
         text = tokenizer.decode(question.tokens[: question.start])
         message = text.partition("\n")[2].partition("</s>")[0]
@@ -74,7 +74,7 @@ def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
         "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m['content'] }}"
         f" [/INST]{{% else %}}{reply}{{% endif %}}{{% endfor %}}"
     )
-    question = asked(make_source(tokenizer, list, 512), chat=True)[0]
+    question = asked(make_context(tokenizer, list, 512), chat=True)[0]
     text = tokenizer.decode(question.tokens)
     assert text.startswith("<s> [INST] There is an important info")
     space = " " if reply.startswith(" ") else ""
@@ -85,7 +85,7 @@ def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
 
 def test_a_chat_and_raw_text_have_the_same_keys() -> None:
     """Both forms ask for the same keys at the same depths, as different questions."""
-    source = make_source(chatting(), list, 512)
+    source = make_context(chatting(), list, 512)
     raw, chat = asked(source), asked(source, chat=True)
     assert [q.facts["key"] for q in raw] == [q.facts["key"] for q in chat]
     assert not {q.digest for q in raw} & {q.digest for q in chat}

@@ -158,10 +158,10 @@ def sentencepiece() -> Callable[[str], list[str]]:
     fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>", unk_token="<unk>")
 
     def read(text: str) -> list[str]:
-        from harness.data.corpus import make_source
+        from harness.data.corpus import make_context
         from tasks._prompt import continued
 
-        source = make_source(fast, list, WINDOW)
+        source = make_context(fast, list, WINDOW)
         return fast.convert_ids_to_tokens(continued(source, text))
 
     return read
@@ -176,8 +176,8 @@ def test_text_that_goes_on_has_no_stray_space(sentencepiece: Callable[[str], lis
 
 def test_control_tokens_in_a_text_are_letters() -> None:
     """A document that says <s> does not begin a new window."""
-    from harness.data.corpus import make_source
+    from harness.data.corpus import make_context
 
-    source = make_source(tiny_tokenizer(), list, WINDOW)
+    source = make_context(tiny_tokenizer(), list, WINDOW)
     assert source.bos not in source.encode("a <s> b")
     assert source.decode(source.encode("a <s> b")) == "a <s> b"

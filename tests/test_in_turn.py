@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 from transformers import AutoModelForCausalLM
 
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.engine import answers
 from harness.engine.memory import ROWS
 from harness.runs.store import read_samples
@@ -48,7 +48,7 @@ VALUES = {"multikey_1": "number", "multikey_2": "number", "multikey_3": "uuid"}
 
 @pytest.fixture(scope="module")
 def source() -> TaskContext:
-    return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+    return make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
 @pytest.fixture(scope="module")

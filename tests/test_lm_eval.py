@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.cli.app import main
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.reports import retrieval
 from harness.runs.frame import make_frame
 from harness.stats.measure import LOWER
@@ -298,7 +298,7 @@ def test_a_tokenizer_needs_no_end_token(own: Path, bos: str | None) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.bos_token = bos
     tokenizer.chat_template = "{% for m in messages %}[{{ m['content'] }}]{% endfor %}"
-    source = make_source(tokenizer, tuple, LENGTH)
+    source = make_context(tokenizer, tuple, LENGTH)
     asked = {
         (name, chat): list(lm_eval_task.ask(source, [512], tasks=name, include=own, chat=chat))
         for name in ("own_text", "own_choice")

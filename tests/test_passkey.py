@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from harness.cli.app import main
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
 from harness.reports import scores
@@ -30,7 +30,7 @@ TEXT = "Once upon a time. " * 300
 
 @pytest.fixture(scope="module")
 def source() -> TaskContext:
-    return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+    return make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
 def perfect(question: Request) -> Response:
@@ -59,7 +59,7 @@ def test_a_prompt_has_the_exact_length_and_the_key_at_its_depth(
     length: int, depth: float, key: int, filler: Any
 ) -> None:
     """Length is to the token; the needle stands once, whole, where the depth says."""
-    source = make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+    source = make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
     made = prompt(source, length, key, depth, filler=filler, draw=Random(1))
     tokens, start = made.tokens, made.start
     text = source.decode(tokens)
@@ -113,7 +113,7 @@ def test_a_prompt_that_cannot_fit_names_the_least_length(source: TaskContext) ->
 
 def test_filler_from_documents_needs_one_long_enough() -> None:
     """Real text that is too short is refused with its length."""
-    short = make_source(tiny_tokenizer(), lambda: [("note", "short")], 512)
+    short = make_context(tiny_tokenizer(), lambda: [("note", "short")], 512)
     with pytest.raises(
         ValueError, match="no document holds .* tokens of filler; the longest has 5"
     ):
@@ -255,7 +255,7 @@ def test_the_reference_checkpoint_says_what_it_is_scored_for(
 ) -> None:
     """On the trained model hits and misses, in the window and past it, are those of generate."""
     checkpoint, model = reference
-    source = make_source(checkpoint.tokenizer, list, checkpoint.rope.trained_length)
+    source = make_context(checkpoint.tokenizer, list, checkpoint.rope.trained_length)
     asked = list(passkey.ask(source, [200, 1024], depths=2, trials=1))
     graded = []
     for index, answer in answers(model, asked):

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from tasks import perplexity
 from tasks.types import Document, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
@@ -20,7 +20,7 @@ TEXTS = {n: "".join(DRAW.choices("abcdefghij ", k=n)) for n in (300, 1200, 1600)
 
 @pytest.fixture(scope="module")
 def source() -> TaskContext:
-    return make_source(tiny_tokenizer(), lambda: [(str(n), t) for n, t in TEXTS.items()], 64)
+    return make_context(tiny_tokenizer(), lambda: [(str(n), t) for n, t in TEXTS.items()], 64)
 
 
 def test_tail_scores_the_same_tokens_at_every_length(source: TaskContext) -> None:

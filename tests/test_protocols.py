@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
 from harness.cli.app import main
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.data.tokenize import tokenize
 from harness.engine import answers
 from harness.runs.store import read_run
@@ -34,7 +34,7 @@ TEXTS = {name: "".join(DRAW.choices("abcdefghij ", k=k)) for name, k in (("a", 9
 
 @pytest.fixture(scope="module")
 def source() -> TaskContext:
-    return make_source(tiny_tokenizer(), TEXTS.items, 64)  # type: ignore[arg-type]
+    return make_context(tiny_tokenizer(), TEXTS.items, 64)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +248,7 @@ def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
 def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
     """Beside a document without text, windows over the stream of all know their bytes too."""
     texts = {"empty": "", **TEXTS}
-    beside: TaskContext = make_source(tiny_tokenizer(), texts.items, 64)  # type: ignore[arg-type]
+    beside: TaskContext = make_context(tiny_tokenizer(), texts.items, 64)  # type: ignore[arg-type]
     for question in perplexity.ask(beside, [LENGTH], protocol="overlap", stride=STRIDE):
         scored = question.tokens[question.start :]
         assert question.facts["bytes"] == len(scored) - scored.count(beside.bos or 0)

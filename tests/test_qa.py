@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.runs.frame import make_frame
 from tasks import Generate, Generated, TaskContext, qa, ruler
 from tasks._prompt import around, continued
@@ -26,7 +26,7 @@ BOTH = pytest.mark.parametrize("name", ["qa_1", "qa_2"])
 
 @pytest.fixture(scope="module")
 def source() -> TaskContext:
-    return make_source(tiny_tokenizer(), lambda: [("tale", "It was. It is. " * 400)], 512)
+    return make_context(tiny_tokenizer(), lambda: [("tale", "It was. It is. " * 400)], 512)
 
 
 @pytest.fixture(scope="module")

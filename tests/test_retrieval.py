@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
 from tasks import (
@@ -39,7 +39,7 @@ TASKS = (niah, key_value, variable_tracking, common_words, frequent_words)
 
 @pytest.fixture(scope="module")
 def source() -> TaskContext:
-    return make_source(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
+    return make_context(tiny_tokenizer(), lambda: [("tale", TEXT)], 512)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -110,7 +110,7 @@ def test_documents_that_are_too_short_are_refused(source: TaskContext) -> None:
 def test_sentences_of_a_long_document_are_whole() -> None:
     """White space is one space, and no word or character is parted; an empty document has none."""
     texts = ["", *(f"Der Fluß {number} fließt   weiter … Und so\nfort!" for number in range(900))]
-    long: TaskContext = make_source(
+    long: TaskContext = make_context(
         tiny_tokenizer(), lambda: [("a", ""), ("b", " ".join(texts))], 512
     )
     size = len(long.documents()[1].tokens)
@@ -289,7 +289,7 @@ def test_several_answers_are_scored_by_their_share(source: TaskContext) -> None:
 def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint, Any]) -> None:
     """The same prompts of a trained model: a text begins with the value where argmax scores 1."""
     opened, model = reference
-    own = make_source(opened.tokenizer, list, 256)
+    own = make_context(opened.tokenizer, list, 256)
     texts = list(niah.ask(own, [236], new=16, depths=2, trials=2))
     texts += list(niah.ask(own, [236], new=16, depths=1, trials=2, seed=1, value="words"))
     found = dict(answers(model, texts, decode=opened.tokenizer.decode))

@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.engine.forward import ResultCollector
 from harness.engine.prefix_tree import build_tree, in_order
 from tasks import passkey, perplexity
@@ -73,7 +73,7 @@ def test_windows_hold_no_copy_of_the_text() -> None:
     """
     draw = Random(3)
     text = "".join(draw.choices("abcdefghij ", k=41_000))
-    source = make_source(tiny_tokenizer(), lambda: [("text", text)], 64)
+    source = make_context(tiny_tokenizer(), lambda: [("text", text)], 64)
     source.documents()
     tracemalloc.start()
     asked = list(perplexity.ask(source, [1024], protocol="press", stride=16))
@@ -131,7 +131,7 @@ def test_a_text_is_encoded_once() -> None:
         def decode(self, tokens: list[int], **options: Any) -> Any:
             return tokenizer.decode(tokens, **options)
 
-    source = make_source(Counting(), list, 64)
+    source = make_context(Counting(), list, 64)
     prompts = list(passkey.ask(source, [512], depths=2, trials=4))
     assert len(prompts) == 8
     assert len(asked) < 10 + 3 * 8

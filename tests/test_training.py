@@ -18,7 +18,7 @@ from cyclopts import ValidationError
 from safetensors.torch import load_file
 
 from harness.api.new import new
-from harness.data.corpus import make_source
+from harness.data.corpus import make_context
 from harness.errors import UserError
 from tasks.passkey import framed
 from tests.tiny import tiny_tokenizer
@@ -256,7 +256,7 @@ def test_a_checkpoint_of_another_recipe_is_not_gone_on_with(scripts: Any, tmp_pa
 def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
     """Every row fills the window; prompts end inside it; the same step gives the same rows."""
     settings = recipe(scripts)
-    source = make_source(tiny_tokenizer(), documents, settings.window)
+    source = make_context(tiny_tokenizer(), documents, settings.window)
     frame, needle = framed(source, 10_000)
     least = frame.taken(0) + len(needle)
     from _mixture import batch

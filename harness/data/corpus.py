@@ -23,13 +23,13 @@ LARGEST = 2**30  # characters of all documents of a sweep; some 300 million toke
 
 
 @dataclass(frozen=True)
-class Read:
-    """What was read of one name: the documents, and what the record says of them.
+class Content:
+    """The documents of one name, and what the record says of them.
 
     ``left_out`` counts the repeated texts and the rows whose text is null.
     """
 
-    passages: tuple[Document, ...] = ()
+    documents: tuple[Document, ...] = ()
     entries: tuple[Entry, ...] = ()
     left_out: Mapping[str, int] = field(default_factory=dict)
 
@@ -38,13 +38,13 @@ class Corpus:
     """The documents of one name in a model's tokens, read on a task's first use."""
 
     def __init__(self, documents: Documents, tokenizer: Any, trained_length: int) -> None:
-        self.label, self.found = documents.label, Read()
+        self.label, self.content = documents.label, Content()
 
-        def passages() -> tuple[Document, ...]:
-            self.found = _read(documents, tokenizer)
-            return self.found.passages
+        def read() -> tuple[Document, ...]:
+            self.content = _read(documents, tokenizer)
+            return self.content.documents
 
-        self.source = source_of(tokenizer, passages, trained_length)
+        self.context = context_of(tokenizer, read, trained_length)
 
 
 @dataclass(frozen=True)
@@ -53,25 +53,25 @@ class Corpora:
 
     by_task: Mapping[str, Corpus]
 
-    def source(self, task: str) -> TaskContext:
+    def context(self, task: str) -> TaskContext:
         """Return what a task may know."""
-        return self.by_task[task].source
+        return self.by_task[task].context
 
     def entries(self) -> tuple[Entry, ...]:
-        """Return what was read: name, hash of the text, tokens, tokens that mean unknown, oddities.
+        """Return an entry per document: name, hash, tokens, unknown tokens, what is unusual.
 
-        Where tasks have documents of their own, each entry says of which name it is.
+        Where tasks have documents of their own, each entry has their name too.
         """
         corpora = self._distinct()
         return tuple(
             {**entry, **({"docs": corpus.label} if len(corpora) > 1 else {})}
             for corpus in corpora
-            for entry in corpus.found.entries
+            for entry in corpus.content.entries
         )
 
     def left_out(self) -> dict[str, int]:
-        """Return how many documents were left out, by the reason: repeated, or null."""
-        return dict(sum((Counter(c.found.left_out) for c in self._distinct()), Counter()))
+        """Return the number of documents left out by reason: repeated, or null."""
+        return dict(sum((Counter(c.content.left_out) for c in self._distinct()), Counter()))
 
     def _distinct(self) -> list[Corpus]:
         return list({corpus.label: corpus for corpus in self.by_task.values()}.values())
@@ -97,13 +97,13 @@ def open_all(
                 f"docs names a task {key!r} that the sweep does not have; {nearest(key, known)}."
             )
     opened = {given: opening(given) for given in docs.values()}
-    found = {}
+    by_task = {}
     for label, name in named.items():
         given = docs.get(label, docs.get(name))
         if given is None:
             raise UserError(f"docs names no documents for task {label}; add {name}: … to it.")
-        found[label] = opened[given]
-    return found
+        by_task[label] = opened[given]
+    return by_task
 
 
 def make_corpora(opened: Mapping[str, Documents], tokenizer: Any, trained_length: int) -> Corpora:
@@ -115,8 +115,8 @@ def make_corpora(opened: Mapping[str, Documents], tokenizer: Any, trained_length
     return Corpora({task: corpora[documents.label] for task, documents in opened.items()})
 
 
-def _read(documents: Documents, tokenizer: Any) -> Read:
-    passages: list[Document] = []
+def _read(documents: Documents, tokenizer: Any) -> Content:
+    kept_documents: list[Document] = []
     entries: list[Entry] = []
     left_out: Counter[str] = Counter()
     seen: set[str] = set()
@@ -127,7 +127,11 @@ def _read(documents: Documents, tokenizer: Any) -> Read:
             continue
         text = plain(given)
         size += len(text)
-        _check_size(documents, size)
+        if size > LARGEST:  # before hours of tokenizing
+            raise UserError(
+                f"--docs {documents.label} holds more than {LARGEST:,} characters; take the first "
+                "with count=… or limit=…, or their beginnings with max_chars=…"
+            )
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]
         if digest in seen:  # measured twice, its interval would be too narrow
             left_out["repeated"] += 1
@@ -136,27 +140,23 @@ def _read(documents: Documents, tokenizer: Any) -> Read:
         tokens, ends = read(text)
         if len(tokens) < documents.min_tokens:
             continue
-        entry = _entry(printable(name), digest, tokens, tokenizer.unk_token_id)
-        entries.append({**entry, **_oddities(given, text)})
-        passages.append(Document(printable(name), tokens, ends))
+        unknown = _count(tokens, tokenizer.unk_token_id)
+        entry = {"name": printable(name), "sha256": digest, "tokens": len(tokens)}
+        entries.append(entry | {"unknown": unknown} | _unusual(given, text))
+        kept_documents.append(Document(printable(name), tokens, ends))
         if len(entries) == documents.count:
             break
     else:
         _check_enough(documents, len(entries))
-    return Read(tuple(passages), tuple(entries), dict(left_out))
+    return Content(tuple(kept_documents), tuple(entries), dict(left_out))
 
 
-def _entry(name: str, digest: str, tokens: Sequence[int], unknown: int | None) -> Entry:
-    return {
-        "name": name,
-        "sha256": digest,
-        "tokens": len(tokens),
-        "unknown": int((kept(tokens).numbers() == unknown).sum()) if unknown is not None else 0,
-    }
+def _count(tokens: Sequence[int], token: int | None) -> int:
+    return 0 if token is None else int((kept(tokens).numbers() == token).sum())
 
 
-def _oddities(given: str, text: str) -> Entry:
-    """Return what is odd about a text as it was given, for the record."""
+def _unusual(given: str, text: str) -> Entry:
+    """Return what is unusual about a text as it was given, for the record."""
     return {
         **({} if given == text else {"line_ends": "normalized"}),
         **({"markup": "html"} if is_html(text) else {}),
@@ -164,41 +164,32 @@ def _oddities(given: str, text: str) -> Entry:
     }
 
 
-def _check_size(documents: Documents, size: int) -> None:
-    """Raise UserError before hours of tokenizing."""
-    if size > LARGEST:
+def _check_enough(documents: Documents, count: int) -> None:
+    """Raise UserError for fewer documents than requested."""
+    requested = documents.count or 1
+    if count < requested and (documents.count or documents.min_tokens):
         raise UserError(
-            f"--docs {documents.label} holds more than {LARGEST:,} characters; take the first with "
-            "count=… or limit=…, or their beginnings with max_chars=…"
-        )
-
-
-def _check_enough(documents: Documents, found: int) -> None:
-    """Raise UserError where fewer documents were found than wanted."""
-    wanted = documents.count or 1
-    if found < wanted and (documents.count or documents.min_tokens):
-        raise UserError(
-            f"--docs {documents.label} holds {found} documents of {documents.min_tokens} tokens or "
-            f"more, not {wanted}; give a smaller count or min_tokens."
+            f"--docs {documents.label} holds {count} documents of {documents.min_tokens} tokens or "
+            f"more, not {requested}; give a smaller count or min_tokens."
         )
 
 
 SHORT = 500  # characters of a text, of which many are remembered
 
 
-def make_source(
+def make_context(
     tokenizer: Any, documents: Callable[[], Iterable[tuple[str, str]]], trained_length: int
 ) -> TaskContext:
     """Return the context of a tokenizer and of (name, text) documents, read on the first use."""
-    return source_of(
+    return context_of(
         tokenizer,
         lambda: (Document(name, *tokenize(tokenizer, text)) for name, text in documents()),
         trained_length,
     )
 
 
-def source_of(
-    tokenizer: Any, passages: Callable[[], Iterable[Document]], trained_length: int
+def context_of(
+    tokenizer: Any, documents: Callable[[], Iterable[Document]], trained_length: int
 ) -> TaskContext:
     """Return the context of a tokenizer and of documents in its tokens, read on the first use."""
 
@@ -217,7 +208,7 @@ def source_of(
 
     @cache
     def read() -> tuple[Document, ...]:
-        return tuple(passages())
+        return tuple(documents())
 
     @cache
     def template() -> Chat:

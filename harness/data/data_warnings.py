@@ -23,7 +23,7 @@ def plain(text: str) -> str:
 
 
 def beginning(text: str, longest: int | None) -> str:
-    """Return the beginning of a text that has so many characters once it is ``plain``."""
+    """Return the beginning of a text that has ``longest`` characters once it is ``plain``."""
     if longest is None:
         return text
     end, wider = 0, longest

@@ -23,10 +23,10 @@ CACHE = 1  # raised when the format of a cached file changes
 DIGEST = hashlib.sha256().digest_size
 LEAST = 1 << 11  # characters; tokenizing a shorter text is about as fast as reading the cache
 
-Read = tuple[Tokens, "array[int] | None"]
+Tokenized = tuple[Tokens, "array[int] | None"]
 
 
-def make_reader(tokenizer: Any) -> Callable[[str], Read]:
+def make_reader(tokenizer: Any) -> Callable[[str], Tokenized]:
     """Return a function from a text to its tokens and to the bytes before each of them.
 
     The bytes are None for a tokenizer without offsets. Tokens of all but short texts are stored in
@@ -37,20 +37,20 @@ def make_reader(tokenizer: Any) -> Callable[[str], Read]:
     for left in folder.glob(UNFINISHED) if folder else ():  # by a kill; another writer costs time
         left.unlink(missing_ok=True)
 
-    def read(text: str) -> Read:
+    def read(text: str) -> Tokenized:
         if folder is None or len(text) < LEAST:
             return tokenize(tokenizer, text)
         file = folder / f"{hashlib.sha256(text.encode()).hexdigest()}.tokens"
-        found = _load(file)
-        if found is None:
-            found = tokenize(tokenizer, text)
-            _save(file, found)
-        return found
+        tokenized = _load(file)
+        if tokenized is None:
+            tokenized = tokenize(tokenizer, text)
+            _save(file, tokenized)
+        return tokenized
 
     return read
 
 
-def tokenize(tokenizer: Any, text: str) -> Read:
+def tokenize(tokenizer: Any, text: str) -> Tokenized:
     """Return the tokens of a text, without special ones, and the bytes before each token."""
     # "<s>" or "<|endoftext|>" in a document are these characters, not the control token.
     options = {
@@ -59,13 +59,13 @@ def tokenize(tokenizer: Any, text: str) -> Read:
         "return_offsets_mapping": tokenizer.is_fast,
         "verbose": False,
     }
-    read = attempt("tokens", "a text", lambda: tokenizer(text, **options))
-    tokens = Tokens(read["input_ids"])
+    encoding = attempt("tokens", "a text", lambda: tokenizer(text, **options))
+    tokens = Tokens(encoding["input_ids"])
     if not tokenizer.is_fast:
         return tokens, None
     if not tokens:
         return tokens, array("q", [0])
-    letters = np.array([end for _, end in read["offset_mapping"]], dtype=np.int64)
+    letters = np.array([end for _, end in encoding["offset_mapping"]], dtype=np.int64)
     # An offset may go back (a byte of a character, a trimmed space); bytes read stay counted.
     letters = np.maximum.accumulate(letters)
     before = _bytes_before(text)
@@ -97,8 +97,8 @@ def _folder(tokenizer: Any) -> Path | None:
         return None
 
 
-def _load(file: Path) -> Read | None:
-    """Return the content of a file; None where there is no whole file."""
+def _load(file: Path) -> Tokenized | None:
+    """Return a file's tokens; None where there is no whole file."""
     try:
         content = file.read_bytes()
     except OSError:
@@ -113,12 +113,12 @@ def _load(file: Path) -> Read | None:
     return Tokens(tokens), before
 
 
-def _save(file: Path, found: Read) -> None:
-    """Write a file under another name and move it; what a power cut damages is written again.
+def _save(file: Path, tokenized: Tokenized) -> None:
+    """Write a hash of the rest, the tokens, and the bytes up to the end of each.
 
-    It has a hash of the rest, then the tokens, then the bytes up to the end of each.
+    The file is written under another name and moved; a damaged one is written again later.
     """
-    tokens, ends = found
+    tokens, ends = tokenized
     if ends is None:
         return
     body = np.array([list(tokens), ends[1:]], dtype="<i4").tobytes()
@@ -166,8 +166,8 @@ def _rendered(tokenizer: Any) -> tuple[str, str, str]:
         text = _applied(tokenizer, [USER], add_generation_prompt=True)
     except ValueError as error:
         raise ValueError(f"the tokenizer's chat template fails: {error}") from error
-    before, found, after = text.partition(MESSAGE)
-    if not found or MESSAGE in after:
+    before, message, after = text.partition(MESSAGE)
+    if not message or MESSAGE in after:
         raise ValueError(
             "the tokenizer's chat template does not contain a user's message once, as it is"
         )

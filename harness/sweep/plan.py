@@ -169,7 +169,7 @@ def make_plan(
     corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     tally = Tally()
     asked: Asked = {
-        task.label: ask(task, corpora.source(task.label), lengths, spec.seed, tally)
+        task.label: ask(task, corpora.context(task.label), lengths, spec.seed, tally)
         for task in tasks
     }
     _check_vocabulary(checkpoint, asked)
@@ -181,7 +181,7 @@ def make_plan(
         methods=methods,
         tasks=tasks,
         cells=cells,
-        sources={task.label: corpora.source(task.label) for task in tasks},
+        sources={task.label: corpora.context(task.label) for task in tasks},
         documents=corpora.entries(),
         left_out=corpora.left_out(),
     )

@@ -252,7 +252,7 @@ def _asked(
     corpora = make_corpora(opened, tokenizer, record["model"]["trained_length"])
     tally, found = Tally(), {}
     for label in labels:
-        task, source = plugins[label], corpora.source(label)
+        task, source = plugins[label], corpora.context(label)
         asked = ask(task, source, record["lengths"], record["seed"], tally)
         for length, questions in asked.items():
             then = set(record["tasks"][label]["questions"].get(str(length), ()))

@@ -29,7 +29,7 @@ def read(given: object) -> Corpora:
     found = make_corpora(
         open_all(str(given), [load("task", "perplexity")]), tiny_tokenizer(), trained_length=64
     )
-    found.source("perplexity").documents()
+    found.context("perplexity").documents()
     return found
 
 
@@ -63,7 +63,7 @@ def test_the_beginning_of_a_text_is_the_same_whatever_its_line_ends(
         (tmp_path / "rows.jsonl").write_text(json.dumps({"text": other}))
         for name in ("a.txt", "rows.jsonl"):
             (passage,) = (
-                read(f"{tmp_path / name}:max_chars={longest}").source("perplexity").documents()
+                read(f"{tmp_path / name}:max_chars={longest}").context("perplexity").documents()
             )
             assert tiny_tokenizer().decode(list(passage.tokens)) == text[:longest]
 

@@ -168,7 +168,7 @@ def corpora(given: str) -> Any:
 def taken(given: object) -> list[str]:
     """Return the names of the documents that a sweep takes."""
     read = corpora(str(given))
-    read.source("perplexity").documents()
+    read.context("perplexity").documents()
     return [entry["name"] for entry in read.entries()]
 
 
@@ -188,7 +188,7 @@ def hub_like(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_documents_are_taken_by_length_and_count(hub_like: Path) -> None:
     """The first that are long enough are taken, in order, and the record says which."""
     read = corpora(f"{hub_like}:split=train,min_tokens=100,count=3")
-    passages = read.source("perplexity").documents()
+    passages = read.context("perplexity").documents()
     assert [p.name for p in passages] == ["books[2]", "books[3]", "books[4]"]
     assert [len(p.tokens) for p in passages] == [entry["tokens"] for entry in read.entries()]
     assert min(len(p.tokens) for p in passages) >= 100
