@@ -16,7 +16,7 @@ from transformers import LlamaTokenizer
 from harness.engine import answers
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, open_checkpoint
-from harness.models.gguf import SPACE, _read_header, split_as_told
+from harness.models.gguf import SPACE, _read_header, configure_tokenizer
 from harness.models.weights import load_weights
 from tasks.types import Loglikelihood
 from tests.command_line import Ropewalk
@@ -165,7 +165,7 @@ def test_a_space_is_put_before_a_text_unless_the_file_says_not(
     monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
     words = ["<unk>", "<s>", "</s>", SPACE, "a", "b", f"{SPACE}a"]
     plain = LlamaTokenizer({word: index for index, word in enumerate(words)}, merges=[("▁", "a")])
-    tokenizer = split_as_told("m.gguf", plain)
+    tokenizer = configure_tokenizer("m.gguf", plain)
     numbers = tokenizer("ab ab", add_special_tokens=False).input_ids
     assert tokenizer.convert_ids_to_tokens(numbers) == [first, "b", "▁a", "b"]
     assert tokenizer.decode(numbers) == "ab ab"
@@ -182,7 +182,7 @@ def test_a_text_of_qwen_has_no_begin_token(
     facts = {"tokenizer.ggml.add_bos_token": add, "tokenizer.ggml.pre": way}
     monkeypatch.setattr("harness.models.gguf._header", lambda _: (facts, ()))
     plain = LlamaTokenizer({"<unk>": 0, "<s>": 1, "</s>": 2}, merges=[], bos_token="<s>")
-    assert split_as_told("m.gguf", plain).bos_token == begin
+    assert configure_tokenizer("m.gguf", plain).bos_token == begin
 
 
 def test_what_is_no_model_is_a_sentence(file: Path, ropewalk: Ropewalk, tmp_path: Path) -> None:

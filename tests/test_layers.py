@@ -54,13 +54,13 @@ def test_the_layers_that_rotate_are_those_whose_numbers_depend_on_the_angles(fam
 @pytest.mark.parametrize(
     ("family", "wanted"),
     [
-        ("llama", Layers(Counter(full=2), Counter(), None, apart=False)),
-        ("gemma2", Layers(Counter(sliding=1, full=1), Counter(), 32, apart=False)),
-        ("gemma3_text", Layers(Counter(sliding=1, full=1), Counter(), 32, apart=True)),
-        ("cohere2", Layers(Counter(sliding=1), Counter(full=1), 32, apart=False)),
-        ("mistral", Layers(Counter(sliding=2), Counter(), 4096, apart=False)),
-        ("smollm3", Layers(Counter(full=1), Counter(full=1), None, apart=False)),
-        ("minimax", Layers(Counter(full=1), Counter(), None, apart=False)),
+        ("llama", Layers(Counter(full=2), Counter(), None, own_sliding=False)),
+        ("gemma2", Layers(Counter(sliding=1, full=1), Counter(), 32, own_sliding=False)),
+        ("gemma3_text", Layers(Counter(sliding=1, full=1), Counter(), 32, own_sliding=True)),
+        ("cohere2", Layers(Counter(sliding=1), Counter(full=1), 32, own_sliding=False)),
+        ("mistral", Layers(Counter(sliding=2), Counter(), 4096, own_sliding=False)),
+        ("smollm3", Layers(Counter(full=1), Counter(full=1), None, own_sliding=False)),
+        ("minimax", Layers(Counter(full=1), Counter(), None, own_sliding=False)),
     ],
 )
 def test_layers_of_known_models(family: str, wanted: Layers) -> None:
