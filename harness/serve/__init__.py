@@ -1,1 +1,1 @@
-"""Write what was measured as each serving engine reads it: one file an engine."""
+"""Export a scaling to serving engines, one file per engine; examine models and servers."""

@@ -1,1 +1,1 @@
-"""What leaves the machine: a run without its places, in the form that a reader elsewhere has."""
+"""What leaves the machine: a run without file paths, in the form that a reader elsewhere uses."""
