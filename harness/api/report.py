@@ -22,7 +22,7 @@ from harness.published.tables import (
     unlike,
     words,
 )
-from harness.reports._figures import Figures, asked, paper
+from harness.reports._figures import Figures, paper, requested_figures
 from harness.reports._write import ALL, Written, save_table, write_reports
 from harness.reports.page.write import write_page
 from harness.runs.comparable import raw_text, reasons, unpaired
@@ -101,7 +101,7 @@ def report(
         mixed=mixed,
         together=together,
         page=Path(page) if page else None,
-        figures=asked(places[0], figures),
+        figures=requested_figures(places[0], figures),
         observer=observer,
     )
 
@@ -130,7 +130,7 @@ def write(
         why = reasons(records)
         notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
         note = " ".join([*notes, *raw_text(records.values())])
-        drawn = paper(figures or asked(runs[0], {}), frame)
+        drawn = paper(figures or requested_figures(runs[0], {}), frame)
         written = write_reports(frame, folder, chosen, note, drawn)
         if page is None and folder is not None and (chosen is None or ALL in chosen):
             page = folder / PAGE

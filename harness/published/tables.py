@@ -68,17 +68,17 @@ def rows_of(
     """
     models = list(table["model"].unique())
     plain = {_plain(name): name for name in models}
-    found = model or (models[0] if len(models) == 1 else plain.get(_plain(measured_model)))
-    if found not in models:
+    name = model or (models[0] if len(models) == 1 else plain.get(_plain(measured_model)))
+    if name not in models:
         hint = nearest(model or measured_model, models)
         raise UserError(
-            f"the table has no model {found or measured_model!r}: choose by --model; {hint}."
+            f"the table has no model {name or measured_model!r}: choose by --model; {hint}."
         )
-    rows = table[table["model"] == found]
+    rows = table[table["model"] == name]
     kinds = list(rows["tuned"].unique())
     if tuned is not None and tuned not in kinds:
         raise UserError(
-            f"the table has no rows of {found} tuned {tuned!r}; {nearest(tuned, kinds)}."
+            f"the table has no rows of {name} tuned {tuned!r}; {nearest(tuned, kinds)}."
         )
     chosen = rows[rows["tuned"] == tuned] if tuned else rows[rows["tuned"].isin(UNTUNED)]
     return rows if chosen.empty else chosen
@@ -93,33 +93,33 @@ def _plain(name: str) -> str:
 def unlike(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
     """Return the differences between the settings of the run and of the table, in words."""
     first = rows.iloc[0]
-    found = []
+    reasons = []
     metrics = {task["metric"] for task in record["tasks"].values()}
     if first["metric"] not in metrics:
-        found.append(f"it is of {first['metric']}, the run of {', '.join(sorted(metrics))}")
+        reasons.append(f"it is of {first['metric']}, the run of {', '.join(sorted(metrics))}")
     elif not tasks_of(rows, record):
         stride = "" if pd.isna(first["stride"]) else f",stride={first['stride']}"
-        found.append(
+        reasons.append(
             f"it was measured with protocol={first['protocol']}{stride}, the run with "
             f"{', '.join(sorted(record['tasks']))}"
         )
     trained = record["model"]["trained_length"]
     if pd.notna(first["trained_length"]) and int(first["trained_length"]) != trained:
-        found.append(
+        reasons.append(
             f"its model was trained at {first['trained_length']} tokens, this at {trained}"
         )
-    return found
+    return reasons
 
 
 def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
     """Return the tasks of a run with the protocol of the table, and its stride."""
     first = rows.iloc[0]
-    asked = {name: first[name] for name in ("protocol", "stride") if pd.notna(first[name])}
+    wanted = {name: first[name] for name in ("protocol", "stride") if pd.notna(first[name])}
     return [
         label
         for label, task in record["tasks"].items()
         if task["metric"] == first["metric"]
-        and all(task["options"].get(name) == value for name, value in asked.items())
+        and all(task["options"].get(name) == value for name, value in wanted.items())
     ]
 
 
@@ -136,30 +136,30 @@ def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.Data
         raise UserError(
             f"the run has several tasks to compare ({tasks}); give a run of one of them."
         )
-    made = []
+    values = []
     measured = [_method(label) for label in cells["scaling"]]
     for value in rows.to_dict("records"):
-        asked = _method(value["method"] or value["scaling"])
-        alike = cells.loc[[method == asked for method in measured]]
+        wanted = _method(value["method"] or value["scaling"])
+        alike = cells.loc[[method == wanted for method in measured]]
         known = alike[(alike["length"] == value["length"]) & alike["score"].notna()]
         score = float(known["score"].iloc[0]) if len(known) else None
         rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
         over = value["relation"] == ">"
         published = float(value["value"])
-        made.append({
+        values.append({
             "scaling": value["scaling"], "method": value["method"] or None,
             "length": value["length"], "published": f"{'> ' * over}{published:g}",
             "measured": score, **rest,
             "difference": None if score is None or over else score / published - 1,
             "verdict": _verdict(score, published, tolerance, over=over),
         })  # fmt: skip
-    table = pd.DataFrame(made, columns=list(COLUMNS))
+    table = pd.DataFrame(values, columns=list(COLUMNS))
     if (table["verdict"] == NOT_MEASURED).all():
-        wanted = sorted({text for text in (*rows["method"], *rows["scaling"]) if text})
+        named = sorted({text for text in (*rows["method"], *rows["scaling"]) if text})
         lengths = ", ".join(map(str, sorted(rows["length"].unique())))
         raise UserError(
             "the run has none of the table's values: they need a scaling of "
-            f"{', '.join(wanted)} at a length of {lengths}."
+            f"{', '.join(named)} at a length of {lengths}."
         )
     return table
 

@@ -64,32 +64,32 @@ class Figures(BaseModel):
         return width
 
 
-def asked(run: Path, flags: Mapping[str, Any]) -> Figures:
+def requested_figures(run: Path, flags: Mapping[str, Any]) -> Figures:
     """Return what the file beside a run and the flags ask for, or raise UserError."""
-    told = _told(run / FILE)
+    settings = _settings(run / FILE)
     given = {name: value for name, value in flags.items() if value is not None}
     known = f"; known: {', '.join(Figures.model_fields)}"
-    beside = _figures(told, lambda place, _: f"{run / FILE}: {place}", known)
+    in_file = _figures(settings, lambda place, _: f"{run / FILE}: {place}", known)
     if "rename" in given:
-        given["rename"] = {**beside.rename, **_renamed(given["rename"])}
-    return _figures({**told, **given}, lambda place, value: f"--{place} {value}", "")
+        given["rename"] = {**in_file.rename, **_renamed(given["rename"])}
+    return _figures({**settings, **given}, lambda place, value: f"--{place} {value}", "")
 
 
-def _told(file: Path) -> dict[str, Any]:
+def _settings(file: Path) -> dict[str, Any]:
     """Return what the file of a run says; raise UserError for a style that is not by name."""
     if not os.path.lexists(file):
         return {}
     with foreign(f"{file} cannot be read"):
-        told = tomllib.loads(read_regular(file, limit=MIB, follow=False).decode())
-    if "style" in told:
+        settings = tomllib.loads(read_regular(file, limit=MIB, follow=False).decode())
+    if "style" in settings:
         import matplotlib.style
 
-        if told["style"] not in (known := matplotlib.style.available):
+        if settings["style"] not in (known := matplotlib.style.available):
             raise UserError(
-                f"{file}: style {reason(repr(told['style']))} is none of Matplotlib's; "
-                f"{nearest(str(told['style']), known)}. A style file is named with --style."
+                f"{file}: style {reason(repr(settings['style']))} is none of Matplotlib's; "
+                f"{nearest(str(settings['style']), known)}. A style file is named with --style."
             )
-    return told
+    return settings
 
 
 def _figures(values: Mapping[str, Any], place: Callable[[str, Any], str], known: str) -> Figures:
@@ -104,13 +104,13 @@ def _figures(values: Mapping[str, Any], place: Callable[[str, Any], str], known:
 
 def _renamed(pairs: Sequence[str]) -> dict[str, str]:
     """Read METHOD=NAME; a method has ``=`` in its options, so that the last one counts."""
-    found = {}
+    renames = {}
     for pair in pairs:
         method, sign, name = pair.rpartition("=")
         if not (method and sign and name):
             raise UserError(f"--rename {pair!r}: write METHOD=NAME, as yarn:factor=4=YaRN.")
-        found[method] = name
-    return found
+        renames[method] = name
+    return renames
 
 
 def paper(figures: Figures, frame: pd.DataFrame) -> Paper:

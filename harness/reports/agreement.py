@@ -21,8 +21,8 @@ from harness.reports.plots.style import (
     edge,
     length_label,
     paper,
-    readable_part,
     sheet,
+    shown_part,
     tidy,
 )
 from harness.stats.cells import CELL, cells
@@ -54,7 +54,7 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
     known = methods(frame)
     panel = ["order", "title", "length"]
     groups = list(pairs(frame, known.drawn, evaluator).groupby(panel, sort=False))
-    shown, left_out = readable_part(groups, "panels")
+    shown, left_out = shown_part(groups, "panels")
     lengths = len({length for (*_, length), _ in shown})
     columns = columns_for(len(shown), min(3, lengths))
     figure, panels = sheet(len(shown), columns, panel_height=paper().tall(2.5))
@@ -118,19 +118,19 @@ def pairs(
         ("Perplexity", tails),
         ("Key perplexity", _keys(frame, tails, drawn, evaluator)),
     ):
-        told = ["score", "low", "high", "trained_length", "frequencies"]
-        known = known[[*ON, "task", *told]].rename(columns={"task": "of"})
+        columns = ["score", "low", "high", "trained_length", "frequencies"]
+        known = known[[*ON, "task", *columns]].rename(columns={"task": "of"})
         both = known.merge(kept, on=ON)
         several = tails["task"].nunique() > 1  # of each task a panel: scores are of other targets
         against = both["of"] + " and " + both["task"] if several else both["task"]
         rows.append(both.assign(kind=kind, title=both["model"] + ", " + against))
-    found = pd.concat(rows, ignore_index=True)
-    count = found.groupby(["kind", "title", "length"])["frequencies"].transform("nunique")
-    found = found[count > 1]
-    if found.empty:
+    result = pd.concat(rows, ignore_index=True)
+    count = result.groupby(["kind", "title", "length"])["frequencies"].transform("nunique")
+    result = result[count > 1]
+    if result.empty:
         raise ValueError(NONE)
-    order = pd.factorize(found["kind"] + found["title"])[0]
-    return found.assign(order=order).sort_values(["order", "length"], kind="stable")
+    order = pd.factorize(result["kind"] + result["title"])[0]
+    return result.assign(order=order).sort_values(["order", "length"], kind="stable")
 
 
 def agreement(rows: pd.DataFrame) -> str:
@@ -173,9 +173,9 @@ def _keys(
 ) -> pd.DataFrame:
     """Return the same cells with the perplexity of their key tokens; none where it is unknown."""
     try:
-        found = measured(frame, evaluator)
+        result = measured(frame, evaluator)
     except ValueError:  # key_tokens says why
         return tails.iloc[:0]
-    scores = drawn(found.reset_index())[[*CELL, "score", "low", "high"]]
+    scores = drawn(result.reset_index())[[*CELL, "score", "low", "high"]]
     plain = tails.drop(columns=["score", "low", "high"])
     return plain.merge(scores, on=CELL).dropna(subset="score")

@@ -57,41 +57,42 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
 
 
 def _rows(frame: pd.DataFrame, margin: float) -> list[dict[str, Any]]:
-    made = decisions(frame) if margin == MARGIN else decide(frame, margin)
+    by_place = decisions(frame) if margin == MARGIN else decide(frame, margin)
     together_at: dict[tuple[str, int], list[Decision]] = {}
-    for (model, _, length), found in made.items():
-        together_at.setdefault((model, length), []).append(found)
+    for (model, _, length), decision in by_place.items():
+        together_at.setdefault((model, length), []).append(decision)
     every = {at: overall(some) for at, some in together_at.items() if len(some) > 1}
     return [
-        _row(found) | {"overall": chosen and chosen[0], "overall_regret": chosen and chosen[1]}
-        for (model, _, length), found in made.items()
+        _row(decision) | {"overall": chosen and chosen[0], "overall_regret": chosen and chosen[1]}
+        for (model, _, length), decision in by_place.items()
         for chosen in [every.get((model, length))]
     ]
 
 
-def _row(found: Decision) -> dict[str, Any]:
-    of, best, use = found.of, found.best, found.recommended
+def _row(decision: Decision) -> dict[str, Any]:
+    of, best, use = decision.family, decision.best, decision.recommended
     order = sorted(of.names, key=lambda name: of.score(name).score, reverse=not of.how.lower)
     rivals = order[1:]
-    lead = found.less(rivals[0]) if rivals else None
+    lead = decision.less(rivals[0]) if rivals else None
+    lacking = [f"{name} {n}" for name in of.shared if (n := of.own[name]) < of.requested]
     lost = {name: len(units) for name, units in of.lost.items() if units}
     return {
-        **found.facts, "measure": of.how.name, "better": "lower" if of.how.lower else "higher",
-        "relative": of.how.relative, "units": of.how.units, "n": of.n, "asked": of.asked,
-        "status": of.status(use), "methods": len(of.names), "margin": found.margin,
+        **decision.facts, "measure": of.how.name, "better": "lower" if of.how.lower else "higher",
+        "relative": of.how.relative, "units": of.how.units, "n": of.n, "asked": of.requested,
+        "status": of.status(use), "methods": len(of.names), "margin": decision.margin,
         "use": use, "same": of.groups[use] or None, **_ends("", of.score(use)),
-        "regret": found.regret(use), "servable": use not in of.code,
+        "regret": decision.regret(use), "servable": use not in of.code,
         "best": best, "best_same": of.groups[best] or None, **_ends("best_", of.score(best)),
-        "winner": found.winner, "next": rivals[0] if rivals else None,
+        "winner": decision.winner, "next": rivals[0] if rivals else None,
         **_difference("lead", lead),
         "better_on": lead and (lead.lower if of.how.lower else lead.higher),
-        **_difference("use_less_best", _swapped(found, use)),
-        "as_good": _named(found, [name for name in order if found.as_good(name)]),
-        "possible": _named(found, [name for name in order if found.possible(name)]),
-        "needed": found.needed, **_difference("cost", found.cost),
-        **_ends("truncation_", found.truncation), **_difference("gain", found.gain),
-        "lacking": [f"{name} {of.own[name]}" for name in of.of if of.own[name] < of.asked] or None,
-        "apart": [f"{name} {of.own[name]}" for name in of.apart] or None,
+        **_difference("use_less_best", _swapped(decision, use)),
+        "as_good": _named(decision, [name for name in order if decision.as_good(name)]),
+        "possible": _named(decision, [name for name in order if decision.possible(name)]),
+        "needed": decision.needed, **_difference("cost", decision.cost),
+        **_ends("truncation_", decision.truncation), **_difference("gain", decision.gain),
+        "lacking": lacking or None,
+        "apart": [f"{name} {of.own[name]}" for name in of.excluded] or None,
         "failed": [f"{name} {n}" for name, n in lost.items()] or None,
         "code": sorted(of.code) or None,
     }  # fmt: skip
@@ -101,23 +102,23 @@ def _ends(prefix: str, score: Any) -> dict[str, float | None]:
     return {f"{prefix}{end}": getattr(score, end, None) for end in ("score", "low", "high")}
 
 
-def _difference(name: str, found: Any) -> dict[str, float | None]:
+def _difference(name: str, difference: Any) -> dict[str, float | None]:
     ends = {"": "value", "_low": "low", "_high": "high"}
-    return {f"{name}{end}": getattr(found, part, None) for end, part in ends.items()}
+    return {f"{name}{end}": getattr(difference, part, None) for end, part in ends.items()}
 
 
-def _swapped(found: Decision, name: str) -> Any:
-    less = found.less(name)
-    return less and less.swapped(relative=found.of.how.relative)
+def _swapped(decision: Decision, name: str) -> Any:
+    less = decision.less(name)
+    return less and less.swapped(relative=decision.family.how.relative)
 
 
-def _named(found: Decision, names: list[str]) -> list[str] | None:
-    return [one for name in names for one in found.of.everyone(name)] or None
+def _named(decision: Decision, names: list[str]) -> list[str] | None:
+    return [one for name in names for one in decision.family.everyone(name)] or None
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people, one per model and task."""
-    made = {}
+    tables = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         texts = [
             {
@@ -131,8 +132,8 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
             }
             for row in records(rows)
         ]
-        made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
-    return made
+        tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
+    return tables
 
 
 def _others(row: Mapping[str, Any]) -> str:
@@ -143,15 +144,15 @@ def _others(row: Mapping[str, Any]) -> str:
 
 def summary(table: pd.DataFrame) -> list[str]:
     """Say what to use at every length, and at the end which method to use at the longest."""
-    told = []
+    texts = []
     many = table["model"].nunique() > 1
     for (model, _), rows in table.groupby(["model", "length"], sort=False):
         facts = records(rows)
         start = sentences.at(facts[0]) + (f", {model}" if many else "")
-        told += [f"{start}: {sentence(row, sentences.named(row, table))}" for row in facts]
+        texts += [f"{start}: {sentence(row, sentences.named(row, table))}" for row in facts]
         first = facts[0]
         if first["overall"] is not None:
-            told.append(
+            texts.append(
                 f"{start}, on all {len(facts)} tasks: use `{first['overall']}`. On each of them it "
                 f"is at most {sentences.percent(first['overall_regret'])} (or so many percentage "
                 "points) worse than the best; each bound holds separately (95 %)."
@@ -159,7 +160,7 @@ def summary(table: pd.DataFrame) -> list[str]:
     least = min(records(table), key=lambda row: row["n"])
     share = min(100.0, 300 / max(1, least["n"]))
     shown = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
-    return [*told, RARE.format(n=least["n"], units=least["units"], share=shown)]
+    return [*texts, RARE.format(n=least["n"], units=least["units"], share=shown)]
 
 
 def sentence(row: Mapping[str, Any], measured: str) -> str:
@@ -177,11 +178,11 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
     if row["next"] is None:
         only = "all methods are the same here" if row["same"] else "the only method"
         return f"{use} has a {measured} of {score} ({only})."
-    told = f"use {use}. Its {measured}, {score}, is"
+    start = f"use {use}. Its {measured}, {score}, is"
     if row["winner"] and row["use"] == row["best"]:
         side = "below" if row["better"] == "lower" else "above"
         return (
-            f"{told} the best of {row['methods']} methods: {sentences.gap(row, 'lead')} {side} "
+            f"{start} the best of {row['methods']} methods: {sentences.gap(row, 'lead')} {side} "
             f"`{row['next']}`, the next ({_counted(row)}, better on {row['better_on']})."
         )
     if row["regret"] is None:
@@ -190,10 +191,10 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
         why = f"a bound on its regret needs at least {MIN_DOCUMENTS} {row['units']}" if few else (
             "its samples give no bound on its regret"
         )  # fmt: skip
-        return f"{told} the {extreme} of {row['methods']} methods; {why}."
+        return f"{start} the {extreme} of {row['methods']} methods; {why}."
     side = "above" if row["better"] == "lower" else "below"
     return (
-        f"{told} at most {sentences.bound(row)} {side} that of the best of {row['methods']} "
+        f"{start} at most {sentences.bound(row)} {side} that of the best of {row['methods']} "
         f"methods (95 %, {_counted(row)})."
     )
 
@@ -218,8 +219,8 @@ def _cost(row: Mapping[str, Any]) -> str:
     if row["cost"] == 0 and row["cost_low"] == 0:
         return f"Inside the window `{row['use']}` changes nothing."
     unit = "%" if row["relative"] else " percentage points" if row["metric"] in SHARES else ""
-    told = sentences.signed(row["cost"], row["cost_low"], row["cost_high"], unit)
-    return f"In this form `{row['use']}` changes the score inside the window by {told}."
+    change = sentences.signed(row["cost"], row["cost_low"], row["cost_high"], unit)
+    return f"In this form `{row['use']}` changes the score inside the window by {change}."
 
 
 def _gain(row: Mapping[str, Any]) -> str:
@@ -227,12 +228,12 @@ def _gain(row: Mapping[str, Any]) -> str:
     if row["gain"] is None:
         return ""
     window = f"truncating the text to {row['trained_length']:,} tokens"
-    told = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
+    change = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
     if row["gain_high"] is not None and row["gain_high"] < 0:
-        return f"`{row['use']}` is better than {window}: {told}."
+        return f"`{row['use']}` is better than {window}: {change}."
     worse = row["gain_low"] is not None and row["gain_low"] > 0
     verdict = "worse" if worse else "not significantly better"
-    return f"`{row['use']}` is {verdict} than {window}: {told}."
+    return f"`{row['use']}` is {verdict} than {window}: {change}."
 
 
 def _needed(row: Mapping[str, Any]) -> str:
@@ -248,15 +249,15 @@ def _needed(row: Mapping[str, Any]) -> str:
 
 def _units(row: Mapping[str, Any]) -> str:
     """Say on which units the methods were compared, where some lack."""
-    told = []
+    parts = []
     if row["n"] < row["asked"]:
-        told.append(f"on the {row['n']} of {row['asked']} {row['units']} that all methods have")
+        parts.append(f"on the {row['n']} of {row['asked']} {row['units']} that all methods have")
     for name, text in (("failed", "failed"), ("apart", "left out, with too few")):
         if row[name]:
             pairs = [pair.rpartition(" ") for pair in row[name]]
             each = (f"`{one}` on {n} of {row['asked']}" for one, _, n in pairs)
-            told.append(f"{text}: {', '.join(each)}")
-    return f"({'; '.join(told)}.)" if told else ""
+            parts.append(f"{text}: {', '.join(each)}")
+    return f"({'; '.join(parts)}.)" if parts else ""
 
 
 def _counted(row: Mapping[str, Any]) -> str:
@@ -265,11 +266,11 @@ def _counted(row: Mapping[str, Any]) -> str:
 
 def notes(table: pd.DataFrame) -> list[str]:
     """Say what the table's words and marks mean."""
-    told = [LEGEND.format(margin=table["margin"].iloc[0])]
-    told += [SERVABLE] if table["code"].notna().any() else []
-    told += [FAILED] if table["failed"].notna().any() else []
-    told += [RETRIEVAL] if table["gain_high"].ge(0).any() else []
-    return told
+    texts = [LEGEND.format(margin=table["margin"].iloc[0])]
+    texts += [SERVABLE] if table["code"].notna().any() else []
+    texts += [FAILED] if table["failed"].notna().any() else []
+    texts += [RETRIEVAL] if table["gain_high"].ge(0).any() else []
+    return texts
 
 
 def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
@@ -347,5 +348,5 @@ def _from_truncation(row: dict[str, Any]) -> str:
     """Return the difference from truncation."""
     if row["gain"] is None:
         return ""
-    told = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
-    return f"{told} against truncation to {row['trained_length']:,} tokens"
+    change = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])
+    return f"{change} against truncation to {row['trained_length']:,} tokens"

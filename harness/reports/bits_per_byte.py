@@ -23,11 +23,11 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     documents and protocol, and mind that as many tokens are more text where tokens are longer.
     A cell of which a sample lacks its bytes has no row. Raises ValueError where no cell has one.
     """
-    asked = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
-    if asked.empty:
+    measured = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
+    if measured.empty:
         raise ValueError("no perplexity was measured")
-    whole = asked.get("bytes", asked["score"] * float("nan")).notna()
-    known = asked[whole.groupby([asked[name] for name in CELL]).transform("all")]
+    whole = measured.get("bytes", measured["score"] * float("nan")).notna()
+    known = measured[whole.groupby([measured[name] for name in CELL]).transform("all")]
     if known.empty:
         raise ValueError(
             "no cell has the bytes of all its text; measure perplexity again to have them"

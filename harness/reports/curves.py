@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from harness.reports.plots.methods import methods
 from harness.reports.plots.panel import MOST_BANDS, draw_panel, fit, label_ends, lost
-from harness.reports.plots.style import GREY, SIZE, columns_for, paper, readable_part, sheet, tidy
+from harness.reports.plots.style import GREY, SIZE, columns_for, paper, sheet, shown_part, tidy
 from harness.stats.cells import CELL, cells
 from harness.stats.checkpoints import alike, group_name, labels
 from harness.stats.decision import truncations
@@ -94,7 +94,7 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
     if table.groupby(["model", "task"])["length"].nunique().max() == 1:
         raise ValueError(ONE_LENGTH)
     every = list(table.groupby(["model", "task"], sort=False))
-    groups, left_out = readable_part(every, "panels")
+    groups, left_out = shown_part(every, "panels")
     columns = columns_for(len(groups), table["task"].nunique())
     figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.7))
     room = figure.get_size_inches()[0] / columns - 0.65
@@ -114,7 +114,7 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
             window, score = truncated[str(model), str(task)]
             axes.hlines(score, window, rows["length"].max(), color=GREY, **TRUNCATION)
         tidy(axes, f"{model}, {task}", room=room, above=above + SIZE + 2)
-        axes.set_ylabel(_words(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
+        axes.set_ylabel(_score_label(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         unit = "tokens" if columns > 2 else "tokens, trained windows"
         axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
         if named:
@@ -139,7 +139,7 @@ def _protocols(frame: pd.DataFrame) -> dict[str, str]:
     return dict(zip(named["task"], named["protocol"], strict=True))
 
 
-def _words(task: str, metric: str, protocols: dict[str, str]) -> str:
+def _score_label(task: str, metric: str, protocols: dict[str, str]) -> str:
     """Return the label of the vertical axis."""
     family = task.split(":")[0].capitalize()
     if metric in SHARES:
@@ -159,6 +159,6 @@ def _note(table: pd.DataFrame, protocols: dict[str, str], bands: str, without: s
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")
     marks = [f"{SIGNS[mark]} {name.replace('_', ' ')}." for name, mark in lost(table).items()]
     few = table["scaling"].nunique() <= MOST_BANDS
-    told = [bands if few else without] if table["low"].notna().any() else []
+    texts = [bands if few else without] if table["low"].notna().any() else []
     tail = [TAIL] if "tail" in protocols.values() else []
-    return " ".join([f"n per point: {', '.join(counts)}.", *told, *tail, *marks])
+    return " ".join([f"n per point: {', '.join(counts)}.", *texts, *tail, *marks])

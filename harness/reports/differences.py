@@ -20,8 +20,8 @@ from harness.reports.plots.style import (
     foot,
     length_label,
     paper,
-    readable_part,
     sheet,
+    shown_part,
     tidy,
 )
 from harness.reports.writing import sentences
@@ -165,7 +165,7 @@ def _row(cell: dict[str, Any], here: Family, baseline: str, compared: Compared) 
         "relative": how.relative,
         "units": how.units,
         "n": difference.n if difference else here.own[one],
-        "asked": here.asked,
+        "asked": here.requested,
         "status": here.status(one),
         "difference": 0.0 if same else getattr(difference, "value", None),
         "measured_as": one,
@@ -185,14 +185,14 @@ def _compared(here: Family, baseline: str) -> Compared:
     """Compare all methods with the baseline, each with its corrected probability."""
     other = here.first(baseline)
     names = [name for name in here.names if name != other]
-    if other not in here.of:
+    if other not in here.shared:
         return {}
-    ones = [here.of[name] for name in names]
-    results = differences(ones, here.of[other], here.how)
+    ones = [here.shared[name] for name in names]
+    results = differences(ones, here.shared[other], here.how)
     if not results:
         return {}
-    less = values_of(ones) - values_of([here.of[other]])
-    corrected = adjusted(less, weights_of(here.of[other]), results, shares=here.how.share)
+    less = values_of(ones) - values_of([here.shared[other]])
+    corrected = adjusted(less, weights_of(here.shared[other]), results, shares=here.how.share)
     return dict(zip(names, zip(results, corrected, strict=True), strict=True))
 
 
@@ -284,7 +284,7 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
     rows = [_longest(kin) for _, kin in table.groupby(["model", "task", "baseline"], sort=False)]
     columns = max(map(len, rows))
-    groups, left_out = readable_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
+    groups, left_out = shown_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
     figure, panels = sheet(columns * len(groups), columns, panel_height=ROW * len(order) + 0.95)
     room = figure.get_size_inches()[0] / columns - 0.6
     for place, kin in enumerate(groups):

@@ -8,8 +8,8 @@ import pandas as pd
 
 from harness.reports.writing.tables import heading
 from harness.stats.cells import cells, records
-from harness.stats.checkpoints import apart, renamed
-from harness.stats.decision import FAILED, asked, needed_of
+from harness.stats.checkpoints import renamed, separated
+from harness.stats.decision import FAILED, needed_of, requested_units
 from harness.stats.decision import KEPT as KEPT_UNITS
 from harness.stats.measure import Measure, Units, difference, measure, units
 
@@ -34,17 +34,17 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
     nor at the first length beyond.
     """
     rows: list[dict[str, Any]] = []
-    single = apart(frame)  # each model has a score of its own to keep
+    single = separated(frame)  # each model has a score of its own to keep
     table = cells(single)
     for (model, task), samples in needed_of(single).groupby(["model", "task"], sort=False):
         how = measure(samples)
         here = table[(table["model"] == model) & (table["task"] == task)]
         own = _own(here)
-        judged = how.across and how.made != "unknown" and how.metric != "window_kl"
+        judged = how.across and how.form != "unknown" and how.metric != "window_kl"
         if own is not None and judged and own["score"] > 0:
             paired = samples.groupby(["scaling", "length"]) if how.lower else ()
             of = {key: units(rows) for key, rows in paired}
-            every = max(asked(rows) for _, rows in samples.groupby("length"))
+            every = max(requested_units(rows) for _, rows in samples.groupby("length"))
             rows += [
                 {**_row(lengths, of, own, how, kept), "asked": every}
                 for lengths in _by_method(here[here["length"] >= own["length"]])
@@ -57,7 +57,7 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return the table for people, one per model and task, the furthest method first."""
-    made = {}
+    tables = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         ordered = rows.sort_values(
             ["effective_length", "low", "high"], ascending=False, kind="stable"
@@ -71,8 +71,8 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
             }
             for row in records(ordered)
         ]
-        made[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
-    return made
+        tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
+    return tables
 
 
 def _length(row: dict[str, Any], end: str) -> str:
@@ -111,10 +111,10 @@ def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
 
 def _by_method(here: pd.DataFrame) -> list[list[dict[str, Any]]]:
     """Return the cells of every method, lengths rising."""
-    made: dict[str, list[dict[str, Any]]] = {}
+    rows: dict[str, list[dict[str, Any]]] = {}
     for cell in records(here):
-        made.setdefault(cell["scaling"], []).append(cell)
-    return list(made.values())
+        rows.setdefault(cell["scaling"], []).append(cell)
+    return list(rows.values())
 
 
 def _row(
@@ -125,7 +125,7 @@ def _row(
     A small cost inside the window ends no reach.
     """
     least = None if how.lower else kept * float(own["score"])
-    found: dict[str, int | None] = dict.fromkeys(ENDS)
+    furthest: dict[str, int | None] = dict.fromkeys(ENDS)
     open_ends, counts = set(ENDS), [int(own["n"])]
     for cell in lengths:
         holds, n = _holds(cell, of, own, how, least)
@@ -134,12 +134,12 @@ def _row(
             held = open_ends = open_ends & held
         if "length" in held:
             counts.append(n)
-        found |= dict.fromkeys(held, int(cell["length"]))
-    told = ("model", "task", "metric", "trained_length")
+        furthest |= dict.fromkeys(held, int(cell["length"]))
+    copied = ("model", "task", "metric", "trained_length")
     return {
-        **{name: own[name] for name in told}, "measure": how.name,
+        **{name: own[name] for name in copied}, "measure": how.name,
         "scaling": lengths[0]["scaling"],
-        "effective_length": found["length"], "low": found["low"], "high": found["high"],
+        "effective_length": furthest["length"], "low": furthest["low"], "high": furthest["high"],
         "longest": int(lengths[-1]["length"]), "least_score": least,
         "own_score": own["score"], "own_scaling": own["scaling"],
         "n": min(counts), "units": how.units,
@@ -167,11 +167,11 @@ def _holds(
     value, low, high, n = cell["score"], cell["low"], cell["high"], int(cell["n"])
     if least is None:
         there, inside = ((one["scaling"], one["length"]) for one in (cell, own))
-        found = difference(of[there], of[inside], how)
+        result = difference(of[there], of[inside], how)
         value, low, high, n = -1.0, None, None, 0
-        if found is not None:
-            ends = (None if end is None else -end for end in (found.high, found.low))
-            value, (low, high), n = -found.value, ends, found.n
+        if result is not None:
+            ends = (None if end is None else -end for end in (result.high, result.low))
+            value, (low, high), n = -result.value, ends, result.n
     held = _within(value, low, high, least or 0)
     if n < KEPT_UNITS * int(own["n"]):
         return {"length": False, "low": False, "high": True}, n

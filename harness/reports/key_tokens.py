@@ -30,8 +30,8 @@ def make(
     under the cell's own method, and ``large`` the share of targets that gain more than ``drop``.
     Raises ValueError where losses lack.
     """
-    found = measured(frame, evaluator, drop, most, evaluator_model)
-    joined = cells(frame).set_index(CELL)[["relative_length", "status"]].join(found, how="inner")
+    result = measured(frame, evaluator, drop, most, evaluator_model)
+    joined = cells(frame).set_index(CELL)[["relative_length", "status"]].join(result, how="inner")
     joined["metric"] = "key perplexity"
     return joined.reset_index()[[*CELL, "relative_length", "metric", *FOUND, "status", *RULE]]
 

@@ -21,8 +21,8 @@ from harness.reports.plots.style import (
     columns_for,
     length_label,
     paper,
-    readable_part,
     sheet,
+    shown_part,
     spaced,
     tidy,
     trace,
@@ -43,7 +43,7 @@ def make(frame: pd.DataFrame) -> Figure:
     most = max(1, MOST_PANELS // kinds.ngroups)
     longest = table[kinds["length"].rank("dense", ascending=False) <= most]
     every = list(longest.groupby(["model", "task", "length"], sort=False))
-    groups, left_out = readable_part(every, "panels")
+    groups, left_out = shown_part(every, "panels")
     table = pd.concat([rows for _, rows in groups])
     columns = columns_for(len(groups), 1)
     figure, panels = sheet(len(groups), columns, panel_height=paper().tall(2.6))
@@ -53,8 +53,8 @@ def make(frame: pd.DataFrame) -> Figure:
     for axes, (_, rows) in zip(panels, groups, strict=True):
         _panel(axes, rows, look, room)
         axes.set_ylim(table["score"].min() - 0.1, table["score"].max() + 0.1)
-        told = [*(rows.iloc[0][part] for part in parts), f"{rows['length'].iloc[0]} tokens"]
-        tidy(axes, ", ".join(told), room=room, above=SIZE + 4)
+        title = [*(rows.iloc[0][part] for part in parts), f"{rows['length'].iloc[0]} tokens"]
+        tidy(axes, ", ".join(title), room=room, above=SIZE + 4)
     for axes in panels[::columns]:
         axes.set_ylabel("Loss (nats per token),\nlower is better", fontsize=SIZE)
     counts = "/".join(map(str, sorted(table["documents"].unique())))
@@ -107,15 +107,15 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, task, length, scaling and run of positions, with its mean loss."""
     if "losses" not in frame:
         raise ValueError(NONE)
-    told = frame[frame["losses"].notna() & (frame["status"] == "ok") & ~_tail(frame)]
+    samples = frame[frame["losses"].notna() & (frame["status"] == "ok") & ~_tail(frame)]
     cell = ["model", "task", "scaling", "length"]
-    most = told.groupby(cell)["tokens"].transform("max")
-    told = told[most >= told["length"] / 2]
-    if told.empty:
+    most = samples.groupby(cell)["tokens"].transform("max")
+    samples = samples[most >= samples["length"] / 2]
+    if samples.empty:
         raise ValueError(NONE)
-    told = told.sort_values("length", kind="stable")[[*cell, *WINDOW]]
+    samples = samples.sort_values("length", kind="stable")[[*cell, *WINDOW]]
     cells: dict[tuple[Any, ...], list[Any]] = {}
-    for window in told.itertuples(index=False):
+    for window in samples.itertuples(index=False):
         cells.setdefault(window[: len(cell)], []).append(window)
     table = pd.DataFrame([row for windows in cells.values() for row in _runs(windows)])
     return table.astype({"low": float, "high": float})  # without any interval they are None
@@ -150,11 +150,11 @@ def _runs(cell: list[Any]) -> list[dict[str, Any]]:
     rows = []
     for place in np.flatnonzero(counts.sum(axis=0)):
         met = counts[:, place] > 0
-        found = ratio(sums[met, place].tolist(), counts[met, place].tolist())
-        low, high = found.interval()
+        mean = ratio(sums[met, place].tolist(), counts[met, place].tolist())
+        low, high = mean.interval()
         middle = origin + (place + 0.5) * bucket
         rows.append({
-            **head, "position": min(middle, first.length), "score": found.value,
+            **head, "position": min(middle, first.length), "score": mean.value,
             "low": low, "high": high, "documents": int(met.sum()), "scaling": first.scaling,
         })  # fmt: skip
     return rows

@@ -19,19 +19,19 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     """
     every = decisions(frame) if margin == MARGIN else decide(frame, margin)
     rows = []
-    for found in every.values():
-        of = found.of
+    for decision in every.values():
+        of = decision.family
         if of.selection is None or len(of.names) < 2:
             continue
         for name in of.names:
-            less = found.less(name)
+            less = decision.less(name)
             ends = less and less.swapped(relative=of.how.relative)
             rows += [
                 {
-                    **found.facts, "scaling": one, "measure": of.how.name, "n": of.n,
-                    "regret": found.regret(name), "difference": ends and ends.value,
-                    "low": ends and ends.low, "high": ends and ends.high, "best": found.best,
-                    "use": name == found.recommended, "verdict": found.verdict(name),
+                    **decision.facts, "scaling": one, "measure": of.how.name, "n": of.n,
+                    "regret": decision.regret(name), "difference": ends and ends.value,
+                    "low": ends and ends.low, "high": ends and ends.high, "best": decision.best,
+                    "use": name == decision.recommended, "verdict": decision.verdict(name),
                     "relative": of.how.relative, "status": of.status(name),
                     "needs_code": one in of.code,
                 }

@@ -22,8 +22,8 @@ from harness.reports.plots.style import (
     columns_for,
     foot,
     length_label,
-    readable_part,
     sheet,
+    shown_part,
     spaced,
     tick_label,
     tidy,
@@ -88,10 +88,10 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
                 threshold=threshold,
             )
         )
-    found = pd.concat(rows, ignore_index=True).astype({"average": float})
-    found["effective_length"] = found["effective_length"].astype("Int64")
-    metric = found.pop("metric")
-    return found.assign(task=found["part"], metric=metric)
+    result = pd.concat(rows, ignore_index=True).astype({"average": float})
+    result["effective_length"] = result["effective_length"].astype("Int64")
+    metric = result.pop("metric")
+    return result.assign(task=result["part"], metric=metric)
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -101,14 +101,14 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     shown = table if len(known) > 1 else table[table["part"] == MEAN]
     titled = shown.assign(task=shown["part"].replace(MEAN, first))
     shares = titled.assign(metric=SHARE).to_dict("records")
-    made = across(titled.assign(text=[text(cell) for cell in shares]))
+    tables = across(titled.assign(text=[text(cell) for cell in shares]))
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
         once = rows.drop_duplicates("scaling").set_index("scaling")
-        mean = made[heading(first, rows["metric"].iloc[0], str(model))]
+        mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
         mean["average"] = [_percent(once.loc[name, "average"]) for name in mean["scaling"]]
         mean["effective length"] = [_reach(once.loc[name], rows) for name in mean["scaling"]]
-    order = sorted(made, key=lambda title: not title.startswith(first))
-    return {title: made[title] for title in order}
+    order = sorted(tables, key=lambda title: not title.startswith(first))
+    return {title: tables[title] for title in order}
 
 
 def notes(table: pd.DataFrame) -> list[str]:
@@ -170,10 +170,10 @@ def parts(frame: pd.DataFrame) -> pd.DataFrame:
     for (model, window), samples in _named(known).groupby(["model", "trained_length"], sort=False):
         trials = samples.groupby(["scaling", "length", "part"], sort=False)
         scores = {key: _score(of) for key, of in trials}
-        asked = samples.groupby("length")["part"].unique()
+        parts_at = samples.groupby("length")["part"].unique()
         metrics = samples.groupby("part")["metric"].first().to_dict()
         metrics[MEAN] = metrics[next(iter(metrics))] if len({*metrics.values()}) == 1 else SEVERAL
-        for scaling, (length, named) in product(samples["scaling"].unique(), asked.items()):
+        for scaling, (length, named) in product(samples["scaling"].unique(), parts_at.items()):
             head = {"model": model, "scaling": scaling, "length": length, "trained_length": window}
             here = [
                 {**head, "part": part, **scores.get((scaling, length, part), MISSING)}
@@ -203,9 +203,9 @@ def _named(known: pd.DataFrame) -> pd.DataFrame:
     own = part.notna() & (part != tasks)
     if tasks[own].nunique() > 1:
         part = part.mask(own, part + " of " + tasks)
-    told = known.assign(part=part).dropna(subset="part")
-    of = {task: list(parts.unique()) for task, parts in told.groupby("task")["part"]}
-    by_question = told.groupby(["task", "question"])["part"].first().to_dict()
+    labelled = known.assign(part=part).dropna(subset="part")
+    of = {task: list(parts.unique()) for task, parts in labelled.groupby("task")["part"]}
+    by_question = labelled.groupby(["task", "question"])["part"].first().to_dict()
     named = [
         [name] if pd.notna(name)
         else [by_question[key]] if key in by_question
@@ -217,14 +217,14 @@ def _named(known: pd.DataFrame) -> pd.DataFrame:
 
 def _score(trials: pd.DataFrame) -> dict[str, Any]:
     """Return the share of one part; None where a trial failed, which no share may leave out."""
-    asked = len(trials)
+    total = len(trials)
     lost = [status for status in trials["status"] if status != "ok"]
     if lost:
-        n = asked - len(lost)
+        n = total - len(lost)
         return {"score": None, "low": None, "high": None, "n": n, "status": lost[0]}
     hits = float((trials["value"] / trials["weight"]).sum())
-    low, high = proportion(hits, asked)
-    return {"score": hits / asked, "low": low, "high": high, "n": asked, "status": "ok"}
+    low, high = proportion(hits, total)
+    return {"score": hits / total, "low": low, "high": high, "n": total, "status": "ok"}
 
 
 def mean(scores: list[dict[str, Any]]) -> dict[str, Any]:
@@ -239,12 +239,12 @@ def mean(scores: list[dict[str, Any]]) -> dict[str, Any]:
 
 def effective(rows: pd.DataFrame, threshold: float) -> int | None:
     """Return the longest length that, with all shorter ones, reaches a score; None for none."""
-    found = None
+    longest = None
     for row in rows.sort_values("length").to_dict("records"):
         if not row["score"] >= threshold - ROUNDING:
             break
-        found = int(row["length"])
-    return found
+        longest = int(row["length"])
+    return longest
 
 
 def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
@@ -259,7 +259,7 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     names = list(samples["scaling"].unique())
     kept = known.first(names, MOST_MAPS)
     samples = samples[samples["scaling"].isin(kept)]
-    maps, left_out = readable_part(_maps(samples), "maps", 2 * MOST_MAPS)
+    maps, left_out = shown_part(_maps(samples), "maps", 2 * MOST_MAPS)
     if len(kept) < len(names):
         left_out += f" The best {len(kept)} of {len(names)} methods at the longest length are here."
     widest = max(len(shown.lengths) for shown in maps)

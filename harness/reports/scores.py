@@ -22,7 +22,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
     known = frame.loc[frame["status"] == "ok", [*CELL, "found"]]
     right = known["found"].isin(LENIENT).astype(float).where(known["found"].notna())
     lenient = right.groupby([known[name] for name in CELL]).agg(
-        lambda told: told.mean(skipna=False)
+        lambda right: right.mean(skipna=False)
     )
     return table.merge(lenient.rename("lenient").reset_index(), on=CELL, how="left")
 

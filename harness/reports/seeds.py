@@ -45,27 +45,29 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     shown = table.assign(
         scaling=label, model="over documents or trials, mean of the seeds" + window
     )
-    made = across(shown.assign(text=[text(row) for row in records(shown)]))
-    apart = shown.assign(
+    tables = across(shown.assign(text=[text(row) for row in records(shown)]))
+    over_seeds = shown.assign(
         low=table.get("low_seeds"), high=table.get("high_seeds"), model="over seeds" + window
     )
-    made |= across(apart.assign(text=[text(row) for row in records(apart)]))
+    tables |= across(over_seeds.assign(text=[text(row) for row in records(over_seeds)]))
     past = shown[shown["length"] > shown["trained_length"]].assign(model=CHANGE + window)
     if "change" in past:
         past = past[past["task"].isin(past["task"][past["change"].notna()])]
-        made |= across(past.assign(text=[_change(row) for row in records(past)]))
-    return {title: made[title].rename(columns={"scaling": "model"}) for title in sorted(made)}
+        tables |= across(past.assign(text=[_change(row) for row in records(past)]))
+    return {title: tables[title].rename(columns={"scaling": "model"}) for title in sorted(tables)}
 
 
 def notes(table: pd.DataFrame) -> list[str]:
     """Say what the two intervals hold for."""
     counts = sentences.listed([str(n) for n in sorted(set(table["seeds"]))]).replace("`", "")
-    asked = table[table["score"].notna()].groupby(["task", "trained_length", "length"])["questions"]
+    questions = table[table["score"].notna()].groupby(["task", "trained_length", "length"])[
+        "questions"
+    ]
     return [
         f"Means of {counts} seeds. Intervals over documents or trials are for these seeds, those "
         "over seeds (Student's t) for these documents: neither has the other's chance in it.",
         *([CHANGES] if "change" in table else []),
-        *([OTHER] if (asked.nunique() > 1).any() else []),
+        *([OTHER] if (questions.nunique() > 1).any() else []),
     ]
 
 

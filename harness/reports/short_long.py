@@ -116,8 +116,8 @@ def ends(table: pd.DataFrame) -> pd.DataFrame:
 
 def without(every: pd.DataFrame, table: pd.DataFrame) -> str:
     """Return which methods lack one of the two scores of a panel that they were asked for."""
-    asked, drawn = (pd.MultiIndex.from_frame(rows[KIN]).unique() for rows in (every, table))
+    requested, drawn = (pd.MultiIndex.from_frame(rows[KIN]).unique() for rows in (every, table))
     shown = set(map(tuple, table[KIN[:2]].to_numpy()))
-    lost = [cell[2] for cell in asked.difference(drawn, sort=False) if cell[:2] in shown]
+    lost = [cell[2] for cell in requested.difference(drawn, sort=False) if cell[:2] in shown]
     named = sentences.listed(list(dict.fromkeys(lost))).replace("`", "") if lost else ""
     return f" Without a score at one of the two lengths: {named}." if lost else ""

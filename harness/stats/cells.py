@@ -19,25 +19,25 @@ COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status", "trained_length
 
 
 T = TypeVar("T")
-_found: ContextVar[dict[Any, Any] | None] = ContextVar("found", default=None)
+_cache: ContextVar[dict[Any, Any] | None] = ContextVar("found", default=None)
 
 
 @contextmanager
 def shared() -> Iterator[None]:
     """Keep what ``once`` functions return of a frame until the end; no report changes its frame."""
-    token = _found.set({} if _found.get() is None else _found.get())
+    token = _cache.set({} if _cache.get() is None else _cache.get())
     try:
         yield
     finally:
-        _found.reset(token)
+        _cache.reset(token)
 
 
 def once(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
     """Compute a function of a frame once inside ``shared``; a table is returned as a copy."""
 
     @wraps(make)
-    def made(frame: pd.DataFrame) -> T:
-        known = _found.get()
+    def cached(frame: pd.DataFrame) -> T:
+        known = _cache.get()
         if known is None:
             return make(frame)
         at = make, id(frame)
@@ -48,7 +48,7 @@ def once(make: Callable[[pd.DataFrame], T]) -> Callable[[pd.DataFrame], T]:
             result = result.copy()
         return cast(T, result)
 
-    return made
+    return cached
 
 
 @once
@@ -97,8 +97,8 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     for scaling, *sign in facts.itertuples(index=False, name=None):
         signs.setdefault(scaling, set()).add(tuple(sign))
     alike: dict[Hashable, list[str]] = {}
-    for scaling, found in signs.items():
-        alike.setdefault(frozenset(found), []).append(scaling)
+    for scaling, cells in signs.items():
+        alike.setdefault(frozenset(cells), []).append(scaling)
     labels = {names[0]: " = ".join(names) for names in alike.values()}
     kept = frame[frame["scaling"].isin(list(labels))]
     return kept.assign(scaling=kept["scaling"].map(labels))
@@ -126,10 +126,10 @@ def ranked(frame: pd.DataFrame) -> list[str]:
 def _check_one_score(measured: pd.DataFrame) -> None:
     """Raise ValueError for the first cell that has several scores."""
     different = measured.drop_duplicates([*CELL, "score"])
-    again = different[different.duplicated(CELL)]
-    if again.empty:
+    several = different[different.duplicated(CELL)]
+    if several.empty:
         return
-    facts = again.iloc[0]
+    facts = several.iloc[0]
     samples = measured[(measured[CELL] == facts[CELL]).all(axis=1)]
     cell = ", ".join(f"{name} {facts[name]}" for name in CELL)
     scores = ", ".join(f"{score:g}" for score in samples["score"].unique())

@@ -1,4 +1,4 @@
-"""Checkpoints as treatments: models that were asked the same questions are compared as methods."""
+"""Models with the same questions, such as checkpoints, are compared as methods."""
 
 from __future__ import annotations
 
@@ -13,19 +13,21 @@ MOST_NAMED = 3  # models, in the name of all of them
 
 
 def alike(frame: pd.DataFrame) -> list[list[str]]:
-    """Return the groups of models that were asked the same questions of every task and length.
+    """Return the groups of models that have the same questions of every task and length.
 
     The same questions are the same tokens and targets: documents and tokenizer are the same. At
     least one task and length must be in common.
     """
     if "question" not in frame or frame["model"].nunique() < 2:
         return []
-    asked: dict[str, dict[Key, frozenset[str]]] = {}
+    questions: dict[str, dict[Key, frozenset[str]]] = {}
     for (model, task, length), rows in frame.groupby(["model", "task", "length"], sort=False):
-        asked.setdefault(str(model), {})[str(task), int(str(length))] = frozenset(rows["question"])
+        questions.setdefault(str(model), {})[str(task), int(str(length))] = frozenset(
+            rows["question"]
+        )
     groups: list[list[str]] = []
-    for model, own in asked.items():
-        known = [group for group in groups if all(_same(own, asked[other]) for other in group)]
+    for model, own in questions.items():
+        known = [group for group in groups if all(_same(own, questions[other]) for other in group)]
         if known:
             known[0].append(model)
         else:
@@ -77,7 +79,7 @@ def together(frame: pd.DataFrame) -> pd.DataFrame:
 def as_methods(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the samples of several models as those of one, whose methods they are.
 
-    Raises ValueError for models that were asked other questions or trained at other lengths.
+    Raises ValueError for models with other questions or other trained lengths.
     """
     groups, windows = alike(frame), sorted(frame["trained_length"].unique())
     if len(windows) > 1:
@@ -85,16 +87,16 @@ def as_methods(frame: pd.DataFrame) -> pd.DataFrame:
             f"the models have trained windows of {' and '.join(map(str, windows))} tokens"
         )
     same = len(groups) == 1 and len(groups[0]) == frame["model"].nunique()
-    made = together(frame) if same else frame.iloc[:0]
-    if len(made) < len(frame):  # a task or length of some models alone would be in no report
+    result = together(frame) if same else frame.iloc[:0]
+    if len(result) < len(frame):  # a task or length of some models alone would be in no report
         raise ValueError(
-            "it needs models that were asked the same questions: the same documents in the same "
+            "it needs models with the same questions: the same documents in the same "
             "tokens, tasks and lengths"
         )
-    return made
+    return result
 
 
-def apart(frame: pd.DataFrame) -> pd.DataFrame:
+def separated(frame: pd.DataFrame) -> pd.DataFrame:
     """Return the samples of ``as_methods`` under the names of their models again."""
     if "of_model" not in frame:
         return frame
@@ -102,7 +104,7 @@ def apart(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def renamed(table: pd.DataFrame, frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a table that was made of ``apart(frame)`` with the names that the frame has."""
+    """Return a table that was made of ``separated(frame)`` with the names that the frame has."""
     if "of_model" not in frame:
         return table
     pairs = frame[["of_model", "of_scaling", "model", "scaling"]].drop_duplicates()

@@ -45,19 +45,25 @@ KEPT = 0.75  # of the units that the fullest method has; a method that leaves fe
 class Family:
     """The methods of one task at one length, which are compared with each other.
 
-    ``groups`` are the methods that are compared, with those that are the same measurement;
-    ``of`` their units, the same for all; ``own`` how many each method has by itself; ``asked``
-    how many there are; ``apart`` the methods that have too few in common with the others;
-    ``lost`` the units on which a method itself failed, which the others may have; ``code`` the
-    methods that only a modelling file can serve; ``signs`` their frequencies, by fingerprint.
+    Attributes:
+        how: how the task measures.
+        groups: the methods that are compared, each with those that are the same measurement.
+        shared: the documents or trials of each method, the same for all.
+        own: how many documents or trials each method has by itself.
+        requested: how many there are.
+        excluded: methods that have too few in common with the others.
+        lost: documents or trials on which a method itself failed, which others may have.
+        code: methods that only a modelling file can serve.
+        signs: the fingerprints of their frequencies.
+        score: returns the score of a method's shared documents or trials.
     """
 
     how: Measure
     groups: dict[str, list[str]]
-    of: dict[str, Units]
+    shared: dict[str, Units]
     own: dict[str, int]
-    asked: int
-    apart: list[str]
+    requested: int
+    excluded: list[str]
     lost: dict[str, set[str]]
     code: set[str]
     signs: dict[str, str | None]
@@ -66,22 +72,22 @@ class Family:
     @property
     def n(self) -> int:
         """Return how many units are compared."""
-        return len(next(iter(self.of.values()), {}))
+        return len(next(iter(self.shared.values()), {}))
 
     @property
     def names(self) -> list[str]:
         """Return the methods that are compared, in the order of ``selection``."""
-        return list(self.of)
+        return list(self.shared)
 
     @cached_property
     def selection(self) -> Selection | None:
         """Return what the units say of the methods; None where they cannot be compared."""
-        if self.how.made == "unknown" or not self.n:
+        if self.how.form == "unknown" or not self.n:
             return None
-        values = values_of(list(self.of.values()))
+        values = values_of(list(self.shared.values()))
         if self.how.share:
             return select_shares(1 - values if self.how.lower else values)
-        weights = weights_of(next(iter(self.of.values())))
+        weights = weights_of(next(iter(self.shared.values())))
         return select_means(values if self.how.lower else -values, weights)
 
     def first(self, name: str) -> str:
@@ -91,7 +97,7 @@ class Family:
     def compared(self, name: str) -> str | None:
         """Return the method under whose name this one is compared; None where it is not."""
         found = self.first(name) if name in self.own else None
-        return found if found in self.of else None
+        return found if found in self.shared else None
 
     def everyone(self, name: str) -> list[str]:
         """Return a method and those that are the same measurement."""
@@ -99,20 +105,20 @@ class Family:
 
     def status(self, name: str) -> str:
         """Return "ok", or how many units a method's score is of: "20 of 23 ok"."""
-        n = self.n if name in self.of else self.own[name]
-        return "ok" if n == self.asked else f"{n} of {self.asked} ok"
+        n = self.n if name in self.shared else self.own[name]
+        return "ok" if n == self.requested else f"{n} of {self.requested} ok"
 
 
 @once
 def families(frame: pd.DataFrame) -> dict[tuple[str, str, int], Family]:
     """Make the comparisons of every model, task and length that has a score."""
-    made = {}
+    result = {}
     for (model, task), samples in needed_of(frame).groupby(["model", "task"], sort=False):
         how = measure(samples)
         for length, here in samples.groupby("length"):
             if here["score"].notna().any():
-                made[str(model), str(task), int(str(length))] = family(here, how)
-    return made
+                result[str(model), str(task), int(str(length))] = family(here, how)
+    return result
 
 
 def needed_of(frame: pd.DataFrame) -> pd.DataFrame:
@@ -127,17 +133,17 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
     by_name = dict(tuple(known[known["scaling"].isin(list(groups))].groupby("scaling")))
     every = {name: units(by_name[name]) for name in groups}
     cells = records(known.drop_duplicates("scaling")[["scaling", "score", "low", "high"]])
-    made = {cell["scaling"]: Score(cell["score"], cell["low"], cell["high"]) for cell in cells}
-    of = _shared(every, KEPT if how.made != "unknown" else 1.0)
+    scores = {cell["scaling"]: Score(cell["score"], cell["low"], cell["high"]) for cell in cells}
+    of = _shared(every, KEPT if how.form != "unknown" else 1.0)
 
     def score(name: str) -> Score:
         """Return the score of what is compared; of what is left out, its own."""
         fewer = name in of and of[name] != every[name]
-        return scored(of[name], how) if fewer else made[name]
+        return scored(of[name], how) if fewer else scores[name]
 
     apart = [name for name in every if name not in of]
     own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
-    every_unit = max(asked(samples), *own.values())
+    every_unit = max(requested_units(samples), *own.values())
     first = records(samples.drop_duplicates("scaling"))
     code = {row["scaling"] for row in first if row.get("needs_code")}
     signs = {row["scaling"]: row["frequencies"] for row in first}
@@ -151,7 +157,7 @@ def failures(samples: pd.DataFrame) -> dict[str, set[str]]:
     return {name: by_name.get(name, set()) for name in samples["scaling"].unique()}
 
 
-def asked(samples: pd.DataFrame) -> int:
+def requested_units(samples: pd.DataFrame) -> int:
     """Return how many units there are; a question that was never measured does not name its own."""
     named = samples[samples["unit"].fillna("") != ""]
     if named.empty:
@@ -170,12 +176,12 @@ def _shared(every: dict[str, Units], least: float) -> dict[str, Units]:
     than it has elsewhere.
     """
     full: dict[str, float] = {}
-    for found in every.values():
-        for unit, (_, weight) in found.items():
+    for own in every.values():
+        for unit, (_, weight) in own.items():
             full[unit] = max(weight, full.get(unit, 0))
     whole = {
-        name: {unit for unit, (_, weight) in found.items() if weight == full[unit]}
-        for name, found in every.items()
+        name: {unit for unit, (_, weight) in own.items() if weight == full[unit]}
+        for name, own in every.items()
     }
     enough = least * max(map(len, whole.values()), default=0)
     while True:
@@ -199,7 +205,7 @@ class Decision:
 
     Attributes:
         facts: the cell's model, task, metric and lengths.
-        of: the methods and the documents or trials that they share.
+        family: the methods and the documents or trials that they share.
         best: the method with the best mean, ``recommended`` the one to use: the best that a
             server can run, of several as good as the best the one that costs least in the window.
         cost: the recommended method inside the window less the plain model there.
@@ -208,7 +214,7 @@ class Decision:
     """
 
     facts: Mapping[str, Any]
-    of: Family
+    family: Family
     best: str
     recommended: str
     margin: float
@@ -219,42 +225,44 @@ class Decision:
     @property
     def winner(self) -> bool:
         """Whether the best method is significantly so, and failed on nothing others can do."""
-        made, lost = self.of.selection, self.of.lost[self.best]
-        return bool(made and made.winner) and not any(
-            lost - self.of.lost[name] for name in self.of.names if name != self.best
+        selection, lost = self.family.selection, self.family.lost[self.best]
+        return bool(selection and selection.winner) and not any(
+            lost - self.family.lost[name] for name in self.family.names if name != self.best
         )
 
     def regret(self, name: str) -> float | None:
         """Return how much worse than the best of all a method is at most (95 %), as shown."""
-        made = self.of.selection
-        if made is None:
+        selection = self.family.selection
+        if selection is None:
             return None
-        return self.of.how.shown(float(made.regret[self.of.names.index(name)]))
+        return self.family.how.shown(float(selection.regret[self.family.names.index(name)]))
 
     def as_good(self, name: str) -> bool:
         """Return whether a method's regret is within the margin."""
-        made = self.of.selection
-        return made is not None and bool(made.regret[self.of.names.index(name)] <= self.room)
+        selection = self.family.selection
+        return selection is not None and bool(
+            selection.regret[self.family.names.index(name)] <= self.room
+        )
 
     @property
     def room(self) -> float:
         """Return the margin as a cost."""
-        return self.of.how.margin(self.margin, self.of.score(self.best).score)
+        return self.family.how.margin(self.margin, self.family.score(self.best).score)
 
     def possible(self, name: str) -> bool:
         """Return whether a method may be the best: it is not significantly worse."""
-        made = self.of.selection
-        return made is None or bool(made.possible[self.of.names.index(name)])
+        selection = self.family.selection
+        return selection is None or bool(selection.possible[self.family.names.index(name)])
 
     def less(self, name: str) -> Difference | None:
         """Return the best method less another, with its own 95 % interval, as shown."""
-        return difference(self.of.of[self.best], self.of.of[name], self.of.how)
+        return difference(self.family.shared[self.best], self.family.shared[name], self.family.how)
 
     @property
     def needed(self) -> int | None:
         """Return how many units would bound the regret of the best method by the margin."""
-        made = self.of.selection
-        return None if made is None else made.needed(self.room)
+        selection = self.family.selection
+        return None if selection is None else selection.needed(self.room)
 
     def verdict(self, name: str) -> str:
         """Return what is said of a method."""
@@ -262,7 +270,7 @@ class Decision:
             return "best"
         if self.as_good(name):
             return "as good as the best"
-        if self.of.selection is None:
+        if self.family.selection is None:
             return "not compared"
         return "may be the best" if self.possible(name) else "worse than another method"
 
@@ -279,15 +287,15 @@ def decide(frame: pd.DataFrame, margin: float) -> dict[Place, Decision]:
     facts = {tuple(row[name] for name in PLACE): row for row in records(table[::-1])}
     windows = table.groupby(PLACE)["trained_length"].nunique()
     inside = _inside(needed_of(frame))
-    made = {}
+    result = {}
     for place, of in families(frame).items():
         row = {name: facts[place][name] for name in COPIED}
         if windows[place] > 1:  # models of other windows, compared as methods
             row |= {"trained_length": None, "relative_length": None}
-        made[place] = _decision(row, of, inside.get(place[:2], {}), margin)
-    if not made:
+        result[place] = _decision(row, of, inside.get(place[:2], {}), margin)
+    if not result:
         raise ValueError("no scores to choose by")
-    return made
+    return result
 
 
 def _decision(
@@ -295,8 +303,8 @@ def _decision(
 ) -> Decision:
     """Choose among the methods of one length; ``inside`` are the methods inside the window."""
     sign = 1 if of.how.lower else -1
-    order = sorted(of.of, key=lambda name: sign * of.score(name).score)
-    found = Decision(facts, of, order[0], order[0], margin)
+    order = sorted(of.shared, key=lambda name: sign * of.score(name).score)
+    draft = Decision(facts, of, order[0], order[0], margin)
     costs = {name: _cost(of, name, inside) for name in order}
     usable = [name for name in order if not of.code.issuperset(of.everyone(name))] or order
 
@@ -306,13 +314,13 @@ def _decision(
 
     first = usable[0]
     level = [name for name in usable if of.score(name).score == of.score(first).score]
-    alike = [name for name in usable if found.as_good(name)]
-    wins = found.winner and found.best == first
+    alike = [name for name in usable if draft.as_good(name)]
+    wins = draft.winner and draft.best == first
     recommended = first if wins else preferred(alike or level, inside_cost)
     own, window = inside.get("none"), facts["trained_length"]
     truncation = gain = None
     if own and own.truncation and window and facts["length"] > window:
-        gain, truncation = difference(of.of[recommended], own.of, of.how), own.score
+        gain, truncation = difference(of.shared[recommended], own.of, of.how), own.score
     beyond = window is not None and facts["length"] > window
     cost = costs[recommended] if beyond else None
     return Decision(facts, of, order[0], recommended, margin, cost, truncation, gain)
@@ -334,16 +342,16 @@ class Cell:
 
 def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Cell]]:
     """Return each method inside the window, by model and task."""
-    found = {}
+    result = {}
     near = frame[(frame["length"] <= frame["trained_length"]) & frame["score"].notna()]
     for (model, task), rows in near.groupby(["model", "task"], sort=False):
         own = rows[rows["scaling"] == "none"]
         if len(own):
             here = rows[rows["length"] == own["length"].max()]
-            found[str(model), str(task)] = {
+            result[str(model), str(task)] = {
                 str(name): _cell(of) for name, of in here.groupby("scaling", sort=False)
             }
-    return found
+    return result
 
 
 def _cell(samples: pd.DataFrame) -> Cell:
@@ -377,18 +385,18 @@ def truncations(frame: pd.DataFrame) -> dict[tuple[str, str], tuple[int, float]]
     return {(model, task): (int(length), float(score)) for model, task, length, score in facts}
 
 
-def overall(found: Sequence[Decision]) -> tuple[str, float] | None:
+def overall(tasks: Sequence[Decision]) -> tuple[str, float] | None:
     """Return one method for several tasks at one length, and the largest of its regrets.
 
     It is the servable method whose largest regret is least; percent of perplexity and percentage
     points count alike. None where no method has a bound on every task.
     """
     largest = {}
-    for name in found[0].of.own:
-        known = [one.regret(first) for one in found if (first := one.of.compared(name))]
+    for name in tasks[0].family.own:
+        known = [one.regret(first) for one in tasks if (first := one.family.compared(name))]
         regrets = [regret for regret in known if regret is not None]
-        if len(regrets) == len(found):
+        if len(regrets) == len(tasks):
             largest[name] = max(regrets)
-    names = [name for name in largest if all(name not in one.of.code for one in found)]
+    names = [name for name in largest if all(name not in one.family.code for one in tasks)]
     best = min(names or largest, key=lambda name: (largest[name], *plainness(name)), default=None)
     return None if best is None else (best, largest[best])

@@ -145,10 +145,15 @@ def gains(cell: Losses, short: Losses, drop: float) -> dict[str, Any]:
     saved = {window: short[window] - cell[window] for window in cell if window in short}
     if not saved:
         return {"gain": None, "gain_low": None, "gain_high": None, "large": None}
-    found = ratio(*_by_document({w: (values.sum(), len(values)) for w, values in saved.items()}))
-    low, high = found.interval()
+    result = ratio(*_by_document({w: (values.sum(), len(values)) for w, values in saved.items()}))
+    low, high = result.interval()
     every = np.concatenate(list(saved.values()))
-    return {"gain": found.value, "gain_low": low, "gain_high": high, "large": (every > drop).mean()}
+    return {
+        "gain": result.value,
+        "gain_low": low,
+        "gain_high": high,
+        "large": (every > drop).mean(),
+    }
 
 
 def _by_document(windows: dict[Any, tuple[float, int]]) -> tuple[list[float], list[int]]:
@@ -182,15 +187,15 @@ def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
     if _alike(own, known):
         return masks
     scored = _texts(known, {window: np.ones_like(mask) for window, mask in masks.items()})
-    keys, found = _texts(known, masks), Masks()
+    keys, result = _texts(known, masks), Masks()
     for row in own.to_dict("records"):
         if row["unit"] in scored:
             places = spans(row)
             if inside(places, scored[row["unit"]]).any():
-                found[row["unit"], row["window"]] = inside(places, keys[row["unit"]])
-    if not found:
+                result[row["unit"], row["window"]] = inside(places, keys[row["unit"]])
+    if not result:
         raise ValueError(NOTHING_SHARED)
-    return found
+    return result
 
 
 def _alike(own: pd.DataFrame, known: pd.DataFrame) -> bool:
@@ -201,12 +206,12 @@ def _alike(own: pd.DataFrame, known: pd.DataFrame) -> bool:
 
 def _texts(rows: pd.DataFrame, masks: Masks) -> dict[str, Spans]:
     """Return where the masked targets of every document stand, joined where they touch."""
-    found: dict[str, list[Spans]] = {}
+    result: dict[str, list[Spans]] = {}
     for row in rows.to_dict("records"):
         mask = masks.get((row["unit"], row["window"]))
         if mask is not None:
-            found.setdefault(row["unit"], []).append(spans(row)[mask])
-    return {unit: joined(np.concatenate(every)) for unit, every in found.items()}
+            result.setdefault(row["unit"], []).append(spans(row)[mask])
+    return {unit: joined(np.concatenate(every)) for unit, every in result.items()}
 
 
 def spans(row: dict[Any, Any]) -> Spans:
@@ -216,22 +221,22 @@ def spans(row: dict[Any, Any]) -> Spans:
     return np.stack([ends - sizes, ends], axis=1)
 
 
-def joined(found: Spans) -> Spans:
+def joined(places: Spans) -> Spans:
     """Return runs of text, each as long as possible."""
-    ordered = found[np.argsort(found[:, 0], kind="stable")]
+    ordered = places[np.argsort(places[:, 0], kind="stable")]
     if not len(ordered):
         return ordered
-    apart = ordered[1:, 0] > np.maximum.accumulate(ordered[:, 1])[:-1]
-    starts = np.append(0, np.flatnonzero(apart) + 1)
+    separate = ordered[1:, 0] > np.maximum.accumulate(ordered[:, 1])[:-1]
+    starts = np.append(0, np.flatnonzero(separate) + 1)
     return np.stack([ordered[starts, 0], np.maximum.reduceat(ordered[:, 1], starts)], axis=1)
 
 
-def inside(found: Spans, runs: Spans) -> NDArray[np.bool_]:
+def inside(places: Spans, runs: Spans) -> NDArray[np.bool_]:
     """Return which spans lie whole in one of the runs, which are in order and apart."""
     if not len(runs):
-        return np.zeros(len(found), np.bool_)
-    place = np.searchsorted(runs[:, 0], found[:, 0], side="right") - 1
-    held: NDArray[np.bool_] = (place >= 0) & (found[:, 1] <= runs[place, 1])
+        return np.zeros(len(places), np.bool_)
+    place = np.searchsorted(runs[:, 0], places[:, 0], side="right") - 1
+    held: NDArray[np.bool_] = (place >= 0) & (places[:, 1] <= runs[place, 1])
     return held
 
 

@@ -1,4 +1,4 @@
-"""What a task's scores are made of, and the paired difference of two cells of it."""
+"""How a task measures, and the paired difference of two of its cells."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.stats.paired import Array, Difference, of_means, of_shares, share
 from tasks._intervals import proportion, ratio
 
 Units = dict[str, tuple[float, float]]  # value and weight by the name of a document or trial
-Made = Literal["share", "parts", "mean", "exp", "unknown"]
+Form = Literal["share", "parts", "mean", "exp", "unknown"]
 OF_SHARES = ("share", "parts")
 COMPARABLE = ("tail",)  # protocols that score the same targets at every length
 SHARES = {  # metrics that are shares: told in percent
@@ -30,7 +30,7 @@ LOWER = {
 class Measure:
     """How one task of one model measures.
 
-    ``name`` is for sentences ("tail perplexity"). ``made``: a score is the share of hits, that of
+    ``name`` is for sentences ("tail perplexity"). ``form``: a score is the share of hits, that of
     trials of which parts count, the weighted mean of the samples, its exponential (perplexity), or
     something that samples do not show, in which case two methods cannot be compared sample by
     sample. ``across``: scores of different lengths may be compared.
@@ -38,7 +38,7 @@ class Measure:
 
     name: str
     metric: str
-    made: Made
+    form: Form
     lower: bool
     across: bool
     units: str
@@ -46,12 +46,12 @@ class Measure:
     @property
     def relative(self) -> bool:
         """Whether differences are given as shares of the score, as those of perplexity are."""
-        return self.made == "exp"
+        return self.form == "exp"
 
     @property
     def share(self) -> bool:
         """Whether the score is a share, which lies between 0 and 1."""
-        return self.made in OF_SHARES
+        return self.form in OF_SHARES
 
     def shown(self, cost: float) -> float:
         """Return a difference of mean costs as reports have it: relative for perplexity."""
@@ -65,27 +65,27 @@ class Measure:
 
 
 def measure(samples: pd.DataFrame) -> Measure:
-    """Read off the samples of one model and task what its scores are made of."""
+    """Return how one task of one model measures, by its samples."""
     first = samples.iloc[0]
     metric, family = str(first["metric"]), str(first["task"]).partition(":")[0]
-    told = samples["protocol"].dropna() if "protocol" in samples else pd.Series(dtype=str)
-    protocol = str(told.iloc[0]) if len(told) else ""
+    protocols = samples["protocol"].dropna() if "protocol" in samples else pd.Series(dtype=str)
+    protocol = str(protocols.iloc[0]) if len(protocols) else ""
     named = metric if metric == family else f"{family} {metric}"
     if "found" in samples and samples["found"].eq("format").any():
         named = f"strict {named}"  # the number in another format does not count
-    made = _made(samples)
+    form = _form(samples)
     texts = bool(protocol) or metric == "window_kl"
     return Measure(
         name=f"{protocol} {named}".strip(),
         metric=metric,
-        made=made,
-        lower=metric in LOWER or made == "exp",
+        form=form,
+        lower=metric in LOWER or form == "exp",
         across=protocol in ("", *COMPARABLE),
-        units="trials" if made in OF_SHARES else "documents" if texts else "samples",
+        units="trials" if form in OF_SHARES else "documents" if texts else "samples",
     )
 
 
-def _made(samples: pd.DataFrame) -> Made:
+def _form(samples: pd.DataFrame) -> Form:
     """Find what gives every cell its score, by trying."""
     known = (samples["status"] == "ok") & samples["score"].notna()
     good = samples.loc[known, ["scaling", "length", "value", "weight", "score"]]
@@ -134,15 +134,15 @@ def scored(of: Units, how: Measure) -> Score:
     if how.share:
         hits = math.fsum(values)
         return Score(hits / len(values), *proportion(hits, len(values)))
-    found = ratio(values, weights)
-    return Score(*(found.exp() if how.made == "exp" else (found.value, *found.interval())))
+    result = ratio(values, weights)
+    return Score(*(result.exp() if how.form == "exp" else (result.value, *result.interval())))
 
 
 def difference(one: Units, other: Units, how: Measure) -> Difference | None:
     """Compare the units of one cell with another's, on those that both have with all targets."""
     both = {name: one[name] for name in one if name in other and one[name][1] == other[name][1]}
-    made = differences([both], {name: other[name] for name in both}, how)
-    return made[0] if made else None
+    results = differences([both], {name: other[name] for name in both}, how)
+    return results[0] if results else None
 
 
 def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Difference]:
@@ -151,7 +151,7 @@ def differences(ones: Sequence[Units], other: Units, how: Measure) -> list[Diffe
     Relative for perplexity (-0.1 is 10 % lower), else in the score's own unit. Empty where samples
     do not show how scores are made.
     """
-    if how.made == "unknown" or not other or not ones:
+    if how.form == "unknown" or not other or not ones:
         return []
     less = values_of(ones) - values_of([other])
     if how.share:

@@ -28,7 +28,7 @@ class Difference:
     """One method less another over ``n`` documents or trials.
 
     Attributes:
-        value: the difference; relative where it was asked for (0.1 is 10 % higher).
+        value: the difference; relative where requested (0.1 is 10 % higher).
         low, high: its own 95 % interval; None for fewer than 3 documents.
         p: two-sided probability of a difference this far from 0 if there were none.
         lower, higher: on how many documents or trials the one is lower or higher than the other.
@@ -65,15 +65,15 @@ def of_means(differences: Array, weights: Array, *, relative: bool = False) -> l
         weights: tokens of each document, shape (documents, 1).
         relative: whether the sums are of logarithms; differences are then shares.
     """
-    made = []
-    for column, found in zip(differences.T, ratios(differences, weights), strict=True):
-        value, (low, high) = found.value, found.interval()
+    results = []
+    for column, mean in zip(differences.T, ratios(differences, weights), strict=True):
+        value, (low, high) = mean.value, mean.interval()
         if relative:
             value = share(value)
             low, high = (None if end is None else share(end) for end in (low, high))
         signs = int((column < 0).sum()), int((column > 0).sum())
-        made.append(Difference(value, low, high, found.p(), len(column), *signs))
-    return made
+        results.append(Difference(value, low, high, mean.p(), len(column), *signs))
+    return results
 
 
 def share(nats: float) -> float:
@@ -114,7 +114,7 @@ NO_DIFFERENCE = "no significant difference"
 
 
 def adjusted(
-    differences: Array, weights: Array, found: Sequence[Difference], *, shares: bool
+    differences: Array, weights: Array, results: Sequence[Difference], *, shares: bool
 ) -> list[float | None]:
     """Return the probability of each difference from the baseline, corrected for their number.
 
@@ -126,11 +126,11 @@ def adjusted(
     Args:
         differences: summed differences of each document, shape (documents, methods).
         weights: weight of each document, shape (documents,).
-        found: the same differences, each with its own probability.
+        results: the same differences, each with its own probability.
         shares: whether the differences are of shares of hits.
     """
-    own = [one.p for one in found]
-    if shares or len(found) < 2 or not MIN_DOCUMENTS <= len(differences) <= MOST_RESAMPLED:
+    own = [one.p for one in results]
+    if shares or len(results) < 2 or not MIN_DOCUMENTS <= len(differences) <= MOST_RESAMPLED:
         return holm(own)
     order = ordered(differences, weights)
     differences, weights = differences[order], np.asarray(weights, float)[order][:, None]
@@ -139,7 +139,7 @@ def adjusted(
     drawn = np.abs(studentised((differences - value * weights) / total, weights / total))
     certain = np.where(value == 0, 0.0, np.inf)  # a difference that is equal on all documents
     seen = np.divide(np.abs(value), error, out=certain, where=error > 1e-12 * np.abs(value))
-    corrected: list[float | None] = [None] * len(found)
+    corrected: list[float | None] = [None] * len(results)
     highest, left = 0.0, np.argsort(-seen, kind="stable").tolist()
     while left:
         place = left[0]

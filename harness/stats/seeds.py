@@ -13,9 +13,8 @@ import pandas as pd
 from scipy.special import stdtr, stdtrit
 
 from harness.stats.cells import CELL
-from harness.stats.checkpoints import apart, labels
-from harness.stats.decision import FAILED
-from harness.stats.decision import asked as units_asked
+from harness.stats.checkpoints import labels, separated
+from harness.stats.decision import FAILED, requested_units
 from harness.stats.measure import Measure, Units, measure, scored, units
 from harness.stats.paired import ALPHA, NO_DIFFERENCE, holm
 from tasks._intervals import CONFIDENCE
@@ -31,7 +30,7 @@ NONE = (
 
 def names(frame: pd.DataFrame) -> set[str]:
     """Return the names of methods in figures: those of the samples, and of means over seeds."""
-    single = apart(frame)[["model", "scaling"]].drop_duplicates()
+    single = separated(frame)[["model", "scaling"]].drop_duplicates()
     whole = single["model"].str.replace(ENDING, "", regex=True)
     means = single.assign(model=whole)[whole != single["model"]]
     return {*frame["scaling"], *labels(means).values()}
@@ -41,7 +40,8 @@ def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
 
     ``single`` has the scores of the seeds, in the order of their names; ``questions`` is equal
-    where models were asked the same. Raises ValueError where no model has two seeds of one window.
+    where models have the same questions. Raises ValueError where no model has two seeds of one
+    window.
     """
     named = seeded(frame, ending)
     counts = named.groupby("model")["seed"].nunique().to_dict()
@@ -77,9 +77,9 @@ def seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     ``seed`` is what the ``ending`` finds in a name. Raises ValueError where no model has two seeds
     of one window.
     """
-    frame = apart(frame)
+    frame = separated(frame)
     seeds = {
-        name: "".join(found.group() for found in finditer(ending, name))
+        name: "".join(match.group() for match in finditer(ending, name))
         for name in frame["model"].unique()
     }
     whole = frame["model"].str.replace(ending, "", regex=True)
@@ -92,32 +92,32 @@ def seeded(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
     return named
 
 
-def averaged(cell: pd.DataFrame, how: Measure, asked: int) -> dict[str, Any]:
+def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]:
     """Return the mean of the seeds of one cell, with both of its intervals.
 
-    ``cell`` has the samples of all seeds, named in its column ``seed``, of which ``asked`` must be
-    there, asked the same questions; the units are those that all have with the same weight.
+    ``cell`` has the samples of all seeds, named in its column ``seed``; ``requested`` seeds must be
+    there, with the same questions. The units are those that all have with the same weight.
     """
     row = {
         **{name: cell[name].iloc[0] for name in COPIED if name in cell},
         "measure": how.name,
-        "seeds": asked,
+        "seeds": requested,
         "questions": questions(cell),
     }
     every = [*by_seed(cell).values()]
     shared = in_all(every)
     if not _same_questions(cell):
         return {**row, "lower": how.lower, "n": 0, "status": "other questions"}
-    if how.made == "unknown" or len(every) < asked or not shared:
+    if how.form == "unknown" or len(every) < requested or not shared:
         bad = [status for status in cell["status"].unique() if status != "ok"]
         return {**row, "lower": how.lower, "n": len(shared), "status": ", ".join(bad) or "missing"}
-    most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
+    most = max(requested_units(rows) for _, rows in cell.groupby("seed", sort=False))
     single = [scored({name: of[name] for name in shared}, how).score for of in every]
     mean = {name: (fmean(of[name][0] for of in every), shared[name]) for name in shared}
     low, high = _over_seeds(single, how)
-    found = scored(mean, how)
+    result = scored(mean, how)
     return {
-        **row, "lower": how.lower, "score": found.score, "low": found.low, "high": found.high,
+        **row, "lower": how.lower, "score": result.score, "low": result.low, "high": result.high,
         "low_seeds": low, "high_seeds": high, "least": min(single), "most": max(single),
         "single": tuple(single), "n": len(shared),
         "status": "ok" if len(shared) == most else f"{len(shared)} of {most} ok",
@@ -154,8 +154,8 @@ def less(
     """Return each seed's score of the shared units less the other's, of perplexity the log."""
 
     def score(of: Units) -> float:
-        found = scored({name: of[name] for name in shared}, how).score
-        return math.log(found) if how.made == "exp" else found
+        value = scored({name: of[name] for name in shared}, how).score
+        return math.log(value) if how.form == "exp" else value
 
     return [score(of) - score(other[seed]) for seed, of in one.items() if seed in other]
 
@@ -164,7 +164,7 @@ def difference(value: float | None, how: Measure) -> float | None:
     """Return a difference as reports have it: of perplexity relative, of shares 1 at most."""
     if value is None:
         return None
-    if how.made == "exp":
+    if how.form == "exp":
         return math.expm1(min(value, 700.0))
     return max(-1.0, min(1.0, value)) if how.share else value
 
@@ -180,13 +180,13 @@ def in_all(every: Sequence[Units]) -> dict[str, float]:
 
 
 def questions(cell: pd.DataFrame) -> str:
-    """Return a hash of what was asked: scores of other tokens or trials are not compared."""
+    """Return a hash of the questions: scores of other tokens or trials are not compared."""
     named = sorted(set(map(str, cell["question"]))) if "question" in cell else []
     return sha256("\n".join(named).encode()).hexdigest()[:16]
 
 
 def _same_questions(cell: pd.DataFrame) -> bool:
-    """Return whether all seeds were asked the same; trials of two sweeps may have equal names."""
+    """Return whether all seeds have the same questions; trials of two sweeps may share names."""
     if "question" not in cell:
         return True
     return cell.groupby("seed")["question"].agg(frozenset).nunique() == 1
@@ -197,10 +197,10 @@ def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float 
 
     Scores that are all equal show no spread, and have none.
     """
-    low, high, _ = student([math.log(one) for one in single] if how.made == "exp" else single)
+    low, high, _ = student([math.log(one) for one in single] if how.form == "exp" else single)
     if low is None or high is None:
         return None, None
-    if how.made == "exp":
+    if how.form == "exp":
         return math.exp(min(low, 700.0)), math.exp(min(high, 700.0))
     return (max(low, 0.0), min(high, 1.0)) if how.share else (low, high)
 
@@ -250,11 +250,11 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
     for (task, *_), samples in named.groupby(PLACE, sort=False):
         cells = dict(tuple(samples.groupby("name", sort=False)))
         base = cells.pop(baseline, samples.iloc[:0])
-        found = [_less(cell, base, how[str(task)], baseline) for cell in cells.values()]
-        corrected = _corrected(cells.values(), [row["p"] for row in found])
-        for row, p in zip(found, corrected, strict=True):
-            asked = len(seeds[row["name"]] | seeds[baseline])
-            rows.append({**row, "asked": asked, "p_all": p, "verdict": _verdict(row, p)})
+        compared = [_less(cell, base, how[str(task)], baseline) for cell in cells.values()]
+        corrected = _corrected(cells.values(), [row["p"] for row in compared])
+        for row, p in zip(compared, corrected, strict=True):
+            requested = len(seeds[row["name"]] | seeds[baseline])
+            rows.append({**row, "asked": requested, "p_all": p, "verdict": _verdict(row, p)})
     table = pd.DataFrame(rows)
     return table.assign(relative_length=table["length"] / table["trained_length"])
 
@@ -270,17 +270,17 @@ def _corrected(
     ]
     tests = list(zip(signs, probabilities, strict=True))
     once = list(dict.fromkeys(tests))
-    found = dict(zip(once, holm([p for _, p in once]), strict=True))
-    return [found[test] for test in tests]
+    by_test = dict(zip(once, holm([p for _, p in once]), strict=True))
+    return [by_test[test] for test in tests]
 
 
 def _measure(samples: pd.DataFrame) -> Measure:
     """Return how a task measures, read off the first model and seed that shows it."""
     for _, rows in samples.groupby(["name", "seed"], sort=False):
-        found = measure(rows)
-        if found.made != "unknown":
+        result = measure(rows)
+        if result.form != "unknown":
             break
-    return found
+    return result
 
 
 def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -> dict[str, Any]:
@@ -295,18 +295,18 @@ def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -
     every = [of[seed] for seed in seeds for of in (one, other)]
     shared = in_all(every)
     same = {questions(of[of["seed"] == seed]) for of in (cell, base) for seed in seeds}
-    if len(seeds) < 2 or not shared or len(same) > 1 or how.made == "unknown":
+    if len(seeds) < 2 or not shared or len(same) > 1 or how.form == "unknown":
         return {**row, "seeds": 0, "n": 0, "difference": None, "p": None}
-    apart = less(one, other, shared, how)
-    low, high, p = student(apart)
-    better = (fmean(apart) < 0) == how.lower
-    most = max(units_asked(rows) for _, rows in cell.groupby("seed", sort=False))
+    changes = less(one, other, shared, how)
+    low, high, p = student(changes)
+    better = (fmean(changes) < 0) == how.lower
+    most = max(requested_units(rows) for _, rows in cell.groupby("seed", sort=False))
     return {
         **row, "seeds": len(seeds), "n": len(shared), "of": most,
-        "difference": difference(fmean(apart), how),
+        "difference": difference(fmean(changes), how),
         "low": difference(low, how), "high": difference(high, how),
-        "better_with": sum(value < 0 if how.lower else value > 0 for value in apart), "p": p,
-        "single": tuple(difference(value, how) for value in apart),
+        "better_with": sum(value < 0 if how.lower else value > 0 for value in changes), "p": p,
+        "single": tuple(difference(value, how) for value in changes),
         "failed": _failed(cell, base) if better else _failed(base, cell),
     }  # fmt: skip
 

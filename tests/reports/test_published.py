@@ -11,7 +11,6 @@ from harness.cli.app import main
 from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load, names
-from harness.published import tables
 from harness.published.tables import (
     beside,
     read_table,
@@ -253,7 +252,7 @@ def test_the_command_prints_and_writes_the_comparison(
     )
     for factor, status in ((1.0, 0), (2.0, 1)):
         held = own.assign(value=factor * score)
-        monkeypatch.setattr(tables, "read_table", lambda _, held=held: held)
+        monkeypatch.setattr("harness.api.report.read_table", lambda _, held=held: held)
         with pytest.raises(SystemExit) as ended:
             main(["compare", str(run), "--published", "dca", "--out", str(tmp_path / "out")])
         assert ended.value.code == status

@@ -36,10 +36,10 @@ def curves(table: pd.DataFrame, drawn: Sequence[Drawn]) -> list[Spec]:
         share, better = metric in SHARES, "lower" if metric in LOWER else "higher"
         title = f"{metric.capitalize()}{' (%)' if share else ''}, {better} is better"
         y = _scores(rows[["score", "low", "high"]], title, share=share)
-        told = [*_told("length", PERCENT if share else NUMBER), *map(_plain, ("n", "status"))]
-        told.append({"field": "frequencies", "title": "frequencies (hash)", "type": "nominal"})
-        spec = _spec(rows, drawn, _lengths(rows), y, told)
-        spec["layer"].append(_lost(told))
+        tooltip = [*_tooltip("length", PERCENT if share else NUMBER), *map(_plain, ("n", "status"))]
+        tooltip.append({"field": "frequencies", "title": "frequencies (hash)", "type": "nominal"})
+        spec = _spec(rows, drawn, _lengths(rows), y, tooltip)
+        spec["layer"].append(_lost(tooltip))
         about = f"{metric.capitalize()} against context length"
         charts.append(_chart("scores", model, task, about, spec))
     return charts
@@ -55,8 +55,8 @@ def losses(table: pd.DataFrame, drawn: Sequence[Drawn]) -> list[Spec]:
         }  # fmt: skip
         y = _scores(rows[["score"]], "Loss (nats per token), lower is better", share=False)
         y["scale"] = {"domain": [float(rows["score"].min()), float(rows["score"].max())]}
-        told = [*_told("position", NUMBER), _plain("documents")]
-        spec = _spec(rows, drawn, x, y, told, size=14)
+        tooltip = [*_tooltip("position", NUMBER), _plain("documents")]
+        spec = _spec(rows, drawn, x, y, tooltip, size=14)
         if len(drawn) > MOST_BANDS:  # marks at every position would hide the lines
             spec["layer"] = [part for part in spec["layer"] if "shape" not in part["encoding"]]
         lengths = sorted(map(int, rows["length"].unique()))
@@ -79,7 +79,7 @@ def _plain(field: str) -> Spec:
     return {"field": field, "type": "nominal"}
 
 
-def _told(x: str, number: str) -> list[Spec]:
+def _tooltip(x: str, number: str) -> list[Spec]:
     """Return what a point says of itself: method, place, score and interval."""
     return [
         {"field": "name", "type": "nominal", "title": "method"},
@@ -121,7 +121,12 @@ def _scores(scores: pd.DataFrame, title: str, *, share: bool) -> Spec:
 
 
 def _spec(
-    rows: pd.DataFrame, drawn: Sequence[Drawn], x: Spec, y: Spec, told: list[Spec], size: int = 42
+    rows: pd.DataFrame,
+    drawn: Sequence[Drawn],
+    x: Spec,
+    y: Spec,
+    tooltip: list[Spec],
+    size: int = 42,
 ) -> Spec:
     """Return bands, lines and points of the methods shown; the page names the rows ``rows``."""
     names = [one["name"] for one in drawn]
@@ -150,7 +155,7 @@ def _spec(
             {"mark": _mark("point", size=size, strokeWidth=1.2),
              "encoding": {**place, **looks, "fill": by_name("face"), **clear}},
             {"mark": _mark("point", size=260, opacity=0.001, filled=True),
-             "encoding": {**place, "tooltip": told}},
+             "encoding": {**place, "tooltip": tooltip}},
         ],
     }  # fmt: skip
 
@@ -171,14 +176,14 @@ def _window(trained: int, x: Spec) -> list[Spec]:
     ]
 
 
-def _lost(told: list[Spec]) -> Spec:
+def _lost(tooltip: list[Spec]) -> Spec:
     """Return a cross at the top for every cell without a score."""
     return {
         "transform": [{"filter": "datum.score === null"}],
         "mark": _mark("point", shape="cross", angle=45, size=70, y=4, filled=True, color=GREY),
         "encoding": {
             "x": {"field": "length", "type": "quantitative"},
-            "tooltip": [entry for entry in told if entry["field"] not in SCORE],
+            "tooltip": [entry for entry in tooltip if entry["field"] not in SCORE],
         },
     }
 

@@ -46,7 +46,7 @@ def page(
     the page's policy runs only the scripts whose hashes it names.
     """
     known, table = methods(frame, distinct=len(MARKERS)), cells(frame)
-    sources = {name: Source(told.table, told.about) for name, told in reports.items()}
+    sources = {name: Source(rendered.table, rendered.about) for name, rendered in reports.items()}
     sources.setdefault("scores", Source(table, CELLS))
     sources |= {**positions(frame), **depths(frame), **failures(frame)}
     drawn = looks(known)
@@ -62,7 +62,7 @@ def page(
     scripts = [(HERE / "vendor" / name).read_text(encoding="utf-8") for name in LIBRARIES]
     scripts += [(HERE / name).read_text(encoding="utf-8") for name in OWN]
     best = reports.get("best")
-    made: str = _template().render(
+    html: str = _template().render(
         title=_title(frame),
         compared="of_model" in frame,
         answer=answer(best.table) if best else [],
@@ -76,7 +76,7 @@ def page(
         licences=(HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8"),
         content=_packed(content),
     )
-    return made
+    return html
 
 
 CELLS = "Score, 95 % interval, n and status of every cell: the numbers of the curves."
@@ -169,8 +169,8 @@ def depths(frame: pd.DataFrame) -> dict[str, Source]:
     trials = hidden(frame)
     if trials.empty:
         return {}
-    found = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
-    table = found.agg(found="mean", n="size").reset_index()
+    groups = trials.groupby([*CELL, "trained_length", "depth"], sort=False)["value"]
+    table = groups.agg(found="mean", n="size").reset_index()
     about = "Share found at every length and depth (0 is the start of the text), of n trials."
     return {"depths": Source(_short(table), about)}
 

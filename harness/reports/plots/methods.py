@@ -86,14 +86,14 @@ def methods(frame: pd.DataFrame, distinct: int = DISTINCT) -> Methods:
 
     More than ``distinct`` methods have no look of their own, but the few best.
     """
-    known, asked = _cells(frame), paper()
+    known, figure_style = _cells(frame), paper()
     kept = coinciding(known)
     names: dict[str, str] = {}
     labels = dict(zip(known.loc[kept.index, "scaling"], kept["scaling"], strict=True))
-    for scaling, label in asked.kept(labels).items():
+    for scaling, label in figure_style.kept(labels).items():
         names[scaling] = _short(label, set(names.values()))
     plain = {name for scaling, name in names.items() if "none" in labels[scaling].split(" = ")}
-    colours = {name: asked.colour(labels[scaling]) for scaling, name in names.items()}
+    colours = {name: figure_style.colour(labels[scaling]) for scaling, name in names.items()}
     best = [names[scaling] for scaling in ranked(known) if scaling in names]
     own = [name for name in best if name not in plain]
     own = own if len(own) <= distinct else own[:FEW]

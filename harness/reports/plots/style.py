@@ -42,16 +42,16 @@ logging.getLogger("fontTools").setLevel(logging.WARNING)
 
 
 @contextmanager
-def drawing(asked: Paper | None = None) -> Iterator[None]:
+def drawing(requested: Paper | None = None) -> Iterator[None]:
     """Draw and save under settings of our own, whatever a matplotlibrc says: same data, same bytes.
 
     A $ in a name is a $, and no formula. SVG text becomes paths, for a viewer without the font
     would set it in another width than was measured here; PDF embeds the font and keeps its text.
-    The paper that is ``asked`` for has a say in fonts and lines, not in sizes.
+    The paper that is ``requested`` for has a say in fonts and lines, not in sizes.
     """
-    with rc_context(), drawn_for(asked):
+    with rc_context(), drawn_for(requested):
         rcdefaults()
-        rcParams.update(asked.style if asked and asked.style else {})
+        rcParams.update(requested.style if requested and requested.style else {})
         rcParams["figure.autolayout"] = rcParams["figure.constrained_layout.use"] = False
         rcParams["text.parse_math"] = rcParams["text.usetex"] = False
         rcParams["svg.fonttype"] = "path"
@@ -88,21 +88,21 @@ def looks(
     ``plain`` is the black baseline. Dashes are those of ``fixed`` factors; markers differ, and
     colours that come again have hollow ones, so that grey print shows as much.
     """
-    found = {}
+    result = {}
     own = [name for name in names if name in distinct and name not in plain]
     for name in names:
         if name in plain:
-            found[name] = Look("black", "o", "--", "black")
+            result[name] = Look("black", "o", "--", "black")
         elif name not in own:
-            found[name] = REST
+            result[name] = REST
         else:
             index = own.index(name)
             colour = COLOURS[index % len(COLOURS)]
-            again = index >= len(COLOURS)
-            face = "white" if again else colour
-            dashes = DASHES[name in fixed, again]
-            found[name] = Look(colour, MARKERS[index % len(MARKERS)], dashes, face)
-    return found
+            repeated = index >= len(COLOURS)
+            face = "white" if repeated else colour
+            dashes = DASHES[name in fixed, repeated]
+            result[name] = Look(colour, MARKERS[index % len(MARKERS)], dashes, face)
+    return result
 
 
 def sheet(panels: int, columns: int, *, panel_height: float) -> tuple[Figure, list[Axes]]:
@@ -116,11 +116,11 @@ def sheet(panels: int, columns: int, *, panel_height: float) -> tuple[Figure, li
     return figure, axes[:panels]
 
 
-def readable_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple[list[T], str]:
+def shown_part(groups: Sequence[T], what: str, most: int = MOST_PANELS) -> tuple[list[T], str]:
     """Return as many as one figure can show, and in a sentence what it leaves out."""
     left = len(groups) - most
-    said = f" {left} of {len(groups)} {what} are left out here; scores has all." if left > 0 else ""
-    return list(groups[:most]), said
+    text = f" {left} of {len(groups)} {what} are left out here; scores has all." if left > 0 else ""
+    return list(groups[:most]), text
 
 
 def foot(figure: Figure, handles: Sequence[Artist], labels: Sequence[str], note: str) -> None:
@@ -283,9 +283,9 @@ def paper() -> Paper:
 
 
 @contextmanager
-def drawn_for(asked: Paper | None) -> Iterator[None]:
+def drawn_for(requested: Paper | None) -> Iterator[None]:
     """Draw for this paper."""
-    before = _PAPER.set(asked)
+    before = _PAPER.set(requested)
     try:
         yield
     finally:

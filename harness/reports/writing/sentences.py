@@ -17,8 +17,8 @@ MOST_NAMED = 6  # methods in one list; the table has them all
 
 def score(row: Mapping[Any, Any], prefix: str = "") -> str:
     """Return a score with its interval: "13.1 [9.9, 18.1]", and "(20 of 23)" where units lack."""
-    told = {name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}
-    return text({**told, "metric": row["metric"], "status": row["status"]})
+    cell = {name: row[f"{prefix}{name}"] for name in ("score", "low", "high")}
+    return text({**cell, "metric": row["metric"], "status": row["status"]})
 
 
 def text(cell: Mapping[Any, Any], digits: int | None = None) -> str:
@@ -67,12 +67,12 @@ def gap(row: Mapping[Any, Any], name: str = "difference") -> str:
     An end on the other side of 0 is below it: "11 percentage points [−3, 24]".
     """
     ends = [row[f"{name}{end}"] for end in ("", "_low", "_high")]
-    told = [
+    texts = [
         size(end, relative=row["relative"], metric=row["metric"]) for end in ends if end is not None
     ]
-    if len(told) < 3:
-        return told[0]
-    value, *around = told
+    if len(texts) < 3:
+        return texts[0]
+    value, *around = texts
     numbers = [
         f"{'-' if end * ends[0] < 0 else ''}{text.split(' ')[0]}"
         for end, text in zip(ends[1:], around, strict=True)
