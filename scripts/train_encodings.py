@@ -21,8 +21,7 @@ from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import torch
-from _mixture import Recipe
-from _training import Texts, Training, console, read_texts, start
+from _training import Recipe, Texts, Training, console, read_texts, start
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from transformers import AutoTokenizer

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _mixture import Recipe
-from _training import Training, console, read_texts, start
+from _training import Recipe, Training, console, read_texts, start
 from cyclopts import App
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast

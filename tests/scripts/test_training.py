@@ -21,10 +21,11 @@ from harness.api.new import new
 from harness.data.corpus import make_context
 from harness.errors import UserError
 from tasks.passkey import framed
+from tests import ROOT
 from tests.tiny import tiny_tokenizer
 
 pytestmark = pytest.mark.slow
-SCRIPTS = Path(__file__).resolve().parent.parent / "scripts"
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
     )
     monkeypatch.setattr(train_encodings, "PLAIN", recipe(train_reference))
     yield train_reference
-    for name in ("train_reference", "train_encodings", "encodings_table", "_training", "_mixture"):
+    for name in ("train_reference", "train_encodings", "encodings_table", "_training"):
         sys.modules.pop(name, None)
 
 
@@ -259,7 +260,7 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
     source = make_context(tiny_tokenizer(), documents, settings.window)
     frame, needle = framed(source, 10_000)
     least = frame.taken(0) + len(needle)
-    from _mixture import batch
+    from _training import batch
 
     tokens, weights = batch(source, settings, least, 3)
     assert tokens.shape == weights.shape == (2, 300)
@@ -272,7 +273,7 @@ def test_a_batch_is_a_function_of_its_step(scripts: Any) -> None:
 
 def test_the_study_has_the_record_of_every_model() -> None:
     """Each model of the study's table has its training's record, and was measured by both tasks."""
-    study = SCRIPTS.parent / "results" / "encodings"
+    study = ROOT / "results" / "encodings"
     models = set(pd.read_csv(study / "training.csv")["model"])
     assert {file.stem for file in study.glob("training/*.json")} == models
     for task in ("perplexity", "passkey"):
