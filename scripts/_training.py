@@ -30,7 +30,7 @@ from harness.files import make_folder
 from harness.names import printable
 from harness.reports.writing.sentences import counted
 from harness.sweep.record import named
-from tasks.passkey import framed, prompt
+from tasks.passkey import Filler, framed, prompt
 from tasks.types import TaskContext
 
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
