@@ -34,19 +34,19 @@ KINDS = {
 def open_regular(
     path: Path, mode: Literal["rb", "ab+"] = "rb", *, follow: bool = True, buffering: int = -1
 ) -> BinaryIO:
-    """Open a regular file as ``open`` does; any other kind is rejected without waiting for it.
+    """Open a regular file as ``open`` does; raise OSError for any other kind, without waiting.
 
-    Without ``follow`` a symbolic link is rejected too. Raises OSError, whose ``strerror`` says why.
+    Without ``follow`` a symbolic link is rejected too. The ``strerror`` says why.
     """
 
     def opener(name: str, flags: int) -> int:
         links = 0 if follow else os.O_NOFOLLOW
         # A pipe that nobody writes to would be waited for without O_NONBLOCK.
         handle = os.open(name, flags | links | os.O_NONBLOCK, 0o666)
-        found = stat.S_IFMT(os.fstat(handle).st_mode)
-        if found != stat.S_IFREG:
+        kind = stat.S_IFMT(os.fstat(handle).st_mode)
+        if kind != stat.S_IFREG:
             os.close(handle)
-            why = f"it is {KINDS.get(found, 'something else')}, not a regular file"
+            why = f"it is {KINDS.get(kind, 'something else')}, not a regular file"
             raise OSError(errno.EINVAL, why, name)
         return handle
 
@@ -74,7 +74,7 @@ def read_regular(path: Path, *, limit: int, follow: bool = True) -> bytes:
 
 
 def finite(text: str) -> float:
-    """Return a number of a foreign file of JSON; raise ValueError for NaN and what has no end."""
+    """Return a number of a foreign JSON file; raise ValueError for NaN and infinities."""
     if not math.isfinite(number := float(text)):
         raise ValueError(f"{text} is no number")
     return number
@@ -84,9 +84,9 @@ UNFINISHED = ".ropewalk-*.new"
 
 
 def make_folder(folder: Path, what: str = "folder") -> None:
-    """Make a folder and those above it; raise UserError where that cannot be.
+    """Make a folder and its parents; raise UserError where that fails.
 
-    An empty name, as of a variable that is not set, is not taken for the working folder.
+    An empty name, as of a variable that is not set, does not mean the working folder.
     """
     if folder == Path():
         raise UserError(f"{what}: name a folder; for the working folder, write its path in full.")
@@ -98,11 +98,11 @@ def make_folder(folder: Path, what: str = "folder") -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write to, which takes the place of ``path`` once it is whole and on the disk.
+    """Yield a file to write to, which replaces ``path`` once it is whole and on the disk.
 
     Its name until then is random, so that no link of that name can be prepared. Several may write
     the same path: each is whole, and the last one stays. Raises UserError where it cannot be
-    written; what was there before then stays.
+    written; the previous file then stays.
     """
     new = _beside(path)
     try:
@@ -120,7 +120,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_free(place: Path) -> bool:
-    """Return whether nothing is at a place but, in an empty folder, what a kill left unfinished."""
+    """Return whether a place is unused, or a folder with nothing but what a kill left."""
     if not place.is_dir():
         return not os.path.lexists(place)
     return all(fnmatch(path.name, UNFINISHED) for path in place.iterdir())
@@ -130,8 +130,8 @@ def is_free(place: Path) -> bool:
 def new_folder(place: Path, what: str = "folder") -> Iterator[Path]:
     """Yield a folder to fill, whose files are in ``place`` once all are whole and on the disk.
 
-    An empty folder that is there already stays the same one, as it may be another file system.
-    Raises UserError where it cannot be written; then nothing is left of it.
+    An empty folder that exists is kept, as it may be another file system. Raises UserError where
+    it cannot be written; then nothing is left of it.
     """
     there = place.is_dir()
     home = place if there else place.absolute().parent
@@ -164,7 +164,6 @@ def _beside(path: Path) -> Path:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file or a folder where it is there and can be removed."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     with suppress(OSError):
@@ -173,7 +172,7 @@ def _remove(path: Path) -> None:
 
 @contextmanager
 def _shared(folder: Path) -> Iterator[None]:
-    """Hold the folder as one of its writers; where there is no other, remove what a kill left."""
+    """Lock the folder as one of its writers; a sole writer removes what a kill left."""
     place = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # another writes, or the file system has no locks of folders
@@ -203,7 +202,7 @@ HUNG = 120.0  # seconds after which a process that uses no processor time is giv
 
 
 def confined(function: Callable[[], str]) -> str:
-    """Return the text that a function returns; raise ValueError where it fails or has no end.
+    """Return the text that a function returns; raise ValueError where it fails or does not end.
 
     It runs in a fork, so that a loop in C or an allocation ends too, which no signal would reach.
     The limit on memory holds on Linux alone.

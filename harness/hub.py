@@ -29,15 +29,12 @@ WAIT = re.compile(r"(\d+)\S* .*\[Retry (\d+)/(\d+)\]")
 
 
 def refusal(error: BaseException, name: str, kind: str = "model") -> str | None:
-    """Return what the hub refused and what to do, from its exception behind an error.
-
-    None where the hub refused nothing.
-    """
+    """Return what the hub rejected and what to do, from its exception behind an error, or None."""
     causes = list(_causes(error))
-    for refused in (HfHubHTTPError, LocalEntryNotFoundError):
+    for rejected in (HfHubHTTPError, LocalEntryNotFoundError):
         for cause in causes:
-            if isinstance(cause, refused) and not isinstance(cause, RemoteEntryNotFoundError):
-                return _told(cause, name, kind)
+            if isinstance(cause, rejected) and not isinstance(cause, RemoteEntryNotFoundError):
+                return _message(cause, name, kind)
     return None
 
 
@@ -50,10 +47,10 @@ def say_waits() -> None:
 
 
 def _waits(record: logging.LogRecord) -> bool:
-    if found := WAIT.search(record.getMessage()):
+    if wait := WAIT.search(record.getMessage()):
         tell(
-            f"The hub does not answer, or limits requests: next attempt in {found[1]} s "
-            f"({found[2]} of {found[3]})."
+            f"The hub does not answer, or limits requests: next attempt in {wait[1]} s "
+            f"({wait[2]} of {wait[3]})."
         )
     return False
 
@@ -71,7 +68,7 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def gated(name: str, kind: str) -> str:
-    """Return what to do about a repository that its owner gives to those who accept conditions."""
+    """Return what to do about a repository whose conditions have to be accepted."""
     return (
         f"it is gated; accept its conditions at {_page(name, kind)} with the account that is "
         f"logged in ({LOG_IN})."
@@ -82,13 +79,13 @@ def _page(name: str, kind: str) -> str:
     return f"{constants.ENDPOINT}/{'datasets/' if kind == 'data set' else ''}{name}"
 
 
-def _told(error: Any, name: str, kind: str) -> str:
+def _message(error: Any, name: str, kind: str) -> str:
     """Return the sentence for one exception of the hub's client."""
     if isinstance(error, LocalEntryNotFoundError):
         if constants.HF_HUB_OFFLINE:
-            lacking = MISSING.search(str(error))
-            named = lacking[1] if lacking else "such file"
-            return f"the hub's cache has no {named}; run once without --offline."
+            missing = MISSING.search(str(error))
+            file = missing[1] if missing else "such file"
+            return f"the hub's cache has no {file}; run once without --offline."
         return f"the hub ({constants.ENDPOINT}) cannot be reached; --offline reads its cache."
     status = error.response.status_code
     if isinstance(error, GatedRepoError):
@@ -116,7 +113,7 @@ TRUST = "where you trust it, let it run with --trust-remote-code."
 def attempting(part: str, where: str) -> Iterator[None]:
     """Turn any error of reading a model's content into a UserError naming the part and the model.
 
-    What a model says is foreign: a value of a wrong type fails somewhere in the library, or here.
+    The content is foreign: a value of a wrong type fails somewhere in the library, or here.
     """
     try:
         yield
@@ -135,7 +132,7 @@ def attempt(part: str, where: str, function: Callable[[], Any]) -> Any:
 
 
 def _sentence(part: str, where: str, error: BaseException) -> str:
-    """Return what went wrong, and by the kind of the error what to do."""
+    """Return what went wrong and what to do about it."""
     if "trust_remote_code=True" in words(error):
         return f"the {part} of {where} needs the repository's own code; {TRUST}"
     why = refusal(error, where) or reason(error)

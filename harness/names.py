@@ -20,10 +20,10 @@ def article(kind: str) -> str:
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
-def tensors(found: Sequence[str]) -> str:
+def tensors(names: Sequence[str]) -> str:
     """Return "the tensor a.weight", or "2 tensors, a.weight among them"."""
-    several = f"{len(found)} tensors, {found[0]} among them"
-    return several if len(found) > 1 else f"the tensor {found[0]}"
+    several = f"{len(names)} tensors, {names[0]} among them"
+    return several if len(names) > 1 else f"the tensor {names[0]}"
 
 
 def is_dotted(name: str) -> bool:

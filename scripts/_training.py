@@ -35,7 +35,7 @@ from tasks.types import TaskContext
 
 logging.disable_progress_bar()  # of shards that are written: a log keeps every step of it
 console = Console()
-WATCHED = 60  # pass keys that a progress line tells of
+WATCHED = 60  # passkeys that a progress line tells of
 
 
 FILLERS: tuple[Filler, ...] = ("standard", "documents")
@@ -85,12 +85,12 @@ def _cumulative(source: TaskContext) -> list[int]:
 
 
 def passkey_row(source: TaskContext, recipe: Recipe, least: int, draw: Random) -> Row:
-    """Draw a pass key prompt of random length, depth and filler; text follows a short one."""
+    """Draw a passkey prompt of random length, depth and filler; text follows a short one."""
     length = draw.randint(least, recipe.window)
     key, depth = draw.randrange(10_000, 100_000), draw.random()
     filler = draw.choice(FILLERS)
-    made = prompt(source, length, key, depth, filler=filler, draw=draw)
-    tokens, start = made.tokens, made.start
+    trial = prompt(source, length, key, depth, filler=filler, draw=draw)
+    tokens, start = trial.tokens, trial.start
     weights = [1.0 if filler == "documents" else 0.2] * start
     weights += [recipe.answer_weight] * (length - start)
     rest = recipe.window - length
@@ -133,8 +133,8 @@ def start(app: App) -> None:
     try:
         app(sys.argv[1:], result_action="return_value", exit_on_error=False, print_error=False)
     except (CycloptsError, UserError) as error:
-        told = f"{Path(sys.argv[0]).stem}: {printable(' '.join(str(error).split()))}"
-        Console(stderr=True).print(told, highlight=False, markup=False, soft_wrap=True)
+        message = f"{Path(sys.argv[0]).stem}: {printable(' '.join(str(error).split()))}"
+        Console(stderr=True).print(message, highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
 
 
@@ -207,18 +207,18 @@ def held_out_loss(model: Any, source: TaskContext, window: int) -> dict[str, flo
 
 @torch.inference_mode()
 def passkey_share(model: Any, source: TaskContext, window: int, least: int) -> float:
-    """Return the share of pass keys found inside the window, for the progress line."""
-    found = 0
+    """Return the share of passkeys found inside the window, for the progress line."""
+    recovered = 0
     for trial in range(WATCHED):
         draw = Random(f"watch/{trial}")
-        made = prompt(
+        asked = prompt(
             source, draw.randint(least, window), draw.randrange(10_000, 100_000),
             draw.random(), filler="standard" if trial % 2 else "documents", draw=draw,
         )  # fmt: skip
-        logits = model(input_ids=torch.tensor([made.tokens], device=model.device)).logits[0]
-        said = logits[made.start - 1 : -1].argmax(-1).tolist()
-        found += said == list(made.tokens[made.start :])
-    return round(found / WATCHED, 3)
+        logits = model(input_ids=torch.tensor([asked.tokens], device=model.device)).logits[0]
+        answer = logits[asked.start - 1 : -1].argmax(-1).tolist()
+        recovered += answer == list(asked.tokens[asked.start :])
+    return round(recovered / WATCHED, 3)
 
 
 class Training:
@@ -291,15 +291,15 @@ class Training:
         """Append to the curve, and write a checkpoint beside the last, then in its place."""
         window, (_, watched, least) = self.recipe.window, vars(self.texts).values()
         held_out = held_out_loss(self.model, watched, window)
-        found = passkey_share(self.model, watched, window, least)
+        share = passkey_share(self.model, watched, window, least)
         entry = {
-            "step": done, "train_loss": round(loss, 4), "held_out": held_out, "passkey": found
+            "step": done, "train_loss": round(loss, 4), "held_out": held_out, "passkey": share
         }  # fmt: skip
         self.state["curve"].append(entry)
         self.state["step"] = done
         console.print(
             f"{self.state['seconds']:.0f} s, step {done}: loss {loss:.2f}, held-out"
-            f" {held_out['all']:.2f} nats, pass keys {found:.0%}"
+            f" {held_out['all']:.2f} nats, passkeys {share:.0%}"
         )
         whole = {
             "recipe": self.settings, "model": self.model.state_dict(),

@@ -25,13 +25,13 @@ from transformers import AutoModelForCausalLM
 import harness.encodings._model  # noqa: F401  # its class is known to AutoModelForCausalLM then
 from harness.reports._write import save_csv
 
-FOUND = 0.95  # the share of pass keys from which they count as learned
+FOUND = 0.95  # the share of passkeys from which they count as learned
 LONG = 8  # windows of the long forward
 app = App(help=__doc__)
 
 
 def fact_row(record: dict[str, Any]) -> dict[str, Any]:
-    """Return what a model's record says of its size, its losses and its pass keys."""
+    """Return what a model's record says of its size, its losses and its passkeys."""
     curve = record["curve"]
     keys = [point["step"] for point in curve if point["passkey"] >= FOUND]
     return {
@@ -72,15 +72,15 @@ def timed(models: dict[str, dict[str, Callable[[], Any]]], rounds: int) -> pd.Da
     """
     seconds: dict[tuple[str, str], list[float]] = {}
     for _ in range(rounds + 1):
-        for name, made in models.items():
-            for what, work in made.items():
+        for name, works in models.items():
+            for what, work in works.items():
                 began = time.process_time()
                 try:
                     work()
                 except IndexError:  # beyond a learned table
                     continue
                 seconds.setdefault((name, what), []).append(time.process_time() - began)
-    middle = {key: median(found[1:]) for key, found in seconds.items()}
+    middle = {key: median(taken[1:]) for key, taken in seconds.items()}
     return pd.Series(middle).unstack()
 
 

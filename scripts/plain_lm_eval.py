@@ -38,21 +38,21 @@ def plain(
         manager = TaskManager(
             include_path=folder, include_defaults=folder is None, metadata=metadata
         )
-        found: dict[str, Any] = lm_eval.simple_evaluate(
+        results: dict[str, Any] = lm_eval.simple_evaluate(
             lm, tasks=names, task_manager=manager, bootstrap_iters=0, limit=limit
         )
-    return found
+    return results
 
 
-def rows(frame: Any, found: dict[str, Any], names: list[str]) -> Iterator[dict[str, Any]]:
+def rows(frame: Any, results: dict[str, Any], names: list[str]) -> Iterator[dict[str, Any]]:
     """Yield a row of every document: same hashes, both metrics and scores."""
     for name in names:
         own = frame[frame["task"].str.contains(name)].set_index("doc")
         metric = str(own["metric"].iloc[0])
         if f"{metric},none" not in own:  # RULER's are named by their length
             metric = str(own["length"].iloc[0])
-        score = found["results"][name][f"{metric},none"]
-        for sample in found["samples"][name]:
+        score = results["results"][name][f"{metric},none"]
+        for sample in results["samples"][name]:
             row = own.loc[sample["doc_id"]]
             theirs = sample[metric]
             first = theirs[0] if isinstance(theirs, tuple) else theirs
@@ -83,11 +83,11 @@ def main(name: str, tasks: str, length: str, out: str, limit: str = "") -> None:
         frame = run.frame()
     most = int(limit) if limit else None
     theirs = plain(model, tokenizer, folder, names, int(length), most)
-    found = list(rows(frame, theirs, names))
+    compared = list(rows(frame, theirs, names))
     with Path(out).open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, list(found[0]))
+        writer = csv.DictWriter(file, list(compared[0]))
         writer.writeheader()
-        writer.writerows(found)
+        writer.writerows(compared)
 
 
 if __name__ == "__main__":

@@ -60,13 +60,13 @@ def config(encoding: str, recipe: Recipe, tokenizer: Any) -> EncodingConfig:
 def begin(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path) -> Training:
     """Build the model of an encoding, or read it back from its last checkpoint."""
     torch.manual_seed(recipe.seed)
-    made = config(encoding, recipe, tokenizer)
-    return Training(EncodingForCausalLM(made), recipe, texts, out, settings(made, recipe))
+    own = config(encoding, recipe, tokenizer)
+    return Training(EncodingForCausalLM(own), recipe, texts, out, settings(own, recipe))
 
 
-def settings(made: EncodingConfig, recipe: Recipe) -> dict[str, Any]:
+def settings(own: EncodingConfig, recipe: Recipe) -> dict[str, Any]:
     """Return all that the weights depend on, the hash of a user's file included."""
-    return {**asdict(recipe), "encoding": made.to_dict()["encoding"], "code": made.code}
+    return {**asdict(recipe), "encoding": own.to_dict()["encoding"], "code": own.code}
 
 
 def train(encoding: str, recipe: Recipe, texts: Texts, tokenizer: Any, out: Path) -> None:
