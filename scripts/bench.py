@@ -56,7 +56,7 @@ from harness.patching.patch import patched
 from harness.plugins import load, names
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN, SAMPLES, append, writing
-from harness.select.candidates import OWN, families, usual
+from harness.select.candidates import OWN, coinciding, default_candidates
 from harness.select.measuring import RaceField, tasks
 from harness.select.race import FAR, Race, Rules, read_budget, rounds
 from harness.sweep import eta
@@ -790,7 +790,7 @@ def races(setting: Setting) -> Iterator[Row]:
 
     Everything is measured once; races with five orders of the documents then ask for parts of it.
     """
-    scaling = usual(4)[:4] if setting.quick else usual(4)
+    scaling = default_candidates(4)[:4] if setting.quick else default_candidates(4)
     asked = {"scaling": scaling, "length": ["1x", "4x"], "device": setting.device}
     plan = make_plan(parse(None, {**asked, "task": list(tasks(256, 1024))}))
     with TemporaryDirectory() as place:
@@ -819,7 +819,7 @@ def _race(plan: Plan, folder: Path, seed: int, text: str | None) -> tuple[Race, 
     measure, machine = measurer(plan, folder), machine_of(plan, None)
     measured = RaceField(seeded, folder, measure, read_budget("all", 0), machine)
     measured.plan = plan  # the run has one seed, which only orders the documents
-    methods = tuple(families(plan, measured.names))
+    methods = tuple(coinciding(plan, measured.names))
     race = Race(measured, methods, Rules(rounds(len(measured.order)), OWN, frozenset(methods)))
     measured.budget = read_budget(text, race.default_budget(measured.grid(methods)))
     return race, measured

@@ -24,14 +24,14 @@ from harness.plugins import load
 from harness.reports.writing.sentences import are, counted
 from harness.runs.store import measured
 from harness.select import tune as searching
-from harness.select.candidates import OWN, families, unserved, usual
+from harness.select.candidates import OWN, coinciding, default_candidates, unserved
 from harness.select.measuring import RaceField, tasks
 from harness.select.race import FAR, Budget, Race, Rules, read_budget, rounds
 from harness.select.recommend import FinishedRace, Recommendation, so_far, write
 from harness.select.space import Space, default_of, is_free, of_factors, of_options
 from harness.select.tune import EVALUATOR, Split, Trial, Tuning, best_of, check_installed, kind_of
 from harness.serve._export import serving_command
-from harness.sweep.eta import before
+from harness.sweep.eta import initial_eta
 from harness.sweep.measure import records
 from harness.sweep.memory import estimate
 from harness.sweep.plan import Plan, make_plan, open_model
@@ -127,7 +127,7 @@ def _race_plan(
             f"{' '.join(spec.length)}."
         )
     ships = native.ships(checkpoint.rope)
-    named = spec.scaling if chosen else usual(target[0] / trained, ships=ships)
+    named = spec.scaling if chosen else default_candidates(target[0] / trained, ships=ships)
     requested = {
         "scaling": named if OWN in named else (OWN, *named),
         "length": (str(trained), str(target[0])),
@@ -140,7 +140,7 @@ def _candidates(
     field: RaceField, to: str | None, tolerance: float, margin: float, observer: Observer
 ) -> tuple[Race, dict[str, list[str]]]:
     """Return a race and its candidates, each with the names that it coincides with."""
-    every = families(field.plan, field.names)
+    every = coinciding(field.plan, field.names)
     left_out = unserved(field.plan, every, to)
     names = {name: same for name, same in every.items() if to is None or name not in left_out}
     if not names:
@@ -320,7 +320,7 @@ def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, str, bool]:
     done = sum(samples[key]["length"] == tuning.length for key in measured(samples))
     times = max(0.0, times - done / of_one)
     tokens = estimate(plan, set()).tokens / len(work) * times
-    time = before(plan, work, machine).estimate(times / len(work))
+    time = initial_eta(plan, work, machine).estimate(times / len(work))
     return round(tokens), time, done > 0
 
 

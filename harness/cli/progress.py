@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from harness.api.observer import Progress as Receiver
-from harness.sweep.eta import ETA, before, duration, keep_rates
+from harness.sweep.eta import ETA, duration, initial_eta, keep_rates
 from harness.sweep.measure import Answered, Event, Started
 from harness.sweep.plan import Batch, Plan
 
@@ -45,7 +45,7 @@ class Measuring(Receiver):
 
     @contextmanager
     def _bar(self, plan: Plan, work: Sequence[Batch]) -> Iterator[None]:
-        pace = self.pace = before(plan, work, self.machine)
+        pace = self.pace = initial_eta(plan, work, self.machine)
         self.cells = Counter(item.cell.key for batch in work for item in batch.items)
         self.bar = Progress(
             TextColumn("{task.description}", markup=False),

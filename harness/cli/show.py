@@ -14,7 +14,7 @@ from harness.inspection.notes import plan_notes, unnamed_cells, warnings
 from harness.names import printable
 from harness.runs.schema import outcomes
 from harness.runs.store import measured
-from harness.sweep.eta import before
+from harness.sweep.eta import initial_eta
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
 from harness.sweep.plan import Cell, Item, Plan
@@ -68,7 +68,7 @@ def print_plan(plan: Plan, folder: Path, console: Console, machine: str) -> None
         f"{checkpoint.device}, trained window {trained:,} tokens, {rotary}."
         f"\nTo measure: {cost.samples:,} samples, {cost.tokens:,} tokens; "
         f"memory about {cost.bytes / 2**20:,.0f} MiB above the program itself; "
-        f"time {before(plan, work, machine).estimate()}.{_alone(plan)}",
+        f"time {initial_eta(plan, work, machine).estimate()}.{_alone(plan)}",
     )
 
 

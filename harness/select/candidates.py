@@ -1,4 +1,4 @@
-"""The methods that a race begins with where none are named, and those that are one method."""
+"""The candidates of a race: the default ones, those that coincide, and those no engine serves."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ CODE = "hf-code"  # the engine that reads any method, by a modelling file in tra
 ORDER = (OWN, SHIPPED, "yarn", "ntk", "pi", "ntk_by_parts", "llama3", "dynamic_ntk", "self_extend")
 
 
-def usual(stretch: float, *, ships: bool = False) -> tuple[str, ...]:
+def default_candidates(stretch: float, *, ships: bool = False) -> tuple[str, ...]:
     """Return every training-free method with its usual options, at the fixed factor of a target.
 
     A server has one factor for all lengths. Methods whose authors train with them are left out:
     their files have TRAINING. What a checkpoint ``ships`` is a candidate: it is the model as it is.
     """
     factor = f"factor={stretch:g}"
-    found = {OWN: OWN} | ({SHIPPED: SHIPPED} if ships else {})
+    candidates = {OWN: OWN} | ({SHIPPED: SHIPPED} if ships else {})
     for name in names("method"):
         module = module_of("method", name)[0]
         if name in (OWN, *LEFT_OUT) or hasattr(module, "TRAINING"):
             continue
         option = parameters(module, "method").get("factor")
         fixed = option is not None and option.default is None
-        on = f"on=yarn:{factor}" if name in ADDED else factor if fixed else ""
-        found[name] = f"{name}:{on}" if on else name
-    first = [name for name in ORDER if name in found]
-    return tuple(found[name] for name in dict.fromkeys([*first, *found]))
+        options = f"on=yarn:{factor}" if name in ADDED else factor if fixed else ""
+        candidates[name] = f"{name}:{options}" if options else name
+    first = [name for name in ORDER if name in candidates]
+    return tuple(candidates[name] for name in dict.fromkeys([*first, *candidates]))
 
 
-def families(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
+def coinciding(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
     """Return, under the plainest name of each, the methods that are the same at the target.
 
     A server keeps the form of the target for all lengths, so what a method does at other lengths
@@ -52,15 +52,15 @@ def families(plan: Plan, labels: Iterable[str]) -> dict[str, list[str]]:
     """
     window, target = plan.lengths
     cells = {(cell.scaling, cell.length): cell for cell in plan.cells}
-    found: dict[str | None, list[str]] = {}
+    groups: dict[str | None, list[str]] = {}
     for label in labels:
-        found.setdefault(cells[label, target].frequencies, []).append(label)
+        groups.setdefault(cells[label, target].frequencies, []).append(label)
 
     def merit(label: str) -> tuple[bool, tuple[int, int, str]]:
         far, near = (cells[label, length].rotation for length in (target, window))
         return depends_on_length(far, near, window), plainness(label)
 
-    return {min(same, key=merit): sorted(same, key=merit) for same in found.values()}
+    return {min(same, key=merit): sorted(same, key=merit) for same in groups.values()}
 
 
 def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str]:
@@ -71,17 +71,17 @@ def unserved(plan: Plan, labels: Iterable[str], to: str | None) -> dict[str, str
     given = {method.label: method.given for method in plan.methods}
     target = plan.lengths[-1]
     cells = {cell.scaling: cell for cell in plan.cells if cell.length == target}
-    found = {}
+    reasons = {}
     for label in labels:
         rotation = cells[label].rotation
         if to is None:
             if rotation is not None and rotation.needs_code:
-                found[label] = f"only --to {CODE} expresses it"
+                reasons[label] = f"only --to {CODE} expresses it"
             continue
-        asked = {"scaling": (given[label],), "length": (str(target),)}
+        changes = {"scaling": (given[label],), "length": (str(target),)}
         engine = "transformers" if to == CODE and not (rotation and rotation.needs_code) else to
         try:
-            export(plan.spec.model_copy(update=asked), engine)
+            export(plan.spec.model_copy(update=changes), engine)
         except UserError as error:
-            found[label] = str(error)
-    return found
+            reasons[label] = str(error)
+    return reasons

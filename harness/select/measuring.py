@@ -20,7 +20,7 @@ from harness.runs.schema import checked_samples
 from harness.runs.store import measured
 from harness.select.candidates import OWN
 from harness.select.race import CUT, FAR, NEAR, Array, Budget, Need
-from harness.sweep.eta import ETA, before
+from harness.sweep.eta import ETA, initial_eta
 from harness.sweep.plan import Item, Key, Plan
 
 Measure = Callable[[Plan], Iterable[Mapping[str, Any]]]  # yields samples as they are stored
@@ -196,4 +196,4 @@ class RaceField(Measuring):
     def eta(self, needs: Iterable[Need]) -> ETA:
         """Return the time left for what is missing, by what is known of this machine before."""
         plan = replace(self.plan, only=self._requests(needs).keys())
-        return before(plan, plan.work(measured(self.samples)), self.machine)
+        return initial_eta(plan, plan.work(measured(self.samples)), self.machine)

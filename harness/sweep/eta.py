@@ -302,8 +302,8 @@ def this_machine(device: str) -> str:
     return f"{named(device)}, {torch.get_num_threads()} threads"
 
 
-def before(plan: Plan, work: Sequence[Batch], machine: str) -> ETA:
-    """Return the time left of a sweep that has not begun, by what is known of this machine.
+def initial_eta(plan: Plan, work: Sequence[Batch], machine: str) -> ETA:
+    """Return the ETA of a sweep that has not begun, by what is known of this machine.
 
     Where nothing is, and this process measures, a product is timed.
     """

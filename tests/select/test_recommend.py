@@ -13,7 +13,7 @@ import pytest
 from harness.errors import UserError
 from harness.runs.store import RUN, SAMPLES, read_samples
 from harness.select import race
-from harness.select.candidates import ORDER, families, unserved, usual
+from harness.select.candidates import ORDER, coinciding, default_candidates, unserved
 from harness.select.measuring import tasks
 from harness.select.race import Budget, read_budget
 from harness.select.recommend import difference, percent, spread
@@ -136,7 +136,7 @@ def plan(tiny: Path, docs: Path) -> Callable[..., Any]:
 def test_equal_methods_are_one_candidate_under_the_plainest_name(plan: Callable[..., Any]) -> None:
     """A base that follows the length is, at the target, the NTK-aware one, which a server keeps."""
     names = ("none", "dynamic_ntk", "layerwise:factor=4", "ntk:factor=4", "pi:factor=4")
-    result = families(plan(*names), names)
+    result = coinciding(plan(*names), names)
     assert result == {
         "none": ["none"],
         "ntk:factor=4": ["ntk:factor=4", "dynamic_ntk"],
@@ -218,7 +218,7 @@ def test_a_budget_is_a_time_or_a_number() -> None:
 
 def test_the_usual_candidates_have_the_factor_of_the_target() -> None:
     """One fixed factor, as it is served; no method whose authors train with it."""
-    result = usual(4)
+    result = default_candidates(4)
     assert result[0] == "none"
     assert result[1] == "yarn:factor=4"
     assert [name.partition(":")[0] for name in result][:3] == [ORDER[0], *ORDER[2:4]]

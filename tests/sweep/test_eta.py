@@ -15,7 +15,7 @@ from rich.console import Console
 from harness.cli.progress import Measuring
 from harness.sweep import eta
 from harness.sweep.backend import ThisProcess
-from harness.sweep.eta import ETA, before, duration, guessed, keep_rates
+from harness.sweep.eta import ETA, duration, guessed, initial_eta, keep_rates
 from harness.sweep.measure import Session
 from harness.sweep.memory import estimate
 from harness.sweep.plan import Plan, make_plan
@@ -73,7 +73,7 @@ def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: P
     """Where only a cluster has GPUs, nothing here is asked of one."""
     given = {"model": str(tiny), "docs": str(docs), "length": "64", "task": "perplexity:tail=16"}
     elsewhere = make_plan(parse(None, given), elsewhere="cuda")
-    found = before(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
+    found = initial_eta(elsewhere, elsewhere.work(set()), "2 workers of 1 threads, cuda")
     assert found.seconds_left() is None
 
 
@@ -111,9 +111,9 @@ def test_speeds_are_kept_for_the_next_sweep(plan: Plan, clock: list[float]) -> N
     clock[0] += 3.0  # the weights load
     list(answered(eta, plan, clock))
     keep_rates(plan, "this machine", eta)
-    known = before(plan, plan.work(set()), "this machine")
+    known = initial_eta(plan, plan.work(set()), "this machine")
     assert known.seconds_left() == pytest.approx(whole, rel=0.25)
-    assert before(plan, plan.work(set()), "another machine").seconds_left() is None
+    assert initial_eta(plan, plan.work(set()), "another machine").seconds_left() is None
 
 
 def test_what_only_the_first_forward_takes_is_no_speed(plan: Plan, clock: list[float]) -> None:
