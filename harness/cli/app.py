@@ -53,7 +53,9 @@ app = App(
     help_format="plaintext",  # markdown would take twice the time to start
     suppress_keyboard_interrupt=False,  # main reports what an interrupt keeps
     # A folder may be called [] or {"a": 1}, which is JSON.
-    default_parameter=Parameter(json_list=False, json_dict=False),
+    default_parameter=Parameter(
+        json_list=False, json_dict=False, negative="", consume_multiple=True
+    ),
 )
 for name, text in COMMANDS.items():  # a command is imported when it is named
     function = "list_" if name == "list" else name  # not the built-in

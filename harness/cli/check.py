@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Switch, print_finding, screen
+from typing import Any
+
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, print_finding, screen
+from harness.cli.settings import OPENING, with_settings
 
 
+@with_settings(*OPENING)
 def check(
-    plugin: str,
-    /,
-    *,
-    model: str | None = None,
-    length: str | None = None,
-    revision: str | None = None,
-    offline: Switch = None,
-    trust_remote_code: Switch = None,
+    plugin: str, /, *, model: str | None = None, length: str | None = None, **settings: Any
 ) -> int:
     """Test the contract of a method at many geometries, or of an encoding, and say what it does.
 
@@ -21,21 +18,10 @@ def check(
         plugin: Your own .py file or a NAME, with options as in --scaling; all of one name.
         model: Check a method at this model's geometry, from its config alone; default: at many.
         length: Up to this length of the model: 512, 4k (4096) or 2x (the default is 16x).
-        revision: Branch, tag or commit of the model on the hub.
-        offline: Send no request to the hub; use what its cache has.
-        trust_remote_code: Let code from the model's repository run.
     """
     from harness.api.model import check
 
-    results = check(
-        plugin,
-        model=model,
-        length=length,
-        revision=revision,
-        offline=offline,
-        trust_remote_code=trust_remote_code,
-        observer=TERMINAL,
-    )
+    results = check(plugin, model=model, observer=TERMINAL, length=length, **settings)
     total = 0
     for label, findings in results:
         width = max(len(finding.about) for finding in findings)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, screen
 
@@ -19,7 +16,7 @@ def compare(
     tuned: str | None = None,
     tolerance: float = 2.0,
     out: Path | None = None,
-    mixed: Annotated[bool, Parameter(negative="")] = False,
+    mixed: bool = False,
 ) -> int:
     """Set a run beside a published table, value by value.
 

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from threading import Timer
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-from cyclopts import Parameter
 from rich.console import Console
 
 from harness.api.observer import Observer, Progress
@@ -79,10 +78,6 @@ def print_finding(finding: Finding, width: int) -> None:
     """Print a finding in one line, its text after ``width`` letters for what it is about."""
     line = f"{MARKS[finding.verdict]} {finding.about:<{width}}  {printable(finding.text)}"
     screen.print(line, soft_wrap=True)
-
-
-Many = Annotated[tuple[str, ...] | None, Parameter(consume_multiple=True, negative="")]
-Switch = Annotated[bool | None, Parameter(negative="")]
 
 
 @contextmanager

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-from cyclopts import Parameter
-
-from harness.cli.console import COMPLETE, TERMINAL, Switch, screen
+from harness.cli.console import COMPLETE, TERMINAL, screen
+from harness.cli.settings import OPENING, with_settings
 
 PORTS = {"gguf": 8080, "vllm": 8000, "sglang": 30000}  # where each serves unless told otherwise
 
 
+@with_settings(*OPENING)
 def export(
     model: str,
     *,
@@ -20,10 +20,8 @@ def export(
     length: str,
     to: str,
     out: Path | None = None,
-    copy: Annotated[bool, Parameter(negative="")] = False,
-    revision: str | None = None,
-    offline: Switch = None,
-    trust_remote_code: Switch = None,
+    copy: bool = False,
+    **settings: Any,
 ) -> int:
     """Write a scaling as a serving engine reads it, and say how far what it computes is from it.
 
@@ -34,23 +32,11 @@ def export(
         to: The engine: transformers, vllm, sglang, gguf (llama.cpp), mlx or hf-code.
         out: A new folder (or GGUF file) to write; default: print the config and the command only.
         copy: Copy the weights into the folder; default: link them.
-        revision: Branch, tag or commit on the hub.
-        offline: Send no request to the hub; use what its cache has.
-        trust_remote_code: Let code from the model's repository run.
     """
     from harness.api.model import written_export
     from harness.api.settings import read_spec
 
-    spec = read_spec(
-        {
-            "model": model,
-            "scaling": [scaling],
-            "length": [length],
-            "revision": revision,
-            "offline": offline,
-            "trust_remote_code": trust_remote_code,
-        }
-    )
+    spec = read_spec({"model": model, "scaling": [scaling], "length": [length], **settings})
     result, place = written_export(spec, to, out, copy=copy, observer=TERMINAL)
     screen.print(result.text(str(place) if place else None), soft_wrap=True)
     if (port := PORTS.get(to)) is not None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
-from cyclopts import Parameter
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from harness.cli.console import COMPLETE, TERMINAL, Many, Switch, screen
+from harness.cli.console import COMPLETE, TERMINAL, screen
+from harness.cli.settings import OPENING, with_settings
 
 if TYPE_CHECKING:
     from harness.inspection.inspect import Inspection, Reading
@@ -22,27 +21,19 @@ if TYPE_CHECKING:
 KINDS: tuple[Change, ...] = ("unchanged", "in part", "in full", "beyond", "faster")
 
 
+@with_settings("scaling", "length", *OPENING)
 def inspect(
     model: str | None = None,
     *,
-    scaling: Many = None,
-    length: Many = None,
-    revision: str | None = None,
-    offline: Switch = None,
-    trust_remote_code: Switch = None,
-    base: Annotated[Sequence[float] | None, Parameter(consume_multiple=True)] = None,
-    encoding: Many = None,
+    base: tuple[float, ...] | None = None,
+    encoding: tuple[str, ...] | None = None,
     out: Path | None = None,
+    **settings: Any,
 ) -> int:
     """Show what each scaling does to a model's channels; reads its config alone, no weights.
 
     Args:
         model: A folder or a hub name; default: the embedded reference model.
-        scaling: Methods: NAME, NAME:option=value,… or a path to your own .py file.
-        length: Tokens: 512, 4k (4096) or 2x (twice the trained window).
-        revision: Branch, tag or commit on the hub.
-        offline: Send no request to the hub; use what its cache has.
-        trust_remote_code: Let code from the model's repository run.
         base: Other bases of the rotary embedding, for the figure of scores.
         encoding: Encodings for that figure: NAME, or the folder of a trained model of one.
         out: Where tables and figures go, as CSV, PNG, SVG and PDF; default: print the table only.
@@ -50,16 +41,7 @@ def inspect(
     from harness.api.model import inspect
 
     result = inspect(
-        model,
-        base=base or (),
-        encoding=encoding or (),
-        out=out,
-        observer=TERMINAL,
-        scaling=scaling,
-        length=length,
-        revision=revision,
-        offline=offline,
-        trust_remote_code=trust_remote_code,
+        model, base=base or (), encoding=encoding or (), out=out, observer=TERMINAL, **settings
     )
     print_channels(result, screen)
     print_identities(result, screen)

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
-from cyclopts import Parameter
-
-from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, Many, screen
+from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
 
 
 def publish(
@@ -16,11 +13,11 @@ def publish(
     *,
     to: str,
     out: Path | None = None,
-    task: Many = None,
-    samples: Annotated[bool, Parameter(negative="")] = False,
+    task: tuple[str, ...] | None = None,
+    samples: bool = False,
     model: str | None = None,
     docs: str | None = None,
-    run_code: Annotated[bool, Parameter(negative="")] = False,
+    run_code: bool = False,
 ) -> int:
     """Write a run for readers elsewhere, or send it to a tracker.
 

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
-
-from cyclopts import Parameter
+from typing import TYPE_CHECKING, Any
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
-from harness.cli.settings import MODEL, with_settings
+from harness.cli.settings import with_settings
 
 if TYPE_CHECKING:
     from harness.select.recommend import Recommendation
 
-HELPS = {
-    "scaling": "The candidates: NAME, NAME:option=value,… or your own .py file; default: all that "
+
+@with_settings(
+    without=("model", "task", "track"),
+    scaling="The candidates: NAME, NAME:option=value,… or your own .py file; default: all that "
     "need no training, at the fixed factor of the target, and what the checkpoint ships.",
-    "length": "The target: 32k (32768) or 4x (of the trained window); default: 4x.",
-    "out": "The run folder; default: results/recommend-MODEL.",
-}
-
-
-@partial(with_settings, helps=HELPS, without=("model", "task", "track"))
+    length="The target: 32k (32768) or 4x (of the trained window); default: 4x.",
+    out="The run folder; default: results/recommend-MODEL.",
+)
 def recommend(
-    model: Annotated[str | None, Parameter(help=MODEL)] = None,
+    model: str | None = None,
     *,
-    to: Annotated[
-        str | None,
-        Parameter(
-            help="The engine that will serve it (transformers, vllm, sglang, gguf, mlx, hf-code): "
-            "only methods that it can express are candidates."
-        ),
-    ] = None,
-    tolerance: Annotated[
-        float, Parameter(help="Percent of perplexity that a method may cost inside the window.")
-    ] = 1.0,
-    margin: Annotated[
-        float,
-        Parameter(help="Percent of perplexity up to which a method is as good as the best."),
-    ] = 1.0,
-    budget: Annotated[
-        str | None,
-        Parameter(
-            help="The most that it may spend: 2h, 15min, a number of forwards at the target, or "
-            "all; default: a third of what measuring every method on every document takes, or all "
-            "methods on 6 documents where that is more."
-        ),
-    ] = None,
-    dry_run: Annotated[
-        bool, Parameter(negative="", help="Say what it may cost; read no weights, write nothing.")
-    ] = False,
+    to: str | None = None,
+    tolerance: float = 1.0,
+    margin: float = 1.0,
+    budget: str | None = None,
+    dry_run: bool = False,
     **settings: Any,
 ) -> int:
     """Recommend the method for a target length (--length, default 4x), by a race on your documents.
@@ -57,6 +33,17 @@ def recommend(
     Methods (--scaling; default: all training-free ones) are measured on the same documents in
     rounds, and those that are significantly worse are measured no further. The answer is one
     method, with a bound of how much worse than the best it can be. The same command continues.
+
+    Args:
+        model: A folder, a hub name (NAME@REVISION) or a GGUF file; default: the embedded model.
+        to: The engine that will serve it (transformers, vllm, sglang, gguf, mlx, hf-code): only
+            methods that it can express are candidates.
+        tolerance: Percent of perplexity that a method may cost inside the window.
+        margin: Percent of perplexity up to which a method is as good as the best.
+        budget: The most that it may spend: 2h, 15min, a number of forwards at the target, or all;
+            default: a third of what measuring every method on every document takes, or all methods
+            on 6 documents where that is more.
+        dry_run: Say what it may cost; read no weights, write nothing.
     """
     from harness.api.select import race
 

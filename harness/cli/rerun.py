@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-from cyclopts import Parameter
 
 from harness.cli.console import COMPLETE, WITH_FAILURES, Terminal, screen
 
@@ -20,8 +17,8 @@ def rerun(
     docs: str | None = None,
     device: str | None = None,
     tolerance: float = 1e-4,
-    run_code: Annotated[bool, Parameter(negative="")] = False,
-    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    run_code: bool = False,
+    dry_run: bool = False,
 ) -> int:
     """Measure a run again from its record, and compare the two sample by sample.
 

@@ -4,35 +4,21 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
-
-from cyclopts import Parameter
+from typing import Any
 
 from harness.api.settings import read_specs
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, err, screen
 from harness.cli.settings import with_settings
 
 
-@with_settings
-def run(
-    sweep: Annotated[
-        Path | None,
-        Parameter(
-            help="A YAML file with the same settings, or a sweep that `list` names; flags win over "
-            "it."
-        ),
-    ] = None,
-    /,
-    *,
-    dry_run: Annotated[
-        bool,
-        Parameter(
-            negative="", help="Print the plan and its cost; read no weights and write nothing."
-        ),
-    ] = False,
-    **settings: Any,
-) -> int:
-    """Run a sweep: every scaling x task x length. The same command continues where it stopped."""
+@with_settings()
+def run(sweep: Path | None = None, /, *, dry_run: bool = False, **settings: Any) -> int:
+    """Run a sweep: every scaling x task x length. The same command continues where it stopped.
+
+    Args:
+        sweep: A YAML file with the same settings, or a sweep that `list` names; flags win over it.
+        dry_run: Print the plan and its cost; read no weights and write nothing.
+    """
     specs = read_specs(sweep, settings)  # before anything that takes long to import
     from harness.api.report import write
     from harness.api.run import keeping, machine_of, planned
