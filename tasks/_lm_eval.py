@@ -1,15 +1,17 @@
-"""The documents of a task of lm-evaluation-harness as questions, and their grades."""
+"""Turn the documents of a task of lm-evaluation-harness into requests, and grade them.
+
+Its own code makes the tokens, and its own filters and metrics grade.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
 import random
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -17,10 +19,10 @@ from functools import cache
 from hashlib import sha256
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as installed
+from itertools import chain, islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 from weakref import WeakKeyDictionary
 
 from tasks.types import (
@@ -36,7 +38,41 @@ from tasks.types import (
     TaskContext,
 )
 
+INSTALL = "install it with pip install 'ropewalk[lm-eval]'"
+NUMPY_SEED = FEWSHOT_SEED = 1234  # of lm-eval by default, beside 0 for Python's random
+UNTRUSTED = {"trust_remote_code": False}
+ROOM = 2**40  # tokens; more than any prompt, so that nothing is cut
+# What is left of a task's generation settings where the answer is greedy.
+GREEDY = {"attention_mask", "do_sample", "temperature", "top_p", "top_k", "min_p"}
+# Metrics of which less is better, as the reports know them; more is better of all others.
+LOWER = {
+    "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "ter",
+}  # fmt: skip
 _OPENED: WeakKeyDictionary[TaskContext, dict[Wanted, Opened]] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which task is asked for, and how: the options of ``lm_eval``."""
+
+    tasks: str
+    limit: int
+    num_fewshot: int | None
+    metric: str
+    filter: str
+    include: str
+    chat: bool
+
+
+@dataclass(frozen=True)
+class Doc:
+    """One document of a task; ``instances`` are lm-eval's requests, each with how many of ours."""
+
+    task: Any
+    instances: tuple[tuple[Any, int], ...]
+    metric: str
+    filter: str
+    request: Group
 
 
 def opened(context: TaskContext, wanted: Wanted) -> Opened:
@@ -47,30 +83,23 @@ def opened(context: TaskContext, wanted: Wanted) -> Opened:
     return known[wanted]
 
 
-def graded(
-    context: TaskContext, question: Group, answer: GroupResponse
-) -> tuple[float, int, dict[str, Fact]]:
-    """Return value, weight and facts of a document, by the task's own filters and metric."""
-    return grade(_document(context, question), answer)
-
-
-def targets(context: TaskContext, question: Group) -> list[str | int]:
+def targets(context: TaskContext, request: Group) -> list[str | int]:
     """Return the target of a document as text; of several parts, the place of the right one."""
-    document = _document(context, question)
-    task, doc = document.task, document.requests[0][0].doc
+    document = _document(context, request)
+    task, doc = document.task, document.instances[0][0].doc
     with working(task.task_name, "ask"):
         inputs = getattr(task, "multiple_input", False)  # then the text that differs is the choice
         gold = task.doc_to_text(doc) if inputs else task.doc_to_target(doc)
         choices = task.doc_to_choice(doc) if task.get_config("doc_to_choice") is not None else ()
     texts, several = dict(enumerate(choices)), gold if isinstance(gold, list) else [gold]
-    if len(question.model_requests) > 1:
+    if len(request.parts) > 1:
         return [one if one in texts else str(one) for one in several]
     return [str(texts.get(one, one)) for one in several]
 
 
-def _document(context: TaskContext, question: Group) -> Doc:
+def _document(context: TaskContext, request: Group) -> Doc:
     every = _OPENED[context].values()
-    return next(one.known[question.digest] for one in every if question.digest in one.known)
+    return next(one.by_digest[request.digest] for one in every if request.digest in one.by_digest)
 
 
 class Opened:
@@ -79,30 +108,29 @@ class Opened:
     def __init__(self, tokenizer: Any, wanted: Wanted) -> None:
         self.tokenizer, self.wanted = tokenizer, wanted
         self.task: Any = None
-        self.made: dict[tuple[int, int], list[Doc]] = {}
-        self.known: dict[str, Doc] = {}  # by the digest of the question
+        self.by_length: dict[tuple[int, int], list[Doc]] = {}  # and seed
+        self.by_digest: dict[str, Doc] = {}  # of the request
 
     def documents(self, length: int, seed: int) -> list[Doc]:
         """Return the documents at a length; raise ValueError where they cannot be asked."""
-        if (length, seed) not in self.made:
+        if (length, seed) not in self.by_length:
             with drawing(seed):
                 # Only a task that makes its documents differs with the length.
                 if self.task is None or callable(self.task.get_config("custom_dataset")):
                     self.task = load_task(self.wanted, self.tokenizer, length)
                 self.task.set_fewshot_seed(seed=FEWSHOT_SEED + seed)
-                found = self._documents(length)
-            self.made[length, seed] = found
-            self.known |= {document.question.digest: document for document in found}
-        return self.made[length, seed]
+                documents = self._documents(length)
+            self.by_length[length, seed] = documents
+            self.by_digest |= {document.request.digest: document for document in documents}
+        return self.by_length[length, seed]
 
     def about(self, unnamed: str) -> dict[str, Any]:
         """Return what the record says: the metric, lm-eval's versions and hashes."""
-        documents = next(iter(self.made.values()))
-        metric = documents[0].metric
+        metric = next(iter(self.by_length.values()))[0].metric
         template = getattr(self.tokenizer, "chat_template", None) if self.wanted.chat else None
         hashes = {
-            str(length): _hash("".join(_hashes(one.question) for one in found))
-            for (length, _), found in self.made.items()
+            str(length): _hash("".join(_hashes(one.request) for one in documents))
+            for (length, _), documents in self.by_length.items()
         }
         return {
             "metric": unnamed if metric.isdigit() else metric,
@@ -125,77 +153,59 @@ class Opened:
     def _documents(self, length: int) -> list[Doc]:
         wanted, name = self.wanted, self.wanted.tasks
         with working(name, "ask"):
-            ask = asker(self.tokenizer, length)
-            template = ask.lm.apply_chat_template if wanted.chat else None  # type: ignore[attr-defined]
+            lm = _recorder()(self.tokenizer)
             self.task.build_all_requests(
-                limit=wanted.limit or None, apply_chat_template=wanted.chat,
-                fewshot_as_multiturn=True, chat_template=template,
-            )  # fmt: skip
+                limit=wanted.limit or None,
+                apply_chat_template=wanted.chat,
+                fewshot_as_multiturn=True,
+                chat_template=lm.apply_chat_template if wanted.chat else None,
+            )
         metric, keep = chosen_metric(self.task, wanted, length), chosen_filter(self.task, wanted)
-        requests: dict[int, list[Any]] = defaultdict(list)
-        for request in self.task.instances:
-            requests[request.doc_id].append(request)
+        instances: dict[int, list[Any]] = defaultdict(list)
+        for instance in self.task.instances:
+            instances[instance.doc_id].append(instance)
         by = f"{version()} {self.config_hash()} {metric} {keep}"
-        found = []
-        for number, group in requests.items():
-            group.sort(key=lambda request: request.idx)
+        documents = []
+        for number, group in instances.items():
+            group.sort(key=lambda instance: instance.idx)
             with working(name, "ask"):
-                parts = [ask(request) for request in group]
-                facts = self._facts(number, group[0], metric)
-            question = _question(f"document {number}", length, sum(parts, ()), facts, by)
-            kept = tuple(zip(group, map(len, parts), strict=True))
-            found.append(Doc(self.task, kept, metric, keep, question))
-        return found
+                parts = [lm.requests_of(instance, length) for instance in group]
+                metadata = self._metadata(number, group[0], metric)
+            if not any(parts):
+                raise ValueError(f"document {number} has no text")
+            request = Group(
+                tuple(chain.from_iterable(parts)),
+                doc_id=f"document {number}",
+                metadata=metadata,
+                cell=length,
+                graded_by=" ".join([by, *map(str, metadata.values())]),
+            )
+            counted = tuple(zip(group, map(len, parts), strict=True))
+            documents.append(Doc(self.task, counted, metric, keep, request))
+        return documents
 
-    def _facts(self, number: int, request: Any, metric: str) -> dict[str, Fact]:
+    def _metadata(self, number: int, instance: Any, metric: str) -> dict[str, Fact]:
         """Return the hashes by which lm-eval's own samples are joined."""
         from lm_eval.utils import handle_non_serializable
 
-        told = json.dumps(
-            request.doc, indent=2, default=handle_non_serializable, ensure_ascii=False
+        text = json.dumps(
+            instance.doc, indent=2, default=handle_non_serializable, ensure_ascii=False
         )
         return {
             "doc": number,
-            "doc_hash": _hash(told),
-            "prompt_hash": _hash(request.arguments[0]),
-            "target_hash": _hash(str(self.task.doc_to_target(request.doc))),
+            "doc_hash": _hash(text),
+            "prompt_hash": _hash(instance.arguments[0]),
+            "target_hash": _hash(str(self.task.doc_to_target(instance.doc))),
             "made": made_of(self.task, metric),
         }
 
 
-def _question(
-    unit: str, length: int, parts: Sequence[ModelRequest], facts: dict[str, Fact], by: str
-) -> Group:
-    """Return the question of a document; what decides its grade beside the answer is in ``by``."""
-    if not parts:
-        raise ValueError(f"{unit} has no text")
-    by = " ".join([by, *map(str, facts.values())])
-    return Group(tuple(parts), doc_id=unit, metadata=facts, cell=length, graded_by=by)
-
-
-def _hashes(question: Group) -> str:
-    return "".join(str(question.metadata[f"{what}_hash"]) for what in ("doc", "prompt", "target"))
+def _hashes(request: Group) -> str:
+    return "".join(str(request.metadata[f"{what}_hash"]) for what in ("doc", "prompt", "target"))
 
 
 def _hash(text: str) -> str:
     return sha256(text.encode()).hexdigest()
-
-
-INSTALL = "install it with pip install 'ropewalk[lm-eval]'"
-NUMPY_SEED = FEWSHOT_SEED = 1234  # of lm-eval by default, beside 0 for Python's random
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which task is asked for, and how: the options of ``lm_eval``."""
-
-    tasks: str
-    limit: int
-    num_fewshot: int | None
-    metric: str
-    filter: str
-    include: str
-    chat: bool
 
 
 def version() -> str:
@@ -217,8 +227,10 @@ def working(name: str, what: str) -> Iterator[None]:
             f"lm-eval's task {name} needs the package {error.name}; install it with pip"
         ) from error
     except Exception as error:
-        told = " ".join(str(error).split())[:200]
-        raise ValueError(f"lm-eval cannot {what} {name}: {type(error).__name__}: {told}") from error
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(
+            f"lm-eval cannot {what} {name}: {type(error).__name__}: {reason}"
+        ) from error
 
 
 def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
@@ -231,10 +243,13 @@ def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
     name = wanted.tasks
     if not name:
         raise ValueError("name a task of lm-eval: lm_eval:tasks=NAME")
-    told = f"{getattr(tokenizer, 'name_or_path', '')}#{id(tokenizer)}"
-    metadata = {"max_seq_lengths": [length], "tokenizer": told}
+    own = f"{getattr(tokenizer, 'name_or_path', '')}#{id(tokenizer)}"
+    metadata = {"max_seq_lengths": [length], "tokenizer": own}
     with working(name, "find"):
-        manager = _manager(_folders(name, wanted.include), metadata)
+        from lm_eval.tasks import TaskManager
+
+        folders = list(_folders(name, wanted.include))
+        manager = TaskManager(include_path=folders, include_defaults=False, metadata=metadata)
         entry = manager.task_index.get(name)
     if entry is None:
         raise ValueError(f"lm-eval has no task {name!r}; lm-eval ls tasks prints all")
@@ -243,7 +258,7 @@ def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
         raise ValueError(
             f"{name} is several tasks of lm-eval; name them: tasks={'+'.join(sorted(parts))}"
         )
-    with working(name, "load the data of"), _own_tokenizer(told, tokenizer):
+    with working(name, "load the data of"), _own_tokenizer(own, tokenizer):
         task = manager.load([name])["tasks"][name]
     _check(name, task)
     _set_fewshot(task, wanted.num_fewshot)
@@ -268,13 +283,6 @@ def _set_fewshot(task: Any, count: int | None) -> None:
         task.set_config(key="num_fewshot", value=0)
 
 
-def _manager(folders: tuple[Path, ...], metadata: dict[str, Any]) -> Any:
-    from lm_eval.tasks import TaskManager
-
-    paths = list(folders)
-    return TaskManager(include_path=paths, include_defaults=False, metadata=metadata)
-
-
 @cache
 def _folders(name: str, include: str) -> tuple[Path, ...]:
     """Return the folders whose YAML files name a task; to parse all would take a minute."""
@@ -285,14 +293,14 @@ def _folders(name: str, include: str) -> tuple[Path, ...]:
     # Paths from the package's own folder are tried after the user's.
     named = re.compile(rb"(?<![\w.-])" + re.escape(name.encode()) + rb"(?![\w.-])")
     files = sorted(Path(lm_eval.tasks.__file__).parent.rglob("*.yaml"))
-    found = {file.parent for file in files if named.search(file.read_bytes())}
-    return (*sorted(found), *([Path(include)] if include else []))
+    folders = {file.parent for file in files if named.search(file.read_bytes())}
+    return (*sorted(folders), *([Path(include)] if include else []))
 
 
 def code_digest(include: str) -> str:
     """Return a hash of the files of a user's folder, whose functions grade."""
     files = sorted(path for path in Path(include).rglob("*") if path.suffix in (".py", ".yaml"))
-    digest = hashlib.sha256()
+    digest = sha256()
     for file in files if include else []:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
@@ -314,86 +322,75 @@ def drawing(seed: int) -> Iterator[None]:
 
 
 @contextmanager
-def _own_tokenizer(told: str, tokenizer: Any) -> Iterator[None]:
+def _own_tokenizer(name: str, tokenizer: Any) -> Iterator[None]:
     """Give a task that loads the model's tokenizer the one we have, and trust no other's code.
 
     Differs from lm-eval: RULER's tasks load it with trust_remote_code, whatever the user said.
     """
     from lm_eval.tasks.ruler.common_utils import AutoTokenizer
 
-    load = AutoTokenizer.from_pretrained
+    before, load = vars(AutoTokenizer)["from_pretrained"], AutoTokenizer.from_pretrained
 
-    def ours(name: Any, *given: Any, **options: Any) -> Any:
-        return tokenizer if name == told else load(name, *given, **{**options, **UNTRUSTED})
+    def ours(given: Any, *more: Any, **options: Any) -> Any:
+        return tokenizer if given == name else load(given, *more, **options | UNTRUSTED)
 
-    with patch.object(AutoTokenizer, "from_pretrained", ours):
+    AutoTokenizer.from_pretrained = ours
+    try:
         yield
-
-
-UNTRUSTED = {"trust_remote_code": False}
-
-
-ROOM = 2**40  # tokens; more than any prompt, so that nothing is cut
-# What is left of a task's generation settings where the answer is greedy.
-GREEDY = {"attention_mask", "do_sample", "temperature", "top_p", "top_k", "min_p"}
-
-
-def asker(tokenizer: Any, length: int) -> Callable[[Any], tuple[ModelRequest, ...]]:
-    """Return a function from a request of lm-eval to its questions.
-
-    A rolling text has windows of ``length`` tokens, the last target included; lm-eval, whose
-    windows end before it, has the same with a ``max_length`` of one less.
-    """
-    lm = _class()(tokenizer)
-
-    def questions(request: Any) -> tuple[ModelRequest, ...]:
-        rolling = request.request_type == "loglikelihood_rolling"
-        if lm.prefix_token_id is None and (rolling or not request.args[0]):
-            message = "a text from its first token on needs a begin or an end token before it"
-            raise ValueError(f"{message}, and the tokenizer has neither")
-        lm.room, lm.asked = length - 1 if rolling else ROOM, []
-        getattr(lm, request.request_type)([request], disable_tqdm=True)
-        return tuple(lm.asked)
-
-    questions.lm = lm  # type: ignore[attr-defined]
-    return questions
+    finally:
+        AutoTokenizer.from_pretrained = before
 
 
 @cache
-def _class() -> Any:
-    """Return HFLM, lm-eval's model of transformers, that notes its inputs and computes nothing."""
+def _recorder() -> Any:
+    """Return HFLM, lm-eval's model of transformers, that records its inputs, computing nothing."""
     from lm_eval.models.huggingface import HFLM
 
-    class Noting(HFLM):  # type: ignore[misc]
+    class Recorder(HFLM):  # type: ignore[misc]
         room = ROOM
 
         def __init__(self, tokenizer: Any) -> None:
             model = SimpleNamespace(device="cpu", config=SimpleNamespace(model_type="llama"))
             super().__init__(pretrained=model, tokenizer=_own(tokenizer), batch_size=1)
-            self.asked: list[ModelRequest] = []
+            self.recorded: list[ModelRequest] = []
+
+        def requests_of(self, instance: Any, length: int) -> tuple[ModelRequest, ...]:
+            """Return what a request of lm-eval asks the model.
+
+            A rolling text has windows of ``length`` tokens, the last target included; lm-eval,
+            whose windows end before it, has the same with a ``max_length`` of one less.
+            """
+            rolling = instance.request_type == "loglikelihood_rolling"
+            if self.prefix_token_id is None and (rolling or not instance.args[0]):
+                raise ValueError(
+                    "a text from its first token on needs a begin or an end token before it, and"
+                    " the tokenizer has neither"
+                )
+            self.room, self.recorded = length - 1 if rolling else ROOM, []
+            getattr(self, instance.request_type)([instance], disable_tqdm=True)
+            return tuple(self.recorded)
 
         @property
         def max_length(self) -> int:
             return self.room
 
         def _loglikelihood_tokens(self, requests: Any, **_: Any) -> list[tuple[float, bool]]:
-            for _, context, targets in requests:
-                tokens = [*context, *targets]
-                self.asked.append(Loglikelihood(tokens, len(context), doc_id="request"))
+            for _, before, targets in requests:
+                tokens = [*before, *targets]
+                self.recorded.append(Loglikelihood(tokens, len(before), doc_id="request"))
             return [(0.0, False)] * len(requests)
 
         def _model_generate(
             self, context: Any, max_length: int, stop: list[str], **options: Any
         ) -> Any:
             if options.get("do_sample") or set(options) - GREEDY:
-                raise ValueError(f"its answers are not greedy: {_told(options)}")
+                raise ValueError(f"its answers are not greedy: {_named(options)}")
             (tokens,) = context.tolist()
             new, stops = max_length - len(tokens), tuple(filter(None, stop))
-            question = Generate(tokens, new, stops, doc_id="request")
-            self.asked.append(question)
+            self.recorded.append(Generate(tokens, new, stops, doc_id="request"))
             return context
 
-    return Noting
+    return Recorder
 
 
 def _own(tokenizer: Any) -> Any:
@@ -404,73 +401,60 @@ def _own(tokenizer: Any) -> Any:
     return own
 
 
-def _told(options: dict[str, Any]) -> str:
+def _named(options: dict[str, Any]) -> str:
     return ", ".join(f"{k}={v}" for k, v in options.items() if k != "attention_mask")
 
 
-# Metrics of which less is better, as the reports know them; more is better of all others.
-LOWER = {
-    "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "brier_score", "ter",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Doc:
-    """One document of a task, with its requests in lm-eval's order and the question of all."""
-
-    task: Any
-    requests: tuple[Any, ...]
-    metric: str
-    filter: str
-    question: Group
-
-
-def grade(document: Doc, answer: GroupResponse) -> tuple[float, int, dict[str, Fact]]:
-    answers, parts = iter(answer.parts), iter(document.question.parts)
-    asked = []
-    for request, count in document.requests:
-        taken = [(next(parts), next(answers)) for _ in range(count)]
-        response = _response(request.request_type, taken)
-        asked.append(replace(request, resps=[response] * (request.repeats or 1), filtered_resps={}))
+def graded(
+    context: TaskContext, request: Group, response: GroupResponse
+) -> tuple[float, int, dict[str, Fact]]:
+    """Return value, weight and facts of a document, by the task's own filters and metric."""
+    document = _document(context, request)
+    pairs = zip(document.request.parts, response.parts, strict=True)
+    instances = []
+    for instance, count in document.instances:
+        reply = _reply(instance.request_type, list(islice(pairs, count)))
+        replies = [reply] * (instance.repeats or 1)
+        instances.append(replace(instance, resps=replies, filtered_resps={}))
     task = document.task
     facts: dict[str, Fact] = {}
     for one in task._filters:
-        one.apply(asked)
-        results = [request.filtered_resps[one.name] for request in asked]
+        one.apply(instances)
+        results = [instance.filtered_resps[one.name] for instance in instances]
         with working(task.task_name, "grade"):
-            metrics = task.process_results(asked[0].doc, results)
+            metrics = task.process_results(instances[0].doc, results)
         facts |= {f"{metric},{one.name}": _fact(value) for metric, value in metrics.items()}
         if one.name == document.filter:
             value = _value(document, metrics)
-    facts["said"] = _said(asked)
+    facts["said"] = _said(instances)
     return *value, facts
 
 
-def _response(kind: str, taken: Sequence[tuple[ModelRequest, ModelResponse]]) -> Any:
-    """Return the answer to a request as lm-eval's models give it."""
-    question, answer = taken[0]
-    if isinstance(answer, Generated):
-        return answer.text
-    scored = [answer for _, answer in taken if isinstance(answer, LoglikelihoodResponse)]
-    logprob = -math.fsum(loss for answer in scored for loss in answer.nll)
+def _reply(kind: str, pairs: Sequence[tuple[ModelRequest, ModelResponse]]) -> Any:
+    """Return the response to a request as lm-eval's models give it."""
+    scored = [response for _, response in pairs if isinstance(response, LoglikelihoodResponse)]
+    logprob = -math.fsum(loss for response in scored for loss in response.nll)
     if kind == "loglikelihood_rolling":
         return logprob
-    return logprob, scored[0].argmax[:-1] == tuple(question.tokens[question.start :])
+    ((request, response),) = pairs
+    if isinstance(response, Generated):
+        return response.text
+    return logprob, scored[0].argmax[:-1] == tuple(request.tokens[request.start :])
 
 
-def _said(requests: Sequence[Any]) -> str | list[float]:
+def _said(instances: Sequence[Any]) -> str | list[float]:
     """Return the text, or the log-probability of every request."""
-    responses = [request.resps[0] for request in requests]
-    if isinstance(responses[0], str):
-        return responses[0]
-    return [one[0] if isinstance(one, tuple) else one for one in responses]
+    replies = [instance.resps[0] for instance in instances]
+    if isinstance(replies[0], str):
+        return replies[0]
+    return [reply[0] if isinstance(reply, tuple) else reply for reply in replies]
 
 
 def _value(document: Doc, metrics: dict[str, Any]) -> tuple[float, int]:
     metric = document.metric
     if metric not in metrics:
         raise ValueError(f"the task gives {', '.join(metrics)}, and no {metric}")
-    given, made = metrics[metric], document.question.metadata["made"]
+    given, made = metrics[metric], document.request.metadata["made"]
     if made == "mean":
         return float(given), 1
     logprob, weight = given if isinstance(given, tuple) else (given, 1)

@@ -59,7 +59,7 @@ def ask(
     wanted = Wanted(tasks, limit, num_fewshot, metric, filter, include, chat)
     for length in lengths:
         for document in opened(context, wanted).documents(length, seed):
-            yield document.question
+            yield document.request
 
 
 def about(context: TaskContext, **options: Any) -> Mapping[str, Any]:
