@@ -169,7 +169,7 @@ class Opened:
         for number, group in instances.items():
             group.sort(key=lambda instance: instance.idx)
             with working(name, "ask"):
-                parts = [lm.requests_of(instance, length) for instance in group]
+                parts = [requests_of(lm, instance, length) for instance in group]
                 metadata = self._metadata(number, group[0], metric)
             if not any(parts):
                 raise ValueError(f"document {number} has no text")
@@ -341,6 +341,23 @@ def _own_tokenizer(name: str, tokenizer: Any) -> Iterator[None]:
         AutoTokenizer.from_pretrained = before
 
 
+def requests_of(lm: Any, instance: Any, length: int) -> tuple[ModelRequest, ...]:
+    """Return what a request of lm-eval asks the model.
+
+    A rolling text has windows of ``length`` tokens, the last target included; lm-eval, whose
+    windows end before it, has the same with a ``max_length`` of one less.
+    """
+    rolling = instance.request_type == "loglikelihood_rolling"
+    if lm.prefix_token_id is None and (rolling or not instance.args[0]):
+        raise ValueError(
+            "a text from its first token on needs a begin or an end token before it, and the"
+            " tokenizer has neither"
+        )
+    lm.room, lm.recorded = length - 1 if rolling else ROOM, []
+    getattr(lm, instance.request_type)([instance], disable_tqdm=True)
+    return tuple(lm.recorded)
+
+
 @cache
 def _recorder() -> Any:
     """Return HFLM, lm-eval's model of transformers, that records its inputs, computing nothing."""
@@ -353,22 +370,6 @@ def _recorder() -> Any:
             model = SimpleNamespace(device="cpu", config=SimpleNamespace(model_type="llama"))
             super().__init__(pretrained=model, tokenizer=_own(tokenizer), batch_size=1)
             self.recorded: list[ModelRequest] = []
-
-        def requests_of(self, instance: Any, length: int) -> tuple[ModelRequest, ...]:
-            """Return what a request of lm-eval asks the model.
-
-            A rolling text has windows of ``length`` tokens, the last target included; lm-eval,
-            whose windows end before it, has the same with a ``max_length`` of one less.
-            """
-            rolling = instance.request_type == "loglikelihood_rolling"
-            if self.prefix_token_id is None and (rolling or not instance.args[0]):
-                raise ValueError(
-                    "a text from its first token on needs a begin or an end token before it, and"
-                    " the tokenizer has neither"
-                )
-            self.room, self.recorded = length - 1 if rolling else ROOM, []
-            getattr(self, instance.request_type)([instance], disable_tqdm=True)
-            return tuple(self.recorded)
 
         @property
         def max_length(self) -> int:
