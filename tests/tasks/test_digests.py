@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import ropewalk
 import tasks
+from harness.runs.store import read_samples
 from tasks.types import Divergence, Generate, Group, Loglikelihood, Request, Sample
+from tests.command_line import Ropewalk
 
 TOKENS = tuple(range(1, 41))
 SHORT = Loglikelihood(TOKENS[:20], 18, doc_id="request")
@@ -93,3 +96,42 @@ def test_what_is_no_question_of_earlier_versions_is_an_error() -> None:
         question("q", 4, (1, 2, 3), 1)
     with pytest.raises(ValueError, match="a text starts after the prompt"):
         question("q", 48, TOKENS, 30, new=8)
+
+
+OLD_TASK = """
+from tasks import Answer, Passage, Question, Sample, Score, Source
+
+VERSION, METRIC = 1, "accuracy"
+
+
+def ask(source: Source, lengths, *, seed: int = 0):
+    for length in lengths:
+        for passage in source.passages():
+            tokens = (*source.opening, *passage.tokens[: length - len(source.opening)])
+            yield Question(passage.name, length, tokens, length - 1, facts={"a": 1})
+
+
+def grade(question: Question, answer: Answer, source: Source) -> Sample:
+    hit = answer.argmax[0] == question.tokens[question.start] and not question.new
+    return Sample(unit=question.unit, value=float(hit), weight=1, facts={**question.facts})
+
+
+def score(samples) -> Score:
+    return Score(sum(sample.value for sample in samples), None, None, len(samples))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:tasks:DeprecationWarning")
+@pytest.mark.slow
+def test_a_task_file_of_earlier_versions_runs(
+    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(OLD_TASK)
+    done = ropewalk(
+        "run", "--model", tiny, "--docs", docs, "--task", tmp_path / "mine.py",
+        "--length", "48", "--scaling", "none", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert done.status == 0, done.err
+    samples = read_samples(tmp_path / "run").values()
+    assert {sample["status"] for sample in samples} == {"ok"}
+    assert all(sample["facts"] == {"a": 1} for sample in samples)

@@ -181,13 +181,13 @@ def test_every_prompt_is_exact_and_shared(
         asked = list(qa.ask(source, range(900, 960, 7), seed=seed, data=files[name], trials=3))
         for one in asked:
             assert len(one.tokens) + 32 == one.length
-            assert set(one.facts) <= set(qa.FACTS)
+            assert set(one.metadata) <= set(qa.FACTS)
             text = source.decode(one.tokens[1:])
-            known = next(q for q in data.questions if q.query == one.facts["query"])
+            known = next(q for q in data.questions if q.query == one.metadata["query"])
             whole = [part.removesuffix(END) for part in NUMBERED.split(text)[1:-1]]
             assert {*known.paragraphs} <= set(whole) <= set(data.paragraphs)
             assert text.endswith(f"\n\n{qa.AFTER.format(query=known.query)}{qa.REPLY}")
-        queries = [{q.facts["query"] for q in g} for _, g in groupby(asked, lambda q: q.length)]
+        queries = [{q.metadata["query"] for q in g} for _, g in groupby(asked, lambda q: q.length)]
         assert all(len(some) == 3 and some == queries[0] for some in queries)
 
 
@@ -207,10 +207,10 @@ def test_any_answer_counts(source: TaskContext, said: str, value: float) -> None
 def test_ruler_has_thirteen_parts_with_the_data(source: TaskContext, files: dict[str, str]) -> None:
     """Eleven without, and any of the two that is given; the record says what was read."""
     given = {"squad": files["qa_1"], "hotpotqa": files["qa_2"]}
-    parts = [q.facts["part"] for q in ruler.ask(source, [3500], trials=2, **given)]
+    parts = [q.metadata["part"] for q in ruler.ask(source, [3500], trials=2, **given)]
     assert [parts.count(part) for part in {*parts}] == [2] * 13
     assert ruler.about(source, trials=2, **given)["qa_1"]["questions"] == 15
-    parts = [q.facts["part"] for q in ruler.ask(source, [3500], trials=1, squad=files["qa_1"])]
+    parts = [q.metadata["part"] for q in ruler.ask(source, [3500], trials=1, squad=files["qa_1"])]
     assert (len(parts), parts[-1]) == (12, "qa_1")
 
 

@@ -57,7 +57,7 @@ def test_a_chat_prompt_is_the_template_s_own_text_and_has_the_exact_length() -> 
         )  # fmt: skip
         reply = tokenizer("The pass key is", add_special_tokens=False)["input_ids"]
         assert list(question.tokens[: question.start]) == [*whole, *reply]
-        assert tokenizer.decode(question.tokens[question.start :]) == f" {question.facts['key']}"
+        assert tokenizer.decode(question.tokens[question.start :]) == f" {question.metadata['key']}"
 
 
 @pytest.mark.parametrize("reply", [" {{ m['content'] }} </s>", "</s>", "{{ raise_exception('') }}"])
@@ -78,7 +78,7 @@ def test_a_chat_has_the_template_s_spaces(reply: str) -> None:
     text = tokenizer.decode(question.tokens)
     assert text.startswith("<s> [INST] There is an important info")
     space = " " if reply.startswith(" ") else ""
-    assert f"key? [/INST]{space}The pass key is {question.facts['key']}" in text
+    assert f"key? [/INST]{space}The pass key is {question.metadata['key']}" in text
     whole = tokenizer(text.replace("<s> ", "<s>"), add_special_tokens=False)["input_ids"]
     assert list(question.tokens) == whole
 
@@ -87,7 +87,7 @@ def test_a_chat_and_raw_text_have_the_same_keys() -> None:
     """Both forms ask for the same keys at the same depths, as different questions."""
     source = make_context(chatting(), list, 512)
     raw, chat = asked(source), asked(source, chat=True)
-    assert [q.facts["key"] for q in raw] == [q.facts["key"] for q in chat]
+    assert [q.metadata["key"] for q in raw] == [q.metadata["key"] for q in chat]
     assert not {q.digest for q in raw} & {q.digest for q in chat}
 
 

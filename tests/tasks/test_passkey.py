@@ -79,23 +79,23 @@ def test_the_grid_is_whole_and_its_keys_are_the_same_at_every_length(source: Tas
     """Depths x trials at each length; methods and lengths are asked for the same five digits."""
     asked = list(passkey.ask(source, [400, 800], seed=3, depths=3, trials=4))
     assert len(asked) == 2 * 3 * 4
-    keys = {n: [q.facts["key"] for q in asked if q.length == n] for n in (400, 800)}
+    keys = {n: [q.metadata["key"] for q in asked if q.length == n] for n in (400, 800)}
     assert keys[400] == keys[800]
     assert all(len(str(key)) == 5 for key in keys[400])
     assert len(set(keys[400])) == 12
-    assert {q.facts["depth"] for q in asked} == {0.0, 0.5, 1.0}
+    assert {q.metadata["depth"] for q in asked} == {0.0, 0.5, 1.0}
     assert [q.digest for q in asked] == [
         q.digest for q in passkey.ask(source, [400, 800], seed=3, depths=3, trials=4)
     ]
     other = list(passkey.ask(source, [400, 800], seed=4, depths=3, trials=4))
-    assert keys[400] != [q.facts["key"] for q in other if q.length == 400]
+    assert keys[400] != [q.metadata["key"] for q in other if q.length == 400]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("depths", "name"), [(5, "depth 0.25 trial 0"), (300, "depth 0.003")])
 def test_every_trial_has_a_name_of_its_own(source: TaskContext, depths: int, name: str) -> None:
     """Methods are paired by the names of trials: those of a fine grid differ too."""
-    units = [q.unit for q in passkey.ask(source, [400], depths=depths, trials=2)]
+    units = [q.doc_id for q in passkey.ask(source, [400], depths=depths, trials=2)]
     assert len(set(units)) == 2 * depths
     assert units[2].startswith(name)
 
@@ -144,7 +144,7 @@ def test_a_key_that_goes_on_is_wrong(source: TaskContext) -> None:
         assert passkey.grade(asked, answer, source).value == value
     sample = passkey.grade(asked, LoglikelihoodResponse(losses, (*key[:-1], 99, 5)), source)
     assert sample.value == 0.0
-    assert sample.facts["logprob"] == pytest.approx(-0.1 * len(key))
+    assert sample.metadata["logprob"] == pytest.approx(-0.1 * len(key))
 
 
 @pytest.mark.parametrize(
@@ -169,7 +169,7 @@ def test_the_grade_says_what_was_wrong_in_kind(
     asked = Loglikelihood(tokens, len(before), doc_id="a")
     answer = LoglikelihoodResponse((0.1,) * 6, (*source.encode(said), *source.encode(after)))
     sample = passkey.grade(asked, answer, source)
-    assert (sample.facts["found"], sample.value) == (kind, float(kind == "exact"))
+    assert (sample.metadata["found"], sample.value) == (kind, float(kind == "exact"))
 
 
 def test_a_lenient_score_stands_beside_the_strict_one() -> None:
@@ -265,7 +265,7 @@ def test_the_reference_checkpoint_says_what_it_is_scored_for(
             generate(model, given_tokens, len(question.tokens) - question.start + 1)
         )
         hit = passkey.grade(question, answer, source).value
-        key = str(question.facts["key"])
+        key = str(question.metadata["key"])
         assert hit == float(said.strip()[:5] == key and not said.strip()[5:6].isdigit())
         graded.append(hit)
     assert set(graded) == {0.0, 1.0}

@@ -64,8 +64,8 @@ def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
     """To the letter and of the exact length; only the last sentence is cut at other places."""
     given: dict[str, Any] = {"preset": preset, "form": form, "in_turn": 4, "new": 50}
     for asked in niah.ask(source, [1800, 2503], depths=2, trials=2, **given):
-        wanted = str(asked.facts["answer"]).split(", ")
-        assert [part.facts["answer"] for part in asked.parts] == wanted
+        wanted = str(asked.metadata["answer"]).split(", ")
+        assert [part.metadata["answer"] for part in asked.parts] == wanted
         assert len(set(wanted)) == 4
         haystacks = []
         for number, part in enumerate(asked.parts):
@@ -80,7 +80,7 @@ def test_each_prompt_is_rulers_for_its_key_after_one_haystack(
             haystacks.append(text[len(head) : len(text) - len(tail)])
             if form == "argmax":
                 assert source.decode(part.tokens[part.start :]) == f" {wanted[number]}"
-            place = int(cast(list[float], asked.facts["needles"])[number])
+            place = int(cast(list[float], asked.metadata["needles"])[number])
             needle = source.decode(part.tokens[place:]).lstrip()
             assert needle.startswith("One of") == needle.partition(": ")[2].startswith(
                 wanted[number]
@@ -104,8 +104,8 @@ def test_one_key_in_turn_is_the_question_without_the_option(source: TaskContext)
     assert not any(one.parts for one in plain)
     turns = niah.ask(source, [2000], preset="multikey_1", in_turn=4, depths=0, trials=3)
     for one, asked in zip(plain, turns, strict=True):
-        assert asked.unit == one.unit
-        assert str(asked.facts["answer"]).split(", ")[0] == one.facts["answer"]
+        assert asked.doc_id == one.doc_id
+        assert str(asked.metadata["answer"]).split(", ")[0] == one.metadata["answer"]
 
 
 @pytest.mark.parametrize("preset", ["multikey_1", "multikey_2"])
@@ -125,10 +125,12 @@ def test_one_prefill_answers_all_keys_of_a_haystack(
         every = dict(answers(model, question.parts, decode=source.decode))
         alone = [next(answers(model, [p], decode=source.decode))[1] for p in question.parts]
         assert [every[index] for index in range(4)] == alone
-        whole = niah.grade(question, GroupResponse(tuple(alone)), source)  # type: ignore[arg-type]
-        each = [niah.grade(p, a, source) for p, a in zip(question.parts, alone, strict=True)]  # type: ignore[arg-type]
+        whole = niah.grade(question, GroupResponse(tuple(alone)), source)
+        each = [niah.grade(p, a, source) for p, a in zip(question.parts, alone, strict=True)]
         assert whole.value == sum(sample.value for sample in each) / 4
-        assert json.loads(str(whole.facts["said"])) == [sample.facts["said"] for sample in each]
+        assert json.loads(str(whole.metadata["said"])) == [
+            sample.metadata["said"] for sample in each
+        ]
 
 
 def test_a_haystack_has_the_mean_of_its_answers(source: TaskContext) -> None:
@@ -138,7 +140,7 @@ def test_a_haystack_has_the_mean_of_its_answers(source: TaskContext) -> None:
     said = tuple(Generated(text, (5,), (0.1,)) for text in (" a.", " x", " c, b"))
     sample = niah.grade(asked, GroupResponse(said), source)
     assert (sample.value, sample.weight) == (2 / 3, 1)
-    assert sample.facts["shares"] == [1, 0, 1]
+    assert sample.metadata["shares"] == [1, 0, 1]
     found = niah.score([sample, sample])
     assert (found.n, found.low, found.high) == (2, *proportion(4 / 3, 2))
 
@@ -152,12 +154,12 @@ def test_more_keys_than_are_hidden_are_refused(source: TaskContext) -> None:
         ({"in_turn": 0}, "in_turn are 1 or more"),
     ):
         with pytest.raises(ValueError, match=told):
-            list(niah.ask(source, [2000], **given))  # type: ignore[arg-type]
+            list(niah.ask(source, [2000], **given))
     with pytest.raises(ValueError, match=r"at least \d+ tokens, length is 400") as refused:
         list(niah.ask(source, [400], preset="multikey_1", in_turn=4, depths=1, trials=1))
     least = int(str(refused.value).partition("at least ")[2].split()[0])
     given = {"preset": "multikey_1", "in_turn": 4, "depths": 1, "trials": 1}
-    assert len(list(niah.ask(source, [least], **given))) == 1  # type: ignore[arg-type]
+    assert len(list(niah.ask(source, [least], **given))) == 1
 
 
 def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
@@ -168,9 +170,9 @@ def test_a_search_weighs_all_answers_of_a_haystack(source: TaskContext) -> None:
     told = [LoglikelihoodResponse((0.5,) * n, (1,) * (n + 1)) for n in counts]
     sample = niah.grade(asked, GroupResponse(tuple(told)), source)
     cell = Cell("none", "niah", 1500, None, "key", (asked,))
-    record: Any = {Item(cell, asked).key: {"status": "ok", "facts": sample.facts}}
-    found = losses(cell, record, {asked.unit}, "answers", {})
-    assert found == {asked.unit: (pytest.approx(sum(counts) / 2), sum(counts))}
+    record: Any = {Item(cell, asked).key: {"status": "ok", "facts": sample.metadata}}
+    found = losses(cell, record, {asked.doc_id}, "answers", {})
+    assert found == {asked.doc_id: (pytest.approx(sum(counts) / 2), sum(counts))}
 
 
 def test_a_run_has_a_sample_a_haystack(ropewalk: Ropewalk, tiny: Path, tmp_path: Path) -> None:

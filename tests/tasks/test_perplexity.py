@@ -1,7 +1,8 @@
-"""Every protocol against a loop that measures as published code does, window by window."""
+"""The same targets at every length, every token once, and values worked by hand."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
@@ -18,13 +19,135 @@ from harness.cli.app import main
 from harness.data.corpus import make_context
 from harness.data.tokenize import tokenize
 from harness.engine import answers
+from harness.runs.frame import make_frame
 from harness.runs.store import read_run
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
 from tasks import perplexity
 from tasks._protocols import PROTOCOLS, Layout
-from tasks.types import Document, LoglikelihoodResponse, Sample, TaskContext
+from tasks.types import Document, Loglikelihood, LoglikelihoodResponse, Sample, TaskContext
 from tests.tiny import tiny_tokenizer
+
+BOOKS = {n: "".join(Random(n).choices("abcdefghij ", k=n)) for n in (300, 1200, 1600)}
+
+
+@pytest.fixture(scope="module")
+def books() -> TaskContext:
+    return make_source(tiny_tokenizer(), lambda: [(str(n), t) for n, t in BOOKS.items()], 64)
+
+
+def test_tail_scores_the_same_tokens_at_every_length(books: TaskContext) -> None:
+    """Only the context grows: each longer window ends with the shorter one's text."""
+    asked = list(perplexity.ask(books, [100, 200, 800], tail=50))
+    for unit in ("1200", "1600"):
+        short, middle, long = (q for q in asked if q.doc_id == unit)
+        assert short.tokens[short.start :] == middle.tokens[middle.start :]
+        assert short.tokens[short.start :] == long.tokens[long.start :]
+        assert len(long.tokens) - long.start == 50
+        assert middle.tokens[-99:] == short.tokens[1:]
+        assert long.tokens[-199:] == middle.tokens[1:]
+        text = books.documents()[1 if unit == "1200" else 2].tokens
+        end = len(text) * 3 // 4
+        assert long.tokens[1:] == text[end - 799 : end]
+
+
+def test_windows_end_evenly_over_the_third_quarter(books: TaskContext) -> None:
+    """Five windows of a document of 1600 tokens end 80 apart, the last at three quarters of it."""
+    asked = [q for q in perplexity.ask(books, [100, 800], tail=50, windows=5) if q.doc_id == "1600"]
+    for length in (100, 800):
+        ends = [int(str(q.metadata["first"])) + 50 for q in asked if q.length == length]
+        assert ends == [1200, 1120, 1040, 960, 880]
+        numbers = [q.metadata["window"] for q in asked if q.length == length]
+        assert numbers == [0, 1, 2, 3, 4]
+    text = books.documents()[2].tokens
+    assert all(len(q.tokens) == q.length for q in asked)
+    assert [tuple(q.tokens[q.start :]) for q in asked if q.length == 800] == [
+        tuple(text[end - 50 : end]) for end in (1200, 1120, 1040, 960, 880)
+    ]
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(
+    sizes=st.lists(st.integers(20, 900), min_size=1, max_size=4),
+    lengths=st.lists(st.integers(12, 700), min_size=1, max_size=3, unique=True),
+    tail=st.integers(1, 9),
+    windows=st.integers(1, 30),
+)
+def test_windows_have_the_same_targets_at_every_length(
+    sizes: list[int], lengths: list[int], tail: int, windows: int
+) -> None:
+    """As many as fit, no target twice, whole windows alone, and what one window has is kept."""
+    passages = [Document(str(i), tuple(range(1, n + 1))) for i, n in enumerate(sizes)]
+    books = TaskContext(lambda _: [], lambda _: "", 0, 64, lambda: passages)
+    assume(max(sizes) * 3 // 4 + 1 >= max(lengths))
+    asked = list(perplexity.ask(books, lengths, tail=tail, windows=windows))
+    alone = list(perplexity.ask(books, lengths, tail=tail))
+    assert {q.digest for q in alone} <= {q.digest for q in asked}
+    by_length = {
+        n: [(q.doc_id, tuple(q.tokens[q.start :])) for q in asked if q.length == n] for n in lengths
+    }
+    first = by_length[lengths[0]]
+    assert all(found == first for found in by_length.values())
+    for unit in {unit for unit, _ in first}:
+        targets = [token for other, found in first if other == unit for token in found]
+        assert len(targets) == len(set(targets))
+        size = sizes[int(unit)]
+        count = sum(other == unit for other, _ in first)
+        assert count <= windows
+        if size // 2 >= max(lengths):  # all of its third quarter holds the longest length
+            assert count == max(1, min(windows, size // 4 // tail))
+
+
+def test_windows_below_one_are_refused(books: TaskContext) -> None:
+    """Zero windows are no measurement."""
+    with pytest.raises(ValueError, match="windows=0 is not 1 or more"):
+        list(perplexity.ask(books, [200], windows=0))
+
+
+def test_all_windows_open_with_the_begin_token_where_there_is_one(books: TaskContext) -> None:
+    """A tokenizer without one gives windows of text alone, of the same exact length."""
+    without = TaskContext(books.encode, books.decode, None, 64, books.documents)
+    for protocol in ("tail", "prefix"):
+        asked = list(perplexity.ask(books, [200], protocol=protocol))
+        assert all(q.tokens[0] == books.bos and books.bos not in q.tokens[1:] for q in asked)
+        bare = list(perplexity.ask(without, [200], protocol=protocol))
+        assert all(books.bos not in q.tokens and len(q.tokens) == 200 for q in bare)
+
+
+def test_a_longer_length_leaves_the_targets_of_the_others_as_they_are(books: TaskContext) -> None:
+    """Adding a length to a sweep changes no question that was asked before."""
+    few = {q.digest for q in perplexity.ask(books, [200, 400])}
+    more = {q.digest for q in perplexity.ask(books, [200, 400, 880])}
+    assert few < more
+
+
+def test_documents_that_are_all_too_short_are_refused_with_the_longest(books: TaskContext) -> None:
+    """The message says how long a window the longest document would fill, and that is true."""
+    wanted = (
+        "no document holds a window of 5000 tokens; the longest that fits is 1201: "
+        "ask for shorter lengths or give longer documents"
+    )
+    with pytest.raises(ValueError, match=f"^{wanted}$"):
+        list(perplexity.ask(books, [200, 5000]))
+    assert len(list(perplexity.ask(books, [1201]))) == 1
+    with pytest.raises(ValueError, match="^tail=128 leaves no context in a window of 64 tokens$"):
+        list(perplexity.ask(books, [64]))
+
+
+def test_perplexity_is_token_weighted() -> None:
+    """Two documents of 1 and 3 nats a token over 300 and 100 tokens: e^1.5, not e^2."""
+    score = perplexity.score([Sample("a", 300.0, 300), Sample("b", 300.0, 100)])
+    assert score.value == pytest.approx(math.exp(1.5))
+    assert score.n == 2
+    alone = perplexity.score([Sample("a", 300.0, 300)])
+    assert (alone.value, alone.low, alone.high, alone.n) == (pytest.approx(math.e), None, None, 1)
+
+
+def test_a_target_needs_context() -> None:
+    with pytest.raises(ValueError, match=r"the first target 0 is outside 1\.\.2"):
+        Loglikelihood((1, 2, 3), 0, doc_id="q")
+
 
 LENGTH, STRIDE = 48, 16
 DRAW = Random(3)
@@ -84,6 +207,18 @@ def slid(model: Any, source: TaskContext, stride: int) -> list[tuple[float, int]
     return parts
 
 
+@pytest.mark.parametrize(("name", "recorded"), [("sliding", "press"), ("overlapping", "overlap")])
+def test_a_protocol_is_recorded_by_its_old_name(
+    source: TaskContext, name: Any, recorded: Any
+) -> None:
+    both = [
+        perplexity.ask(source, [LENGTH], protocol=one, stride=STRIDE) for one in (name, recorded)
+    ]
+    new, old = map(list, both)
+    assert new == old
+    assert {request.metadata["protocol"] for request in new} == {recorded}
+
+
 def test_press_is_the_sliding_loop(model: Any, source: TaskContext) -> None:
     """A window of L moves by S, opens with the begin token, and scores what is new."""
     score = perplexity.score(measured(model, source, "press"))
@@ -111,7 +246,7 @@ def test_overlap_is_the_loop_over_one_stream(model: Any, source: TaskContext) ->
     samples = measured(model, source, "overlap")
     assert len(samples) == len(starts)
     assert perplexity.score(samples).value == pytest.approx(naive, rel=1e-5)
-    assert {sample.unit for sample in samples} == {"a", "b"}
+    assert {sample.doc_id for sample in samples} == {"a", "b"}
 
 
 @pytest.mark.parametrize("length", [32, 37])
@@ -188,9 +323,9 @@ def test_slide_scores_each_target_once_after_most_of_a_window(
     """Whatever the sizes: the same targets at both lengths, with 7/8 of a window before each."""
     scored: dict[int, list[tuple[str, int]]] = {}
     for one in perplexity.ask(source, [length, LENGTH], tail=tail, slide=True):
-        first = int(one.facts["first"])  # type: ignore[arg-type]
+        first = int(one.metadata["first"])  # type: ignore[arg-type]
         count = len(one.tokens) - one.start
-        places = [(one.unit, first + place) for place in range(count)]
+        places = [(one.doc_id, first + place) for place in range(count)]
         scored.setdefault(one.length, []).extend(places)
         assert len(one.tokens) == one.length
         if one.length == length:
@@ -242,7 +377,7 @@ def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
     for protocol in PROTOCOLS:
         for question in perplexity.ask(source, [LENGTH], protocol=protocol, tail=9, stride=STRIDE):
             scored = question.tokens[question.start :]
-            assert question.facts["bytes"] == len(scored) - scored.count(source.bos or 0)
+            assert question.metadata["bytes"] == len(scored) - scored.count(source.bos or 0)
 
 
 def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
@@ -251,7 +386,7 @@ def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
     beside: TaskContext = make_context(tiny_tokenizer(), texts.items, 64)  # type: ignore[arg-type]
     for question in perplexity.ask(beside, [LENGTH], protocol="overlap", stride=STRIDE):
         scored = question.tokens[question.start :]
-        assert question.facts["bytes"] == len(scored) - scored.count(beside.bos or 0)
+        assert question.metadata["bytes"] == len(scored) - scored.count(beside.bos or 0)
 
 
 @pytest.mark.slow
@@ -345,3 +480,56 @@ def test_a_uniform_model_scores_the_vocabulary_in_every_protocol(source: TaskCon
             answer = LoglikelihoodResponse((math.log(300),) * n, (0,) * (n + 1))
             samples.append(perplexity.grade(question, answer, source))
         assert perplexity.score(samples).value == pytest.approx(300)
+
+
+def run(model: Path, docs: Path, out: Path, task: str, *more: str) -> Path:
+    words = ["run", "--model", str(model), "--docs", str(docs), "--out", str(out), "--task", task]
+    with pytest.raises(SystemExit) as ended:
+        main([*words, "--length", "48", "--scaling", "none", *more])
+    assert ended.value.code == 0
+    return out
+
+
+@pytest.mark.slow
+def test_equal_windows_of_a_document_all_count(tiny: Path, tmp_path: Path) -> None:
+    """A refrain of 32 tokens under windows 32 apart: the score is that of the plain loop.
+
+    Counted once, the windows of the refrain would weigh as much as one.
+    """
+    verse = "the rope is long and tar is old"
+    text = f"{verse}\n" * 9 + "then the strand was cut, and none of it was ever seen again."
+    (tmp_path / "song.txt").write_text(text)
+    out = run(tiny, tmp_path / "song.txt", tmp_path / "run", "perplexity:protocol=press,stride=32")
+    model = AutoModelForCausalLM.from_pretrained(tiny).eval()
+    tokens = tiny_tokenizer()(text, add_special_tokens=False)["input_ids"]
+    nll, seen, windows = 0.0, 0, 0
+    for end in [47, *range(47 + 32, len(tokens), 32), len(tokens)]:
+        inputs = torch.tensor([[0, *tokens[end - 47 : end]]])
+        labels = inputs.clone()
+        labels[:, : -(end - seen)] = -100
+        with torch.inference_mode():
+            nll += float(model(inputs, labels=labels).loss) * (end - seen)
+        seen, windows = end, windows + 1
+    frame = make_frame([out])
+    assert len(frame) == windows
+    assert frame["weight"].sum() == len(tokens)
+    assert frame["score"].iloc[0] == pytest.approx(math.exp(nll / len(tokens)), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_documents_that_begin_alike_are_each_a_document(tiny: Path, tmp_path: Path) -> None:
+    """Three texts that differ after the window are three, with an interval; again costs nothing."""
+    (tmp_path / "docs").mkdir()
+    for index in range(3):
+        (tmp_path / "docs" / f"{index}.txt").write_text("the same preface to " * 4 + str(index))
+    given = tiny, tmp_path / "docs", tmp_path / "run", "perplexity:protocol=prefix"
+    out = run(*given)
+    frame = make_frame([out])
+    assert sorted(frame["unit"]) == ["0.txt", "1.txt", "2.txt"]
+    assert frame["n"].tolist() == [3, 3, 3]
+    assert frame["value"].nunique() == 1
+    before = (out / "samples.jsonl").read_bytes()
+    run(*given)
+    assert (out / "samples.jsonl").read_bytes() == before
+    [asked] = json.loads((out / "run.json").read_text())["tasks"].values()
+    assert len(set(asked["questions"]["48"])) == 3

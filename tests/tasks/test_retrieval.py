@@ -52,18 +52,18 @@ def test_a_needle_prompt_is_exact_and_hides_what_it_asks_for(
     for one in asked:
         assert len(one.tokens) + 50 == one.length
         text = source.decode(one.tokens)
-        wanted = str(one.facts["answer"]).split(", ")
+        wanted = str(one.metadata["answer"]).split(", ")
         assert len(wanted) == (4 if several else 1)
         assert all(text.count(f" is: {value}.") == 1 for value in wanted)
-        places: Any = one.facts["needles"] if several else [one.facts["needle"]]
+        places: Any = one.metadata["needles"] if several else [one.metadata["needle"]]
         for place, value in zip(places, wanted, strict=True):
             needle = source.decode(one.tokens[int(place) :]).lstrip()
             assert needle.startswith("One of the special magic")
             assert needle.partition(": ")[2].startswith(value)
-    assert [q.facts["answer"] for q in asked[:6]] == [q.facts["answer"] for q in asked[6:]]
-    assert len({q.unit for q in asked}) == 6
+    assert [q.metadata["answer"] for q in asked[:6]] == [q.metadata["answer"] for q in asked[6:]]
+    assert len({q.doc_id for q in asked}) == 6
     if not several:
-        depths = [q.facts["needle"] for q in asked if q.length == 2001][::2]
+        depths = [q.metadata["needle"] for q in asked if q.length == 2001][::2]
         assert depths == sorted(depths)  # type: ignore[type-var]
 
 
@@ -80,8 +80,8 @@ def test_every_prompt_is_exact_and_the_same_again(
     assert one == same
     assert not set(one) & set(other)
     for asked in task.ask(source, [length], trials=1):
-        assert len(asked.tokens) + asked.new == length
-        assert set(asked.facts) <= set(task.FACTS)
+        assert asked.length == length
+        assert set(asked.metadata) <= set(task.FACTS)
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -209,7 +209,7 @@ def test_the_words_asked_for_are_the_most_frequent_of_the_text(
     for asked in frequent_words.ask(source, [least, least + 40, 2 * least], alpha=alpha, trials=9):
         text = source.decode(asked.tokens).partition(frequent_words.BEFORE)[2]
         often = Counter(text.partition("\nQuestion")[0].split())
-        wanted = str(asked.facts["answer"]).split(", ")
+        wanted = str(asked.metadata["answer"]).split(", ")
         others = [n for word, n in often.items() if word not in (*wanted, "...")]
         assert min(often[word] for word in wanted) > max(others)
     with pytest.raises(ValueError, match="alpha=1.0 is not above 1"):
@@ -239,12 +239,12 @@ def test_orders_of_a_coded_text_are_drawn_a_bounded_number_of_times(
 def test_a_list_has_its_common_words_as_often_as_it_says(source: TaskContext) -> None:
     """Whole but for the last words: the same ten six times at 3000 bytes, thirty times at 9000."""
     both = list(common_words.ask(source, [3000, 9000], trials=1))
-    assert both[0].facts["answer"] == both[1].facts["answer"]
+    assert both[0].metadata["answer"] == both[1].metadata["answer"]
     for asked, (most, least) in zip(both, ((6, 1), (30, 3)), strict=True):
         text = source.decode(asked.tokens).split(common_words.BEFORE)[-1]
         entries = re.findall(r"\d+\. (\S+)", text.partition("\nQuestion")[0])
         counts = {word: entries.count(word) for word in entries}
-        common = str(asked.facts["answer"]).split(", ")
+        common = str(asked.metadata["answer"]).split(", ")
         assert all(most - 2 <= counts[word] <= most for word in common)
         assert max(n for word, n in counts.items() if word not in common) == least
 
@@ -265,7 +265,7 @@ def test_a_text_is_scored_by_what_it_contains(
     """As RULER does; how the answer stands there is a fact."""
     asked = Generate([1] * 3, 10, doc_id="q", metadata={"answer": "1234567"})
     sample = niah.grade(asked, Generated(text, (5,), (0.1,)), source)
-    assert (sample.value, sample.facts["found"], sample.facts["said"]) == (value, found, text)
+    assert (sample.value, sample.metadata["found"], sample.metadata["said"]) == (value, found, text)
 
 
 def test_a_record_says_where_a_text_was_cut() -> None:
@@ -297,7 +297,7 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
     for index, text in enumerate(texts):
         said = found[index]
         assert isinstance(said, Response)
-        wanted = own.encode(f"\n {text.facts['answer']}")[len(own.encode("\n")) :]
+        wanted = own.encode(f"\n {text.metadata['answer']}")[len(own.encode("\n")) :]
         if index % 2:  # what a model of this size says is wrong: ask for what it does say
             wanted = list(said.argmax[:4])
         answer = own.decode(wanted).strip()
@@ -306,9 +306,9 @@ def test_argmax_and_generation_agree_on_every_trial(reference: tuple[Checkpoint,
     scored = set()
     for index, forced in answers(model, targets):
         one = niah.grade(targets[index], forced, own)  # type: ignore[arg-type]
-        asked = replace(texts[index], facts=targets[index].facts)
+        asked = replace(texts[index], facts=targets[index].metadata)
         other = niah.grade(asked, found[index], own)  # type: ignore[arg-type]
-        assert (one.facts["found"] == "exact") == (other.facts["found"] == "exact")
+        assert (one.metadata["found"] == "exact") == (other.metadata["found"] == "exact")
         scored.add(one.value)
     assert len(scored) == 2
 
@@ -324,11 +324,11 @@ def test_a_chain_has_no_more_names_than_there_are(source: TaskContext) -> None:
 def test_ruler_draws_where_a_needle_stands(source: TaskContext) -> None:
     """As RULER does, at all depths; `niah` alone has it on a grid, unless its depths are 0."""
     drawn = list(niah.ask(source, [3500], depths=0, trials=20))
-    places = [int(str(one.facts["needle"])) / 3500 for one in drawn]
+    places = [int(str(one.metadata["needle"])) / 3500 for one in drawn]
     assert min(places) < 0.25
     assert max(places) > 0.75
-    assert not any("depth" in one.facts for one in drawn)
-    single = [one for one in ruler.ask(source, [3500], trials=3) if "single_1" in one.unit]
+    assert not any("depth" in one.metadata for one in drawn)
+    single = [one for one in ruler.ask(source, [3500], trials=3) if "single_1" in one.doc_id]
     alone = niah.ask(source, [3500], depths=0, trials=3)
     assert [one.tokens for one in single] == [one.tokens for one in alone]
 
@@ -336,11 +336,11 @@ def test_ruler_draws_where_a_needle_stands(source: TaskContext) -> None:
 def test_ruler_asks_every_part_as_often(source: TaskContext) -> None:
     """Eleven parts, each prompt of the exact length, every trial with a name of its own."""
     asked = list(ruler.ask(source, [3500], trials=2))
-    parts = [question.facts["part"] for question in asked]
+    parts = [question.metadata["part"] for question in asked]
     assert {part: parts.count(part) for part in parts} == dict.fromkeys(ruler.PARTS, 2)
     assert len(set(parts)) == 11
-    assert len({question.unit for question in asked}) == 22
-    assert all(len(question.tokens) + question.new == 3500 for question in asked)
+    assert len({question.doc_id for question in asked}) == 22
+    assert all(question.length == 3500 for question in asked)
     told = "^trials must be 1 or more, 909 of each of 11 tasks a length at the most, got 910$"
     with pytest.raises(ValueError, match=told):
         next(ruler.ask(source, [3500], trials=910))
