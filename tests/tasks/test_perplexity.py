@@ -33,7 +33,7 @@ BOOKS = {n: "".join(Random(n).choices("abcdefghij ", k=n)) for n in (300, 1200, 
 
 @pytest.fixture(scope="module")
 def books() -> TaskContext:
-    return make_source(tiny_tokenizer(), lambda: [(str(n), t) for n, t in BOOKS.items()], 64)
+    return make_context(tiny_tokenizer(), lambda: [(str(n), t) for n, t in BOOKS.items()], 64)
 
 
 def test_tail_scores_the_same_tokens_at_every_length(books: TaskContext) -> None:
