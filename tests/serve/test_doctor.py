@@ -261,12 +261,13 @@ class Engine:
     """A server's model: ``style`` is how it answers, the rest what is wrong with it."""
 
     def __init__(
-        self, tiny: Path, style: str, scaling: str = "yarn:factor=4", bos: bool = False
+        self, tiny: Path, style: str, scaling: str | None = "yarn:factor=4", bos: bool = False
     ) -> None:
         self.model = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32).eval()
-        self.tokenizer, self.style, self.bos = tiny_tokenizer(), style, bos
-        self.rotation = rw.export(tiny, scaling=scaling, length="4x", to="vllm").target.rotation
-        self.read = self.tokenizer
+        self.read, self.style, self.bos = tiny_tokenizer(), style, bos
+        self.rotation: Any = Frequencies(torch.ones(0))
+        if scaling:
+            self.rotation = rw.export(tiny, scaling=scaling, length="4x", to="vllm").target.rotation
 
     def logs(self, tokens: list[int]) -> torch.Tensor:
         with torch.inference_mode(), patched(self.model, self.rotation):
@@ -389,23 +390,6 @@ def test_a_model_without_layers_is_one_sentence(
     assert (done.status, words in " ".join(done.err.split())) == (2, True), done.err
 
 
-def test_a_port_of_another_program_is_one_sentence() -> None:
-    """What answers there is no HTTP, as of a shell's or a data base's server."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-
-        def greet() -> None:
-            caller, _ = other.accept()
-            with caller:
-                caller.recv(4096)
-                caller.sendall(b"SSH-2.0-OpenSSH_9\r\n")
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        with pytest.raises(UserError, match="does not answer: SSH-2.0"):
-            Server(f"http://127.0.0.1:{other.getsockname()[1]}")
-        thread.join()
-
-
 @contextmanager
 def replying(reply: Callable[[socket.socket], Any]) -> Iterator[str]:
     """Run a server that answers each connection by a function, in bytes of its own."""
@@ -446,6 +430,7 @@ def without_end(caller: socket.socket) -> None:
 @pytest.mark.parametrize(
     ("reply", "words"),
     [
+        (lambda it: it.sendall(b"SSH-2.0-OpenSSH_9\r\n"), "does not answer: SSH-2.0"),
         (lambda it: it.sendall(OK + b"{"), "sends an unexpected reply: Expecting"),
         (lambda it: it.sendall(OK + b"[" * 10**5), "sends an unexpected reply"),
         (lambda it: it.sendall(OK + b'{"data": [{"id": NaN}]}'), "NaN is not a number of JSON"),
@@ -538,12 +523,7 @@ def test_a_model_without_a_rotary_embedding_is_examined(
     )  # fmt: skip
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "m")
     tiny_tokenizer().save_pretrained(tmp_path / "m")
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "m").eval()
-    engine: Any = object.__new__(Engine)
-    engine.tokenizer = engine.read = tiny_tokenizer()
-    engine.style, engine.bos, engine.model = "echo", False, model
-    engine.rotation = Frequencies(torch.ones(0))
-    with serving(engine) as url:
+    with serving(Engine(tmp_path / "m", "echo", None)) as url:
         done = ropewalk("doctor", tmp_path / "m", "--docs", docs, "--server", url)
     assert done.status == 0, done.out + done.err
     assert "· layers  gpt2 has no rotary embedding: no scaling acts on it" in done.out
@@ -556,26 +536,21 @@ def test_a_model_without_a_rotary_embedding_is_examined(
 def test_a_text_shorter_than_the_places_that_are_asked_is_compared() -> None:
     """llama.cpp answers no empty prompt; the search for places ended at the first of them."""
 
-    def answer(_: str, asked: dict[str, Any]) -> Any:
-        if not asked["prompt"]:
+    def answer(path: str, asked: dict[str, Any]) -> Any:
+        if path == "/v1/models":
+            return {"data": [{"id": "m"}]}
+        if path != "/completion" or not asked["prompt"]:
             raise KeyError
         return {"completion_probabilities": [{"top_logprobs": [{"id": 5, "logprob": -1.5}]}]}
 
     with serving(answer) as url:
-        server: Any = object.__new__(Server)
-        server.url, server.limit, server.left = url, 60.0, 60.0
-        assert server._one_by_one([5, 5, 5], print) == {1: 1.5, 2: 1.5}
-
-
-def test_a_server_without_a_log_probability_in_common() -> None:
-    """It is a finding, not a traceback."""
-    found = server_finding("none", {"none": {1: 2.0}}, {}, (2, None))
-    assert found.verdict == "failed"
-    assert "gives no log-probability" in found.text
+        assert Server(url).losses("a b", [5, 5, 5]) == ({1: 1.5, 2: 1.5}, None)
 
 
 def test_where_a_server_parts_is_where_it_differs() -> None:
-    """Of small differences the first of the largest; it was the last token, which may agree."""
+    """Where all differences are small, the first of the largest; without a shared token, none."""
+    nothing = server_finding("none", {"none": {1: 2.0}}, {}, (2, None))
+    assert (nothing.verdict, "gives no log-probability" in nothing.text) == ("failed", True)
     ours = {1: 2.0, 2: 3.0, 3: 4.0, 4: 5.0}
     theirs = {1: 2.0, 2: 3.06, 3: 4.06, 4: 5.0}
     found = server_finding("yarn", {"yarn": ours, "none": theirs}, theirs, (4, None))

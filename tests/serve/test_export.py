@@ -1,4 +1,4 @@
-"""What a serving engine reads gives the losses that were measured, or it is refused."""
+"""What a serving engine reads gives the measured losses, or the export is an error."""
 
 from __future__ import annotations
 
@@ -95,14 +95,21 @@ def test_transformers_reloads_what_was_measured(
     assert (tmp_path / "out" / "model.safetensors").is_symlink()
 
 
-@pytest.mark.parametrize(("scaling", "form"), [
-    ("none", "default"), ("ntk", "default"), ("dynamic_ntk:factor=2", "default"),
-    ("pi", "linear"), ("yarn", "yarn"), ("llama3", "llama3"), ("ntk_by_parts", "llama3"),
-    ("mr_rope", "longrope"), ("p_rope", "longrope"), ("dynamic_ntk:mode=transformers", "dynamic"),
+@pytest.mark.parametrize(("scaling", "form", "to"), [
+    ("none", "default", "transformers"), ("ntk", "default", "transformers"),
+    ("dynamic_ntk:factor=2", "default", "transformers"), ("pi", "linear", "transformers"),
+    ("yarn", "yarn", "transformers"), ("llama3", "llama3", "transformers"),
+    ("ntk_by_parts", "llama3", "transformers"), ("mr_rope", "longrope", "transformers"),
+    ("p_rope", "longrope", "transformers"),
+    ("dynamic_ntk:mode=transformers", "dynamic", "transformers"),
+    ("yarn:factor=4", "yarn", "vllm"), ("yarn:factor=2", "longrope", "vllm"),
 ])  # fmt: skip
-def test_the_plainest_form_is_taken(scaling: str, form: str, tiny: Path) -> None:
-    """A method that the engine has by name, or that is another base, is written so."""
-    assert rw.export(tiny, scaling=scaling, length=LENGTH, to="transformers").form == form
+def test_the_plainest_form_is_taken(scaling: str, form: str, to: str, tiny: Path) -> None:
+    """A method that the engine has by name, or that is another base, is written so.
+
+    vLLM's yarn has angles for factor times window only, and reads beyond them without an error.
+    """
+    assert rw.export(tiny, scaling=scaling, length=LENGTH, to=to).form == form
 
 
 @pytest.mark.parametrize("case", SERVED, ids=lambda case: f"{case['engine']} {case['scaling']}")
@@ -134,6 +141,7 @@ def test_the_classes_of_the_servers_give_the_same(case: dict[str, Any]) -> None:
     ("sglang", "dynamic_ntk:mode=transformers", "mode=frozen"),
     ("hf-code", "yarn", "--to transformers"),
     ("mlx", "./shrunk.py", "no attention factor below 1"),
+    ("hf-code", "yarn", "256 tokens (yarn changes frequencies alone"),
     ("tensorrt", "yarn", "known: gguf, hf_code"),
 ])  # fmt: skip
 def test_what_an_engine_cannot_express_is_refused(
@@ -148,20 +156,6 @@ def test_what_an_engine_cannot_express_is_refused(
     assert words in " ".join(done.err.split())
 
 
-def test_an_engine_reads_no_carrier_for_every_family(saved: Callable[[str], Path]) -> None:
-    """llama.cpp loads no factors for Qwen, vLLM no longrope where neighbours are pairs."""
-    for family, to, words in (
-        ("qwen2", "gguf", "not for qwen2"), ("cohere", "vllm", "cohere"),
-        ("gemma2", "mlx", "not known to read"), ("granite", "hf-code", ""),
-    ):  # fmt: skip
-        scaling = "rerope" if to == "hf-code" else "mr_rope"
-        if words:
-            with pytest.raises(UserError, match=words):
-                rw.export(saved(family), scaling=scaling, length="4x", to=to)
-        else:
-            assert rw.export(saved(family), scaling=scaling, length="4x", to=to).distance is None
-
-
 @pytest.mark.parametrize(("family", "to", "scaling", "words"), [
     ("mixtral", "sglang", "yarn:factor=4", "its class for mixtral reads no scaling, a base alone"),
     ("mixtral", "vllm", "yarn:factor=4", ""),
@@ -174,14 +168,18 @@ def test_an_engine_reads_no_carrier_for_every_family(saved: Callable[[str], Path
     ("gpt_oss", "vllm", "yarn:factor=4", ""),
     ("gpt_oss", "vllm", "yarn:factor=4,attention_factor=1", "attention factor differs by 0.14"),
     ("gpt_oss", "sglang", "yarn:factor=4,attention_factor=1", ""),
+    ("qwen2", "gguf", "mr_rope", "not for qwen2"),
+    ("cohere", "vllm", "mr_rope", "cohere, whose pairs are neighbouring"),
+    ("gemma2", "mlx", "mr_rope", "not known to read"),
 ])  # fmt: skip
 def test_a_class_that_does_not_read_a_scaling_is_not_given_one(
     family: str, to: str, scaling: str, words: str, tmp_path: Path
 ) -> None:
-    """Some model classes of the servers read a base alone, cut it, or make a yarn of their own.
+    """Some model classes of the servers read a base alone, truncate it, or build their own yarn.
 
-    So do the files of the wheels vllm 0.33.0 (``vllm/model_executor/models``) and sglang 0.5.23
-    (``sglang/srt/models``), which would serve another scaling without an error.
+    So do the wheels vllm 0.33.0 (``vllm/model_executor/models``) and sglang 0.5.23
+    (``sglang/srt/models``), which would serve another scaling without an error. llama.cpp loads no
+    factors for Qwen; longrope of the servers excludes families whose pairs are neighbours.
     """
     families.tiny(family).save_pretrained(tmp_path)
     with pytest.raises(UserError, match=words) if words else nullcontext():
@@ -206,12 +204,6 @@ def test_a_method_of_ones_own_may_be_called_yarn(
     (tmp_path / "ours" / "yarn.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     assert rw.export(tiny, scaling="ours.yarn", length="4x", to="transformers").form == "longrope"
-
-
-def test_a_yarn_that_ends_before_the_length_takes_the_carrier(tiny: Path) -> None:
-    """vLLM has angles for factor times window only, and reads beyond them without an error."""
-    assert rw.export(tiny, scaling="yarn:factor=4", length="4x", to="vllm").form == "yarn"
-    assert rw.export(tiny, scaling="yarn:factor=2", length="4x", to="vllm").form == "longrope"
 
 
 @pytest.mark.slow
@@ -376,13 +368,6 @@ def test_a_config_inside_of_another_is_changed_in_a_folder_alone(to: str, tmp_pa
     assert "rope_parameters" not in line
 
 
-def test_llama_cpp_is_told_of_a_gguf_file(tiny: Path) -> None:
-    """``-m`` of a folder of safetensors serves nothing."""
-    line = rw.export(tiny, scaling="pi", length="4x", to="gguf").text().splitlines()[-1]
-    assert line.startswith("llama-server -m NEW.gguf -c 256, where")
-    assert "convert_hf_to_gguf.py" in line
-
-
 @pytest.mark.parametrize("to", ["vllm", "sglang", "mlx"])
 def test_a_place_with_a_space_is_one_word_of_the_command(to: str, tiny: Path) -> None:
     """The line can be pasted."""
@@ -395,16 +380,14 @@ def test_a_place_with_a_space_is_one_word_of_the_command(to: str, tiny: Path) ->
     ("none", "vllm", "none at 256 tokens for vllm: the plain embedding as it is\n"),
     ("pi:factor=1", "gguf", "pi:factor=1 at 256 tokens for gguf: the plain embedding as it is\n"),
     ("self_extend", "hf-code", 'from_pretrained("NEW", trust_remote_code=True), where --out NEW'),
+    ("pi", "gguf", "llama-server -m NEW.gguf -c 256, where --out NEW.gguf is written from the "
+     "model's GGUF file, which llama.cpp's convert_hf_to_gguf.py makes"),
 ])  # fmt: skip
-def test_what_is_served_is_named(scaling: str, to: str, told: str, tiny: Path) -> None:
+def test_the_text_names_the_form_and_what_must_be_written_first(
+    scaling: str, to: str, told: str, tiny: Path
+) -> None:
     """Another base or none, and what a folder that is not there yet stands for."""
     assert told in rw.export(tiny, scaling=scaling, length="4x", to=to).text()
-
-
-def test_a_modelling_file_says_no_more_than_why_it_has_none(tiny: Path) -> None:
-    """It has one form: yarn was refused in the name of longrope."""
-    with pytest.raises(UserError, match=r"256 tokens \(yarn changes frequencies alone"):
-        rw.export(tiny, scaling="yarn", length="4x", to="hf-code")
 
 
 def test_one_of_each_is_told_in_the_singular(tiny: Path) -> None:
@@ -423,19 +406,6 @@ def test_a_copy_needs_a_folder(tiny: Path, ropewalk: Ropewalk) -> None:
     asked = ("--scaling", "yarn", "--length", "4x", "--to", "vllm", "--copy")
     done = ropewalk("export", tiny, *asked)
     assert (done.status, "the folder of --out; name one" in done.err) == (2, True), done.out
-
-
-def test_a_reason_that_all_forms_share_is_told_once(tmp_path: Path) -> None:
-    """Gemma 3 has a rotary embedding per layer type, whatever the form is."""
-    kinds = ["sliding_attention", "full_attention"]
-    config = AutoConfig.for_model("gemma3_text", hidden_size=32, num_attention_heads=2,
-                                  max_position_embeddings=WINDOW, head_dim=16, vocab_size=300,
-                                  num_hidden_layers=2, layer_types=kinds)  # fmt: skip
-    config.save_pretrained(tmp_path)
-    with pytest.raises(UserError) as told:
-        rw.export(tmp_path, scaling="yarn", length="4x", to="vllm")
-    assert str(told.value).count("is not checked") == 1
-    assert "(gemma3_text has" in str(told.value)
 
 
 @pytest.mark.parametrize(("to", "flag"), [
@@ -492,40 +462,27 @@ def test_one_base_is_found_from_its_frequencies() -> None:
 
 
 def test_a_model_with_slots_is_served_by_transformers(tmp_path: Path) -> None:
-    """Of Gemma 3 the full-attention entry is scaled; servers are refused, since it is unchecked."""
+    """The full-attention entry of Gemma 3 is scaled; for servers that is an error: unchecked."""
     config = {
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 16,
         "num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": WINDOW,
         "vocab_size": 300, "sliding_window": 32, "pad_token_id": None,
         "layer_types": ["sliding_attention", "full_attention"],
     }  # fmt: skip
-    from transformers import AutoConfig
-
     folder = tmp_path / "gemma3"
     AutoConfig.for_model("gemma3_text", **config).save_pretrained(folder)
     found = rw.export(folder, scaling="yarn", length="4x", to="transformers")
     assert found.changed["rope_parameters"]["full_attention"]["rope_type"] == "yarn"
     assert found.distance is not None
     assert found.distance.units <= 1
-    with pytest.raises(UserError, match="per layer type"):
+    with pytest.raises(UserError, match=r"\(gemma3_text has a rotary embedding per layer") as error:
         rw.export(folder, scaling="yarn", length="4x", to="vllm")
-
-
-def test_a_scaling_that_is_shipped_is_kept_by_native(tmp_path: Path) -> None:
-    """A checkpoint with yarn exports its own yarn, and none takes it away."""
-    shipped = {
-        "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0,
-        "original_max_position_embeddings": WINDOW,
-    }  # fmt: skip
-    folder = save_tiny(tmp_path / "m", rope_parameters=shipped, max_position_embeddings=LENGTH)
-    kept = rw.export(folder, scaling="native", length="4x", to="transformers")
-    plain = rw.export(folder, scaling="none", length="4x", to="transformers")
-    assert (kept.form, plain.form) == ("yarn", "default")
+    assert str(error.value).count("is not checked") == 1  # a reason that all forms share
 
 
 @pytest.mark.parametrize("to", ["transformers", "vllm", "sglang", "mlx"])
 def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to: str, tmp_path: Path) -> None:
-    """Of one without betas MLX had none to read; mscale made SGLang's attention factor 0.88."""
+    """A checkpoint with yarn exports it with all that an engine reads; none removes it."""
     shipped = {
         "rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "mscale": 1.0,
         "mscale_all_dim": 1.0, "original_max_position_embeddings": WINDOW,
@@ -536,6 +493,7 @@ def test_a_yarn_that_is_shipped_says_all_that_an_engine_reads(to: str, tmp_path:
     assert (found.form, found.distance.close) == ("yarn", True)
     assert (told["beta_fast"], told["beta_slow"], told["attention_factor"]) == (32.0, 1.0, 1.0)
     assert to == "mlx" or not {"mscale", "mscale_all_dim"} & set(told)
+    assert rw.export(folder, scaling="none", length="4x", to=to).form == "default"
 
 
 @pytest.mark.slow

@@ -26,9 +26,7 @@ from harness.runs.frame import make_frame
 from harness.runs.store import read_run
 from harness.share.trackers import written_at
 from harness.share.trackers._follow import Follower, follow, scores, settings
-from harness.share.trackers._follow import main as following
 from tests import ROOT
-from tests.child import in_child
 from tests.command_line import Ropewalk, samples, sweep
 from tests.frames import sweep as made_up
 from tests.runs import changed
@@ -123,7 +121,10 @@ def sent(
 
 
 def test_scores_are_steps_and_ends_are_metrics() -> None:
-    """A metric a task and method, its step the length; what is not complete waits."""
+    """One metric per task and method, with the length as its step; incomplete cells wait.
+
+    Two files with the same name are not merged.
+    """
     found = scores(made_up(scalings=("none", "pi", "mine"), lengths=(256, 2048)))
     assert sorted(found) == [256, 2048]
     task = "passkey:trials=4"
@@ -133,9 +134,6 @@ def test_scores_are_steps_and_ends_are_metrics() -> None:
     partly = made_up(scalings=("none",), lengths=(256,))
     partly.loc[0, "status"] = "not_measured"
     assert list(scores(partly)[256]) == [f"{task}/none", f"{task} low/none", f"{task} high/none"]
-
-
-def test_two_files_of_one_name_are_not_merged() -> None:
     names = {"pi": "longrope:factors=/a/x.json", "ntk": "longrope:factors=/b/x.json"}
     frame = made_up(scalings=("pi", "ntk"))
     with pytest.raises(ValueError, match="two without the folders"):
@@ -253,26 +251,10 @@ def test_a_finished_run_is_sent_by_publish(
     assert [call[0] for call in calls(fake)] == ["begin", "scores", "files", "end"]
 
 
-def followed(*words: str) -> None:
-    """Call the program beside a measurement that has ended."""
-    reader, writer = os.pipe()
-    os.write(writer, b"finished\n")
-    os.close(writer)
-    sys.argv[1:], sys.stdin = words, os.fdopen(reader)
-    sys.exit(following())
-
-
-def test_what_was_not_sent_is_an_exit_status(
-    small: Path, fake: Path, ropewalk: Ropewalk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the program beside a measurement, and of publish, which calls it."""
+def test_what_was_not_sent_is_an_exit_status(small: Path, fake: Path, ropewalk: Ropewalk) -> None:
     (fake.parent / "begin").touch()
-    done = in_child(followed, str(fake), str(small), "0")
-    assert (done.status, "the server is gone" in done.out) == (1, True)
-    (fake.parent / "python").write_text("#!/bin/sh\nexit 1\n")
-    (fake.parent / "python").chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(fake.parent / "python"))
-    assert ropewalk("publish", small, "--to", fake).status == 1
+    done = ropewalk("publish", small, "--to", fake)
+    assert (done.status, "the server is gone" in done.err) == (1, True)
 
 
 @pytest.mark.parametrize(
