@@ -1,6 +1,4 @@
-"""How much of each channel pair stays unscaled, for the methods that scale it by parts."""
-
-from __future__ import annotations
+"""The share of each channel pair that stays unscaled, for methods that scale by parts."""
 
 import math
 
@@ -10,7 +8,7 @@ from scaling.types import Rope
 
 
 def check_critical(rope: Rope, critical: int) -> int:
-    """Return a critical channel, counted from 0; raise ValueError for one that is none."""
+    """Return a critical channel, counted from 0; raise ValueError where it is out of range."""
     slowest = rope.rotary_dim // 2 - 1
     if not 1 <= critical <= slowest:
         raise ValueError(f"critical must be a channel from 1 to {slowest}, got {critical}")
@@ -18,10 +16,10 @@ def check_critical(rope: Rope, critical: int) -> int:
 
 
 def by_turns(rope: Rope, slow: float, fast: float, critical: int | None = None) -> torch.Tensor:
-    """Return the share kept: 0 to ``slow`` turns, 1 from ``fast``, linear in turns between.
+    """Return the share kept: 0 up to ``slow`` turns, 1 from ``fast`` on, linear in between.
 
     float32 ``(rotary_dim // 2,)``. YaRN, arXiv:2309.00071, definition 2. ``critical`` is a channel
-    whose turns take the place of ``slow``.
+    whose turns replace ``slow``.
     """
     if critical is not None:
         slow = float(rope.turns()[check_critical(rope, critical)])
@@ -32,10 +30,10 @@ def by_turns(rope: Rope, slow: float, fast: float, critical: int | None = None) 
 def by_index(
     rope: Rope, slow: float, fast: float, *, truncate: bool, critical: int | None = None
 ) -> torch.Tensor:
-    """Return the share kept: falls linearly in the channel index from ``fast`` to ``slow`` turns.
+    """Return the share kept: decreasing linearly in channel index from ``fast`` to ``slow`` turns.
 
     float32 ``(rotary_dim // 2,)``. YaRN's reference code and transformers, corners included: an
-    empty range is a step. ``critical`` is the channel where nothing is kept, in place of ``slow``.
+    empty range is a step. ``critical`` is the channel where nothing is kept, instead of ``slow``.
     """
     first, last = bounds(rope, slow, fast, truncate=truncate)
     if critical is not None:
@@ -63,7 +61,7 @@ def bounds(rope: Rope, slow: float, fast: float, *, truncate: bool) -> tuple[flo
     """
 
     def index(turns: float) -> float:
-        """Return the (fractional) channel that makes so many turns in the trained window."""
+        """Return the (fractional) channel with so many turns in the trained window."""
         logarithm = math.log(rope.trained_length / (turns * 2 * math.pi))
         return rope.rotary_dim * logarithm / (2 * math.log(rope.base))
 

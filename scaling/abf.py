@@ -1,7 +1,5 @@
 """ABF, adjusted base frequency: another base at every length (arXiv:2309.16039)."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 
@@ -15,8 +13,8 @@ def frequencies(
 ) -> Frequencies:
     """Return the plain frequencies of ``base`` in place of the model's own.
 
-    The base is the same at every length, so inside the trained window too the model is read
-    otherwise than it was trained: not ``none`` at stretch 1. The paper trains on with it.
+    The base is the same at every length, so the model differs from its training inside the trained
+    window too: not ``none`` at stretch 1. The paper continues training with it.
     """
     if not (math.isfinite(base) and base > 1):
         raise ValueError(f"base must be above 1, got {base}")

@@ -1,7 +1,5 @@
 """CoPE: the slow channels fade out, or stop turning, on top of a method (arXiv:2602.05258)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch
@@ -20,17 +18,17 @@ def frequencies(
     onset: int | None = None,
     on: Method = none.frequencies,
 ) -> Frequencies:
-    """Return a method's frequencies, those from channel ``onset`` on times a falling weight.
+    """Return a method's frequencies; those from channel ``onset`` on get a falling weight.
 
-    The weight is half a cosine over the channel index, 1 at the onset and 0 at the slowest
+    The weight is half a cosine over the channel index, 1 at the onset and 0 at the slowest channel
     (``soft``), or 0 for all of them (``hard``). Channels count from 0; an unset onset is the first
-    channel whose wavelength exceeds the trained window. ``on`` is the method below, whose attention
-    factor is kept. It is the same at every length: not ``none`` at stretch 1.
+    channel whose wavelength exceeds the trained window. ``on`` is the underlying method, whose
+    attention factor is kept. It is the same at every length: not ``none`` at stretch 1.
 
-    The numbers are those of the authors' code, hrlics/CoPE, for an onset of their own: 44 of 64
-    for Llama 3 at base 10 million, trained on at 64k, where 37 channels turn in the window. They
-    measure it after that training, with YaRN on top beyond it. Differs from the paper's equation,
-    whose cosine is over the frequency and not over the index.
+    The numbers are those of the authors' code, hrlics/CoPE, for their onset: 44 of 64 for Llama 3
+    at base 10 million, trained further at 64k, where 37 channels complete a turn in the window.
+    They measure it after that training, and beyond its length with YaRN on top. Differs from the
+    paper's equation, whose cosine is over the frequency and not over the index.
     """
     if clip not in ("soft", "hard"):
         raise ValueError(f"clip is soft or hard, got {clip}")

@@ -1,6 +1,4 @@
-"""Critical-base NTK: what turns once in the window is slowed by factor (arXiv:2310.05209)."""
-
-from __future__ import annotations
+"""Critical-base NTK: a channel of one turn per window is divided by factor (arXiv:2310.05209)."""
 
 import math
 
@@ -15,8 +13,8 @@ def frequencies(
 
     L0 is the trained window and L is factor * L0. It is base * factor^(d / 2c) for the critical
     channel c, whose wavelength is the window (c = d/2 * ln(L0 / 2 pi) / ln(base), a fraction):
-    channel c is slowed by exactly the factor, slower ones by more, so that none leaves the angles
-    of training. ``ntk`` has the slowest channel, d/2 - 1, in its place. ``critical`` is another
+    channel c is divided by exactly the factor and slower ones by more, so that no angle exceeds
+    those of training. ``ntk`` uses the slowest channel, d/2 - 1, instead. ``critical`` sets another
     channel, counted from 0: that of LongRoPE2 (arXiv:2502.20082, which searches it and calls this
     NTK-rcd) is faster, 30 and not 34.98 for Llama 3. An unset factor is the stretch of the length.
     """

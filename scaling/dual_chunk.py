@@ -1,6 +1,4 @@
-"""Dual chunk attention: positions begin anew in every chunk, capped between (arXiv:2402.17463)."""
-
-from __future__ import annotations
+"""Dual chunk attention: positions restart in every chunk, capped between (arXiv:2402.17463)."""
 
 import torch
 
@@ -19,14 +17,15 @@ def bands(
     """Return the three attentions of section 3: within a chunk, to the one before, to all earlier.
 
     Keys have the position n mod ``chunk``. Queries have m mod chunk for keys of their own chunk,
-    min(m mod chunk + chunk, ``largest``) for the chunk before, and ``largest`` for those further
-    back. Unset, ``largest`` is three quarters of the trained window and ``chunk`` that less an
-    eighth of it, as in the authors' code; their script for the paper's table takes a quarter off
-    (``chunk=2048,largest=3072`` of 4096); the paper's text has ``chunk`` = 3/4 of the window and
-    ``largest`` = the window less 1. ``on`` is a method whose frequencies are used. A context of one
-    chunk is untouched; one of two and more is not, also inside the trained window.
+    min(m mod chunk + chunk, ``largest``) for the previous chunk, and ``largest`` for earlier ones.
+    By default ``largest`` is three quarters of the trained window and ``chunk`` is ``largest``
+    minus an eighth of the window, as in the authors' code; their script for the paper's table
+    subtracts a quarter (``chunk=2048,largest=3072`` of 4096); the paper's text has ``chunk`` = 3/4
+    of the window and ``largest`` = the window minus 1. ``on`` is the method whose
+    frequencies are used. A context of one chunk is unchanged; a longer one is changed, also inside
+    the trained window.
 
-    Differs from the authors' code: that also scales cos and sin by 0.05 ln(length / window) + 1
+    Differs from the authors' code: it also scales cos and sin by 0.05 ln(length / window) + 1
     (not in the paper's results); its files for Qwen and for decoding leave a 16th, not an eighth.
     """
     cap = 3 * rope.trained_length // 4 if largest is None else largest

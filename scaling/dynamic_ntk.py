@@ -1,7 +1,5 @@
 """Dynamic NTK: NTK-aware at factor * length / trained_length - (factor - 1) (emozilla)."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Literal
 
@@ -19,17 +17,17 @@ def bands(
     mode: Literal["frozen", "per_query", "transformers"] = "frozen",
     block: int = 32,
 ) -> Bands | Frequencies | StatefulRope:
-    """Return the frequencies of the cell's length, or the bands of a growing length.
+    """Return the frequencies of the given length, or the bands of a growing length.
 
-    ``frozen`` (see ``frequencies``) has those of the whole context for every query and key.
-    ``per_query`` has those of its own length m + 1 for query m and all the keys it meets, in steps
-    of ``block`` tokens rounded up: correct decoding step by step, under any chunking; exact
-    with ``block`` 1. To rotate the cached keys again is not enough for that
-    beyond one layer: keys cached in deeper layers were computed from hidden states with an
-    older base. So every query is rotated with its own, at a cost: reading eight windows takes twice
-    the time of one base for all with ``block`` 32, and 28 times with 1. ``transformers`` is the
-    library's own stateful type, run as it is served: the prompt in one forward, then token by
-    token, keys keeping the base of their time.
+    ``frozen`` (see ``frequencies``) uses those of the whole context for every query and key.
+    ``per_query`` uses those of its own length m + 1 for query m and all of its keys, in steps of
+    ``block`` tokens rounded up: correct step-by-step decoding, under any chunking; exact with
+    ``block`` 1. Rotating the cached keys again is not enough beyond one layer: keys cached in
+    deeper layers were computed from hidden states with an older base. So every query is rotated
+    with its own base, at a cost: reading eight windows takes twice the time of a single base with
+    ``block`` 32, and 28 times with 1. ``transformers`` is the library's own stateful type, run as
+    it is served: the prompt in one forward pass, then token by token, with keys keeping the base
+    they were cached with.
     """
     if block < 1:
         raise ValueError(f"block must be 1 token or more, got {block}")
@@ -58,10 +56,10 @@ def frequencies(rope: Rope, length: int, *, factor: float = 1.0) -> Frequencies:
     alpha. The scale is 1 + factor * (length / trained_length - 1): with 1 the method is ntk at the
     stretch, and at four windows the factors 1, 2 and 4 scale by 4, 7 and 13.
 
-    Differs from transformers: the length is that of the cell, for the whole forward. There the
-    base follows the longest input seen and comes back only below the window: Llama-2 reads 8192
+    Differs from transformers: the length is the given one for the whole forward pass. There the
+    base follows the longest input so far and is reset only below the window: Llama-2 reads 8192
     tokens after 32768 at base 82685 instead of 20221. Its window is ``max_position_embeddings``.
-    It takes the length as a float32 tensor, which moves frequencies by up to 4e-6.
+    It computes with the length in float32, which changes frequencies by up to 4e-6.
     """
     alpha = factor_or_stretch(factor, rope, length)
     if length <= rope.trained_length:

@@ -1,7 +1,5 @@
 """Giraffe's power basis: every frequency times (1 - 2i/d)^power (arXiv:2308.10882)."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 
@@ -15,10 +13,10 @@ TRAINING = "the authors fine-tune with it"
 def frequencies(
     rope: Rope, length: int, *, power: Annotated[float, Range(0.0, 1.0)] = 0.5
 ) -> Frequencies:
-    """Return frequencies that are slowed the more the slower they are; the fastest one is kept.
+    """Return frequencies that are reduced more the slower they are; the fastest one is kept.
 
-    0 is ``none``; 0.5 is the power that the authors report (abacusai/Long-Context), who train with
-    it. It is the same at every length: not ``none`` at stretch 1.
+    Power 0 is ``none``; 0.5 is the one that the authors report and train with
+    (abacusai/Long-Context). It is the same at every length: not ``none`` at stretch 1.
     """
     if not (math.isfinite(power) and power >= 0):
         raise ValueError(f"power must be 0 or more, got {power}")

@@ -1,7 +1,5 @@
 """Giraffe's truncated basis: slow channels turn at one fixed speed or stop (arXiv:2308.10882)."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -12,13 +10,13 @@ TRAINING = "the authors fine-tune with it"
 
 
 def frequencies(rope: Rope, length: int, *, cutoff: float | None = None) -> Frequencies:
-    """Return the plain frequencies as far as a wavelength is at most ``cutoff`` tokens.
+    """Return the plain frequencies of the channels with a wavelength up to ``cutoff`` tokens.
 
-    A wavelength of up to 8 times the cutoff becomes 16 times the cutoff, and a longer one is not
-    rotated. An unset cutoff is the trained length, so that a channel is kept if it makes a full
-    turn in the window. It is the same at every length: not ``none`` at stretch 1.
+    A wavelength up to 8 times the cutoff becomes 16 times the cutoff; channels with a longer one
+    are not rotated. An unset cutoff is the trained length, so that a channel is kept if it makes a
+    full turn in the window. It is the same at every length: not ``none`` at stretch 1.
 
-    The paper leaves bounds and speed open; 8 and 16 are those of the authors' code
+    The paper does not state the bounds; 8 and 16 are those of the authors' code
     (abacusai/Long-Context, interpolate.py). They train with it.
     """
     if cutoff is None:

@@ -1,7 +1,5 @@
 """Jet-Long: true positions near, far ones grouped, or at yarn's frequencies (arXiv:2607.07740)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Literal
@@ -35,15 +33,15 @@ def bands(
     """Return true positions up to a distance of ``window`` tokens, and others beyond it.
 
     ``grouped``: floor(m/G) - floor(n/G) with G = ceil(length / trained window), so that no position
-    leaves the trained window; a given ``group`` is G at every length, as it is served. ``ramped``:
-    beyond the window every channel turns on at yarn's frequency for the factor
+    exceeds the trained window; a given ``group`` is G at every length, as it is served. ``ramped``:
+    beyond the window every channel continues at yarn's frequency for the factor
     s = (length - window) / (trained window - window), and all logits are multiplied by
-    0.1 ln(s) + 1. Both are the model itself up to the trained length where no group is given.
-    ``window`` is a 16th of the trained one, as in the authors' 2048 of 32768; ``on`` is a method
-    whose frequencies are used; it and ``group`` are of ``grouped`` alone.
+    0.1 ln(s) + 1. Without a group both are the unchanged model up to the trained length.
+    ``window`` defaults to a 16th of the trained one, as the authors' 2048 of 32768; ``on`` is the
+    method whose frequencies are used; ``on`` and ``group`` apply to ``grouped`` only.
 
     The numbers are those of jet-ai-projects/Jet-Long (jetlong and jetlong_freq) in prefill and in
-    decoding. The paper's own text was not at hand.
+    decoding. They were not compared with the text of the paper, which was not available.
     """
     near = window_of(rope, max(1, rope.trained_length // 16) if window is None else window)
     frequencies = frequencies_on(on, rope, length)
@@ -63,7 +61,7 @@ def bands(
 
 
 def _ramped(rope: Rope, length: int, near: int) -> Bands | Frequencies:
-    """Return the model's own frequencies near, and lower ones that go on from there beyond."""
+    """Return the model's own frequencies up to ``near`` tokens, and lower ones beyond."""
     if near >= rope.trained_length:
         raise ValueError(f"window must be below {rope.trained_length} tokens, got {near}")
     s = (length - near) / (rope.trained_length - near)

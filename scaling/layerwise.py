@@ -1,6 +1,4 @@
-"""Layer-specific scaling: a factor a layer, on a Bezier curve over depth (arXiv:2503.04355)."""
-
-from __future__ import annotations
+"""Layer-specific scaling: one factor per layer, by a Bezier curve of depth (arXiv:2503.04355)."""
 
 from itertools import pairwise
 from typing import Annotated, Literal
@@ -30,16 +28,16 @@ def frequencies(
     last: Share = 1.0,
     kind: Literal["pi", "ntk", "yarn"] = "pi",
 ) -> Frequencies | PerLayerFrequencies:
-    """Return for each layer the frequencies of ``kind`` at its own factor, ``factor`` ** share.
+    """Return, for each layer, the frequencies of ``kind`` at its own factor, ``factor`` ** share.
 
-    The share of a layer is on a cubic Bezier curve over the depth: ``first`` at the first layer,
+    The share of a layer lies on a cubic Bezier curve over the depth: ``first`` at the first layer,
     ``last`` at the last, and pulled towards ``second`` a third of the way and ``third`` two thirds.
     0 leaves a layer as it was trained; 1, the default of all four, is ``kind`` itself. An unset
     factor is the stretch of the length.
 
-    The paper searches the curve by a genetic algorithm for a model and a task (``ropewalk tune
-    layerwise`` by CMA-ES), with PI and NTK-aware factors. Differs from the paper, of which only the
-    summary was at hand, in what the curve is of: here shares of the factor's logarithm, with the
+    The paper searches the curve with a genetic algorithm for a model and a task (``ropewalk tune
+    layerwise`` with CMA-ES), for PI and NTK-aware factors. Differs from the paper, of which only
+    the summary was available: here the curve gives shares of the factor's logarithm, with the
     control points at equal steps of depth.
     """
     points = (first, second, third, last)
@@ -56,7 +54,7 @@ def frequencies(
 
 
 def _curve(points: tuple[float, ...], at: float) -> float:
-    """Return a Bezier curve's value at 0..1, by de Casteljau's steps: exact where all are alike."""
+    """Return a Bezier curve's value at 0..1, by de Casteljau's steps: exact where all are equal."""
     while len(points) > 1:
         points = tuple(a + at * (b - a) for a, b in pairwise(points))
     return points[0]

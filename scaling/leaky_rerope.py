@@ -1,7 +1,5 @@
 """Leaky ReRoPE: true relative positions up to a window, a factor slower beyond (kexue.fm/9708)."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -22,8 +20,8 @@ def bands(
     """Return relative positions window + (distance - window) / factor beyond the window.
 
     ``window`` is in tokens, by default a quarter of the trained window. An unset ``factor`` is the
-    least that keeps every relative position within the trained window, 1 inside it; an infinite
-    factor would be ``rerope``. ``on`` is a method whose frequencies are used.
+    smallest that keeps every relative position within the trained window, 1 inside it; an infinite
+    factor would be ``rerope``. ``on`` is the method whose frequencies are used.
 
     Differs from the author's code: it also scales queries by log n (``log_n:on=leaky_rerope``), its
     window is 512 of 4096, and its factor is a constant, 16.

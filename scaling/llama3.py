@@ -1,7 +1,5 @@
 """Llama 3.1: slow channels divided, fast ones kept (meta-llama/llama-models, apply_scaling)."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated
 

@@ -1,6 +1,4 @@
-"""LM-Infinite: a query meets the first tokens and the last window alone (arXiv:2308.16137)."""
-
-from __future__ import annotations
+"""LM-Infinite: attention to the first tokens and the last window only (arXiv:2308.16137)."""
 
 import torch
 
@@ -27,11 +25,11 @@ def bands(
 ) -> Bands | Frequencies:
     """Return the lambda-shaped attention of section 4: relative positions min(distance, window).
 
-    A query meets keys at a distance below ``window`` (tokens, by default the trained window), and
-    the first ``sinks`` tokens of the context (the paper has 10 to 100), as if they were ``window``
-    away. Keys between are not attended to, so nothing there can be retrieved. ``on`` is a
-    method whose frequencies are used. The re-introduction of the top-k keys (section 4.3) is not
-    done here.
+    A query attends to keys at a distance below ``window`` (tokens, by default the trained window),
+    and to the first ``sinks`` tokens of the context (the paper: 10 to 100) as if they were
+    ``window`` away. Keys in between are not attended to, so nothing there can be retrieved.
+    ``on`` is the method whose frequencies are used. The re-introduction of the top-k keys (section
+    4.3) is not implemented.
     """
     near = rope.trained_length if window is None else window
     if near < 1 or sinks < 0:

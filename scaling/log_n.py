@@ -1,6 +1,4 @@
-"""log-n: queries grow with the log of their position, on top of a method (kexue.fm/8823)."""
-
-from __future__ import annotations
+"""log-n: queries are scaled by the log of their position, on top of a method (kexue.fm/8823)."""
 
 import math
 
@@ -13,8 +11,8 @@ from scaling.types import Bands, Frequencies, Method, Rope, rotation_on
 def bands(rope: Rope, length: int, *, on: Method = none.frequencies) -> Bands | Frequencies:
     """Return a method with each query scaled by max(1, ln(m + 1) / ln(trained_length)).
 
-    m counts from 0. ``on`` is any method, one that moves positions included. Inside the trained
-    window it is that method alone.
+    m counts from 0. ``on`` is any method, including one that moves positions. Inside the
+    trained window it is that method alone.
     """
     here = torch.arange(1, length + 1, dtype=torch.float64)
     scale = (here.log() / math.log(rope.trained_length)).clamp(min=1)

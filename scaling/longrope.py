@@ -1,6 +1,4 @@
-"""LongRoPE: each channel divided by its searched factor, short or long list (arXiv:2402.13753)."""
-
-from __future__ import annotations
+"""LongRoPE: channels divided by searched factors, a short or a long list (arXiv:2402.13753)."""
 
 import json
 import math
@@ -18,16 +16,16 @@ def frequencies(
     """Return inv_freq / short_factor up to the trained length, / long_factor above it.
 
     ``factors`` is the path of a JSON file with the lists ``short_factor`` and ``long_factor``, one
-    number per channel pair, in Hugging Face's words; unset, they are those the checkpoint ships.
-    A file with a list ``layers`` has such a table for each layer there, and beside it what they
-    have in common. It is the one file a method reads: a table of this size is no option, and its
-    numbers are in the fingerprint. The attention factor is the table's ``attention_factor``, else
-    sqrt(1 + ln(s) / ln(trained_length)) at every length, where s is ``factor``, else the table's
-    own ``factor``, else the stretch. Not ``none`` at stretch 1, unless the short list is all 1.
+    number per channel pair, named as by Hugging Face; by default the checkpoint's own are used. A
+    file with a list ``layers`` has such a table for each layer, and next to it the values they have
+    in common. This is the only method that reads a file: the table is too large for an option, and
+    its numbers are in the fingerprint. The attention factor is the table's ``attention_factor``,
+    else sqrt(1 + ln(s) / ln(trained_length)) at every length, where s is ``factor``, else the
+    table's ``factor``, else the stretch. Not ``none`` at stretch 1, unless the short list is all 1.
 
-    Differs from the paper: it leaves the first tokens unscaled, which no frequency can (its table
+    Differs from the paper, which leaves the first tokens unscaled; frequencies cannot (its table
     11, untuned Llama-2: perplexity 7.22 with and 7.28 without at 16384 tokens, 11.51 and 13.00 at
-    32768). Differs from transformers: there an input that grows out of the window changes lists.
+    32768). Differs from transformers, where an input that outgrows the window changes lists.
     """
     table = rope.shipped if factors is None else _read(factors)
     if "layers" not in table:
@@ -62,7 +60,7 @@ def _of(
 
 
 def _read(path: str) -> Mapping[str, object]:
-    """Return the table of a file, or say in a sentence why there is none."""
+    """Read the table of a file; raise ValueError if it cannot be read."""
     try:
         table = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -87,7 +85,7 @@ def _factors(table: Mapping[str, object], name: str, pairs: int) -> list[float]:
 
 
 def _number(table: Mapping[str, object], name: str) -> float | None:
-    """Return a number of the table, or None where it has none."""
+    """Return a number of the table, None if it is missing."""
     value = table.get(name)
     if value is None or isinstance(value, int | float):
         return value

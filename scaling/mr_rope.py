@@ -1,6 +1,4 @@
-"""MrRoPE: the factor grows over the middle channels, evenly or ever faster (arXiv:2601.22181)."""
-
-from __future__ import annotations
+"""MrRoPE: the factor grows over the middle channels, evenly or faster (arXiv:2601.22181)."""
 
 import math
 from typing import Literal
@@ -22,14 +20,14 @@ def frequencies(
 ) -> Frequencies:
     """Return inv_freq above beta_fast turns in the trained window, / factor below beta_slow.
 
-    In the n steps from the last channel of the former to the first of the latter, channel k is
+    In the n steps from the last unchanged channel to the first fully divided one, channel k is
     divided by factor^(k/n) (``uni``) or factor^(k(k+1) / (n(n+1))) (``pro``). The attention factor
     is yarn's, 0.1 ln(factor) + 1. An unset factor is the stretch of the length.
 
     The numbers are those of mattian7/mrRoPE (LlamaYaRNRadix.py: yarn_radix and yarn_radix3), at
     both ends too: the fastest channel is kept in any window, and where no channel is slower than
-    beta_slow the steps go on past the last one. The paper's own text was not at hand, only notes
-    that quote its equations; they agree.
+    beta_slow the steps continue past the last one. They agree with the paper's equations as quoted
+    in notes; the text of the paper was not available.
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
         raise ValueError(

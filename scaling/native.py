@@ -1,7 +1,5 @@
 """What the checkpoint ships: its own scaling, as transformers reads it (modeling_rope_utils)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import ModuleType
 
@@ -19,25 +17,25 @@ TYPES: dict[str, ModuleType] = {
 
 
 def frequencies(rope: Rope, length: int) -> Frequencies:
-    """Return the frequencies of ``rope.shipped``; a model that ships none is read plain.
+    """Return the frequencies of ``rope.shipped``; the plain ones where the model ships no scaling.
 
-    The factor is the shipped one at every length (``dynamic`` alone follows the length, and
-    ``longrope`` has two lists), and the window the shipped ``original_max_position_embeddings``,
-    where there is one.
+    The factor is the shipped one at every length (only ``dynamic`` depends on the length, and
+    ``longrope`` has two lists), and the window is the shipped ``original_max_position_embeddings``,
+    if there is one.
 
     Differs from transformers: ``dynamic`` and ``longrope`` keep no state (see there), and at
-    factor 1 yarn and llama3 are exactly plain, where its sums are up to 1.2e-7 off.
+    factor 1 yarn and llama3 are exactly plain, where its sums have errors up to 1.2e-7.
     """
     options = shipped_options(rope)
     kind = shipped_type(rope)
     window = None if kind == "dynamic" else _optional(rope, "original_max_position_embeddings")
     scaled = rope if window is None else replace(rope, trained_length=int(window))
-    found: Frequencies = TYPES[kind].frequencies(scaled, length, **options)
-    return found
+    result: Frequencies = TYPES[kind].frequencies(scaled, length, **options)
+    return result
 
 
 def ships(rope: Rope) -> bool:
-    """Return whether a checkpoint has a scaling of its own, of a type that is read here."""
+    """Return whether a checkpoint ships a scaling of a supported type."""
     kind = _kind(rope)
     return isinstance(kind, str) and kind in TYPES and kind != "default"
 
@@ -90,7 +88,7 @@ def _yarn(rope: Rope) -> dict[str, float | bool | None]:
 
 
 def _required(rope: Rope, name: str) -> float:
-    """Return a number without which the shipped scaling means nothing."""
+    """Return a number that the shipped scaling must have."""
     value = rope.shipped.get(name)
     if isinstance(value, int | float):
         return value
@@ -98,5 +96,5 @@ def _required(rope: Rope, name: str) -> float:
 
 
 def _optional(rope: Rope, name: str) -> float | None:
-    """Return a number, or None where the shipped scaling has none."""
+    """Return a number of the shipped scaling, None if it is missing."""
     return None if rope.shipped.get(name) is None else _required(rope, name)

@@ -1,7 +1,5 @@
 """NTK-aware: base * factor^(d/(d-2)), which interpolates only the slowest channel (bloc97)."""
 
-from __future__ import annotations
-
 import math
 
 from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
@@ -12,10 +10,10 @@ def frequencies(
 ) -> Frequencies:
     """Return the plain frequencies of a larger base.
 
-    The exponent d/(d-2) makes the slowest channel exactly factor times slower and leaves the
-    fastest alone (posted as "NTK-Aware Scaled RoPE", 2023; written down in YaRN,
+    The exponent d/(d-2) makes the slowest channel exactly factor times slower and keeps the
+    fastest (posted as "NTK-Aware Scaled RoPE", 2023; written down in YaRN,
     arXiv:2309.00071, definition 1). An unset factor is the stretch of the length. A given
-    ``base`` is taken as it is at every length, also inside the trained window.
+    ``base`` is used unchanged at every length, also inside the trained window.
     """
     if base is not None:
         return Frequencies(rope.inv_freq(_checked(base, factor)))

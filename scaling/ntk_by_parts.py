@@ -1,7 +1,5 @@
 """NTK-by-parts: fast channels stay, slow ones are interpolated (arXiv:2309.00071, definition 2)."""
 
-from __future__ import annotations
-
 import math
 
 from scaling._ramp import by_turns, mixed
@@ -19,13 +17,13 @@ def frequencies(
 ) -> Frequencies:
     """Return inv_freq / factor below alpha turns in the trained window, inv_freq above beta.
 
-    Between them the mix is linear in turns. An unset factor is the stretch of the length. No
-    attention factor: with one, this is yarn with its ramp of the paper. ``critical`` is the first
-    channel, counted from 0, that is divided by the whole factor, in place of that at alpha turns
-    (arXiv:2502.20082: for Llama 3 it is 30, not 35).
+    Between them the mix is linear in turns. An unset factor is the stretch of the length. There is
+    no attention factor: with one, this is yarn with the ramp of its paper. ``critical`` is the
+    first channel, counted from 0, that is divided by the whole factor, instead of the one at alpha
+    turns (arXiv:2502.20082: for Llama 3 it is 30, not 35).
 
-    Differs from the YaRN repository's class of this name, which mixes in NTK-aware scaling and has
-    other bounds: ``ntk_by_parts_code`` is that one, with up to 3.18 times these frequencies.
+    Differs from the class of this name in the YaRN repository, which mixes in NTK-aware scaling and
+    has other bounds: that is ``ntk_by_parts_code``, with up to 3.18 times these frequencies.
     """
     if not (math.isfinite(beta) and beta > alpha >= 0):
         raise ValueError(

@@ -1,12 +1,10 @@
-"""NTK-by-parts as in YaRN's code: linear, NTK-aware and plain in turn (jquesnelle/yarn)."""
-
-from __future__ import annotations
+"""NTK-by-parts as in YaRN's code: linear, then NTK-aware, then plain (jquesnelle/yarn)."""
 
 from scaling import ntk
 from scaling._ramp import by_index
 from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
-# Turns in the trained window between which one gives way to the next, by the channel index.
+# Turns in the trained window between which one part blends into the next, by channel index.
 LINEAR, NTK = 0.75, 1.25
 SCALED, PLAIN = 2.0, 16.0
 
@@ -18,9 +16,9 @@ def frequencies(rope: Rope, length: int, *, factor: Factor = None) -> Frequencie
     the code's constants (LlamaPartNTKScaledRotaryEmbedding), found by experiment. No attention
     factor. An unset factor is the stretch of the length.
 
-    Differs from the paper, arXiv:2309.00071, definition 2, which is ``ntk_by_parts``: there is no
-    NTK-aware part, and bounds and ramp are others. For Llama-2 at factor 16 this one gives up to
-    3.18 times its frequencies (channel 35 of 64).
+    Differs from the paper, arXiv:2309.00071, definition 2, which is ``ntk_by_parts`` and has no
+    NTK-aware part and another ramp. For Llama-2 at factor 16 this method gives up to 3.18 times its
+    frequencies (channel 35 of 64).
     """
     scale = factor_or_stretch(factor, rope, length)
     plain = rope.inv_freq()

@@ -1,7 +1,5 @@
 """NTK-RoPE-mixed: a base per channel, slower by factor^((2(i+1)/d)^0.75) (Su, kexue.fm 9706)."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import torch
@@ -18,12 +16,13 @@ def frequencies(
 ) -> Frequencies:
     """Return inv_freq / factor^share, where a channel's share is (2(i+1)/d)^exponent.
 
-    The slowest channel is interpolated by the whole factor; an exponent of 1 slows in equal steps,
-    a smaller one the fast channels earlier. An unset factor is the stretch of the length.
+    The slowest channel is interpolated by the whole factor; an exponent of 1 divides in equal
+    steps, a smaller one divides the fast channels more. An unset factor is the stretch of the
+    length.
 
-    Differs from the author's code (bojone/rerope, ntk_patch.py): it also multiplies queries by
-    max(1, ln(position) / ln(trained_length)), its log-n scaling, which is no frequency and is left
-    out here; and its factor is fixed at 12.
+    Differs from the author's code (bojone/rerope, ntk_patch.py), which also multiplies queries by
+    max(1, ln(position) / ln(trained_length)), its log-n scaling (here ``log_n``), and whose factor
+    is fixed at 12.
     """
     if not 0 < exponent <= 1:
         raise ValueError(f"exponent must be above 0 and at most 1, got {exponent}")

@@ -1,7 +1,5 @@
 """Position Interpolation: inv_freq / factor; dynamic with the factor unset (arXiv:2306.15595)."""
 
-from __future__ import annotations
-
 from scaling.types import Factor, Frequencies, Rope, factor_or_stretch
 
 

@@ -1,6 +1,4 @@
-"""ReRoPE: relative positions are true up to a window, and no larger (Su, kexue.fm/9708)."""
-
-from __future__ import annotations
+"""ReRoPE: relative positions are true up to a window, and capped there (Su, kexue.fm/9708)."""
 
 import torch
 
@@ -11,19 +9,19 @@ from scaling.types import Bands, Frequencies, Method, Rope, Window, beyond, freq
 def bands(
     rope: Rope, length: int, *, window: Window = None, on: Method = none.frequencies
 ) -> Bands | Frequencies:
-    """Return relative positions min(distance, window): no pair is rotated farther than that.
+    """Return relative positions min(distance, window).
 
     ``window`` is in tokens, by default a quarter of the trained window, as in the author's best
-    table (1024 of Llama-2's 4096); ``on`` is a method whose frequencies are used. It is no identity
-    inside the trained window: a distance beyond ``window`` is rectified there too.
+    table (1024 of Llama-2's 4096); ``on`` is the method whose frequencies are used. It changes the
+    model inside the trained window too: a distance beyond ``window`` is capped there as well.
 
     Differs from the author's code: its window is 512 of 4096, and it also scales queries by log n,
-    which is ``log_n:on=rerope`` here, so that each can be measured alone.
+    which is ``log_n:on=rerope`` here, so that each can be measured separately.
     """
     near = window_of(rope, window)
     frequencies = frequencies_on(on, rope, length)
-    far, none = torch.full((length,), near), torch.zeros(length)
-    return beyond(length, frequencies, near, query=far, key=none)
+    far, zero = torch.full((length,), near), torch.zeros(length)
+    return beyond(length, frequencies, near, query=far, key=zero)
 
 
 def window_of(rope: Rope, window: int | None) -> int:

@@ -1,7 +1,5 @@
 """STRING: far relative positions shifted down over the little-trained ones (arXiv:2410.18745)."""
 
-from __future__ import annotations
-
 import torch
 
 from scaling import none
@@ -20,11 +18,11 @@ def bands(
 
     ``shift`` is in tokens, by default a third of the trained window; ``local`` by default 128, at
     most a 32nd of the window (authors: a quarter to two fifths, and 128 to 512, of a window of
-    131072). ``on`` is a method whose frequencies are used. It was made to use the trained window
-    better: beyond window + shift - local tokens, relative positions leave the window here too.
+    131072). ``on`` is the method whose frequencies are used. It is meant to use the trained
+    window better: beyond window + shift - local tokens, relative positions still leave the window.
 
-    Differs from the authors' code: that also scales cos and sin by 0.1 ln 2 + 1; and a prompt meets
-    the key at a distance of exactly ``shift`` twice there, at both positions, a decoded token once.
+    Differs from the authors' code, which also scales cos and sin by 0.1 ln 2 + 1; and there a
+    prompt attends twice to the key at a distance of exactly ``shift``, at both positions.
     """
     away = rope.trained_length // 3 if shift is None else shift
     kept = min(128, rope.trained_length // 32) if local is None else local

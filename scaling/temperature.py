@@ -1,6 +1,4 @@
-"""Llama 4's temperature: queries grow in steps of their position, on top of a method (Meta)."""
-
-from __future__ import annotations
+"""Llama 4's temperature: queries are scaled in steps of position, on top of a method (Meta)."""
 
 import math
 
@@ -21,11 +19,11 @@ def bands(
     """Return a method with each query scaled by 1 + scale * ln(1 + floor((m + 1) / floor)).
 
     m counts from 0. ``floor`` is in tokens, by default the trained window (Llama 4: 8192). ``on``
-    is any method, one that moves positions included. Inside the window it is that method alone,
-    but for the window's last token.
+    is any method, including one that moves positions. Inside the window it is that method alone,
+    except for the last token of the window.
 
-    Differs from Llama 4: there only the layers without a rotary embedding are scaled, here all that
-    see the whole context.
+    Differs from Llama 4, where only the layers without a rotary embedding are scaled; here all that
+    attend to the whole context are.
     """
     step = rope.trained_length if floor is None else floor
     if step < 1 or not (math.isfinite(scale) and scale >= 0):

@@ -1,7 +1,5 @@
 """YaRN: by parts, with an attention factor; dynamic with the factor unset (arXiv:2309.00071)."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 
@@ -30,11 +28,11 @@ def frequencies(
     ``paper``, in turns. An unset factor is the stretch of the length.
     ``mscale`` and ``mscale_all_dim`` make the attention factor the ratio of
     0.1 * mscale * ln(factor) + 1 of each; a given ``attention_factor`` holds at every length.
-    ``critical`` is the first channel, counted from 0, that is divided by the whole factor, in place
-    of that at beta_slow: LongRoPE2's (arXiv:2502.20082, YaRN-rcd) for Llama 3 is 30, not 35.
+    ``critical`` is the first channel, counted from 0, that is divided by the whole factor, instead
+    of the one at beta_slow: LongRoPE2's (arXiv:2502.20082, YaRN-rcd) for Llama 3 is 30, not 35.
 
-    Differs from the paper: its ramp is linear in turns. For Llama-2 at factor 16 it gives up to
-    3.04 times lower frequencies (channel 38 of 64); ``ramp="paper"`` is that one.
+    Differs from the paper, whose ramp is linear in turns (``ramp="paper"``). For Llama-2 at factor
+    16 that one gives up to 3.04 times lower frequencies (channel 38 of 64).
     """
     if not (math.isfinite(beta_fast) and beta_fast > beta_slow > 0):
         raise ValueError(

@@ -78,10 +78,14 @@ def moves_positions(method: Method, geometries: Sequence[Geometry]) -> bool:
     """Return whether a method returns bands at any of these geometries without an error."""
     for rope, windows in geometries:
         with suppress(UserError):
-            result = call("", partial(method, rope, tokens(rope, windows)))
-            if isinstance(result, Rotation) and (result.moves_positions or result.stateful):
+            if call("", partial(_moves, method, rope, tokens(rope, windows))):
                 return True
     return False
+
+
+def _moves(method: Method, rope: Rope, length: int) -> bool:
+    result: Any = method(rope, length)
+    return isinstance(result, Rotation) and (result.moves_positions or result.stateful)
 
 
 def check_frequencies(method: Method, geometries: Sequence[Geometry]) -> tuple[Finding, ...]:
