@@ -20,7 +20,5 @@ def frequencies(rope: Rope, length: int, *, on: Method = none.frequencies) -> Fr
     here an angle is position * frequency, rounded in float32 by up to 0.0032 radians at 32768.
     """
     inner = frequencies_on(on, rope, length)
-    wavelengths = torch.round(
-        2 * math.pi / inner.inv_freq
-    )  # inf for one that does not rotate
+    wavelengths = torch.round(2 * math.pi / inner.inv_freq)  # inf for one that does not rotate
     return Frequencies(2 * math.pi / wavelengths, inner.attention_factor)
