@@ -7,7 +7,7 @@ OMP_NUM_THREADS=1 .venv/bin/python -m scripts.simulate > results/statistics.md
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -52,12 +52,12 @@ def lognormal(sigma: float) -> Callable[[Random, tuple[int, int]], Array]:
 
 def with_length(sigma: float, together: float) -> Draw:
     """Draw lognormal losses that go with the length of the document, with this correlation."""
-    apart = math.sqrt(1 - together**2)
-    mean = math.exp(((0.5 + sigma * together) ** 2 + (sigma * apart) ** 2) / 2 - 0.125)
+    own = math.sqrt(1 - together**2)
+    mean = math.exp(((0.5 + sigma * together) ** 2 + (sigma * own) ** 2) / 2 - 0.125)
 
     def draw(rng: Random, size: tuple[int, int]) -> tuple[Array, Array]:
         length = rng.standard_normal(size)
-        loss = np.exp(sigma * (together * length + apart * rng.standard_normal(size)))
+        loss = np.exp(sigma * (together * length + own * rng.standard_normal(size)))
         return loss - mean, np.exp(0.5 * length)
 
     return draw
@@ -116,8 +116,8 @@ class Single:
 def single(draw: Draw, documents: int, *, rounds: int = ROUNDS) -> Single:
     """Draw the differences of two methods of equal mean."""
     losses, tokens = draw(np.random.default_rng(documents), (documents, rounds))
-    found = of_means(losses * tokens, tokens)
-    wrong = float(np.mean([one.significant() for one in found]))
+    differences = of_means(losses * tokens, tokens)
+    wrong = float(np.mean([one.significant() for one in differences]))
     return Single(1 - wrong, wrong)
 
 
@@ -140,9 +140,15 @@ class Many:
 
 
 def many(
-    shape: str, methods: int, documents: int, *, lead: float = 0.0, unequal: bool = False,
-    correlated: bool = False, rounds: int | None = None,
-) -> Many:  # fmt: skip
+    shape: str,
+    methods: int,
+    documents: int,
+    *,
+    lead: float = 0.0,
+    unequal: bool = False,
+    correlated: bool = False,
+    rounds: int | None = None,
+) -> Many:
     """Select among methods whose losses differ by noise of a shape, on the same documents.
 
     Args:
@@ -171,13 +177,15 @@ def many(
         best = int(rng.integers(methods))
         means = np.full(methods, lead * spread)
         means[best] = 0.0
-        made = select_means(losses + means, np.ones(documents))
-        assert made is not None
-        right += bool(lead) and made.winner and made.best == best
-        wrong += made.winner and not (lead and made.best == best)
+        selection = select_means(losses + means, np.ones(documents))
+        assert selection is not None
+        right += bool(lead) and selection.winner and selection.best == best
+        wrong += selection.winner and not (lead and selection.best == best)
         truly = means - means.min()
-        covered += bool((truly <= made.regret).all() and (made.possible[best] or not lead))
-        bounds.append(made.regret[made.best] / spread)
+        covered += bool(
+            (truly <= selection.regret).all() and (selection.possible[best] or not lead)
+        )
+        bounds.append(selection.regret[selection.best] / spread)
     return Many(right / rounds, wrong / rounds, covered / rounds, float(np.median(bounds)))
 
 
@@ -190,13 +198,13 @@ def hits(methods: int, trials: int, share: float, *, lead: float, rounds: int) -
         best = int(rng.integers(methods))
         shares = np.full(methods, share)
         shares[best] += lead
-        made = select_shares((rng.random((trials, methods)) < shares).astype(float))
-        assert made is not None
-        right += bool(lead) and made.winner and made.best == best
-        wrong += made.winner and not (lead and made.best == best)
-        holds = (shares.max() - shares <= made.regret).all()
-        covered += bool(holds and (made.possible[best] or not lead))
-        bounds.append(made.regret[made.best])
+        selection = select_shares((rng.random((trials, methods)) < shares).astype(float))
+        assert selection is not None
+        right += bool(lead) and selection.winner and selection.best == best
+        wrong += selection.winner and not (lead and selection.best == best)
+        holds = (shares.max() - shares <= selection.regret).all()
+        covered += bool(holds and (selection.possible[best] or not lead))
+        bounds.append(selection.regret[selection.best])
     return Many(right / rounds, wrong / rounds, covered / rounds, float(np.median(bounds)))
 
 
@@ -222,119 +230,153 @@ are per token.
 """
 
 
-def _head(columns: Sequence[Any]) -> str:
-    return f"| | {' | '.join(map(str, columns))} |\n|:--|{'--:|' * len(columns)}"
-
-
 def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def _single(title: str, text: str, pick: Callable[[Single], float], made: Any) -> None:
-    print(f"## {title}\n\n{text}\n\n{_head([f'{n} documents' for n in DOCUMENTS])}")
-    for name in CASES:
-        print(f"| {name} | {' | '.join(_percent(pick(made[name, n])) for n in DOCUMENTS)} |")
-    print()
-
-
-def _alone(job: tuple[str, int]) -> Single:
-    return single(CASES[job[0]], job[1])
-
-
-def _selected(job: dict[str, Any]) -> Many:
-    return many(**job)
-
-
-def _table(
-    pool: ProcessPoolExecutor, title: str, text: str, rows: dict[str, dict[str, Any]],
-    show: Callable[[Many], str], documents: Sequence[int] = DOCUMENTS,
-) -> None:  # fmt: skip
-    """Print a table of selections, one row per name."""
-    jobs = [{**options, "documents": n} for options in rows.values() for n in documents]
-    found = iter(list(pool.map(_selected, jobs)))
-    print(f"## {title}\n\n{text}\n\n{_head([f'{n} documents' for n in documents])}")
-    for name in rows:
-        print(f"| {name} | {' | '.join(show(next(found)) for _ in documents)} |")
+def _print(
+    title: str, text: str, columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]
+) -> None:
+    print(f"## {title}\n\n{text}\n\n| | {' | '.join(columns)} |\n|:--|{'--:|' * len(columns)}")
+    for name, values in rows:
+        print(f"| {name} | {' | '.join(values)} |")
     print(flush=True)
+
+
+def _single(case: tuple[str, int]) -> Single:
+    return single(CASES[case[0]], case[1])
+
+
+def _many(options: dict[str, Any]) -> Many:
+    return many(**options)
+
+
+def singles(pool: ProcessPoolExecutor) -> None:
+    """Print what a single comparison does."""
+    cases = [(name, n) for name in CASES for n in DOCUMENTS]
+    results = dict(zip(cases, pool.map(_single, cases), strict=True))
+    for title, text, attribute in (
+        ("The 95 % interval covers the mean", "One method, or the difference of two.", "covered"),
+        (
+            "False winner between two methods of equal mean",
+            "Their differences have the shape of the row. One is named the winner.",
+            "winner",
+        ),
+    ):
+        rows = (
+            (name, [_percent(getattr(results[name, n], attribute)) for n in DOCUMENTS])
+            for name in CASES
+        )
+        _print(title, text, [f"{n} documents" for n in DOCUMENTS], rows)
 
 
 def selections(pool: ProcessPoolExecutor) -> None:
     """Print what selections among several methods do."""
     spreads = {"equal spreads": False, "unequal spreads": True}
-    _table(
-        pool, "False winner among methods of equal mean",
+
+    def table(
+        title: str,
+        text: str,
+        options: dict[str, dict[str, Any]],
+        show: Callable[[Many], str],
+        documents: Sequence[int] = DOCUMENTS,
+    ) -> None:
+        jobs = [{**of, "documents": n} for of in options.values() for n in documents]
+        results = iter(list(pool.map(_many, jobs)))
+        rows = ((name, [show(next(results)) for _ in documents]) for name in options)
+        _print(title, text, [f"{n} documents" for n in documents], rows)
+
+    def spread_rows(shapes: Iterable[str], lead: float) -> dict[str, dict[str, Any]]:
+        return {
+            f"{shape}; {k} methods, {name}": {
+                "shape": shape,
+                "methods": k,
+                "unequal": unequal,
+                "lead": lead,
+            }
+            for shape in shapes
+            for k in METHODS
+            for name, unequal in spreads.items()
+        }
+
+    table(
+        "False winner among methods of equal mean",
         "Any method is named the winner. Unequal spreads: every second method varies a tenth as "
         "much as the others.",
-        {
-            f"{shape}; {k} methods, {named}": {"shape": shape, "methods": k, "unequal": unequal}
-            for shape in SHAPES for k in METHODS for named, unequal in spreads.items()
-        },
-        lambda found: _percent(found.wrong), (8, 20),
-    )  # fmt: skip
-    _table(
-        pool, "Power",
+        spread_rows(SHAPES, 0.0),
+        lambda result: _percent(result.wrong),
+        (8, 20),
+    )
+    table(
+        "Power",
         "The best method is named the winner, by its lead over all others in standard deviations "
         "of the paired difference. Correlated: half of the variance is shared by every other "
         "method.",
         {
-            f"{shape}; lead {lead:g}, {k} methods{', correlated' * correlated}":
-            {"shape": shape, "methods": k, "lead": lead, "correlated": correlated}
+            f"{shape}; lead {lead:g}, {k} methods{', correlated' * correlated}": {
+                "shape": shape,
+                "methods": k,
+                "lead": lead,
+                "correlated": correlated,
+            }
             for shape in ("normal", "exponential", "20 % lost by 1 nat, noise 0.3")
-            for k in (5, 25) for lead in (0.5, 1.0) for correlated in (False, True)
+            for k in (5, 25)
+            for lead in (0.5, 1.0)
+            for correlated in (False, True)
             if shape == "normal" or not correlated
         },
-        lambda found: _percent(found.right),
-    )  # fmt: skip
-    for title, lead, told in (
-        ("Coverage of the regret bounds, unequal means", LEAD,
-         f"One method, drawn at random, is better than all others by {LEAD:g} standard deviations "
-         "of the paired difference. The bounds hold for every method, and the best method is not "
-         "called worse."),
-        ("Coverage of the regret bounds, equal means", 0.0,
-         "No method is better than another, so that every bound holds: this is a check of the "
-         "code."),
-    ):  # fmt: skip
-        _table(
-            pool, title, told,
-            {
-                f"{shape}; {k} methods, {named}":
-                {"shape": shape, "methods": k, "unequal": unequal, "lead": lead}
-                for shape in (SHAPES if lead else ["normal", "exponential"])
-                for k in METHODS for named, unequal in spreads.items()
-            },
-            lambda found: _percent(found.covered), (8, 20),
-        )  # fmt: skip
-    _table(
-        pool, "Tightness of the regret bound",
+        lambda result: _percent(result.right),
+    )
+    table(
+        "Coverage of the regret bounds, unequal means",
+        f"One method, drawn at random, is better than all others by {LEAD:g} standard deviations "
+        "of the paired difference. The bounds hold for every method, and the best method is not "
+        "called worse.",
+        spread_rows(SHAPES, LEAD),
+        lambda result: _percent(result.covered),
+        (8, 20),
+    )
+    table(
+        "Coverage of the regret bounds, equal means",
+        "No method is better than another, so that every bound holds: this is a check of the code.",
+        spread_rows(["normal", "exponential"], 0.0),
+        lambda result: _percent(result.covered),
+        (8, 20),
+    )
+    table(
+        "Tightness of the regret bound",
         "Median bound on the regret of the method with the lowest mean, in standard deviations of "
         "the paired difference; methods of equal mean.",
         {
             f"{shape}; {k} methods": {"shape": shape, "methods": k}
-            for shape in ("normal", "exponential", "lognormal, sigma 1") for k in METHODS
+            for shape in ("normal", "exponential", "lognormal, sigma 1")
+            for k in METHODS
         },
-        lambda found: f"{found.bound:.2f}",
-    )  # fmt: skip
+        lambda result: f"{result.bound:.2f}",
+    )
 
 
 def retrieval() -> None:
     """Print what selections by shares of hits do."""
-    trials = (10, 20, 50, 100)
-    print(
-        "## Shares of hits\n\nIn % of samples: the best method is named the winner · another is · "
-        "the regret bounds hold; then the median regret bound of the leading method, in percentage "
-        f"points. Methods pass independent trials.\n\n{_head([f'{n} trials' for n in trials])}"
-    )
+    trials, rows = (10, 20, 50, 100), []
     for methods in (2, 5, 12):
         for share, lead in ((0.5, 0.0), (0.9, 0.0), (0.5, 0.2), (0.3, 0.5)):
-            made = [hits(methods, n, share, lead=lead, rounds=300) for n in trials]
-            cells = [
+            results = [hits(methods, n, share, lead=lead, rounds=300) for n in trials]
+            best = f", the best {100 * (share + lead):.0f} %" if lead else ""
+            values = [
                 f"{_percent(one.right)} · {_percent(one.wrong)} · {_percent(one.covered)}; "
                 f"{100 * one.bound:.0f}"
-                for one in made
+                for one in results
             ]
-            best = f", the best {100 * (share + lead):.0f} %" if lead else ""
-            print(f"| {methods} methods at {100 * share:.0f} %{best} | {' | '.join(cells)} |")
-    print()
+            rows.append((f"{methods} methods at {100 * share:.0f} %{best}", values))
+    _print(
+        "Shares of hits",
+        "In % of samples: the best method is named the winner · another is · the regret bounds "
+        "hold; then the median regret bound of the leading method, in percentage points. Methods "
+        "pass independent trials.",
+        [f"{n} trials" for n in trials],
+        rows,
+    )
 
 
 RARELY = """\
@@ -351,17 +393,7 @@ def main() -> None:
     """Print the tables in Markdown."""
     print(TEXT)
     with ProcessPoolExecutor(2) as pool:
-        jobs = [(name, n) for name in CASES for n in DOCUMENTS]
-        made = dict(zip(jobs, pool.map(_alone, jobs), strict=True))
-        _single(
-            "The 95 % interval covers the mean", "One method, or the difference of two.",
-            lambda found: found.covered, made,
-        )  # fmt: skip
-        _single(
-            "False winner between two methods of equal mean",
-            "Their differences have the shape of the row. One is named the winner.",
-            lambda found: found.winner, made,
-        )  # fmt: skip
+        singles(pool)
         selections(pool)
     retrieval()
     print(RARELY)

@@ -125,8 +125,9 @@ def simulate(shape: str, means: str, documents: int, *, races: int, seed: int) -
     rng, draw, mean = np.random.default_rng(seed), (SHAPES | RARE)[shape], MEANS[means]
     names = tuple(f"m{place:02}" for place in range(CANDIDATES))
     rules = Rules(rounds(documents), names[0], frozenset(names))
-    grid = sum(WEIGHTS[kind] * count for kind, count in
-               ((FAR, CANDIDATES), (NEAR, CANDIDATES), (CUT, 1)))  # fmt: skip
+    grid = sum(
+        WEIGHTS[kind] * count for kind, count in ((FAR, CANDIDATES), (NEAR, CANDIDATES), (CUT, 1))
+    )
     made = []
     for _ in range(races):
         losses = SPREAD * draw(rng, (documents, CANDIDATES)) + mean

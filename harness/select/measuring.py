@@ -56,9 +56,14 @@ class RaceField(Measuring):
     """
 
     def __init__(
-        self, plan: Plan, folder: Path, measure: Measure, budget: Budget, machine: str,
+        self,
+        plan: Plan,
+        folder: Path,
+        measure: Measure,
+        budget: Budget,
+        machine: str,
         workers: int = 1,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(plan, folder, measure)
         self.budget, self.machine, self.workers = budget, machine, workers
         self.window, self.target = plan.lengths

@@ -133,17 +133,19 @@ class FinishedRace:
         reasons = self.field.failed | self.race.failed
         for name, same in self.candidates.items():
             count, regret = self.standing.seen.get(name, 0), self.standing.regret.get(name)
-            rows.append({
-                "scaling": name,
-                "same": ", ".join(same[1:]) or None,
-                "verdict": self.verdict(name),
-                "regret": None if regret is None or not count else share(regret),
-                **_columns("difference", self.above(name) if count else None),
-                **_columns("cost", None if name in reasons else self.cost(name)),
-                "documents": count,
-                "follows": self.field.depends_on_length(name),
-                "reason": reasons.get(name),
-            })  # fmt: skip
+            rows.append(
+                {
+                    "scaling": name,
+                    "same": ", ".join(same[1:]) or None,
+                    "verdict": self.verdict(name),
+                    "regret": None if regret is None or not count else share(regret),
+                    **_columns("difference", self.above(name) if count else None),
+                    **_columns("cost", None if name in reasons else self.cost(name)),
+                    "documents": count,
+                    "follows": self.field.depends_on_length(name),
+                    "reason": reasons.get(name),
+                }
+            )
         for name, reason in self.field.failed.items():
             rows.append({"scaling": name, "verdict": FAILED, "documents": 0, "reason": reason})
         table = pd.DataFrame(rows)
@@ -155,14 +157,18 @@ class FinishedRace:
         """Return the table for people."""
         same = table["same"].map(lambda names: f" = {names}" if isinstance(names, str) else "")
         mark = table["follows"].map({True: " †"}).fillna("")
-        return pd.DataFrame({
-            "scaling": table["scaling"] + same,
-            "verdict": table["verdict"],
-            "above the best at most": table["regret"].map(percent, na_action="ignore").fillna(""),
-            f"above the first at {self.field.target}": _texts(table, "difference"),
-            f"cost inside {self.field.window}": _texts(table, "cost") + mark,
-            "documents": table["documents"].astype(str),
-        })  # fmt: skip
+        return pd.DataFrame(
+            {
+                "scaling": table["scaling"] + same,
+                "verdict": table["verdict"],
+                "above the best at most": table["regret"]
+                .map(percent, na_action="ignore")
+                .fillna(""),
+                f"above the first at {self.field.target}": _texts(table, "difference"),
+                f"cost inside {self.field.window}": _texts(table, "cost") + mark,
+                "documents": table["documents"].astype(str),
+            }
+        )
 
     def note(self, table: pd.DataFrame) -> str:
         """Say on which documents costs are measured, and whose cost is not that of a server."""

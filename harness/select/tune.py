@@ -76,10 +76,12 @@ def search(
     done: list[Trial] = []
     while len(done) < trials:
         points = [optimiser.ask() for _ in range(optimiser.population_size)]
-        generation = measure([
-            Trial(number, space.method(x.tolist(), number))
-            for number, x in enumerate(points[: trials - len(done)], start=len(done) + 1)
-        ])  # fmt: skip
+        generation = measure(
+            [
+                Trial(number, space.method(x.tolist(), number))
+                for number, x in enumerate(points[: trials - len(done)], start=len(done) + 1)
+            ]
+        )
         done += generation
         if len(generation) == len(points):
             scores = [trial.score for trial in generation]
@@ -306,13 +308,15 @@ class Tuning(Measuring):
             else {self.length}
             for label in labels
         }
-        self.complete({
-            Item(cell, request).key
-            for cell in self.plan.cells
-            if cell.length in lengths.get(cell.scaling, ())
-            for request in cell.questions
-            if request.doc_id in names
-        })  # fmt: skip
+        self.complete(
+            {
+                Item(cell, request).key
+                for cell in self.plan.cells
+                if cell.length in lengths.get(cell.scaling, ())
+                for request in cell.questions
+                if request.doc_id in names
+            }
+        )
 
 
 def best_of(trials: Sequence[Trial]) -> Trial:

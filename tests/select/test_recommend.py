@@ -174,9 +174,17 @@ def test_a_method_without_a_number_is_left_out(
         "    return Frequencies(rope.inv_freq())\n"
     )
     done = ropewalk(
-        "recommend", "--model", tiny, "--docs", docs, "--scaling", "yarn:factor=4", broken,
-        "--out", tmp_path / "race",
-    )  # fmt: skip
+        "recommend",
+        "--model",
+        tiny,
+        "--docs",
+        docs,
+        "--scaling",
+        "yarn:factor=4",
+        broken,
+        "--out",
+        tmp_path / "race",
+    )
     assert done.status == 1, done.err
     assert "too long for it" in done.out
     table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv").set_index("scaling")
@@ -231,9 +239,11 @@ def test_what_a_checkpoint_ships_is_a_candidate(
 ) -> None:
     """Else another method is recommended to whom the model as it is would serve best."""
     yarn = {
-        "rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0,
+        "rope_type": "yarn",
+        "rope_theta": 1e4,
+        "factor": 2.0,
         "original_max_position_embeddings": 64,
-    }  # fmt: skip
+    }
     folder = save_tiny(tmp_path / "m", rope_parameters=yarn)
     counts = []
     for model in (folder, save_tiny(tmp_path / "plain")):

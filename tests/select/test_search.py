@@ -74,8 +74,10 @@ def test_a_method_is_searched_where_its_options_say() -> None:
     """yarn: three, at the ends of the cube what their annotations declare; factor in stretches."""
     space = of_options("yarn", ROPE, 1024)
     ends = [space.method([x] * 3, 1) for x in (0.0, 1.0)]
-    assert ends == ["yarn:factor=2,beta_fast=4,beta_slow=0.1",
-                    "yarn:factor=16,beta_fast=128,beta_slow=4"]  # fmt: skip
+    assert ends == [
+        "yarn:factor=2,beta_fast=4,beta_slow=0.1",
+        "yarn:factor=16,beta_fast=128,beta_slow=4",
+    ]
     assert space.default == "yarn"
     assert space.method(space.start, 1).endswith("beta_fast=32,beta_slow=1")
 
@@ -90,8 +92,10 @@ def test_given_ranges_are_searched_alone() -> None:
         "yarn:attention_factor=1.25"
     )
     windows = of_options("self_extend", ROPE, 1024)
-    assert [windows.method([x], 1) for x in (0, 1)] == ["self_extend:window=4",
-                                                        "self_extend:window=192"]  # fmt: skip
+    assert [windows.method([x], 1) for x in (0, 1)] == [
+        "self_extend:window=4",
+        "self_extend:window=192",
+    ]
     assert of_options("jet_long:window=1..9", ROPE, 1024).method([0.5], 1) == "jet_long:window=3"
     long = of_options("jet_long:window=1048576..2097152", ROPE, 1024)
     assert long.method([0.0], 1) == "jet_long:window=1048576"
@@ -129,8 +133,11 @@ def test_what_cannot_be_searched_is_refused(given: str, words: str, tmp_path: Pa
     """In a sentence, before anything is measured."""
     begin = yarn.frequencies(ROPE, 1024)
     with pytest.raises(UserError, match=words):
-        _ = (of_factors(given, ROPE, 1024, begin, tmp_path) if is_free(given)
-             else of_options(given, ROPE, 1024))  # fmt: skip
+        _ = (
+            of_factors(given, ROPE, 1024, begin, tmp_path)
+            if is_free(given)
+            else of_options(given, ROPE, 1024)
+        )
 
 
 def test_factors_inside_the_window_are_refused(tmp_path: Path) -> None:

@@ -43,12 +43,20 @@ def tune(ropewalk: Ropewalk, tiny: Path, docs: Path) -> Callable[..., Outcome]:
 
     def call(folder: Path, *switches: str, **changes: Sequence[str]) -> Outcome:
         flags = {
-            "model": [str(tiny)], "docs": [str(docs)], "length": ["2x"], "task": [TASK],
-            "against": ["pi", "ntk"], "trials": ["4"], "out": [str(folder)], **changes,
-        }  # fmt: skip
-        return ropewalk("tune", *switches, *(
-            word for flag, values in flags.items() for word in (f"--{flag}", *values)
-        ))  # fmt: skip
+            "model": [str(tiny)],
+            "docs": [str(docs)],
+            "length": ["2x"],
+            "task": [TASK],
+            "against": ["pi", "ntk"],
+            "trials": ["4"],
+            "out": [str(folder)],
+            **changes,
+        }
+        return ropewalk(
+            "tune",
+            *switches,
+            *(word for flag, values in flags.items() for word in (f"--{flag}", *values)),
+        )
 
     return call
 
@@ -69,12 +77,20 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     folder = tmp_path / "out"
     done = tune(folder)
     assert done.status == 0, done.err
-    for text in ("Searching yarn: factor=1..8 (log), beta_fast=4..128 (log), beta_slow=0.1..4",
-                 "4 trials and 3 closed-form methods (pi, ntk, yarn) at 128 tokens",
-                 "on 1 document; 2 held out", "Cost: about "):  # fmt: skip
+    for text in (
+        "Searching yarn: factor=1..8 (log), beta_fast=4..128 (log), beta_slow=0.1..4",
+        "4 trials and 3 closed-form methods (pi, ntk, yarn) at 128 tokens",
+        "on 1 document; 2 held out",
+        "Cost: about ",
+    ):
         assert text in done.err
-    for text in ("is the best of 4 points", "The gap between the two is", "too few for an interval",
-                 "Next, the price inside the window: ropewalk run", "ropewalk export"):  # fmt: skip
+    for text in (
+        "is the best of 4 points",
+        "The gap between the two is",
+        "too few for an interval",
+        "Next, the price inside the window: ropewalk run",
+        "ropewalk export",
+    ):
         assert text in " ".join(done.out.split())
     found = json.loads((folder / "found.json").read_text())
     record = read_run(folder)
@@ -84,8 +100,21 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     assert "| scaling" in (folder / "tune.md").read_text()
     # 7 methods on one document; then the closed forms and the found one on two more.
     assert len(samples(folder)) == 7 + 4 * 2
-    again = ropewalk("run", "--model", tiny, "--docs", docs, "--task", TASK, "--length", "2x",
-                     "--scaling", folder / "found.json", "--out", tmp_path / "again")  # fmt: skip
+    again = ropewalk(
+        "run",
+        "--model",
+        tiny,
+        "--docs",
+        docs,
+        "--task",
+        TASK,
+        "--length",
+        "2x",
+        "--scaling",
+        folder / "found.json",
+        "--out",
+        tmp_path / "again",
+    )
     assert again.status == 0
     losses = [sample["value"] / sample["weight"] for sample in samples(tmp_path / "again").values()]
     assert math.fsum(losses) == pytest.approx(found["search"] + 2 * found["held_out"])
@@ -164,9 +193,12 @@ def test_the_price_that_is_asked_for_is_that_of_the_form_that_is_served(tmp_path
     tuning: Any = SimpleNamespace(plan=SimpleNamespace(checkpoint=SimpleNamespace(rope=rope)))
     tuning.length = 160
     for given, fixed in (
-        ("pi", "pi:factor=2.5"), ("yarn:beta_fast=16", "yarn:beta_fast=16,factor=2.5"),
-        ("yarn:factor=3", "yarn:factor=3"), ("rerope", "rerope"), ("self_extend", "self_extend"),
-    ):  # fmt: skip
+        ("pi", "pi:factor=2.5"),
+        ("yarn:beta_fast=16", "yarn:beta_fast=16,factor=2.5"),
+        ("yarn:factor=3", "yarn:factor=3"),
+        ("rerope", "rerope"),
+        ("self_extend", "self_extend"),
+    ):
         assert as_served(given, tuning) == fixed
     file = tmp_path / "found.json"
     file.write_bytes(factors([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5]))
@@ -196,10 +228,15 @@ def test_a_line_to_type_next_measures_the_model_that_was_searched() -> None:
     assert repeated(parse(None, {})) == []
 
 
-@pytest.mark.parametrize(("task", "by"), [
-    ("perplexity:tail=16", "perplexity:tail=16"), ("perplexity:tail=64", "perplexity:tail=32"),
-    ("passkey", "perplexity:tail=32"), ("perplexity:protocol=prefix", "perplexity:protocol=prefix"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("task", "by"),
+    [
+        ("perplexity:tail=16", "perplexity:tail=16"),
+        ("perplexity:tail=64", "perplexity:tail=32"),
+        ("passkey", "perplexity:tail=32"),
+        ("perplexity:protocol=prefix", "perplexity:protocol=prefix"),
+    ],
+)
 def test_the_price_is_measured_by_what_the_window_holds(task: str, by: str) -> None:
     """The line ran by the default tasks, whose 128 targets and prompts are no window of 64."""
     plan: Any = SimpleNamespace(tasks=(load("task", task),))
@@ -315,10 +352,11 @@ def test_a_found_method_among_the_closed_form_ones_is_compared_with_another() ->
     nats: dict[str, float] = {"group=5": 1.0, "group=4": 1.5, "plain": 1.2}
     spread = {"a": 0.0, "b": 0.01, "c": -0.01, "d": 0.02, "e": 0.0, "f": 0.01}
     tuning: Any = SimpleNamespace(
-        split=Split(frozenset("abc"), frozenset("def")), closed=["group=4", "group=5", "plain"],
+        split=Split(frozenset("abc"), frozenset("def")),
+        closed=["group=4", "group=5", "plain"],
         kind="targets",
         losses=lambda name, units: {u: (10 * (nats[name] + spread[u]), 10) for u in sorted(units)},
-    )  # fmt: skip
+    )
     table = compare(tuning, "group=5")
     assert [row.scaling for row in table] == ["group=5", "plain", "group=4"]
     first, second, third = (row.on_held and row.on_held.value for row in table)
@@ -352,9 +390,25 @@ def test_the_base_that_a_model_was_trained_with_is_found(
     config = json.loads((model / "config.json").read_text())
     config["rope_parameters"]["rope_theta"] = 500.0
     (model / "config.json").write_text(json.dumps(config))
-    done = ropewalk("tune", "--model", model, "--docs", "embedded:count=2", "--length", "1x",
-                    "--task", "perplexity:tail=192", "--scaling", "abf:base=300..300000",
-                    "--against", "none", "--trials", 8, "--out", tmp_path / "out")  # fmt: skip
+    done = ropewalk(
+        "tune",
+        "--model",
+        model,
+        "--docs",
+        "embedded:count=2",
+        "--length",
+        "1x",
+        "--task",
+        "perplexity:tail=192",
+        "--scaling",
+        "abf:base=300..300000",
+        "--against",
+        "none",
+        "--trials",
+        8,
+        "--out",
+        tmp_path / "out",
+    )
     assert done.status == 0, done.err
     found = load("method", str(tmp_path / "out/found.json")).options["base"]
     assert 10_000 / 1.6 < found < 10_000 * 1.6

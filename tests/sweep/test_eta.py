@@ -188,8 +188,21 @@ def test_a_dry_run_says_how_long(
 ) -> None:
     """Of a machine that measured nothing a product is timed; a complete sweep has nothing left."""
     monkeypatch.setattr(eta.constants, "HF_ASSETS_CACHE", str(tmp_path / "no speeds"))
-    words = ["run", "--model", tiny, "--docs", docs, "--length", "1x", "--scaling", "none",
-             "--task", "perplexity:tail=16", "--out", tmp_path / "run"]  # fmt: skip
+    words = [
+        "run",
+        "--model",
+        tiny,
+        "--docs",
+        docs,
+        "--length",
+        "1x",
+        "--scaling",
+        "none",
+        "--task",
+        "perplexity:tail=16",
+        "--out",
+        tmp_path / "run",
+    ]
     assert "here, estimated from the speed of one matrix product" in " ".join(
         ropewalk(*words, "--dry-run").out.split()
     )
