@@ -212,9 +212,13 @@ def passkey_share(model: Any, source: TaskContext, window: int, least: int) -> f
     for trial in range(WATCHED):
         draw = Random(f"watch/{trial}")
         asked = prompt(
-            source, draw.randint(least, window), draw.randrange(10_000, 100_000),
-            draw.random(), filler="standard" if trial % 2 else "documents", draw=draw,
-        )  # fmt: skip
+            source,
+            draw.randint(least, window),
+            draw.randrange(10_000, 100_000),
+            draw.random(),
+            filler="standard" if trial % 2 else "documents",
+            draw=draw,
+        )
         logits = model(input_ids=torch.tensor([asked.tokens], device=model.device)).logits[0]
         answer = logits[asked.start - 1 : -1].argmax(-1).tolist()
         recovered += answer == list(asked.tokens[asked.start :])
@@ -292,9 +296,7 @@ class Training:
         window, (_, watched, least) = self.recipe.window, vars(self.texts).values()
         held_out = held_out_loss(self.model, watched, window)
         share = passkey_share(self.model, watched, window, least)
-        entry = {
-            "step": done, "train_loss": round(loss, 4), "held_out": held_out, "passkey": share
-        }  # fmt: skip
+        entry = {"step": done, "train_loss": round(loss, 4), "held_out": held_out, "passkey": share}
         self.state["curve"].append(entry)
         self.state["step"] = done
         console.print(
@@ -302,9 +304,11 @@ class Training:
             f" {held_out['all']:.2f} nats, passkeys {share:.0%}"
         )
         whole = {
-            "recipe": self.settings, "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(), "state": self.state,
-        }  # fmt: skip
+            "recipe": self.settings,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "state": self.state,
+        }
         make_folder(self.out)
         torch.save(whole, self.out / "checkpoint.new")
         (self.out / "checkpoint.new").replace(self.out / "checkpoint.pt")

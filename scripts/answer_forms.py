@@ -84,10 +84,15 @@ def rows(
                     sample = task.grade(question, targets, source)
                     wanted = str(question.metadata.get("answer") or question.metadata["key"])
                     yield {
-                        "task": name, "scaling": method, "length": length, "unit": question.doc_id,
-                        "answer": wanted, "argmax": sample.metadata["found"] == "exact",
-                        "generated": says(wanted, text.text), "text": json.dumps(text.text),
-                    }  # fmt: skip
+                        "task": name,
+                        "scaling": method,
+                        "length": length,
+                        "unit": question.doc_id,
+                        "answer": wanted,
+                        "argmax": sample.metadata["found"] == "exact",
+                        "generated": says(wanted, text.text),
+                        "text": json.dumps(text.text),
+                    }
 
 
 def measured(out: Path) -> set[tuple[str, ...]]:

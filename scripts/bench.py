@@ -365,8 +365,15 @@ def counts(setting: Setting) -> Iterator[Row]:
     ids = torch.tensor([text], device=model.device)
     with torch.inference_mode():
         theirs = counted(lambda: model(input_ids=ids, use_cache=False))
-    yield row("a3", "tokens forwarded over the longest length, 8 lengths", [forwarded / longest],
-              "x", 1.0, "counted", above=False)  # fmt: skip
+    yield row(
+        "a3",
+        "tokens forwarded over the longest length, 8 lengths",
+        [forwarded / longest],
+        "x",
+        1.0,
+        "counted",
+        above=False,
+    )
     what = "operations over one forward of it"
     yield row("a3", what, [ours / theirs], "x", None, "counted; masked tiles whole")
 
@@ -537,8 +544,9 @@ def overhead(setting: Setting) -> Iterator[Row]:
                         append(held, {"question": asked[index].digest, "value": sample.value})
                 whole = setting.clock() - began
             shares.append(100 * (whole - inside[0]) / whole)
-        yield row("e", f"time outside the model, {shape}, 2048 tokens", shares, "%", bar,
-                  above=False)  # fmt: skip
+        yield row(
+            "e", f"time outside the model, {shape}, 2048 tokens", shares, "%", bar, above=False
+        )
 
 
 def _timed(setting: Setting, function: Any, inside: list[float]) -> Any:
@@ -912,8 +920,10 @@ def threads(setting: Setting) -> Iterator[Row]:
         for dtype, length in ((torch.float32, 2048), (torch.bfloat16, 4096)):
             added, share = _stage_gains(setting, many, dtype, setting.size(length))
             if share < 0.95 and not setting.quick:  # the wall would say nothing
-                print(f"t is not measured: {many} threads had {share:.0%} of as many cores, beside "
-                      "other programs, and need 95%.")  # fmt: skip
+                print(
+                    f"t is not measured: {many} threads had {share:.0%} of as many cores, beside "
+                    "other programs, and need 95%."
+                )
                 return
             rows += added
     finally:

@@ -58,12 +58,16 @@ def rows(frame: Any, results: dict[str, Any], names: list[str]) -> Iterator[dict
             first = theirs[0] if isinstance(theirs, tuple) else theirs
             ours = row[f"{metric},none"]
             yield {
-                "task": name, "doc": sample["doc_id"], "metric": metric,
+                "task": name,
+                "doc": sample["doc_id"],
+                "metric": metric,
                 "same_hashes": all(row[kind] == sample[kind] for kind in HASHES),
-                "ours": ours[0] if isinstance(ours, list) else ours, "lm_eval": first,
-                "score_ours": row["score"], "score_lm_eval": score,
+                "ours": ours[0] if isinstance(ours, list) else ours,
+                "lm_eval": first,
+                "score_ours": row["score"],
+                "score_lm_eval": score,
                 **{kind: row[kind] for kind in HASHES},
-            }  # fmt: skip
+            }
 
 
 def main(name: str, tasks: str, length: str, out: str, limit: str = "") -> None:
@@ -77,9 +81,13 @@ def main(name: str, tasks: str, length: str, out: str, limit: str = "") -> None:
     model, tokenizer = load_weights(checkpoint), checkpoint.tokenizer
     with tempfile.TemporaryDirectory() as scratch:
         run = rw.run(
-            model, tokenizer=tokenizer, scaling=["none"], length=[length], out=f"{scratch}/run",
+            model,
+            tokenizer=tokenizer,
+            scaling=["none"],
+            length=[length],
+            out=f"{scratch}/run",
             task=[f"lm_eval:{','.join(options)}"],
-        )  # fmt: skip
+        )
         frame = run.frame()
     most = int(limit) if limit else None
     theirs = plain(model, tokenizer, folder, names, int(length), most)

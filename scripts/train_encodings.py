@@ -112,9 +112,13 @@ def steps_in(minutes: float, encodings: Sequence[str], texts: Texts, tokenizer: 
 
 
 def recipe_for(
-    out: Path, steps: int | None, minutes: float | None, encodings: Sequence[str], texts: Texts,
+    out: Path,
+    steps: int | None,
+    minutes: float | None,
+    encodings: Sequence[str],
+    texts: Texts,
     tokenizer: Any,
-) -> Recipe:  # fmt: skip
+) -> Recipe:
     """Return the recipe of all models in a folder: the one it has, so that they are comparable."""
     make_folder(out, "--out")
     kept = out / "recipe.json"

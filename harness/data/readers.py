@@ -41,8 +41,14 @@ MARKS = {  # the longer first: the other is its beginning
 }
 # RuntimeError: an archive that is encrypted, or packed as Python cannot unpack.
 BROKEN = (
-    OSError, EOFError, ValueError, RuntimeError, zlib.error, lzma.LZMAError, zipfile.BadZipFile,
-)  # fmt: skip
+    OSError,
+    EOFError,
+    ValueError,
+    RuntimeError,
+    zlib.error,
+    lzma.LZMAError,
+    zipfile.BadZipFile,
+)
 
 RawDocument = tuple[str, str | None]  # name and text; None where a row's field is null
 
@@ -148,17 +154,19 @@ def text_of(row: Any, field: str, label: str, longest: int | None) -> str | None
             f"{label} has a lone surrogate (half a character) at character {error.start}."
         ) from None
     if size > LARGEST:
-        raise UserError(_too_large(label))
+        raise _too_large(label)
     return text
 
 
-def _giant(label: str) -> str:
-    return f"{label} is longer than {GIANT / 2**20:g} MiB; split the document."
-
-
-def _too_large(label: str) -> str:
+def _too_large(label: str) -> UserError:
     limit = f"{LARGEST / 2**20:g} MiB"
-    return f"{label} is longer than {limit}; split it, or read its beginning with max_chars=…"
+    return UserError(
+        f"{label} is longer than {limit}; split it, or read its beginning with max_chars=…"
+    )
+
+
+def _giant(label: str) -> UserError:
+    return UserError(f"{label} is longer than {GIANT / 2**20:g} MiB; split the document.")
 
 
 def _opened(path: Path) -> Any:
@@ -175,7 +183,7 @@ def _text(file: IO[bytes], label: str, longest: int | None) -> str | None:
         chunk = file.read(CHUNK)
         size += len(chunk)
         if size > LARGEST and longest is None:
-            raise UserError(_too_large(label))
+            raise _too_large(label)
         try:
             parts.append(decoder.decode(chunk, final=not chunk))
         except UnicodeDecodeError as error:
@@ -208,7 +216,7 @@ def _lines(path: Path, name: str, _field: str) -> Iterator[tuple[str, Any]]:
     with _opened(path) as lines:
         for number, line in enumerate(iter(lambda: lines.readline(GIANT + 1), b""), start=1):
             if len(line) > GIANT:
-                raise UserError(_giant(f"{path}, line {number}"))
+                raise _giant(f"{path}, line {number}")
             if line.strip():
                 yield f"{name}[{number - 1}]", _parsed(line, f"{path}, line {number}")
 
@@ -255,7 +263,7 @@ def _check_group(group: Any, label: str, field: str) -> None:
     columns = [column for column in columns if column.path_in_schema == field]
     unpacked = sum(column.total_uncompressed_size for column in columns)
     if unpacked > GIANT * max(1, group.num_rows):  # a group without rows still has a header
-        raise UserError(_giant(label))
+        raise _giant(label)
     if unpacked > max(UNPACKED, TIMES * sum(column.total_compressed_size for column in columns)):
         raise UserError(
             f"the rows from {label} on unpack to {unpacked / 2**20:,.0f} MiB, more than {TIMES} "
@@ -295,7 +303,7 @@ def _cell(row: Any, field: str, label: str) -> tuple[str, dict[str, Any]]:
     if pyarrow.types.is_dictionary(cell.type):  # it has the bytes of all rows
         cell = cell.cast(cell.type.value_type)
     if cell.nbytes > GIANT:
-        raise UserError(_giant(label))
+        raise _giant(label)
     return label, {field: cell[0].as_py()}
 
 

@@ -114,10 +114,18 @@ def open_checkpoint(
         where_to = elsewhere or _device(device)
         if elsewhere is None:
             attempt("weights", where, lambda: quantizer_of(config, device_map))
-        added = None if adapter is None else open_adapter(
-            adapter, where, config, trusted=trust_remote_code, allow_pickle=allow_pickle,
-            merged=not device_map and getattr(config, "quantization_config", None) is None,
-        )  # fmt: skip
+        added = (
+            None
+            if adapter is None
+            else open_adapter(
+                adapter,
+                where,
+                config,
+                trusted=trust_remote_code,
+                allow_pickle=allow_pickle,
+                merged=not device_map and getattr(config, "quantization_config", None) is None,
+            )
+        )
         own = commit or _fingerprint(where, config, trust_remote_code, allow_pickle)
         if trust_remote_code and getattr(config, "auto_map", None):
             own += "+code"  # under transformers' own class the same files may compute otherwise

@@ -116,7 +116,6 @@ def _missing_files(name: str, files: list[str], revision: str | None) -> list[st
     return missing
 
 
-LONGEST_NAME = 4096  # characters of a path, the limit of the system
 WHOLE = (".json", ".jinja", ".model", ".py", ".txt")  # read whole into memory
 LARGEST = 256 * MIB  # of such a file; the largest tokenizers have 40
 SAFE = ".safetensors"
@@ -127,15 +126,10 @@ GGUF = ".gguf"
 
 def check_place(name: str) -> Path:
     """Return the path that a model's name may be; raise UserError for another file, a bad path."""
-    if len(name) > LONGEST_NAME:
-        raise UserError(
-            f"the model's name has {len(name):,} characters, at most {LONGEST_NAME:,} are read: "
-            f"{printable(name[:40])}…"
-        )
     path = place(name)
     try:
         there, folder = path.exists(), path.is_dir()
-    except OSError as error:  # a part of the name is too long
+    except OSError as error:  # the name is too long
         raise UserError(
             f"--model {printable(reason(name))} is not a path: {error.strerror}."
         ) from None
