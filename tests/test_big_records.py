@@ -17,14 +17,13 @@ from matplotlib.figure import Figure
 from harness.data import corpus as sources
 from harness.data.corpus import make_context
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
+from harness.errors import UserError
 from harness.reports import _write, regret
 from harness.reports import effective_length as reach
 from harness.reports._write import save_figure, write_reports
-from harness.runs import schema
-from harness.runs.columns import SAMPLE, kept_samples
-from harness.runs.frame import NUMBERS, make_frame
-from harness.runs.schema import check_sample, is_ordinary, outcomes
-from harness.runs.store import LINE, SAMPLES, each_sample
+from harness.runs.frame import NUMBERS, SAMPLE, kept_samples, make_frame
+from harness.runs.record import LINE, check_sample, is_ordinary
+from harness.runs.store import SAMPLES, each_sample, outcomes
 from harness.stats import decision as family
 from harness.stats.cells import once, shared
 from tasks import passkey
@@ -95,7 +94,7 @@ def test_no_damaged_sample_is_taken_for_an_ordinary_one(
 ) -> None:
     """The quick check lets nothing pass that the schema rejects; each message is the schema's."""
     assert not is_ordinary({**records[0], **change})
-    with pytest.raises(schema.UserError, match="is damaged"):
+    with pytest.raises(UserError, match="is damaged"):
         check_sample("here", {**records[0], **change})
 
 
@@ -115,7 +114,7 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
     assert len(list(each_sample(tmp_path))) == 1
     for broken in (b"x" * (LINE + 1), b"x\n" + b"x" * (LINE + 1) + b"\n" + line):
         (tmp_path / SAMPLES).write_bytes(line + broken)
-        with pytest.raises(schema.UserError, match="line 2 is broken"):
+        with pytest.raises(UserError, match="line 2 is broken"):
             list(each_sample(tmp_path))
 
 

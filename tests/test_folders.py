@@ -12,9 +12,16 @@ import pytest
 
 from harness.errors import UserError
 from harness.inspection.notes import another_place
-from harness.runs.comparable import reasons
-from harness.runs.folders import asked, check_same_question, default_folder, reports_of, runs_in
-from harness.runs.store import RUN, SAMPLES
+from harness.runs.compatible import reasons
+from harness.runs.store import (
+    RUN,
+    SAMPLES,
+    asked,
+    check_same_question,
+    default_folder,
+    reports_of,
+    runs_in,
+)
 from tests import ROOT
 from tests.command_line import MANY, Ropewalk, sweep
 

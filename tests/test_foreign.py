@@ -25,8 +25,7 @@ from pydantic import BaseModel
 from harness.cli.app import main
 from harness.errors import UserError
 from harness.reports._figures import Figures, asked, paper
-from harness.runs.record import Run
-from harness.runs.schema import _Sample
+from harness.runs.record import Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.spec import Spec, parse_all
 from tests.child import in_child, mapped

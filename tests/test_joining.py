@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from harness.cli.app import main
-from harness.runs.comparable import reasons, unpaired
+from harness.runs.compatible import reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
 from tests.runs import changed

@@ -25,11 +25,9 @@ from harness.published.tables import (
 from harness.reports._figures import Figures, paper, requested_figures
 from harness.reports._write import ALL, Written, save_table, write_reports
 from harness.reports.page.write import write_page
-from harness.runs.comparable import raw_text, reasons, unpaired
-from harness.runs.folders import reports_of, runs_in
+from harness.runs.compatible import raw_text, reasons, unpaired
 from harness.runs.frame import make_frame
-from harness.runs.schema import checked_run
-from harness.runs.store import read_run
+from harness.runs.store import checked_run, read_run, reports_of, runs_in
 from harness.stats.cells import cells
 from harness.stats.checkpoints import as_methods
 

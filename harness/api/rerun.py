@@ -10,8 +10,7 @@ from harness.api.observer import LOG, Observer
 from harness.api.run import keeping, measure_one, note_unnamed
 from harness.errors import UserError
 from harness.names import resolved
-from harness.runs.schema import outcomes
-from harness.runs.store import measured
+from harness.runs.store import measured, outcomes
 from harness.sweep.rerun import Outcome, compare, plan_again, surroundings
 
 

@@ -23,9 +23,8 @@ from harness.inspection.notes import another_place, plan_notes, unnamed_cells, w
 from harness.models.checkpoint import Checkpoint
 from harness.plugins import load, names_code
 from harness.reports.plots.style import drawing
-from harness.runs.folders import run_folders
 from harness.runs.frame import make_frame
-from harness.runs.store import SAMPLES
+from harness.runs.store import SAMPLES, run_folders
 from harness.sweep.backend import ThisProcess
 from harness.sweep.eta import this_machine
 from harness.sweep.measure import Failure, Session

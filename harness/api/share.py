@@ -13,7 +13,7 @@ from harness.names import nearest, resolved
 from harness.plugins import names
 from harness.reports._figures import paper, requested_figures
 from harness.runs.frame import make_frame
-from harness.runs.schema import checked_run
+from harness.runs.store import checked_run
 from harness.share import card, every_eval_ever, public
 from harness.sweep.rerun import ask_again
 

@@ -25,7 +25,7 @@ def run(sweep: Path | None = None, /, *, dry_run: bool = False, **settings: Any)
     from harness.cli.outcome import print_brief
     from harness.cli.show import print_failures, print_plan
     from harness.inspection.notes import warnings
-    from harness.runs.folders import reports_of
+    from harness.runs.store import reports_of
 
     with ExitStack() as reported:
         with planned(specs, TERMINAL) as planning:

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from harness.inspection.notes import plan_notes, unnamed_cells, warnings
 from harness.names import printable
-from harness.runs.schema import outcomes
-from harness.runs.store import measured
+from harness.runs.store import measured, outcomes
 from harness.sweep.eta import initial_eta
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate

@@ -1,13 +1,112 @@
-"""The fields of ``run.json`` that are read, each with its type; a run may come from anyone."""
+"""The schema of ``run.json`` and of a sample; a run may be damaged or come from anyone."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, FiniteFloat, ValidationError
 
-from harness.runs.fields import Count, Name, Text, Tokens
+from harness.errors import UserError
+from harness.files import MIB
+from harness.names import printable
+from tasks._tokens import kept
+from tasks.types import Request
+
+LINE = 2**24  # bytes of a line of samples, which has about 1k
+LONGEST = 4096  # characters of a name, which tables and figures show whole
+MOST = 2**62  # of what is counted
+LETTER, NUMBER = 6, 26  # bytes that one may take in a line of JSON
+
+
+def _is_text(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("should be printable")
+    return text
+
+
+def _is_name(text: str) -> str:
+    if len(_is_text(text)) > LONGEST:
+        raise ValueError(f"has {len(text):,} characters, at most {LONGEST:,} are allowed")
+    return text
+
+
+def is_fact(value: Any) -> Any:
+    """Return what a record may hold as a fact; raise ValueError for anything else."""
+    if isinstance(value, str):
+        value.encode()  # a ValueError of half a letter, which no file holds
+        return value
+    if type(value) in (int, float) and _is_number(value):
+        return value
+    numbers = value if isinstance(value, list) else [value]
+    if set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)):
+        return value  # as losses are: twice as fast
+    if value is not None and not all(map(_is_number, numbers)):
+        raise ValueError("should be a text, a finite number, a list of numbers or None")
+    return value
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int):
+        return abs(value) < 2**63  # what a column of a table holds
+    return isinstance(value, float) and math.isfinite(value)
+
+
+Text = Annotated[str, AfterValidator(_is_text), Field(strict=True)]
+Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
+Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
+Count = Annotated[int, Field(strict=True, ge=0, lt=MOST)]
+Fact = Annotated[Any, AfterValidator(is_fact)]
+COLUMNS = {  # of the frame, which a fact of the same name would not reach
+    "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
+    "score", "low", "high", "n", "question", "unit", "status", "reason", "value", "weight",
+    "seconds", "peak_mib",
+}  # fmt: skip
+
+
+def _is_no_column(name: str) -> str:
+    if name in COLUMNS:
+        raise ValueError(f"a fact may not be called {name}, which is a column of the frame")
+    return name
+
+
+def _fit(facts: dict[str, Any]) -> dict[str, Any]:
+    sizes = (LETTER if isinstance(fact, str) else NUMBER for fact in facts.values())
+    lengths = (len(fact) if isinstance(fact, str | list) else 1 for fact in facts.values())
+    size = sum(map(operator.mul, sizes, lengths)) + sum(LETTER * len(name) for name in facts)
+    if size > LINE // 2:
+        raise ValueError(
+            f"up to {size / MIB:,.0f} MiB in a record, at most {LINE // 2 // MIB} are written"
+        )
+    return facts
+
+
+Facts = dict[Name, Fact]
+Given = Annotated[  # by a task
+    dict[Annotated[Name, AfterValidator(_is_no_column)], Fact], AfterValidator(_fit)
+]
+
+
+def wrong_facts(facts: Iterable[tuple[str, Any]], kinds: Mapping[str, type]) -> list[str]:
+    """Return the names of the facts that are not of the kind their task has them of, its FACTS.
+
+    No table holds values of two kinds in one column.
+    """
+    return [
+        name
+        for name, fact in facts
+        if (kind := kinds.get(name))
+        and (type(fact) is not kind or kind is int)
+        and not _is_of(kind, fact)
+    ]
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    if kind is int:
+        return type(value) is int and value >= 0
+    return type(value) in ((int, float) if kind is float else (kind,))
 
 
 class _Model(BaseModel):
@@ -118,3 +217,111 @@ class Run(BaseModel):
     cells: list[_Cell]
     frequencies: dict[Name, dict[str, Any]]
     sessions: list[_Session]
+
+
+class _Question(BaseModel):
+    unit: Name
+    facts: Given
+
+
+class _Graded(BaseModel):
+    value: Annotated[FiniteFloat, Field(strict=True)]
+    weight: Annotated[int, Field(strict=True, gt=0, lt=MOST)]
+    facts: Given
+
+
+class _Sample(BaseModel):
+    cell: Name
+    question: Name
+    task: Name
+    status: Name
+    reason: Text | None = None
+    unit: Name
+    value: Annotated[FiniteFloat, Field(strict=True)] | None
+    weight: Count
+    facts: Facts
+    seconds: FiniteFloat | None = None
+    peak_mib: FiniteFloat | None = None
+    shared: bool | None = None
+
+
+def check_question(question: Any) -> None:
+    """Raise ValueError for a question that no record can store."""
+    if not isinstance(question, Request):
+        raise ValueError(f"it yields {type(question).__name__}, not Request")
+    _hold(_Question, {"unit": question.doc_id, "facts": question.metadata}, "of a question ")
+    least = int(kept(question.tokens).numbers().min())
+    if least < 0:
+        raise ValueError(f"{question.doc_id}: token {least} is not in a vocabulary")
+    question.digest  # noqa: B018  # raises for a token that is not a whole number
+
+
+def check_graded(outcome: Mapping[str, Any]) -> None:
+    """Raise ValueError for a value, a weight or facts that no record can store."""
+    _hold(_Graded, outcome, "of a sample ")
+
+
+def check_run(where: str, record: Any) -> None:
+    """Raise UserError naming the first field of ``run.json`` that is missing or wrong."""
+    _check(where, Run, record)
+    for cell in record["cells"]:
+        task: Mapping[str, Any] = record["tasks"].get(cell["task"], {})
+        if str(cell["length"]) not in task.get("questions", {}):
+            raise UserError(
+                f"{where} is damaged: no questions of {cell['task']} at {cell['length']} tokens."
+            )
+
+
+def check_sample(where: str, record: Any) -> None:
+    """Raise UserError naming the first field of a sample that is missing or wrong."""
+    if is_ordinary(record):
+        return
+    _check(where, _Sample, record)
+    if record["status"] == "ok" and (record["value"] is None or not record["weight"]):
+        raise UserError(f"{where} is damaged: a sample of status ok has no value.")
+
+
+def is_ordinary(record: Mapping[str, Any]) -> bool:
+    """Return whether a sample is surely sound, as nearly all are: five times as fast as _Sample."""
+    facts: Any = record.get("facts")
+    if type(facts) is not dict or record.get("status") != "ok" or record.get("reason") is not None:
+        return False
+    try:
+        named = "".join([*map(record.__getitem__, NAMES), *facts])
+        value, seconds, peak = map(record.__getitem__, NUMBERS)
+        for fact in facts.values():
+            kind = type(fact)  # no file of JSON holds half a letter
+            if kind is not str and not (kind is float and math.isfinite(fact)):
+                is_fact(fact)
+    except (KeyError, TypeError, ValueError):
+        return False
+    weight, shared = record.get("weight"), record.get("shared")
+    return (
+        named.isprintable()
+        and len(named) <= LONGEST
+        and type(value) is type(seconds) is type(peak) is float
+        and math.isfinite(value + seconds + peak)
+        and type(weight) is int
+        and 0 < weight < MOST
+        and (shared is None or type(shared) is bool)
+    )
+
+
+NAMES, NUMBERS = ("cell", "question", "task", "status", "unit"), ("value", "seconds", "peak_mib")
+
+
+def _check(where: str, kind: type[BaseModel], record: Any) -> None:
+    try:
+        _hold(kind, record)
+    except ValueError as error:
+        raise UserError(f"{where} is damaged: {error}.") from None
+
+
+def _hold(kind: type[BaseModel], record: Any, what: str = "") -> None:
+    try:
+        kind.model_validate(record)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"]) or "the whole"
+        why = first["msg"].removeprefix("Value error, ")
+        raise ValueError(f"{what}{printable(place)[:80]}: {why}") from None

@@ -7,10 +7,11 @@ import fcntl
 import json
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,12 +27,19 @@ from harness.files import (
     replacing,
     sync_names,
 )
+from harness.runs.compatible import NAMES, PROTOCOLS, SEEDS, differing
+from harness.runs.record import LINE, check_run, check_sample
 
 RUN, SAMPLES = "run.json", "samples.jsonl"
-LARGEST, LINE = 2**33, 2**24  # bytes of a samples file and of one of its lines; a line has about 1k
+LARGEST = 2**33  # bytes of a samples file
 LARGEST_RUN = 2**28  # bytes of a record
 SCHEMA = 1
 KEPT = ("ok", "not_finite", "too_long")  # a sample of another status is measured again
+
+
+Key = tuple[str, str]  # a cell's key and a question's digest
+Outcome = Mapping[str, Any]  # of a sample: status and reason
+OK: Outcome = {"status": "ok"}
 
 
 @dataclass
@@ -199,6 +207,40 @@ def _records(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
         yield record
 
 
+def checked_run(folder: Path) -> dict[str, Any]:
+    """Return the record of a run; raise UserError where it is damaged."""
+    record = read_run(folder)
+    check_run(str(folder / RUN), record)
+    return record
+
+
+def checked_samples(folder: Path) -> dict[Key, dict[str, Any]]:
+    """Return the samples of a run as ``read_samples`` does; raise UserError for a damaged one."""
+    return {(record["cell"], record["question"]): record for record in each_checked(folder)}
+
+
+def each_checked(folder: Path) -> Iterator[dict[str, Any]]:
+    """Yield the samples of a run as ``each_sample`` does; raise UserError for a damaged one."""
+    place = str(folder / SAMPLES)
+    for record in each_sample(folder):
+        check_sample(f"{place}: sample {record['question']}", record)
+        yield record
+
+
+def outcomes(folder: Path) -> dict[Key, Outcome]:
+    """Return of every sample of a run what became of it, without its numbers."""
+    return {
+        (record["cell"], record["question"]): outcome(record) for record in each_checked(folder)
+    }
+
+
+def outcome(record: Mapping[str, Any]) -> Outcome:
+    """Return what became of a sample: its status, and the reason of one without a number."""
+    if record["status"] == "ok":
+        return OK
+    return {"status": record["status"], "reason": record.get("reason")}
+
+
 def measured(samples: Mapping[tuple[str, str], Mapping[str, Any]]) -> set[tuple[str, str]]:
     """Return the keys of the samples that need not be measured again."""
     return {key for key, record in samples.items() if record.get("status") in KEPT}
@@ -254,3 +296,126 @@ def _cut_torn_line(file: BinaryIO) -> None:
         file.truncate(whole)
         os.fsync(file.fileno())
     file.seek(whole)
+
+
+REPORTS = "reports"  # of all models together, beside their folders
+Record = Mapping[str, Any]
+
+
+def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -> list[Path]:
+    """Return the run folder of each model's record; of several models, inside ``out``.
+
+    Raises UserError where several models have no ``out``, or would share a folder.
+    """
+    if not several:
+        return [out or default_folder(records[0])]
+    if out is None:
+        raise UserError("several models are measured: name the folder of their runs with --out.")
+    models = [str(record["model"]["name"]) for record in records]
+    for model in models:
+        if models.count(model) > 1 or model == REPORTS:
+            raise UserError(
+                f"{out} has room for one folder called {model!r}: rename the folder of a model, or"
+                " sweep it apart."
+            )
+    return [out / model for model in models]
+
+
+def default_folder(record: Record) -> Path:
+    """Return results/run-MODEL; where that is another sweep's, the next free number of it.
+
+    The same sweep, or one that contains it, uses the same folder again.
+    """
+    for number in count(1):
+        name = f"run-{record['model']['name']}" + (f"-{number}" if number > 1 else "")
+        folder = Path("results") / name
+        before = record_in(folder)
+        if before is None or (
+            asked(before) <= asked(record)
+            and not any(_other_question(before, record))
+            and other_model(before, record) is None
+        ):
+            break
+    return folder
+
+
+def record_in(folder: Path) -> dict[str, Any] | None:
+    """Return the record of a folder, None of one without; raise UserError for a damaged one.
+
+    Raises it too for samples without a record, which are not those of a run: it is written first.
+    A folder that cannot be looked into counts as one without: writing to it then says why. What is
+    no folder, and no place for one, is rejected here, in a dry run too.
+    """
+    first = next(place for place in (folder, *folder.absolute().parents) if os.path.lexists(place))
+    if not first.is_dir():
+        raise UserError(f"{first} is not a folder; choose another --out.")
+    try:
+        there, samples = (folder / RUN).exists(), folder / SAMPLES
+        others = not there and samples.exists() and samples.stat().st_size > 0
+    except OSError:
+        there = others = False
+    if others:
+        raise UserError(
+            f"{folder} has a {SAMPLES} but no {RUN}, so it is not a run; choose another --out."
+        )
+    return checked_run(folder) if there else None
+
+
+def asked(record: Record) -> set[tuple[str, str, str]]:
+    """Return every question of every cell of a record, with its method."""
+    return {
+        (cell["scaling"], cell["key"], question)
+        for cell in record["cells"]
+        for question in record["tasks"][cell["task"]]["questions"][str(cell["length"])]
+    }
+
+
+def check_same_question(folder: Path, old: Record, new: Record) -> None:
+    """Raise UserError where another sweep's record would be replaced.
+
+    The same sweep may have more cells than before, or fewer.
+    """
+    unlike = next(_other_question(old, new), None)
+    if unlike:
+        raise UserError(f"{folder} has another sweep, with other {unlike}; choose another --out.")
+
+
+def other_model(old: Record, new: Record) -> str | None:
+    """Return a field of the model that two records have differently; None where none is.
+
+    An earlier version may have recorded fewer.
+    """
+    model = new["model"]
+    return next((key for key, one in old["model"].items() if one != model.get(key)), None)
+
+
+def _other_question(old: Record, new: Record) -> Iterator[str]:
+    """Yield the settings that make a sweep another one, not the same with more or fewer cells."""
+    yield from differing(old, new, (SEEDS, NAMES, PROTOCOLS))
+    texts = [{document["sha256"] for document in run["documents"]["read"]} for run in (old, new)]
+    if not (texts[0] <= texts[1] or texts[1] <= texts[0]):
+        yield "documents"
+
+
+def reports_of(run: Path) -> Path:
+    """Return the reports folder of a run; raise UserError where it is a link."""
+    if (run / REPORTS).is_symlink():
+        raise UserError(
+            f"{run / REPORTS} is a symbolic link; name a folder for the reports with --out."
+        )
+    return run / REPORTS
+
+
+def runs_in(places: Sequence[Path]) -> list[Path]:
+    """Return the run folders among the given ones and directly inside them.
+
+    Files and reports folders, which ``FOLDER/*`` includes, are ignored where there is a run; a
+    place that does not exist is returned, for its error.
+    """
+    found = [
+        sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
+        if place.exists()
+        else [place]
+        for place in places
+    ]
+    return [run for runs in found for run in runs] or list(places)

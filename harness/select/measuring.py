@@ -16,8 +16,7 @@ import numpy as np
 
 from harness.errors import UserError
 from harness.methods.resolve import depends_on_length
-from harness.runs.schema import checked_samples
-from harness.runs.store import measured
+from harness.runs.store import checked_samples, measured
 from harness.select.candidates import OWN
 from harness.select.race import CUT, FAR, NEAR, Array, Budget, Need
 from harness.sweep.eta import ETA, initial_eta

@@ -28,7 +28,7 @@ from harness.reports.plots.style import (
     tidy,
 )
 from harness.reports.writing.sentences import counted, listed, signed
-from harness.runs.folders import reports_of
+from harness.runs.store import reports_of
 from harness.select.candidates import CODE, OWN
 from harness.select.measuring import RaceField
 from harness.select.race import BUDGET, CUT, DOCUMENTS, FAR, WINNER, Array, Race, Standing

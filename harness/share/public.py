@@ -16,11 +16,9 @@ from harness.files import make_folder, replacing
 from harness.reports._write import write_reports
 from harness.reports.page.write import write_page
 from harness.reports.plots.style import Paper
-from harness.runs.comparable import raw_text
-from harness.runs.folders import REPORTS
+from harness.runs.compatible import raw_text
 from harness.runs.frame import make_frame
-from harness.runs.schema import checked_run, checked_samples
-from harness.runs.store import SAMPLES, write_run
+from harness.runs.store import REPORTS, SAMPLES, checked_run, checked_samples, write_run
 from harness.share.clean import clean_record, clean_samples, entry
 from harness.stats.cells import SCORE, cells
 

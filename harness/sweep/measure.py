@@ -14,14 +14,18 @@ from harness.engine import OutOfMemory
 from harness.errors import UserError
 from harness.names import printable
 from harness.plugins import call
-from harness.runs.folders import check_same_question, record_in
-from harness.runs.schema import Outcome, check_graded, outcome, outcomes
+from harness.runs.record import check_graded
 from harness.runs.store import (
     RUN,
+    Outcome,
     Samples,
     append,
     check_held,
+    check_same_question,
     measured,
+    outcome,
+    outcomes,
+    record_in,
     write_run,
     writing,
 )

@@ -16,8 +16,8 @@ from harness.methods.resolve import over_lengths, supersets
 from harness.models.checkpoint import Checkpoint, check_shipped, open_checkpoint
 from harness.names import printable
 from harness.plugins import Plugin, call, load
-from harness.runs.comparable import deciding
-from harness.runs.schema import check_question
+from harness.runs.compatible import deciding
+from harness.runs.record import check_question
 from harness.sweep.spec import CELLS, Spec
 from scaling import native, none
 from scaling.types import Rotation

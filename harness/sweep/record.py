@@ -16,8 +16,7 @@ import torch
 
 from harness.errors import UserError
 from harness.plugins import ROOT, Plugin, call
-from harness.runs.folders import other_model
-from harness.runs.store import SCHEMA
+from harness.runs.store import SCHEMA, other_model
 from harness.sweep.plan import Plan
 
 CELL = ("scaling", "task", "length", "frequencies", "key", "failed")

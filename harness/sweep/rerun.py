@@ -18,8 +18,7 @@ from harness.plugins import Plugin, load, names_code
 from harness.runs.frame import own_tasks, task_of
 from harness.runs.provenance import machines
 from harness.runs.record import honoured
-from harness.runs.schema import checked_run, checked_samples
-from harness.runs.store import read_run, read_samples
+from harness.runs.store import checked_run, checked_samples, read_run, read_samples
 from harness.sweep.plan import Plan, Tally, ask, make_plan
 from harness.sweep.record import describe
 from harness.sweep.spec import Spec, parse

@@ -26,7 +26,7 @@ from harness.names import printable, resolved
 from harness.plugins import RAISED, Plugin, load
 from harness.runs.frame import NOT_MEASURED, make_frame
 from harness.runs.provenance import command, facts
-from harness.runs.schema import checked_run
+from harness.runs.store import checked_run
 from harness.share.clean import clean_record, entry
 from harness.share.trackers import FINISHED, STOPPED, TrackedRun, send_again, written_at
 from harness.stats.cells import cells
