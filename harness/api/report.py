@@ -14,13 +14,13 @@ from harness.api.observer import LOG, Observer
 from harness.errors import UserError
 from harness.files import make_folder
 from harness.published.tables import (
-    beside,
+    display_of,
+    match_values,
     read_table,
-    readable,
     rows_of,
+    summarize,
     tasks_of,
     unlike,
-    words,
 )
 from harness.reports._figures import Figures, paper, requested_figures
 from harness.reports._write import ALL, Written, save_table, write_reports
@@ -211,10 +211,10 @@ def compare(
     scores = cells(make_frame([run]))
     labels = tasks_of(rows, record)
     scores = scores[scores["task"].isin(labels) if labels else scores["metric"] == metric]
-    table = beside(rows, scores, tolerance / 100)
-    text = words(table, rows, scores, tolerance / 100, label)
+    table = match_values(rows, scores, tolerance / 100)
+    text = summarize(table, rows, scores, tolerance / 100, label)
     text += [f"Not comparable: {reason}." for reason in why]
-    title, display, files = f"{label} beside {name}", readable(table), list[Path]()
+    title, display, files = f"{label} beside {name}", display_of(table), list[Path]()
     if out:
         make_folder(Path(out))
         files = save_table(table, [({title: display}, text)], Path(out) / f"compare-{name}")

@@ -123,7 +123,7 @@ def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def beside(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
+def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
     """Return a row per published value with the measured one.
 
     A value matches the cell whose scaling is the table's ``method``, however its options are
@@ -182,10 +182,10 @@ def _verdict(score: float | None, published: float, tolerance: float, *, over: b
     return "within" if abs(score - published) <= tolerance * abs(published) else "outside"
 
 
-def words(
+def summarize(
     table: pd.DataFrame, rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float, model: str
 ) -> list[str]:
-    """Say how many values agree, which differs most, what is partial, and if ``model`` is other."""
+    """Return how many values agree, which differs most, what is partial, and another model."""
     counts = table["verdict"].value_counts()
     first = rows.iloc[0]
     text = (
@@ -215,7 +215,7 @@ def _partial(cells: pd.DataFrame) -> list[str]:
     return [f"Measured in part: {'; '.join(named)}."] if named else []
 
 
-def readable(table: pd.DataFrame) -> pd.DataFrame:
+def display_of(table: pd.DataFrame) -> pd.DataFrame:
     """Return the comparison as texts for people."""
     return pd.DataFrame([_texts(row) for row in table.to_dict("records")])
 

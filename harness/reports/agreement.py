@@ -1,4 +1,4 @@
-"""Does perplexity predict retrieval? One against the other, a point a method, a panel a length."""
+"""Whether perplexity predicts retrieval: one point per method and one panel per length."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
     """Draw retrieval against tail perplexity, and against that of the key tokens where it is known.
 
     The lengths are those beyond the trained window. ``evaluator`` is that of ``key_tokens``.
-    Raises ValueError where a model lacks one of the two.
+    Raises ValueError where a model does not have both.
     """
     known = methods(frame)
     panel = ["order", "title", "length"]

@@ -1,4 +1,4 @@
-"""Which method to use at each length, whether it wins, and how much worse it can be at most."""
+"""Which method to use at each length, and how much worse than the best it is at most."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.stats.decision import MARGIN, Decision, decide, decisions, overall
 from harness.stats.measure import SHARES
 from tasks._intervals import MIN_DOCUMENTS
 
-LEGEND = (
+TERMS = (
     "A winner is better than every other method by its paired 95 % interval, or the only method "
     "that the bounds leave. The regret of a method is how much worse it is at most than the best "
     "of all; these bounds hold for all methods together (95 %). As good as the best: a regret of "
@@ -46,8 +46,8 @@ def make(frame: pd.DataFrame, *, margin: float = MARGIN) -> pd.DataFrame:
     ``possible`` those that are not significantly worse. ``cost`` is what ``use`` costs inside the
     trained window in the form it has at this length, ``gain`` its score less that of
     ``truncation``, the plain model that reads the trained window alone. ``needed`` is how many
-    documents would bound the regret of ``best`` by the margin. Models that were asked the same
-    questions have rows together too.
+    documents would bound the regret of ``best`` by the margin. Models with the same questions
+    have rows together too.
     """
     rows = _rows(frame, margin)
     more = together(frame)
@@ -137,13 +137,13 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def _others(row: Mapping[str, Any]) -> str:
-    """Return the methods that may be the best beside those that are as good."""
+    """Return the methods that may be the best, without those that are as good."""
     names = [name for name in row["possible"] or [] if name not in (row["as_good"] or [])]
     return ", ".join(sentences.method(row, name) for name in names)
 
 
 def summary(table: pd.DataFrame) -> list[str]:
-    """Say what to use at every length, and at the end which method to use at the longest."""
+    """Return sentences on what to use at every length."""
     texts = []
     many = table["model"].nunique() > 1
     for (model, _), rows in table.groupby(["model", "length"], sort=False):
@@ -200,7 +200,7 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
 
 
 def _best(row: Mapping[str, Any]) -> str:
-    """Say which method is the best, where another one is recommended."""
+    """Return which method is the best, where another one is recommended."""
     if row["use"] == row["best"] or row["score"] == row["best_score"]:
         return ""
     code = row["best"] in (row["code"] or [])
@@ -211,7 +211,7 @@ def _best(row: Mapping[str, Any]) -> str:
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    """Say what the method costs inside the window."""
+    """Return what the method costs inside the window."""
     if sentences.inside(row) or row["next"] is None or not row["trained_length"]:
         return ""
     if row["cost"] is None:
@@ -237,7 +237,7 @@ def _gain(row: Mapping[str, Any]) -> str:
 
 
 def _needed(row: Mapping[str, Any]) -> str:
-    """Say how many documents would bound the regret by the margin."""
+    """Return how many documents would bound the regret by the margin."""
     needed = row["needed"]
     if row["winner"] or needed is None or row["use"] != row["best"] or needed <= row["n"]:
         return ""
@@ -248,7 +248,7 @@ def _needed(row: Mapping[str, Any]) -> str:
 
 
 def _units(row: Mapping[str, Any]) -> str:
-    """Say on which units the methods were compared, where some lack."""
+    """Return on which documents or trials methods were compared, where some are missing."""
     parts = []
     if row["n"] < row["asked"]:
         parts.append(f"on the {row['n']} of {row['asked']} {row['units']} that all methods have")
@@ -265,8 +265,8 @@ def _counted(row: Mapping[str, Any]) -> str:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say what the table's words and marks mean."""
-    texts = [LEGEND.format(margin=table["margin"].iloc[0])]
+    """Return what the terms and marks of the table mean."""
+    texts = [TERMS.format(margin=table["margin"].iloc[0])]
     texts += [SERVABLE] if table["code"].notna().any() else []
     texts += [FAILED] if table["failed"].notna().any() else []
     texts += [RETRIEVAL] if table["gain_high"].ge(0).any() else []

@@ -1,4 +1,4 @@
-"""Bits per byte of the scored text beside perplexity: comparable between different tokenizers."""
+"""Bits per byte of the scored text, which are comparable between different tokenizers."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
     Bits per byte are the loss of all targets over the bytes of their text in UTF-8, in units of
     ln 2; the interval is that of the perplexity in these units. Compare models on the same
-    documents and protocol, and mind that as many tokens are more text where tokens are longer.
-    A cell of which a sample lacks its bytes has no row. Raises ValueError where no cell has one.
+    documents and protocol; the same number of tokens is more text where tokens are longer.
+    A cell with a sample without bytes has no row. Raises ValueError where no cell has one.
     """
     measured = frame[(frame["metric"] == "perplexity") & (frame["status"] == "ok")]
     if measured.empty:
@@ -52,7 +52,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say how much text a token is, by which perplexities of other tokenizers differ."""
+    """Return how much text a token is, by which perplexities of other tokenizers differ."""
     sums = table.groupby("model", sort=False)[["bytes", "tokens"]].sum()
     each = [f"{row.bytes / row.tokens:.2f} ({model})" for model, row in sums.iterrows()]
     return [f"Bytes of the scored text per token: {', '.join(each)}."]

@@ -1,4 +1,4 @@
-"""Score against context length, a panel per model and task, with intervals and trained window."""
+"""Score against context length, one panel per model and task, with intervals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.reports.plots.methods import methods
-from harness.reports.plots.panel import MOST_BANDS, draw_panel, fit, label_ends, lost
+from harness.reports.plots.panel import MOST_BANDS, draw_panel, lost
 from harness.reports.plots.style import GREY, SIZE, columns_for, paper, sheet, shown_part, tidy
 from harness.stats.cells import CELL, cells
 from harness.stats.checkpoints import alike, group_name, labels
@@ -101,8 +101,6 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
     look, protocols = known.look, _protocols(frame)
     truncated = {} if "single" in frame else truncations(frame)
     above = 9 if lost(table) else 2
-    # A name beside the end of a line would stand at a length that the line does not reach.
-    named = fit(list(look)) and all(_whole(rows) for _, rows in groups)
     first: dict[tuple[str, str], Axes] = {}
     for axes, ((model, task), rows) in zip(panels, groups, strict=True):
         models = next((some for some in kin if model in some), [model])
@@ -117,18 +115,10 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
         axes.set_ylabel(_score_label(str(task), rows["metric"].iloc[0], protocols), fontsize=SIZE)
         unit = "tokens" if columns > 2 else "tokens, trained windows"
         axes.set_xlabel(f"Context length ({unit})", fontsize=SIZE)
-        if named:
-            label_ends(axes, look, tall=1.7)
     drawn = pd.concat([rows for _, rows in groups])
     note = _note(drawn, protocols, bands, without) + (TRUNCATED if truncated else "")
-    known.finish(figure, panels, note + left_out, named=named)
+    known.finish(figure, panels, note + left_out)
     return figure
-
-
-def _whole(rows: pd.DataFrame) -> bool:
-    """Return whether every line of a panel reaches its longest length."""
-    last = rows[rows["length"] == rows["length"].max()].dropna(subset="score")
-    return set(last["scaling"]) == set(rows["scaling"])
 
 
 def _protocols(frame: pd.DataFrame) -> dict[str, str]:

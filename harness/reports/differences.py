@@ -134,7 +134,7 @@ def against(frame: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
 
 
 def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per cell of a model beside that of the same method of the first model like it.
+    """Return one row per cell, compared with the same method of the first model like its own.
 
     Models are alike if they have the same questions; ``baseline`` is the first of them. The
     comparisons with one method of the first model are corrected together.
@@ -254,7 +254,7 @@ def _text(row: dict[str, Any]) -> str:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say how scores are paired and what the marks mean."""
+    """Return how scores are paired and what the marks mean."""
     if "seeds" in table:
         equal = table["difference"].fillna(0).ne(0) & table["p"].isna()
         texts = [SEEDS, *([EQUAL] if equal.any() else [])]
@@ -317,7 +317,7 @@ def _longest(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
-    """Draw the differences of one length beside the line of no difference."""
+    """Draw the differences of one length and the line of no difference."""
     axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
     facts = records(rows)
     for row in facts:
@@ -333,7 +333,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list
 
 
 def _mark(axes: Axes, row: dict[str, Any], place: int, look: Look) -> None:
-    """Draw one difference with its interval, and how many samples it lacks."""
+    """Draw one difference with its interval, and how many samples it has."""
     if row["same"]:
         axes.text(0, place, "=", ha="center", va="center", color=GREY, fontsize=SIZE)
         return

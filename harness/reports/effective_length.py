@@ -1,4 +1,4 @@
-"""How far each method reads: the longest length without loss of retrieval or of tail perplexity."""
+"""The longest length to which each method keeps the model's retrieval or tail perplexity."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NONE = (
 
 
 def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
-    """Return a row per model, task and scaling; a length counts if all from the window to it do.
+    """Return one row per model, task and scaling; a length counts if all from the window to it do.
 
     Scores where higher is better hold while ``kept`` is left of the model's own score, that of
     its unscaled embedding at the longest length inside the window; ``low`` and ``high`` are the
@@ -89,7 +89,7 @@ def _lacking(row: dict[str, Any]) -> str:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say what it means to hold, by task."""
+    """Return when a score holds, by task."""
     rules = {}
     for row in records(table):
         own = f"`{row['own_scaling']}` inside the window"

@@ -1,4 +1,4 @@
-"""Perplexity of the tokens that need a long context (LongPPL, arXiv:2410.23771), and its gain."""
+"""Perplexity of the tokens that need a long context (LongPPL, arXiv:2410.23771)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say by which rule tokens are key, and how many are."""
+    """Return by which rule tokens are key, and how many are."""
     texts = []
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         first = max(rows.to_dict("records"), key=lambda row: row["keys"])

@@ -1,4 +1,4 @@
-"""Loss at every position of the window, a panel per length: what a whole window's mean hides."""
+"""Loss at every position of the window, one panel per length."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _kinds(table: pd.DataFrame) -> Iterable[Any]:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float) -> None:
-    """Draw one length: a line a scaling, and where the trained window ends."""
+    """Draw one length: one line per scaling, and where the trained window ends."""
     for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
         trace(axes, curve[["position", "score"]], str(scaling), look, index, 8)
         if len(look) <= MOST_BANDS:

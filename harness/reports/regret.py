@@ -1,4 +1,4 @@
-"""How much worse each method is at most than the best of all, at every length."""
+"""How much worse each method is than the best at most, at every length."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say what the numbers and marks mean."""
+    """Return what the numbers and marks mean."""
     del table
     return [
         "How much worse than the best of all methods each is at most; the bounds of a length hold "

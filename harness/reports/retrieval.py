@@ -74,7 +74,7 @@ def make(frame: pd.DataFrame, *, threshold: float = THRESHOLD) -> pd.DataFrame:
 
     ``average`` is the mean over all lengths, ``effective_length`` the longest length that with all
     shorter ones reaches ``threshold``; both are empty where a length has no score, or is missing:
-    another method of the model has it. A length that lacks a part with every method has no mean.
+    another method of the model has it. A length without a part under every method has no mean.
     Scores are shares, 0 to 1. Raises ValueError where no task of retrieval was measured.
     """
     table = parts(frame)
@@ -112,7 +112,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say what the mean is of, what lacks in it, and by which rule a length is effective."""
+    """Return what the mean is of, what it lacks, and when a length is effective."""
     each = {str(model): _counted(rows) for model, rows in table.groupby("model", sort=False)}
     alike = len(set(each.values())) == 1
     texts = list(each.values())[:1] if alike else [f"{name}: {of}" for name, of in each.items()]
@@ -121,7 +121,7 @@ def notes(table: pd.DataFrame) -> list[str]:
 
 
 def _counted(rows: pd.DataFrame) -> str:
-    """Say of one model what its mean is of, on how many trials, and which lengths have none."""
+    """Return what one model's mean is of, on how many trials, and which lengths have none."""
     known = _parts(rows)
     scored = rows[(rows["part"] != MEAN) & rows["score"].notna()]
     counts = sorted(scored["n"].agg(["min", "max"]).dropna().astype(int).unique())
@@ -145,7 +145,7 @@ def _percent(share: float) -> str:
 
 
 def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
-    """Return "4k", "< 1k" where the shortest length fails, or nothing where a score lacks."""
+    """Return "4k", "< 1k" where the shortest length fails, or nothing where a score is missing."""
     if pd.isna(row["average"]):
         return ""
     if pd.isna(row["effective_length"]):
@@ -324,7 +324,7 @@ def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
 
 @dataclass(frozen=True)
 class Map:
-    """What one heat map shows; ``shares`` has a row a depth, a column a length, NaN if unknown."""
+    """What one heat map shows; ``shares`` has shape (depths, lengths), NaN if unknown."""
 
     title: str
     depths: list[float]

@@ -1,4 +1,4 @@
-"""Score, 95 % interval, n and status of every cell, one row each: the table to keep as CSV."""
+"""Score, 95 % interval, n and status of every cell, one row each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say where answers are right except for their format, with the largest difference."""
+    """Return where answers are right except for their format, with the largest difference."""
     if "lenient" not in table:
         return []
     texts = []

@@ -1,4 +1,4 @@
-"""Models trained alike from several seeds: their mean, over documents and over seeds kept apart."""
+"""Mean over models that differ by their seed, with intervals over documents and over seeds."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ CHANGES = (
 
 
 def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
-    """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
+    """Return one row per model without its ``ending``, a seed, and per task, scaling and length.
 
     ``score`` is the mean of the seeds (of perplexity the geometric one). ``low`` and ``high`` are
-    its interval over documents or trials, these seeds held; ``low_seeds`` and ``high_seeds`` that
-    over seeds, these documents held (Student's t); ``single`` are the scores of the seeds,
-    ``least`` and ``most`` of them; ``questions`` is equal where models were asked the same.
-    ``change`` is the mean of the seeds' changes from their own scores at the trained window, under
-    the same scaling, of perplexity relative, with its interval over seeds: of tasks whose scores of
-    different lengths may be compared, as of the same tokens at every length. A cell that a seed
-    lacks has no score. A model without an ending is no seed, nor are models of different windows.
-    Raises ValueError where no model has two seeds.
+    its interval over documents or trials, with these seeds; ``low_seeds`` and ``high_seeds`` that
+    over seeds, with these documents (Student's t); ``single`` are the scores of the seeds,
+    ``least`` and ``most`` of them; ``questions`` is equal where models have the same questions.
+    ``change`` is the mean of the seeds' changes from their own scores at the trained window under
+    the same scaling, relative for perplexity, with its interval over seeds; only for tasks whose
+    scores of different lengths may be compared. A cell without one of the seeds has no score. A
+    model without an ending is no seed, nor are models of different windows. Raises ValueError where
+    no model has two seeds.
     """
     return of_seeds(frame, ending)
 
@@ -58,14 +58,14 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def notes(table: pd.DataFrame) -> list[str]:
-    """Say what the two intervals hold for."""
+    """Return what the two intervals hold for."""
     counts = sentences.listed([str(n) for n in sorted(set(table["seeds"]))]).replace("`", "")
     questions = table[table["score"].notna()].groupby(["task", "trained_length", "length"])[
         "questions"
     ]
     return [
         f"Means of {counts} seeds. Intervals over documents or trials are for these seeds, those "
-        "over seeds (Student's t) for these documents: neither has the other's chance in it.",
+        "over seeds (Student's t) for these documents: neither includes the other's variance.",
         *([CHANGES] if "change" in table else []),
         *([OTHER] if (questions.nunique() > 1).any() else []),
     ]

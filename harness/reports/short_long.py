@@ -1,4 +1,4 @@
-"""Quality inside the trained window against quality at the longest length, a row a method."""
+"""Quality inside the trained window and at the longest length, one row per method."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NOTE = (
 
 
 def make(frame: pd.DataFrame) -> Figure:
-    """Draw two points a method, joined, in a panel per model and task."""
+    """Draw two joined points per method, in one panel per model and task."""
     known, truncated = methods(frame), truncations(frame)
     every = known.drawn(cells(frame))
     table = ends(every)

@@ -127,7 +127,7 @@ def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]
 def from_window(cell: pd.DataFrame, window: pd.DataFrame, how: Measure) -> dict[str, Any]:
     """Return the mean change of the seeds from their scores at the trained window, with interval.
 
-    Perplexity changes relatively. Empty where a seed or unit lacks at either length.
+    Perplexity changes relatively. Empty where a seed or document is missing at either length.
     """
     one, other = by_seed(cell), by_seed(window)
     every = [*one.values(), *other.values()]

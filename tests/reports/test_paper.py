@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from harness.errors import UserError
 from harness.reports import _write as write
 from harness.reports import agreement, curves, differences, retrieval, scores, short_long
-from harness.reports._figures import Figures, asked, paper
+from harness.reports._figures import Figures, paper, requested_figures
 from harness.reports.plots.methods import DISTINCT
 from harness.reports.plots.style import COLUMN, PAGE, SIZE, Paper, drawing
 from harness.reports.writing.tables import latex, wide
@@ -125,39 +125,41 @@ def test_a_file_beside_the_run_says_the_same_and_flags_win(tmp_path: Path) -> No
         '[rename]\nyarn = "YaRN"\n[colours]\nyarn = "#aa3377"\n'
     )
     frame = sweep(scalings=("none", "yarn"), lengths=(256,))
-    found = asked(tmp_path, {"width": "page", "rename": ["yarn:factor=4=YaRN 4×"], "only": None})
+    found = requested_figures(
+        tmp_path, {"width": "page", "rename": ["yarn:factor=4=YaRN 4×"], "only": None}
+    )
     assert found.width == PAGE
     assert found.rename == {"yarn": "YaRN", "yarn:factor=4": "YaRN 4×"}
-    assert asked(tmp_path, {}).width == COLUMN
-    assert paper(asked(tmp_path, {}), frame).style["axes.grid"]
-    assert asked(tmp_path / "none", {}) == Figures()
+    assert requested_figures(tmp_path, {}).width == COLUMN
+    assert paper(requested_figures(tmp_path, {}), frame).style["axes.grid"]
+    assert requested_figures(tmp_path / "none", {}) == Figures()
 
 
 def test_a_wrong_width_is_blamed_on_who_gave_it(tmp_path: Path) -> None:
     """On the flag, or on the file where the flag was not given."""
     with pytest.raises(UserError, match=r"^--width broad: write 'page', 'column' or"):
-        asked(tmp_path, {"width": "broad"})
+        requested_figures(tmp_path, {"width": "broad"})
     (tmp_path / "figures.toml").write_text('width = "broad"\n')
     with pytest.raises(UserError, match="figures.toml: width: "):
-        asked(tmp_path, {"width": None})
+        requested_figures(tmp_path, {"width": None})
     (tmp_path / "figures.toml").write_text('rename = "YaRN"\n')
     with pytest.raises(UserError, match="figures.toml: rename: .* known: width"):
-        asked(tmp_path, {"rename": ["yarn=YaRN"]})
+        requested_figures(tmp_path, {"rename": ["yarn=YaRN"]})
 
 
 @pytest.mark.parametrize("width", ["3.3", 3.3, "12"])
 def test_a_width_may_be_in_inches(tmp_path: Path, width: str | float) -> None:
     """By the flag or the file."""
-    assert asked(tmp_path, {"width": width}).width == float(width)
+    assert requested_figures(tmp_path, {"width": width}).width == float(width)
     (tmp_path / "figures.toml").write_text(f"width = {width}\n")
-    assert asked(tmp_path, {}).width == float(width)
+    assert requested_figures(tmp_path, {}).width == float(width)
 
 
 @pytest.mark.parametrize("width", ["nan", "inf", "1", "21", "1e999", "-3"])
 def test_a_width_has_bounds(tmp_path: Path, width: str) -> None:
     """No figure is narrower than its letters or larger than memory."""
     with pytest.raises(UserError, match=r"^--width .*: write .* from 2 to 20\.$"):
-        asked(tmp_path, {"width": width})
+        requested_figures(tmp_path, {"width": width})
 
 
 def _link(file: Path) -> None:
@@ -202,7 +204,7 @@ def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(
 def test_a_wrong_wish_is_one_sentence(tmp_path: Path, flags: dict[str, Any], word: str) -> None:
     """It says what was given and what is allowed."""
     with pytest.raises(UserError, match=word):
-        paper(asked(tmp_path, flags), FRAME)
+        paper(requested_figures(tmp_path, flags), FRAME)
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from matplotlib.collections import PolyCollection
 
 from harness.reports import curves, loss_by_position, short_long
 from harness.reports.loss_by_position import positions
-from harness.reports.plots.panel import spread
 from harness.runs.frame import make_frame
 from tasks.perplexity import BUCKETS, by_position, grade
 from tasks.types import Loglikelihood, LoglikelihoodResponse
@@ -109,25 +107,6 @@ def test_losses_of_a_tail_alone_are_no_window() -> None:
             loss_by_position.make(without)
 
 
-def test_names_at_the_ends_are_moved_apart_the_least() -> None:
-    """Two that collide share the move; order stays; all remain in the panel."""
-    assert spread({"a": 0.5, "b": 0.5, "c": 0.9}, 0.1) == pytest.approx(
-        {"a": 0.45, "b": 0.55, "c": 0.9}
-    )
-    assert spread({"a": 0.0, "b": 0.0}, 0.1) == pytest.approx({"a": 0.0, "b": 0.1})
-    assert spread({"a": 1.0, "b": 1.0}, 0.1) == pytest.approx({"a": 0.9, "b": 1.0})
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_no_two_names_touch(heights: list[float]) -> None:
-    """Whatever the places, names are a line apart and inside."""
-    found = spread({str(index): height for index, height in enumerate(heights)}, 0.1)
-    placed = sorted(found.values())
-    assert all(b - a >= 0.1 - 1e-9 for a, b in itertools.pairwise(placed))
-    assert placed[0] >= -1e-9
-    assert placed[-1] <= 1 + 1e-9
-
-
 def test_an_interval_stands_at_the_length_of_its_score() -> None:
     """The longest length had too few documents for one: that of a shorter was drawn there."""
     frame = sweep(scalings=("none", "yarn"))
@@ -138,16 +117,6 @@ def test_an_interval_stands_at_the_length_of_its_score() -> None:
         sum(map(len, bar.get_segments())) for bar in (*perplexity.collections, *passkey.collections)
     ]
     assert drawn == [0, 0, 2, 2]
-
-
-def test_no_name_stands_at_a_length_that_its_line_does_not_reach() -> None:
-    """Of a method lost at 2048 tokens the name stood there, between those of others: a legend."""
-    lost, whole = (
-        curves.make(sweep(scalings=("none", "mine"), gone=("mine", n))) for n in (2048, 0)
-    )
-    names = [{text.get_text() for text in figure.axes[0].texts} for figure in (lost, whole)]
-    assert ["mine" in named for named in names] == [False, True]
-    assert [bool(figure.legends) for figure in (lost, whole)] == [True, False]
 
 
 def test_short_and_long_are_two_points_a_method() -> None:

@@ -12,13 +12,13 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.plugins import load, names
 from harness.published.tables import (
-    beside,
+    match_values,
     read_table,
     read_tables,
     rows_of,
+    summarize,
     tasks_of,
     unlike,
-    words,
 )
 from harness.runs.frame import make_frame
 from harness.sweep.spec import bundled, parse_all
@@ -105,13 +105,13 @@ CELLS = pd.DataFrame(
 def test_a_run_is_set_beside_its_table_value_by_value() -> None:
     """7.90 for 7.87 is within 2 %, 9.60 for 9.19 is not, 150 holds "more than 100"."""
     rows = rows_of(read_table("dca"), None, None, "meta-llama/Llama-2-7b-hf")
-    table = beside(rows, CELLS, 0.02).set_index(["scaling", "length"])
+    table = match_values(rows, CELLS, 0.02).set_index(["scaling", "length"])
     assert table.loc[("pi (dynamic)", 4096), "verdict"] == "within"
     assert table.loc[("pi (dynamic)", 8192), "verdict"] == "outside"
     assert table.loc[("pi (dynamic)", 8192), "difference"] == pytest.approx(9.6 / 9.19 - 1)
     assert table.loc[("none", 8192), "verdict"] == "within"
     assert table.loc[("dca", 4096), "verdict"] == "not measured"
-    told, in_part = words(beside(rows, CELLS, 0.02), rows, CELLS, 0.02, "Llama-2-7b-hf")
+    told, in_part = summarize(match_values(rows, CELLS, 0.02), rows, CELLS, 0.02, "Llama-2-7b-hf")
     assert in_part == "Measured in part: pi at 8192 tokens (9 of 10 ok, 1 failed)."
     assert told == (
         "2 of 32 values of arXiv:2402.17463 Table 1 (Llama-2-7B, PG19 validation) are within 2 %, "
@@ -125,14 +125,14 @@ def test_the_method_of_a_table_comes_before_its_own_name_for_it() -> None:
     rows = rows_of(read_table("yarn-table-1"), "Yarn-Llama-2-7b-8k", None, "any")
     cells = pd.DataFrame({"scaling": ["yarn", "native"], "score": [9.9, 3.35]})
     cells = cells.assign(task="perplexity:protocol=prefix", length=8192, low=None, high=None, n=10)
-    table = beside(rows, cells, 0.02).set_index("length")
+    table = match_values(rows, cells, 0.02).set_index("length")
     assert (table.loc[8192, "measured"], table.loc[8192, "verdict"]) == (3.35, "within")
     with pytest.raises(UserError, match="none of the table's values"):
-        beside(rows, cells[cells["scaling"] == "yarn"], 0.02)
+        match_values(rows, cells[cells["scaling"] == "yarn"], 0.02)
     lceg = rows_of(read_table("lceg-pg19"), None, None, "any")
     other = cells.assign(scaling="self_extend")  # not the windows and groups of the paper
     with pytest.raises(UserError, match="self_extend:window=1024,group=64"):
-        beside(lceg, other, 0.02)
+        match_values(lceg, other, 0.02)
 
 
 def test_a_method_of_a_table_is_found_however_its_options_are_written() -> None:
@@ -145,7 +145,7 @@ def test_a_method_of_a_table_is_found_however_its_options_are_written() -> None:
         rows = rows_of(read_table(table), None, None, "meta-llama/Llama-2-7b-hf")
         [value] = rows.loc[(rows["method"] == method) & (rows["length"] == 8192), "value"]
         cells = CELLS.iloc[:1].assign(scaling=same, length=8192, score=value)
-        found = beside(rows, cells, 0.02).set_index(["method", "length"])
+        found = match_values(rows, cells, 0.02).set_index(["method", "length"])
         assert found.loc[(method, 8192), "verdict"] == "within"
         assert found["verdict"].value_counts()["within"] == 1
 
@@ -166,7 +166,7 @@ def test_only_the_task_of_the_tables_stride_is_compared() -> None:
     assert f"protocol=press,stride=256, the run with {far}" in reason
     both = pd.concat([CELLS.assign(task=task) for task in tasks])
     with pytest.raises(UserError, match="several tasks .*stride=2047, perplexity"):
-        beside(rows, both, 0.02)
+        match_values(rows, both, 0.02)
 
 
 def test_rows_of_a_tuned_model_are_taken_only_when_asked_for() -> None:
@@ -195,7 +195,7 @@ def test_a_carried_sweep_is_found_in_its_table(name: str) -> None:
         rows = rows_of(read_table(str(spec.published)), None, None, spec.model)
         asked = load("task", spec.task[0]).options
         assert set(rows["protocol"]) == {dict(asked)["protocol"]}
-        table = beside(rows, cells, 0.02)
+        table = match_values(rows, cells, 0.02)
         found = table[table["verdict"] != "not measured"]
         assert set(found["method"]) == set(labels)
         missed = table[(table["verdict"] == "not measured") & table["method"].isin(labels)]

@@ -55,10 +55,10 @@ class Methods:
         return [name for name in names if name in chosen]
 
     def finish(
-        self, figure: Figure, panels: Sequence[Axes], note: str, *, named: bool = False,
+        self, figure: Figure, panels: Sequence[Axes], note: str, *,
         more: Mapping[str, Artist] | None = None,
     ) -> None:  # fmt: skip
-        """Put legend and note under the panels; ``named`` if the lines have their names already.
+        """Put legend and note under the panels.
 
         ``more`` are entries beside those of the methods.
         """
@@ -77,7 +77,6 @@ class Methods:
             note += f" {self.rule.format(plain=plain, count=len(best), others=grey)}"
         if any(name in self.fixed and self.look[name].color != "black" for name in own):
             note += f" {FIXED}"
-        drawn = {} if named else drawn
         foot(figure, list(drawn.values()), list(drawn), note)
 
 
