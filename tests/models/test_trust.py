@@ -453,32 +453,6 @@ class TestFuzz:
         told = capsys.readouterr().err
         assert ("is not UTF-8; rename" in told) == (status == 2)
 
-    @pytest.mark.parametrize("changes", [{"vocab_size": 2**70}])
-    def test_a_config_of_no_model_is_refused(
-        self,
-        changes: dict[str, Any],
-        tiny: Path,
-        docs: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        """What transformers cannot build is a sentence that names the config."""
-        folder = shutil.copytree(tiny, tmp_path / "model")
-        config = json.loads((folder / "config.json").read_text())
-        (folder / "config.json").write_text(json.dumps(config | changes))
-        words = [
-            "--model",
-            folder,
-            "--docs",
-            docs,
-            "--length",
-            "1x",
-            "--task",
-            "perplexity:tail=16",
-        ]
-        assert call("run", *words, "--dry-run") == 2
-        assert "ropewalk: the config of " in capsys.readouterr().err
-
     @pytest.mark.slow
     @settings(fuzzing, max_examples=6)
     @given(content=st.binary(max_size=40) | junk.map(lambda value: json.dumps(value).encode()))
