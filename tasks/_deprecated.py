@@ -72,21 +72,28 @@ class Question:
     """Build the request that the arguments of earlier versions mean."""
 
     def __new__(  # type: ignore[misc]
-        cls, unit: str, length: int, tokens: Sequence[int], start: int,
-        facts: Mapping[str, Any] | None = None, turn: int = 0, new: int = 0,
-        stop: tuple[str, ...] = (), cell: int = 0, parts: tuple[ModelRequest, ...] = (),
-        graded_by: str = "", divergence: bool = False,
-    ) -> Request:  # fmt: skip
+        cls,
+        unit: str,
+        length: int,
+        tokens: Sequence[int],
+        start: int,
+        facts: Mapping[str, Any] | None = None,
+        turn: int = 0,
+        new: int = 0,
+        stop: tuple[str, ...] = (),
+        cell: int = 0,
+        parts: tuple[ModelRequest, ...] = (),
+        graded_by: str = "",
+        divergence: bool = False,
+    ) -> Request:
         from tasks.types import Divergence, Generate, Group, Loglikelihood
 
         if len(tokens) + new != length:
             raise ValueError(f"{unit}: {len(tokens)} + {new} tokens where length is {length}")
         if new and (start != len(tokens) or divergence):
             raise ValueError(f"{unit}: a text starts after the prompt and has no divergence")
-        common: Any = {
-            "doc_id": unit, "metadata": facts or {}, "repeat": turn, "cell": cell,
-            "graded_by": graded_by,
-        }  # fmt: skip
+        common: Any = {"doc_id": unit, "metadata": facts or {}, "repeat": turn, "cell": cell}
+        common["graded_by"] = graded_by
         if parts:
             return Group(tuple(parts), **common)
         if new:
@@ -98,9 +105,13 @@ class Answer:
     """Build the response that the arguments of earlier versions mean."""
 
     def __new__(  # type: ignore[misc]
-        cls, nll: tuple[float, ...], argmax: tuple[int, ...], text: str = "",
-        parts: tuple[ModelResponse, ...] = (), divergence: tuple[float, ...] = (),
-    ) -> Response:  # fmt: skip
+        cls,
+        nll: tuple[float, ...],
+        argmax: tuple[int, ...],
+        text: str = "",
+        parts: tuple[ModelResponse, ...] = (),
+        divergence: tuple[float, ...] = (),
+    ) -> Response:
         from tasks import types
 
         if parts:

@@ -120,8 +120,8 @@ def ratio(sums: Sequence[float], counts: Sequence[float]) -> Ratio:
 def _ratio(sums: tuple[float, ...], counts: tuple[float, ...]) -> Ratio:
     import numpy as np
 
-    (found,) = ratios(np.array(sums, dtype=float)[:, None], np.array(counts, dtype=float)[:, None])
-    return replace(found, value=math.fsum(sums) / math.fsum(counts))
+    (result,) = ratios(np.array(sums, dtype=float)[:, None], np.array(counts, dtype=float)[:, None])
+    return replace(result, value=math.fsum(sums) / math.fsum(counts))
 
 
 def ratios(sums: Array, counts: Array) -> list[Ratio]:
@@ -130,11 +130,11 @@ def ratios(sums: Array, counts: Array) -> list[Ratio]:
     Student's t misses the truth of skewed losses on one side: where the studentised bootstrap
     (Efron and Tibshirani 1993, chapter 12) reaches further, so does the interval.
     """
-    made: list[Ratio] = []
+    results: list[Ratio] = []
     for first in range(0, sums.shape[1], CHUNK):
         part = slice(first, first + CHUNK)
-        made += _ratios(sums[:, part], counts[:, part] if counts.shape[1] > 1 else counts)
-    return made
+        results += _ratios(sums[:, part], counts[:, part] if counts.shape[1] > 1 else counts)
+    return results
 
 
 def _ratios(sums: Array, counts: Array) -> list[Ratio]:

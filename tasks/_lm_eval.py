@@ -237,7 +237,7 @@ def load_task(wanted: Wanted, tokenizer: Any, length: int) -> Any:
     """Return a task, ready to build requests.
 
     A task that makes its documents is given the length and the tokenizer. Raises ValueError for a
-    name that is none, a group, and a task that cannot be asked here.
+    name that does not exist, a group, and a task that cannot run here.
     """
     version()
     name = wanted.tasks
@@ -271,7 +271,7 @@ def _check(name: str, task: Any) -> None:
             f"lm-eval's task {name} executes what a model writes, which is not done here"
         )
     if getattr(task, "MULTIMODAL", False):
-        raise ValueError(f"lm-eval's task {name} has images or sound; only texts are asked here")
+        raise ValueError(f"lm-eval's task {name} has images or sound; only text is supported")
 
 
 def _set_fewshot(task: Any, count: int | None) -> None:
@@ -455,11 +455,11 @@ def _value(document: Doc, metrics: dict[str, Any]) -> tuple[float, int]:
     metric = document.metric
     if metric not in metrics:
         raise ValueError(f"the task gives {', '.join(metrics)}, and no {metric}")
-    given, made = metrics[metric], document.request.metadata["made"]
-    if made == "mean":
+    given, kind = metrics[metric], document.request.metadata["made"]
+    if kind == "mean":
         return float(given), 1
     logprob, weight = given if isinstance(given, tuple) else (given, 1)
-    return -float(logprob) / (math.log(2) if made == "bits" else 1), int(weight)
+    return -float(logprob) / (math.log(2) if kind == "bits" else 1), int(weight)
 
 
 def _fact(value: Any) -> Fact:

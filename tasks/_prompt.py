@@ -48,7 +48,7 @@ def around(
 ) -> Frame:
     """Return what stands around a context; in a chat ``reply`` begins the assistant's message.
 
-    Raises ValueError where the tokenizer cannot write the answer apart from the question.
+    Raises ValueError where the tokenizer merges the answer with the question.
     """
     message: list[int] = []
     if chat:

@@ -98,8 +98,8 @@ def grade(request: Request, response: Response, context: TaskContext) -> Sample:
     """Return the share of the answers that occur in a text, or whether targets are the argmax.
 
     ``found`` of one answer is exact, where the text begins with it; format, where it comes later;
-    or wrong. Case does not count, as in RULER. Prompts that are asked together are one sample, with
-    the mean of their shares.
+    or wrong. Case does not count, as in RULER. A group of prompts is one sample, with the
+    mean of their shares.
     """
     match request, response:
         case Group(), GroupResponse():

@@ -1,8 +1,8 @@
 """RULER's frequent words: the three that a coded text has most often, by Zipf (arXiv:2404.06654).
 
 The word of rank k occurs in proportion to k^-``alpha``; the first rank is dots, which do not count.
-Differs from RULER, whose short texts may lack the words asked for: each of the three occurs more
-often than every other word of the text, or the length is rejected.
+Differs from RULER, whose short texts may lack the words of the answer: each of the three occurs
+more often than every other word of the text, or the length is rejected.
 A text of ``new`` tokens is scored by the share of the three words in it.
 """
 
@@ -60,7 +60,7 @@ def ask(
 ) -> Iterator[Request]:
     """Yield ``trials`` coded texts of every length, of which only the last words are cut.
 
-    An order of the words of which the cut spoils the counts is drawn again. Raises ValueError where
+    The words are drawn in another order where the cut spoils their counts. Raises ValueError where
     a text cannot fit, naming the least length, or for an alpha that is not above 1 and at most 10.
     """
     check_trials(trials, new=new)
@@ -142,7 +142,7 @@ def text(written: Written, known: list[str], alpha: float, space: int, draw: Ran
             return list(chain.from_iterable(tokens))[:space]
     raise ValueError(
         f"in {ORDERS} orders of a text of {space} tokens the cut left other words as frequent as "
-        "the three asked for; give a longer length"
+        "the three of the answer; give a longer length"
     )
 
 

@@ -1,7 +1,7 @@
 """Retrieval of a value from a JSON object of random UUID pairs (arXiv:2307.03172, Liu et al.).
 
-The position of the asked pair is the depth. By default nothing is generated: a trial counts when
-greedy decoding gives exactly the value; ``form=text`` generates ``new`` tokens and looks for it.
+The depth is the position of the pair that is asked for. By default nothing is generated: a trial
+counts when greedy decoding gives exactly the value; ``form=text`` generates ``new`` tokens.
 """
 
 from __future__ import annotations
@@ -64,8 +64,11 @@ def ask(
             space = room(length, frame, new, len(pair))
             tokens, (start,) = inserted(pairs[trial], [(depth, pair)], space, end)
             facts: dict[str, Fact] = {
-                "depth": depth, "trial": trial, "answer": value, "needle": len(frame.head) + start,
-            }  # fmt: skip
+                "depth": depth,
+                "trial": trial,
+                "answer": value,
+                "needle": len(frame.head) + start,
+            }
             yield make_request(doc_id, frame, tokens, facts, new)
 
 

@@ -44,14 +44,14 @@ NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 ONE = (
     "A special magic {kind} is hidden within the following text. Make sure to memorize it."
     " I will quiz you about the {kind} afterwards.\n",
-    "What is the special magic {kind} for {asked} mentioned in the provided text?",
-    " The special magic {kind} for {asked} mentioned in the provided text is",
+    "What is the special magic {kind} for {keys} mentioned in the provided text?",
+    " The special magic {kind} for {keys} mentioned in the provided text is",
 )
 SEVERAL = (
     "Some special magic {kind} are hidden within the following text. Make sure to memorize it."
     " I will quiz you about the {kind} afterwards.\n",
-    "What are all the special magic {kind} for {asked} mentioned in the provided text?",
-    " The special magic {kind} for {asked} mentioned in the provided text are",
+    "What are all the special magic {kind} for {keys} mentioned in the provided text?",
+    " The special magic {kind} for {keys} mentioned in the provided text are",
 )
 
 
@@ -209,7 +209,7 @@ def framed(context: TaskContext, setting: Setting, hidden: Hidden, *, chat: bool
     named = ", ".join(keys[:-1]) + f", and {keys[-1]}" if len(keys) > 1 else keys[0]
     one = setting.answers == 1
     kind = setting.value[:-1] if one else setting.value
-    before, after, reply = (t.format(kind=kind, asked=named) for t in (ONE if one else SEVERAL))
+    before, after, reply = (t.format(kind=kind, keys=named) for t in (ONE if one else SEVERAL))
     if setting.haystack == "documents":  # elsewhere every sentence ends its line
         after = f"\n{after}"
     answer = f" {hidden.answer}" if one else ""

@@ -74,8 +74,11 @@ def ask(
                 context, length, key, depth, filler=filler, draw=draw, chat=chat
             )
             metadata: dict[str, Fact] = {
-                "depth": depth, "trial": trial, "key": str(key), "needle": needle,
-            }  # fmt: skip
+                "depth": depth,
+                "trial": trial,
+                "key": str(key),
+                "needle": needle,
+            }
             yield Loglikelihood(tokens, start, doc_id=doc_id, metadata=metadata)
 
 

@@ -33,6 +33,11 @@ BEFORE = f"{TOLD}The following are given documents.\n\n"
 AFTER = f"{TOLD}Question: {{query}}"
 REPLY = " Answer:"
 LINE = "\n"  # between answers in a record
+END = "\n\n"  # of every paragraph
+Written = Callable[[str], list[int]]  # the tokens of a text
+SPLIT = "validation"  # RULER's: the development sets
+OPTIONS = ("config", "split", "revision")
+KNOWN = "SQuAD's (context, question, answers) or HotpotQA's (context, question, answer)"
 
 
 def ask(
@@ -69,22 +74,22 @@ def ask(
             more = others(known, one, Random(f"{seed}/{trial}/others"))
             tokens = filled(written, one, more, space, Random(f"{seed}/{trial}/order"))
             facts: dict[str, Fact] = {
-                "trial": trial, "query": one.query, "answer": LINE.join(one.answers),
-            }  # fmt: skip
+                "trial": trial,
+                "query": one.query,
+                "answer": LINE.join(one.answers),
+            }
             request = make_request(f"trial {trial}", frame, tokens, facts, new)
             yield replace(request, graded_by=str(facts["answer"]))  # which no prompt holds
 
 
 def about(context: TaskContext, *, data: str = "", **options: Any) -> Mapping[str, Any]:
     """Return what the record says of the data."""
-    del context, options
     return {"data": read(data).facts}
 
 
-def answers(question: Request, context: TaskContext) -> list[str]:
+def answers(request: Request, context: TaskContext) -> list[str]:
     """Return the answers of which any counts."""
-    del context
-    return str(question.metadata["answer"]).split(LINE)
+    return str(request.metadata["answer"]).split(LINE)
 
 
 def grade(request: Generate, response: Generated, context: TaskContext) -> Sample:
@@ -94,14 +99,7 @@ def grade(request: Generate, response: Generated, context: TaskContext) -> Sampl
     return Sample(request.doc_id, float(hit), 1, {**request.metadata, "said": shown(response.text)})
 
 
-END = "\n\n"  # of every paragraph
-Written = Callable[[str], list[int]]  # the tokens of a text
-SPLIT = "validation"  # RULER's: the development sets
-OPTIONS = ("config", "split", "revision")
-KNOWN = "SQuAD's (context, question, answers) or HotpotQA's (context, question, answer)"
-
-
-class Asked(NamedTuple):
+class Question(NamedTuple):
     """A question: the answers of which any counts, its paragraphs, and others of its article."""
 
     query: str
@@ -113,7 +111,7 @@ class Asked(NamedTuple):
 class Data(NamedTuple):
     """The questions of a set in its order, and every paragraph once, sorted as RULER sorts them."""
 
-    questions: tuple[Asked, ...]
+    questions: tuple[Question, ...]
     paragraphs: tuple[str, ...]
 
     @property
@@ -131,8 +129,8 @@ def read(given: str) -> Data:
     """
     name, _, listed = given.partition(":")
     try:
-        found = _file(name, listed) if name.endswith(".json") else _rows(name, listed)
-        questions, every = _squad(found) if _is_squad(found) else _hotpotqa(found)
+        data = _file(name, listed) if name.endswith(".json") else _rows(name, listed)
+        questions, every = _squad(data) if _is_squad(data) else _hotpotqa(data)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
             f"{name} is not of the form of {KNOWN}: {type(error).__name__} {error}"
@@ -170,56 +168,58 @@ def _saved(name: str, options: dict[str, str]) -> list[dict[str, Any]]:
     """Return the rows of a data set that was saved to a folder; refuse options that it has not."""
     import datasets
 
-    found = datasets.load_from_disk(name)
-    several = isinstance(found, datasets.DatasetDict)
+    saved = datasets.load_from_disk(name)
+    several = isinstance(saved, datasets.DatasetDict)
     if other := [key for key in options if key != "split" or not several]:
         raise ValueError(f"it is a saved data set, which has no {other[0]}: leave {other[0]}=… out")
     split = options.get("split", SPLIT)
-    if several and split not in found:
-        raise ValueError(f"it has no split {split!r}; there are {', '.join(found)}")
-    return list(found[split] if several else found)
+    if several and split not in saved:
+        raise ValueError(f"it has no split {split!r}; there are {', '.join(saved)}")
+    return list(saved[split] if several else saved)
 
 
-def _is_squad(found: Any) -> bool:
-    return isinstance(found, dict) or (bool(found) and "answers" in found[0])
+def _is_squad(data: Any) -> bool:
+    return isinstance(data, dict) or (bool(data) and "answers" in data[0])
 
 
-def _squad(found: Any) -> tuple[list[Asked], list[str]]:
+def _squad(data: Any) -> tuple[list[Question], list[str]]:
     """Return the questions that have an answer; those of an article share its paragraphs."""
-    articles = list(_articles(found))
-    asked = [
-        Asked(query, answers, (context,), tuple(dict.fromkeys(c for c, *_ in rows if c != context)))
+    articles = list(_articles(data))
+    questions = [
+        Question(
+            query, answers, (context,), tuple(dict.fromkeys(c for c, *_ in rows if c != context))
+        )
         for rows in articles
         for context, query, answers in rows
         if answers
     ]
-    return asked, [context for rows in articles for context, *_ in rows]
+    return questions, [context for rows in articles for context, *_ in rows]
 
 
-def _articles(found: Any) -> Iterator[Sequence[tuple[str, str, tuple[str, ...]]]]:
+def _articles(data: Any) -> Iterator[Sequence[tuple[str, str, tuple[str, ...]]]]:
     """Yield the (context, question, answers) of every article."""
-    if isinstance(found, dict):
-        for article in found["data"]:
-            yield [
-                (part["context"], qa["question"], () if qa.get("is_impossible") else _texts(
-                    [answer["text"] for answer in qa["answers"]]
-                ))
-                for part in article["paragraphs"]
-                for qa in part["qas"]
-            ]  # fmt: skip
+    if isinstance(data, dict):
+        for article in data["data"]:
+            triples = []
+            for part in article["paragraphs"]:
+                for qa in part["qas"]:
+                    possible = [] if qa.get("is_impossible") else qa["answers"]
+                    answers = _texts([answer["text"] for answer in possible])
+                    triples.append((part["context"], qa["question"], answers))
+            yield triples
         return
-    for _, rows in groupby(found, key=lambda row: row["title"]):
+    for _, rows in groupby(data, key=lambda row: row["title"]):
         yield [(row["context"], row["question"], _texts(row["answers"]["text"])) for row in rows]
 
 
-def _hotpotqa(found: Any) -> tuple[list[Asked], list[str]]:
+def _hotpotqa(data: Any) -> tuple[list[Question], list[str]]:
     """Return the questions that have an answer, which two of ten paragraphs of their own have."""
-    asked = [
-        Asked(row["question"], _texts([row["answer"]]), tuple(_titled(row["context"])))
-        for row in found
+    questions = [
+        Question(row["question"], _texts([row["answer"]]), tuple(_titled(row["context"])))
+        for row in data
     ]
-    every = [paragraph for one in asked for paragraph in one.paragraphs]
-    return [one for one in asked if one.answers], every
+    every = [paragraph for one in questions for paragraph in one.paragraphs]
+    return [one for one in questions if one.answers], every
 
 
 def _titled(context: Any) -> Iterator[str]:
@@ -246,7 +246,7 @@ def listed(written: Written, paragraphs: Sequence[str]) -> list[int]:
     ]
 
 
-def others(known: Data, one: Asked, draw: Random) -> Iterator[str]:
+def others(known: Data, one: Question, draw: Random) -> Iterator[str]:
     """Yield the other paragraphs of the article, then of all, each once; then all again."""
     yield from draw.sample(one.article, len(one.article))
     seen = {*one.paragraphs, *one.article}
@@ -259,7 +259,7 @@ def others(known: Data, one: Asked, draw: Random) -> Iterator[str]:
 
 
 def filled(
-    written: Written, one: Asked, more: Iterator[str], space: int, draw: Random
+    written: Written, one: Question, more: Iterator[str], space: int, draw: Random
 ) -> list[int]:
     """Return ``space`` tokens of paragraphs in a drawn order; the one added last is last, cut."""
     texts = [*one.paragraphs]

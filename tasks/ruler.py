@@ -49,9 +49,9 @@ def ask(
     check_trials(trials, tasks=len(parts))
     for name, part in parts.items():
         try:
-            for asked in part(context, lengths, seed=seed, trials=trials, chat=chat):
-                facts = {**asked.metadata, "part": name}
-                yield replace(asked, doc_id=f"{name} {asked.doc_id}", metadata=facts)
+            for request in part(context, lengths, seed=seed, trials=trials, chat=chat):
+                facts = {**request.metadata, "part": name}
+                yield replace(request, doc_id=f"{name} {request.doc_id}", metadata=facts)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
 

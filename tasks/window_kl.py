@@ -43,9 +43,9 @@ def ask(
         raise ValueError(
             f"no length is inside the trained window of {context.trained_length}: add 1x"
         )
-    for asked in perplexity.ask(context, inside, seed=seed, tail=tail, windows=windows):
-        facts = {name: fact for name, fact in asked.metadata.items() if name in FACTS}
-        yield Divergence(asked.tokens, asked.start, doc_id=asked.doc_id, metadata=facts)
+    for request in perplexity.ask(context, inside, seed=seed, tail=tail, windows=windows):
+        facts = {name: fact for name, fact in request.metadata.items() if name in FACTS}
+        yield Divergence(request.tokens, request.start, doc_id=request.doc_id, metadata=facts)
 
 
 def grade(request: Divergence, response: DivergenceResponse, context: TaskContext) -> Sample:

@@ -91,9 +91,9 @@ def target_losses(
             count = min(chunk, len(rows) - first)
             few = max(0, LEAST_ROWS - count)
             index = np.append(rows[first : first + count], np.full(few, rows[first]))
-            asked = torch.from_numpy(index).to(hidden.device)
-            stub.hidden = hidden.index_select(1, asked)
-            logits = model(input_ids=asked[None], use_cache=False).logits[0]
+            place = torch.from_numpy(index).to(hidden.device)
+            stub.hidden = hidden.index_select(1, place)
+            logits = model(input_ids=place[None], use_cache=False).logits[0]
             exact = _in_float32(logits, buffer)[:count]
             change(first, exact)
             best = most_likely(exact)
@@ -112,7 +112,7 @@ def divergences(model: Any, own: torch.Tensor, other: torch.Tensor, chunk: int) 
     over the prediction of ``own``. Equal logits give exactly 0. ``chunk`` rows are computed at a
     time, at least 16.
     """
-    found: list[torch.Tensor] = []
+    results: list[torch.Tensor] = []
     with _head_only(model) as stub:
         for first in range(0, own.shape[1], max(chunk, LEAST_ROWS)):
             rows = slice(first, first + max(chunk, LEAST_ROWS))
@@ -122,9 +122,9 @@ def divergences(model: Any, own: torch.Tensor, other: torch.Tensor, chunk: int) 
                 inputs = torch.zeros(hidden.shape[:2], dtype=torch.long, device=hidden.device)
                 logits = model(input_ids=inputs, use_cache=False).logits[0]
                 logs.append(logits.double().log_softmax(-1))
-            apart = torch.where(logs[0].isneginf(), 0.0, logs[0] - logs[1])
-            found.append((logs[0].exp() * apart).sum(-1).clamp_(min=0))
-    every: list[float] = torch.cat(found).tolist()
+            difference = torch.where(logs[0].isneginf(), 0.0, logs[0] - logs[1])
+            results.append((logs[0].exp() * difference).sum(-1).clamp_(min=0))
+    every: list[float] = torch.cat(results).tolist()
     return every
 
 

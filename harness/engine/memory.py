@@ -125,7 +125,7 @@ def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
     norm = shape.width * (item + (0 if item == FLOAT32 else 2 * FLOAT32))
     attention = item * (shape.width + 4 * inner) + 2 * shape.keys
     mlp = item * (2 * shape.width + 3 * shape.mlp)
-    # Each expert of a token has a copy of its row: inputs, outputs, weighted and in order again.
+    # Each expert of a token has a copy of its row: inputs, outputs, weighted and reordered.
     mixture = item * shape.experts * (5 * shape.width + 2 * shape.expert)
     return max(rows * norm, rows * attention + keys, rows * max(mlp, mixture))
 

@@ -58,9 +58,13 @@ class Run:
     joined_of: tuple[int, NodePath] = (-1, ())
 
     def attend(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        self,
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
         scale: float | None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """Store the rows' keys, and return their attention; SkipAttention if that is not needed."""
         _hold(self, module.layer_idx, key, value)
         if self.keys_only:
@@ -72,9 +76,13 @@ class Attending(Protocol):
     """What computes the attention of a forward."""
 
     def attend(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
+        self,
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
         scale: float | None,
-    ) -> torch.Tensor:  # fmt: skip
+    ) -> torch.Tensor:
         """Return the attention of the current rows, (1, rows, heads, head_dim)."""
 
 
@@ -102,8 +110,8 @@ def kernel_of(model: Any, longest: int = 0) -> Kernel | None:
         return None
     if name == PLAIN:
         return Causal(longest)
-    found: Kernel | None = getattr(AttentionInterface().get(name), "kernel", None)
-    return found
+    kernel: Kernel | None = getattr(AttentionInterface().get(name), "kernel", None)
+    return kernel
 
 
 @contextmanager

@@ -43,13 +43,13 @@ class PrefixTree:
     paths: tuple[NodePath, ...]
 
 
-def build_tree(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> PrefixTree:
+def build_tree(requested: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> PrefixTree:
     """Share every common beginning of at least ``least`` tokens.
 
     Equal sequences are one, and a sequence that is the beginning of another has no own tokens.
     Nodes are in the order in which the sequences first need them, and copy no tokens.
     """
-    sequences = [kept(tokens) for tokens in asked]
+    sequences = [kept(tokens) for tokens in requested]
     turn = {tokens: index for index, tokens in reversed([*enumerate(sequences)])}
     order = sorted(turn, key=in_order)
     # In sorted order a sequence is directly before those whose beginning it is.
@@ -57,12 +57,12 @@ def build_tree(asked: Sequence[Sequence[int]], least: int = LEAST_SHARED) -> Pre
     ends = [*(count < len(tokens) for count, tokens in zip(shared, order, strict=False)), True]
     whole = [tokens for tokens, end in zip(order, ends, strict=True) if end]
     nodes, paths = _grow(whole, [turn[tokens] for tokens in whole], least)
-    found = {}
+    path_of = {}
     place = 0  # of the first sequence whose beginning it is, or its own
     for tokens, end in zip(order, ends, strict=True):
-        found[tokens] = tuple(i for i in paths[place] if nodes[i].first < len(tokens))
+        path_of[tokens] = tuple(i for i in paths[place] if nodes[i].first < len(tokens))
         place += end
-    return PrefixTree(tuple(nodes), tuple(found[tokens] for tokens in sequences))
+    return PrefixTree(tuple(nodes), tuple(path_of[tokens] for tokens in sequences))
 
 
 def _grow(
@@ -108,12 +108,12 @@ def in_order(tokens: Sequence[int]) -> tuple[tuple[int, ...], Tokens]:
 
 def packs(tree: PrefixTree, most: int) -> list[NodePath]:
     """Cut the nodes, in their order, into packs of ``most`` tokens; a longer node is alone."""
-    found: list[list[int]] = []
+    cut: list[list[int]] = []
     held = most
     for index, node in enumerate(tree.nodes):
         if held + len(node.tokens) > most:
-            found.append([])
+            cut.append([])
             held = 0
-        found[-1].append(index)
+        cut[-1].append(index)
         held += len(node.tokens)
-    return [tuple(pack) for pack in found]
+    return [tuple(pack) for pack in cut]

@@ -25,13 +25,20 @@ class Kernel(Protocol):
     """Compute the attention of a layer's rows over the keys up to each."""
 
     def __call__(
-        self, module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        position: int, scale: float | None, made: dict[Any, Any] | None = None, /,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        module: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        position: int,
+        scale: float | None,
+        kept: dict[Any, Any] | None = None,
+        /,
+    ) -> torch.Tensor:
         """Return (1, heads, rows, head_dim) of rows at positions ``position``…, as ``causal``.
 
-        ``made`` is of one layer of a text that is continued token by token: what a kernel makes of
-        keys and keeps there, it need not make again for the next token.
+        ``kept`` belongs to one layer of a text that is continued token by token: what a kernel
+        computes from keys and keeps there need not be computed for the next token.
         """
 
 
@@ -43,9 +50,15 @@ class Causal:
     mask: torch.Tensor | None = None
 
     def __call__(
-        self, _: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
-        position: int, scale: float | None, _made: dict[Any, Any] | None = None,
-    ) -> torch.Tensor:  # fmt: skip
+        self,
+        _: Any,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        position: int,
+        scale: float | None,
+        _kept: dict[Any, Any] | None = None,
+    ) -> torch.Tensor:
         """Return the attention of rows at positions ``position``…."""
         if self.mask is None and position and blocked(query.device):
             self.mask = tile_mask(self.longest, query)
@@ -128,9 +141,14 @@ def causal(
         # Of the flash kernel this is no mask: it is causal from the last row and key on.
         seen = causal_lower_right(rows, key.shape[2]) if position else None
         return scaled_dot_product_attention(
-            query, key, value, attn_mask=seen, is_causal=not position, scale=scale,
+            query,
+            key,
+            value,
+            attn_mask=seen,
+            is_causal=not position,
+            scale=scale,
             enable_gqa=shared,
-        )  # fmt: skip
+        )
     if mask is None or position == 0:
         return _fused(query, key, value, scale, None)
     longest = mask.shape[1] - TILE - KEY_BLOCK

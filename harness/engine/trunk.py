@@ -30,18 +30,18 @@ def trunk_name(model: nn.Module) -> str:
     ``base_model`` and ``get_decoder()`` are not reliable over families; the only child that is a
     PreTrainedModel is. Raises UserError where there is not exactly one.
     """
-    found = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
-    if len(found) != 1:
+    names = [name for name, child in model.named_children() if isinstance(child, PreTrainedModel)]
+    if len(names) != 1:
         raise UserError(
             f"{type(model).__name__} is not a causal language model of one trunk and one head."
         )
-    return found[0]
+    return names[0]
 
 
 def layers_of(trunk: nn.Module) -> list[nn.Module]:
     """Return the decoder layers in order; raise NotShareableError where they are not known."""
     lists = [child for child in trunk.children() if isinstance(child, nn.ModuleList)]
-    layers = [layer for found in lists for layer in found]
+    layers = [layer for layers in lists for layer in layers]
     if len(lists) != 1 or not all(
         isinstance(layer, GradientCheckpointingLayer) for layer in layers
     ):
@@ -84,12 +84,12 @@ def _ranges(needed: Sequence[bool], chunk: int) -> Ranges:
     Boundaries are multiples of 32; one needed row makes its 32 rows needed.
     """
     flags = [any(needed[a : a + ROWS]) for a in range(0, len(needed), ROWS)]
-    found: Ranges = []
+    ranges: Ranges = []
     for flag, group in groupby(enumerate(flags), itemgetter(1)):
         blocks = [index for index, _ in group]
         first, end = blocks[0] * ROWS, min((blocks[-1] + 1) * ROWS, len(needed))
-        found += [(a, min(a + chunk, end), flag) for a in range(first, end, chunk)]
-    return found
+        ranges += [(a, min(a + chunk, end), flag) for a in range(first, end, chunk)]
+    return ranges
 
 
 @contextmanager

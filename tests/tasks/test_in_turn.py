@@ -192,6 +192,6 @@ def test_a_run_has_a_sample_a_haystack(ropewalk: Ropewalk, tiny: Path, tmp_path:
     publish = ("publish", tmp_path / "run", "--to", "every-eval-ever", "--out", tmp_path / "out")
     refused = ropewalk(*publish, "--samples")
     assert refused.status == 2
-    assert "asks several prompts a trial" in " ".join(refused.err.split())
+    assert "asks several prompts per trial" in " ".join(refused.err.split())
     assert not list(tmp_path.glob("out/**/*.jsonl"))
     assert ropewalk(*publish).status == 0
