@@ -173,18 +173,8 @@ def test_a_method_without_a_number_is_left_out(
         "    if length > 100:\n        raise ValueError('too long for it')\n"
         "    return Frequencies(rope.inv_freq())\n"
     )
-    done = ropewalk(
-        "recommend",
-        "--model",
-        tiny,
-        "--docs",
-        docs,
-        "--scaling",
-        "yarn:factor=4",
-        broken,
-        "--out",
-        tmp_path / "race",
-    )
+    words = f"--model {tiny} --docs {docs} --scaling yarn:factor=4 {broken} --out {tmp_path}/race"
+    done = ropewalk("recommend", *words.split())
     assert done.status == 1, done.err
     assert "too long for it" in done.out
     table = pd.read_csv(tmp_path / "race" / "reports" / "recommend.csv").set_index("scaling")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -41,22 +41,11 @@ TASK = "perplexity:tail=16"
 def tune(ropewalk: Ropewalk, tiny: Path, docs: Path) -> Callable[..., Outcome]:
     """Return a small search: 7 methods in all, one document to search and two held out."""
 
-    def call(folder: Path, *switches: str, **changes: Sequence[str]) -> Outcome:
-        flags = {
-            "model": [str(tiny)],
-            "docs": [str(docs)],
-            "length": ["2x"],
-            "task": [TASK],
-            "against": ["pi", "ntk"],
-            "trials": ["4"],
-            "out": [str(folder)],
-            **changes,
-        }
-        return ropewalk(
-            "tune",
-            *switches,
-            *(word for flag, values in flags.items() for word in (f"--{flag}", *values)),
-        )
+    def call(folder: Path, *switches: str, **changes: str) -> Outcome:
+        flags = {"model": tiny, "docs": docs, "length": "2x", "task": TASK, "against": "pi ntk"}
+        flags |= {"trials": "4", "out": folder, **changes}
+        words = [w for flag, text in flags.items() for w in (f"--{flag}", *str(text).split())]
+        return ropewalk("tune", *switches, *words)
 
     return call
 
@@ -100,23 +89,13 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
     assert "| scaling" in (folder / "tune.md").read_text()
     # 7 methods on one document; then the closed forms and the found one on two more.
     assert len(samples(folder)) == 7 + 4 * 2
-    again = ropewalk(
-        "run",
-        "--model",
-        tiny,
-        "--docs",
-        docs,
-        "--task",
-        TASK,
-        "--length",
-        "2x",
-        "--scaling",
-        folder / "found.json",
-        "--out",
-        tmp_path / "again",
+    out = tmp_path / "again"
+    words = (
+        f"run --model {tiny} --docs {docs} --task {TASK} --length 2x --scaling {folder}/found.json"
     )
+    again = ropewalk(*words.split(), "--out", out)
     assert again.status == 0
-    losses = [sample["value"] / sample["weight"] for sample in samples(tmp_path / "again").values()]
+    losses = [sample["value"] / sample["weight"] for sample in samples(out).values()]
     assert math.fsum(losses) == pytest.approx(found["search"] + 2 * found["held_out"])
 
 
@@ -126,7 +105,7 @@ def test_the_next_line_serves_what_was_found(
     scaling: str, tune: Tune, ropewalk: Ropewalk, tmp_path: Path
 ) -> None:
     """Whatever was better held out, an engine takes it, also layers and moved positions."""
-    done = tune(tmp_path / "out", scaling=[scaling], trials=["2"], against=["p_rope:p=0.1"])
+    done = tune(tmp_path / "out", scaling=scaling, trials="2", against="p_rope:p=0.1")
     (line,) = (line for line in done.out.splitlines() if line.startswith("To serve"))
     assert line.endswith("--to hf-code")
     served = ropewalk(*line.split("ropewalk ")[1].split())
@@ -173,7 +152,7 @@ def test_free_factors_are_found(
     The next command measures the plain model once, also where it is the best closed-form method.
     """
     folder = tmp_path / "out"
-    done = tune(folder, scaling=[given], trials=["1"], against=[closed])
+    done = tune(folder, scaling=given, trials="1", against=closed)
     assert done.status == 0, done.err
     assert f"1 trial and 1 closed-form method ({closed}) at 128 tokens" in done.err
     table = json.loads((folder / "found.json").read_text())
@@ -250,7 +229,7 @@ def test_a_file_that_is_called_as_a_trial_is_not_measured_as_one(
 ) -> None:
     """A table of an earlier search beside this one: its losses were given to the trial."""
     (tmp_path / "trial_002.json").write_bytes(factors([2.0] * 8))
-    against = {"scaling": ["spline"], "trials": ["2"], "against": [f"{tmp_path}/trial_002.json"]}
+    against = {"scaling": "spline", "trials": "2", "against": f"{tmp_path}/trial_002.json"}
     done = tune(tmp_path / "out", **against)
     assert done.status == 2
     assert "have one name; rename the first" in " ".join(done.err.split())
@@ -259,7 +238,7 @@ def test_a_file_that_is_called_as_a_trial_is_not_measured_as_one(
 @pytest.mark.slow
 def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -> None:
     """Trials of a pass key are split, and the perplexity is that of the answers."""
-    done = tune(tmp_path, task=["passkey:depths=2,trials=2"], length=["4x"], trials=["2"])
+    done = tune(tmp_path, task="passkey:depths=2,trials=2", length="4x", trials="2")
     text = " ".join(done.out.split())
     assert "perplexity of the answers" in text, done.err
     assert "on the 2 trials held out" in text
@@ -268,7 +247,7 @@ def test_answers_are_searched_by_their_probability(tune: Tune, tmp_path: Path) -
 @pytest.mark.slow
 def test_key_tokens_are_those_of_the_plain_model(tune: Tune, tmp_path: Path) -> None:
     """It reads its own two windows for them; random weights may make no token clear, and say so."""
-    done = tune(tmp_path, "--key-tokens", task=["perplexity:tail=8"], trials=["2"])
+    done = tune(tmp_path, "--key-tokens", task="perplexity:tail=8", trials="2")
     text = " ".join((done.out + done.err).split())
     assert "perplexity of key tokens" in text or "no target is a key token" in text
     measured = {(s["length"], s["frequencies"]) for s in samples(tmp_path).values()}
@@ -324,17 +303,17 @@ def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"scaling": ["yarn", "ntk"]}, "one --scaling"),
-        ({"length": ["1x", "2x"]}, "one --length"),
-        ({"trials": ["0"]}, "tune tries 1 to 10,000 points"),
-        ({"against": ["yarm"]}, "no method is called 'yarm'"),
-        ({"scaling": ["yran"]}, "'yran'"),
+        ({"scaling": "yarn ntk"}, "one --scaling"),
+        ({"length": "1x 2x"}, "one --length"),
+        ({"trials": "0"}, "tune tries 1 to 10,000 points"),
+        ({"against": "yarm"}, "no method is called 'yarm'"),
+        ({"scaling": "yran"}, "'yran'"),
         ({}, "pip install 'ropewalk[tune]'"),
     ],
 )
 def test_a_mistake_is_one_sentence(
     tune: Tune,
-    more: dict[str, list[str]],
+    more: dict[str, str],
     message: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -390,25 +369,11 @@ def test_the_base_that_a_model_was_trained_with_is_found(
     config = json.loads((model / "config.json").read_text())
     config["rope_parameters"]["rope_theta"] = 500.0
     (model / "config.json").write_text(json.dumps(config))
-    done = ropewalk(
-        "tune",
-        "--model",
-        model,
-        "--docs",
-        "embedded:count=2",
-        "--length",
-        "1x",
-        "--task",
-        "perplexity:tail=192",
-        "--scaling",
-        "abf:base=300..300000",
-        "--against",
-        "none",
-        "--trials",
-        8,
-        "--out",
-        tmp_path / "out",
+    words = (
+        "--docs embedded:count=2 --length 1x --task perplexity:tail=192 --against none --trials 8"
     )
+    searched = ["--scaling", "abf:base=300..300000", "--out", tmp_path / "out"]
+    done = ropewalk("tune", "--model", model, *words.split(), *searched)
     assert done.status == 0, done.err
     found = load("method", str(tmp_path / "out/found.json")).options["base"]
     assert 10_000 / 1.6 < found < 10_000 * 1.6

@@ -227,16 +227,3 @@ def test_a_swapped_difference_is_the_inverse() -> None:
     assert (turned.lower, turned.higher) == (3, 7)
     plain = selection.swapped(relative=False)
     assert (plain.value, plain.low, plain.high) == (0.2, -0.25, 0.5)
-
-
-def test_every_pair_is_covered_by_brute_force() -> None:
-    """For normal losses the event behind all bounds has the promised probability."""
-    rng = np.random.default_rng(7)
-    held = 0
-    for _ in range(150):
-        selection = selected(rng.standard_normal((10, 4)))
-        held += sum(
-            all(selection.upper[i, control] >= 0 for i in range(4) if i != control)
-            for control in range(4)
-        )
-    assert held / 600 >= 0.94

@@ -188,28 +188,15 @@ def test_a_dry_run_says_how_long(
 ) -> None:
     """Of a machine that measured nothing a product is timed; a complete sweep has nothing left."""
     monkeypatch.setattr(eta.constants, "HF_ASSETS_CACHE", str(tmp_path / "no speeds"))
-    words = [
-        "run",
-        "--model",
-        tiny,
-        "--docs",
-        docs,
-        "--length",
-        "1x",
-        "--scaling",
-        "none",
-        "--task",
-        "perplexity:tail=16",
-        "--out",
-        tmp_path / "run",
-    ]
+    words = f"run --model {tiny} --docs {docs} --length 1x --scaling none --task perplexity:tail=16"
+    run = [*words.split(), "--out", tmp_path / "run"]
     assert "here, estimated from the speed of one matrix product" in " ".join(
-        ropewalk(*words, "--dry-run").out.split()
+        ropewalk(*run, "--dry-run").out.split()
     )
-    done = ropewalk(*words)
+    done = ropewalk(*run)
     assert done.status == 0
     assert "left" in done.err.partition("\n")[0]  # told before the first sample
-    assert "Complete: nothing to measure." in ropewalk(*words, "--dry-run").out
+    assert "Complete: nothing to measure." in ropewalk(*run, "--dry-run").out
 
 
 def test_an_estimate_is_a_range_that_says_what_it_rests_on(plan: Plan) -> None:
