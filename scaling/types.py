@@ -255,8 +255,8 @@ class StatefulRope(Rotation):
 
     @property
     def fingerprint(self) -> str:
-        given = sorted(self.rope_parameters.items())
-        numbers = json.dumps([self.trained_length, given, self.frequencies.fingerprint])
+        parameters = sorted(self.rope_parameters.items())
+        numbers = json.dumps([self.trained_length, parameters, self.frequencies.fingerprint])
         return hashlib.sha256(f"served {numbers}".encode()).hexdigest()[:16]
 
     def frequency_sets(self) -> tuple[Frequencies, ...]:

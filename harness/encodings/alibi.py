@@ -1,4 +1,4 @@
-"""ALiBi: scores fall by a fixed slope a head times the distance (Press 2022, arXiv:2108.12409)."""
+"""ALiBi: scores fall with distance, at one slope per head (Press 2022, arXiv:2108.12409)."""
 
 import math
 from typing import Any
@@ -12,7 +12,7 @@ from harness.encodings.types import Places, Shape
 def slopes(heads: int) -> list[float]:
     """Return 2^(-8h/n) for h from 1 to n heads.
 
-    Of a number that is no power of 2: those of the power below, then every second one of twice it.
+    If n is not a power of 2: those of the power below, then every second one of twice that power.
     """
     whole = 2 ** int(math.log2(heads))
     own = [2.0 ** (-8 * (head + 1) / whole) for head in range(whole)]

@@ -15,7 +15,7 @@ class Encoding(nn.Module):
     queries: the shared projections of section 5.
     """
 
-    copies = 8  # arrays of a number a head and pair that are held at once
+    copies = 8  # arrays of one number per head and pair in memory at once
 
     def __init__(self, shape: Shape, *, clip: int | None = None) -> None:
         super().__init__()

@@ -14,11 +14,11 @@ class Encoding(nn.Module):
 
     L is learned from a quarter of the window on, as the paper's 512 of 2048, c from 0.1 on.
 
-    Not the paper's: with ``held`` positions past the window count as its last, and distances
-    longer than the window as its longest, so that training has shown every share.
+    ``held`` is not in the paper: positions past the window count as its last, and distances longer
+    than the window as its longest, so that every share has occurred in training.
     """
 
-    copies = 17  # arrays of a number a head and pair that are held at once
+    copies = 17  # arrays of one number per head and pair in memory at once
 
     def __init__(self, shape: Shape, *, hidden: int = 32, held: bool = False) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""No encoding: the causal mask alone tells the order (NoPE, Kazemnejad 2023, arXiv:2305.19466)."""
+"""No encoding: only the causal mask shows the order (NoPE, Kazemnejad 2023, arXiv:2305.19466)."""
 
 from torch import nn
 

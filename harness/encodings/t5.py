@@ -12,9 +12,9 @@ class Encoding(nn.Module):
     """Section 2.1: half of the buckets are exact, half logarithmic; all layers share the biases.
 
     Differs from T5: content scores are divided by sqrt(d), which T5 puts into its initial weights;
-    ``bias`` is held divided by it too, so that a step of Adam, whose size is the rate, moves a bias
-    as far as a content score. Held in nats it comes to 2 in the recipe's steps, and no head learns
-    to read the token before.
+    ``bias`` is stored divided by it too, so that a step of Adam, whose size is the learning rate,
+    changes a bias as much as a content score. Stored undivided it reaches 2 in the recipe's steps,
+    and no head learns to attend to the previous token.
     """
 
     def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:

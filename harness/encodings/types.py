@@ -71,15 +71,15 @@ def check_rows(mask: torch.Tensor | None, positions: torch.Tensor) -> None:
         raise ValueError("the rows of a batch must have the same positions; pad at the end alone")
 
 
-def check_cached(positions: torch.Tensor, wanted: torch.Tensor) -> None:
+def check_cached(positions: torch.Tensor, following: torch.Tensor) -> None:
     """Raise ValueError for positions other than those after a cache, ``(1, tokens)``.
 
     It holds no positions: its keys are at 0, 1, 2 and on.
     """
-    if bool((positions != wanted).any()):
+    if bool((positions != following).any()):
         raise ValueError(
-            f"with a cache the positions go on from it, here from {int(wanted[0, 0])}; give none,"
-            " or use_cache=False"
+            f"with a cache the positions go on from it, here from {int(following[0, 0])}; give"
+            " none, or use_cache=False"
         )
 
 

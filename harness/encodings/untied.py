@@ -13,7 +13,7 @@ class Encoding(nn.Module):
     """Equation 10: q·k / sqrt(2d) + (p_m U_Q)·(p_n U_K) / sqrt(2d) + b(m-n), TUPE-R.
 
     U_Q, U_K and p are those of all layers; p is normalized, as in the authors' code; b has T5's
-    buckets, and is held as there. Differs from TUPE: [CLS] is not untied, for there is none.
+    buckets, stored as there. Differs from TUPE: there is no [CLS] to untie.
     """
 
     def __init__(self, shape: Shape, *, buckets: int = 32, farthest: int = 128) -> None:

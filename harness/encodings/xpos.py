@@ -17,9 +17,13 @@ class Encoding(nn.Module):
     """
 
     def __init__(
-        self, shape: Shape, *, base: float = 10_000.0, gamma: float = 0.4,
+        self,
+        shape: Shape,
+        *,
+        base: float = 10_000.0,
+        gamma: float = 0.4,
         scale_base: float | None = None,
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__()
         scale_base = shape.window / 2 if scale_base is None else scale_base
         if gamma <= 0 or scale_base <= 0:

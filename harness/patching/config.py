@@ -12,10 +12,14 @@ from harness.hub import attempting
 from scaling.types import Rope
 
 LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
-WINDOWS = (  # what configs call the trained length
-    "max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "context_length",
+WINDOWS = (  # names of the trained length in configs
+    "max_position_embeddings",
+    "n_positions",
+    "seq_length",
+    "max_seq_len",
+    "context_length",
     "n_ctx",
-)  # fmt: skip
+)
 ORIGINAL = "original_max_position_embeddings"
 FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
 
@@ -28,13 +32,13 @@ def is_rotary(config: Any) -> bool:
 
 
 def geometry_of(config: Any, trained_length: int | None = None) -> Rope:
-    """Return ``rope_of`` a config; of a model without a rotary embedding one of no channels.
+    """Return the geometry of a config, with no channels for a model without a rotary embedding.
 
-    The window of such a model is the one its config gives, under any of ``WINDOWS``, or
-    ``trained_length`` where it gives none. Raises UserError where both or neither are there.
+    The window of such a model is the one in its config, under any of ``WINDOWS``, or
+    ``trained_length`` if there is none. Raises UserError where both or neither are given.
     """
     if is_rotary(config):
-        found, rope = "a rotary embedding", rope_of(config)
+        source, rope = "a rotary embedding", rope_of(config)
     else:
         text = config.get_text_config()
         windows = [getattr(text, name, None) for name in WINDOWS]
@@ -44,12 +48,12 @@ def geometry_of(config: Any, trained_length: int | None = None) -> Rope:
                 f"{text.model_type}: the config gives no trained window; give --trained-length"
                 " TOKENS, a window of its pretraining."
             )
-        found, rope = f"a window of {window} tokens", Rope(0, 1.0, window or trained_length or 1)
+        source, rope = f"a window of {window} tokens", Rope(0, 1.0, window or trained_length or 1)
         if window is None:
             return rope
     if trained_length not in (None, rope.trained_length):
         raise UserError(
-            f"--trained-length {trained_length}: the config gives {found}; leave it out."
+            f"--trained-length {trained_length}: the config gives {source}; leave it out."
         )
     return rope
 
@@ -77,26 +81,29 @@ def _rope_of(config: Any) -> Rope:
             f"{kind}: rotary_dim must be even, from 2 to {WIDEST}; the config gives {rotary_dim}."
         )
     trained = _trained_length(config, shipped)
-    given = dict(shipped)
+    scaling = dict(shipped)
     if slot:
-        given.pop("truncate", None)  # transformers reads it from a flat config only
-    if given.get("rope_type") == "longrope" and given.get("factor") is None:
+        scaling.pop("truncate", None)  # transformers reads it from a flat config only
+    if scaling.get("rope_type") == "longrope" and scaling.get("factor") is None:
         # transformers' own rule where a checkpoint names only its two windows
-        given["factor"] = config.max_position_embeddings / trained
+        scaling["factor"] = config.max_position_embeddings / trained
     base = _number(kind, "rope_theta", shipped.get("rope_theta"))
     if base <= 0:
         raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
-    return Rope(rotary_dim, base, trained, given, config.num_hidden_layers)
+    return Rope(rotary_dim, base, trained, scaling, config.num_hidden_layers)
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:
-    """Return a copy of a config with this in place of the scaling that ``rope_of`` reads."""
+    """Return a copy of a config with the scaling that ``rope_of`` reads replaced."""
     changed = deepcopy(config)
     text = changed.get_text_config()
-    slot, given = _slot(text), text.rope_parameters
-    shipped, kept = given[slot] if slot else given, ("rope_theta", "partial_rotary_factor")
+    slot, parameters = _slot(text), text.rope_parameters
+    shipped, kept = (
+        parameters[slot] if slot else parameters,
+        ("rope_theta", "partial_rotary_factor"),
+    )
     new = {**scaling, **{k: v for k, v in shipped.items() if k in kept}}
-    text.rope_parameters = {**given, slot: new} if slot else new
+    text.rope_parameters = {**parameters, slot: new} if slot else new
     return changed
 
 
@@ -120,8 +127,8 @@ def _slot(config: Any) -> str:
 def _head_dim(config: Any) -> int:
     """Return the channels of a head; raise UserError where the layers have no common number."""
     try:
-        found = getattr(config, "head_dim", None)
-        return int(found or config.hidden_size // config.num_attention_heads)
+        head_dim = getattr(config, "head_dim", None)
+        return int(head_dim or config.hidden_size // config.num_attention_heads)
     except (AttributeError, RuntimeError):  # the latter of Gemma 4, whose layers are unlike
         raise UserError(
             f"{config.model_type}: the config gives no head_dim of all layers; not supported."
@@ -136,7 +143,7 @@ def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
     original = shipped.get(ORIGINAL)
     lists = [shipped.get(name) for name in ("short_factor", "long_factor")]
     if lists[0] and lists[0] == lists[1]:
-        # Of equal lists it chooses nothing, and in mlx-lm it makes the attention factor.
+        # With equal lists it selects nothing, and mlx-lm computes the attention factor from it.
         original = getattr(config, ORIGINAL, None) or original
     if original is None or shipped.get("rope_type") == "dynamic":
         original = getattr(config, "max_position_embeddings", None)

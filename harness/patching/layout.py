@@ -1,4 +1,4 @@
-"""Find which channels each layer rotates, and how they are paired, by running the model."""
+"""Determine which channels each layer rotates, and their pairs, by running the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from scaling.types import Frequencies
 
 NAME = "ropewalk"  # of the attention in transformers' registries; no kernel's name may be in it
 TOLERANCE = 1e-2  # of the largest value: a quarter turn in bfloat16 is exact to 4e-3
-UNDERSTOOD = ("s_aux", "position_ids", "cache_position")  # tensors that are no bias and no choice
+UNDERSTOOD = ("s_aux", "position_ids", "cache_position")  # tensors that bias or select nothing
 Attention = Callable[..., tuple[torch.Tensor, None]]
 
 
@@ -46,26 +46,26 @@ class Layout:
     def tables(
         self,
         positions: torch.Tensor,
-        found: Frequencies,
+        frequencies: Frequencies,
         device: torch.device,
         phase: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
 
-        ``phase`` is added to the angles, in radians, one a channel pair. The angles are float64
-        products: a pair's two rotations then give its relative position to float32's rounding of
-        cos and sin, however far both are from the beginning.
+        ``phase`` is added to the angles, in radians, one value per channel pair. The angles are
+        float64 products: two rotations then give the relative position up to the float32 rounding
+        of cos and sin, at any distance from the beginning.
 
         Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
         """
         exact = device if device.type in ("cpu", "cuda") else "cpu"  # others may lack float64
-        angles = torch.outer(positions.to(exact), found.inv_freq.to(exact, torch.float64))
+        angles = torch.outer(positions.to(exact), frequencies.inv_freq.to(exact, torch.float64))
         angles += 0.0 if phase is None else phase.to(exact)
         pair, sign = self.pair.to(device), self.sign.to(device)
         cos, sin = (
             x.float().to(device)[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin())
         )
-        factor, at_rest = found.attention_factor, pair < 0
+        factor, at_rest = frequencies.attention_factor, pair < 0
         return (cos * factor).masked_fill_(at_rest, 1.0), (sin * sign * factor).masked_fill_(
             at_rest, 0.0
         )
@@ -143,26 +143,17 @@ def layouts_of(model: Any) -> dict[nn.Module, Layout | None]:
         _captured(model, name, (index >> bit & 1) * quarter)
         for bit in range(max(1, (pairs - 1).bit_length()))
     ]
-    found = _shared(
-        {
-            layer: _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
-            for layer, seen in plain.items()
-        }
-    )
-    if all(layout is None for layout in found.values()):
-        raise UserError(f"{kind}: no layer's queries depend on its rotary module; not supported.")
-    return found
-
-
-def _shared(found: dict[nn.Module, Layout | None]) -> dict[nn.Module, Layout | None]:
-    """Give layers that rotate in the same way one layout, so that they share its tables."""
-    kinds: list[Layout] = []
-    for layer, layout in found.items():
+    layouts: dict[nn.Module, Layout | None] = {}
+    different: list[Layout] = []  # layers that rotate in the same way share one layout's tables
+    for layer, seen in plain.items():
+        layout = _layout(kind, seen, turned[layer], [bit[layer] for bit in bits], pairs)
         if layout is not None:
-            alike = [kind for kind in kinds if layout.equals(kind)]
-            kinds += [] if alike else [layout]
-            found[layer] = alike[0] if alike else layout
-    return found
+            layout = next((one for one in different if layout.equals(one)), layout)
+            different.append(layout)
+        layouts[layer] = layout
+    if not different:
+        raise UserError(f"{kind}: no layer's queries depend on its rotary module; not supported.")
+    return layouts
 
 
 @torch.inference_mode()
@@ -209,10 +200,9 @@ def _layout(
     near = float(plain.abs().max()) * TOLERANCE
     if float((turned - plain).abs().max()) <= near:
         return None
-    # (channel, candidate): how far the turned channel is from ± the candidate, in the worst head
-    errors = torch.stack([
-        (turned[:, :, None] - sign * plain[:, None, :]).abs().amax(0) for sign in (1.0, -1.0)
-    ])  # fmt: skip
+    # (channel, candidate): the distance of the turned channel from ± the candidate, in any head
+    both = [(turned[:, :, None] - sign * plain[:, None]).abs().amax(0) for sign in (1.0, -1.0)]
+    errors = torch.stack(both)
     at_rest = errors[0].diagonal() <= near
     errors[:, range(size), range(size)] = torch.inf
     best, which = errors.amin(0), errors.argmin(0)
