@@ -280,8 +280,10 @@ def test_differences_over_seeds_know_their_verdicts(frame: pd.DataFrame) -> None
     better["score"] *= np.exp(-0.5 - by_seed).where(better.task == PERPLEXITY, 1)
     other = rope.assign(model=rope.model.str.replace("rope", "other"), question="x")
     every = pd.concat([rope.assign(question=rope.unit), better.assign(question=better.unit), other])
-    table = differences.make(every, seeds=True)
+    table = differences.make(every)  # over seeds, for every model is one
     assert set(table.baseline) == {"rope"}
+    alone = every[every.model == "other-seed1"].assign(model="alone")
+    assert "seeds" not in differences.make(pd.concat([every, alone]))
     found = table[(table.length == 2048) & (table.task == PERPLEXITY)].set_index("name")
     assert found.verdict.to_dict() == {"lower": "better", "other": "not compared"}
     assert found.difference["lower"] == pytest.approx(math.expm1(-0.502))

@@ -11,14 +11,18 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
+from harness import plugins
 from harness.api.report import Reports
 from harness.cli import outcome
 from harness.cli.tables import grids, print_words, show
+from harness.errors import UserError
+from harness.reports import _write
 from harness.reports._write import save_csv, write_reports
 from harness.reports.writing.sentences import text
 from harness.reports.writing.tables import heading, latex, page, wide
 from harness.stats.cells import cells
 from harness.stats.checkpoints import as_methods
+from tests import runs
 from tests.frames import sweep
 
 FRAME = sweep()
@@ -179,3 +183,36 @@ def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:
     assert (tmp_path / "t.csv").read_text() == (
         "model,value,mixed\n'=1+1,-1.5,-0.5\n'@x,2.0,\n'-a,-3.0,'=x\n'+b,4.0,1\nm,5.0,y\n"
     )
+
+
+def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path: Path) -> None:
+    """Others are made on request; on a later call they are made again, for samples may be new."""
+    defaults = {"scores", "best", "curves"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_write, "DEFAULT", runs.DEFAULT)
+        for requested, stems in (
+            (None, defaults),
+            (["regret"], {*defaults, "regret"}),
+            (None, {*defaults, "regret"}),
+        ):
+            written = write_reports(FRAME, tmp_path, requested)
+            assert {file.stem for file in tmp_path.iterdir()} == stems
+        assert {file.stem for file in written.files} == stems
+
+
+@pytest.mark.slow
+def test_a_table_has_its_figure_and_all_is_every_report(tmp_path: Path) -> None:
+    written = write_reports(FRAME, tmp_path, ["all"])
+    made = {file.stem for file in written.files}
+    assert made | {*written.skipped} == {*plugins.names("report")}
+    assert (tmp_path / "differences.csv").exists()
+    assert (tmp_path / "differences.png").exists()
+    write_reports(FRAME[FRAME["scaling"] == "none"], tmp_path, ["differences"])
+    assert not (tmp_path / "differences.csv").exists()
+
+
+@pytest.mark.parametrize("name", plugins.REPLACED)
+def test_a_report_of_an_earlier_version_is_named_by_its_successor(name: str) -> None:
+    with pytest.raises(UserError, match=f"{name}' was merged: ") as told:
+        plugins.load("report", name)
+    assert plugins.load("report", str(told.value).split(": ")[1].split(" ")[0])
