@@ -55,7 +55,7 @@ from harness.patching.config import rope_of
 from harness.patching.patch import patched
 from harness.plugins import load, names
 from harness.runs.frame import make_frame
-from harness.runs.store import RUN, SAMPLES, append, writing
+from harness.runs.store import RUN, SAMPLES, append, each_sample, writing
 from harness.select.candidates import OWN, coinciding, default_candidates
 from harness.select.measuring import RaceField, tasks
 from harness.select.race import FAR, Race, Rules, read_budget, rounds
@@ -674,8 +674,7 @@ def _multiplied(folder: Path, times: int) -> Path:
     for length, own in digests.items():
         digests[length] = [f"{one}{copy}" for copy in range(times) for one in own]
     (folder / RUN).write_text(json.dumps(run), encoding="utf-8")
-    lines = (reference / SAMPLES).read_text(encoding="utf-8").splitlines()
-    samples = [sample for sample in map(json.loads, lines) if sample["task"] == "passkey"]
+    samples = [sample for sample in each_sample(reference) if sample["task"] == "passkey"]
     with (folder / SAMPLES).open("w", encoding="utf-8") as out:
         for copy in range(times):
             for one in samples:

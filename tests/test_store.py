@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 import os
@@ -50,6 +51,32 @@ def test_what_is_appended_is_read_bit_for_bit(tmp_path: Path) -> None:
     found = read_samples(tmp_path / "deep" / "run")
     assert found == {("c", str(n)): records[n] for n in range(3)}
     assert list(found) == [("c", "0"), ("c", "1"), ("c", "2")]
+
+
+def test_compressed_samples_are_read_and_unpacked_to_continue(tmp_path: Path) -> None:
+    """A folder may hold samples.jsonl.gz; what is appended follows its unpacked content."""
+    store(tmp_path, sample(0), sample(1))
+    content = (tmp_path / SAMPLES).read_bytes()
+    (tmp_path / f"{SAMPLES}.gz").write_bytes(gzip.compress(content, 9))
+    (tmp_path / SAMPLES).unlink()
+    assert list(read_samples(tmp_path)) == [("c", "0"), ("c", "1")]
+    store(tmp_path, sample(2))
+    assert [path.name for path in tmp_path.iterdir()] == [SAMPLES]
+    assert (tmp_path / SAMPLES).read_bytes().startswith(content)
+    assert len(read_samples(tmp_path)) == 3
+
+
+def test_damaged_compressed_samples_are_one_sentence(tmp_path: Path) -> None:
+    """A file that is cut off, or not compressed, stays as it is."""
+    store(tmp_path, sample(0))
+    whole = gzip.compress((tmp_path / SAMPLES).read_bytes())
+    (tmp_path / SAMPLES).unlink()
+    for content in (whole[:-9], b"no gzip"):
+        (tmp_path / f"{SAMPLES}.gz").write_bytes(content)
+        for use in (read_samples, store):
+            with pytest.raises(UserError, match="samples.jsonl.gz cannot be read"):
+                use(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == [f"{SAMPLES}.gz"]
 
 
 def test_a_sample_is_on_disk_before_the_next(tmp_path: Path) -> None:

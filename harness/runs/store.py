@@ -1,19 +1,24 @@
-"""Read and write a run folder: ``run.json`` is its record, ``samples.jsonl`` its samples."""
+"""Read and write a run folder: ``run.json`` is its record, ``samples.jsonl`` its samples.
+
+The samples are also read where they are compressed (``samples.jsonl.gz``).
+"""
 
 from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import json
 import os
 import secrets
+import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 from pydantic_core import from_json
 
@@ -30,7 +35,7 @@ from harness.files import (
 from harness.runs.compatible import NAMES, PROTOCOLS, SEEDS, differing
 from harness.runs.record import LINE, check_run, check_sample
 
-RUN, SAMPLES = "run.json", "samples.jsonl"
+RUN, SAMPLES, COMPRESSED = "run.json", "samples.jsonl", "samples.jsonl.gz"
 LARGEST = 2**33  # bytes of a samples file
 LARGEST_RUN = 2**28  # bytes of a record
 SCHEMA = 1
@@ -61,13 +66,15 @@ class Samples:
 def writing(folder: Path) -> Iterator[Samples]:
     """Lock the samples file of a folder and yield it, open at the end.
 
-    An incomplete last line, left by a kill, is cut off. Raises UserError while another process
-    writes, and where the file cannot be written or is a link, a pipe or a device.
+    An incomplete last line, left by a kill, is cut off; compressed samples are unpacked. Raises
+    UserError while another process writes, and where the file cannot be written or is a link, a
+    pipe or a device.
     """
     make_folder(folder, "run folder")
     path = folder / SAMPLES
     with ExitStack() as stack:
         try:
+            _unpack(folder)
             file = stack.enter_context(open_regular(path, "ab+", follow=False, buffering=0))
             _lock(file)
             _cut_torn_line(file)
@@ -157,6 +164,40 @@ def _put_back(path: Path, lines: Iterable[bytes]) -> None:
         os.fsync(file.fileno())
 
 
+def _stored(folder: Path) -> Path:
+    """Return the file that holds the samples; a compressed one counts where no other has any."""
+    path, compressed = folder / SAMPLES, folder / COMPRESSED
+    begun = path.exists() and path.stat().st_size > 0
+    return compressed if compressed.exists() and not begun else path
+
+
+def _unpack(folder: Path) -> None:
+    """Replace compressed samples by their content."""
+    path = _stored(folder)
+    if path.name == COMPRESSED:
+        with open_regular(path, follow=False) as file, replacing(folder / SAMPLES) as new:
+            for block in _blocks(file, path):
+                new.write(block)
+        path.unlink()
+
+
+def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
+    size = 0
+    try:
+        with gzip.open(file) as content:
+            while block := content.read(MIB):
+                size += len(block)
+                if size > LARGEST:
+                    raise _too_large(path)
+                yield block
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} cannot be read: {why(error)}.") from None
+
+
+def _too_large(path: Path) -> OSError:
+    return OSError(errno.EFBIG, f"it is larger than {LARGEST / MIB:,.0f} MiB", str(path))
+
+
 def read_samples(folder: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the last record of every (cell key, question digest), as ``each_sample`` reads them.
 
@@ -171,16 +212,19 @@ def each_sample(folder: Path) -> Iterator[dict[str, Any]]:
     The last of one cell key and question digest counts. Raises UserError for a line that is broken
     in the middle of the file.
     """
-    path = folder / SAMPLES
+    path = _stored(folder)
     try:
         with open_regular(path, follow=False, buffering=MIB) as file:
             if os.fstat(file.fileno()).st_size > LARGEST:
-                why_not = f"it is larger than {LARGEST / MIB:,.0f} MiB"
-                raise OSError(errno.EFBIG, why_not, str(path))
-            yield from _records(file, path)
+                raise _too_large(path)
+            if path.name == COMPRESSED:
+                with gzip.open(file) as content:
+                    yield from _records(cast(BinaryIO, content), path)
+            else:
+                yield from _records(file, path)
     except (FileNotFoundError, NotADirectoryError):
         return
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be read: {why(error)}.") from None
 
 
@@ -190,7 +234,11 @@ def _records(file: BinaryIO, path: Path) -> Iterator[dict[str, Any]]:
     Each line was on the disk before the next was written, so no other can be incomplete; a power
     cut may leave the length of a line without its characters.
     """
+    size = 0
     for number, line in enumerate(iter(partial(file.readline, LINE + 1), b""), start=1):
+        size += len(line)
+        if size > LARGEST:  # of a compressed file
+            raise _too_large(path)
         if len(line) <= LINE and not line.endswith(b"\n"):
             return
         try:
@@ -350,13 +398,13 @@ def record_in(folder: Path) -> dict[str, Any] | None:
     if not first.is_dir():
         raise UserError(f"{first} is not a folder; choose another --out.")
     try:
-        there, samples = (folder / RUN).exists(), folder / SAMPLES
+        there, samples = (folder / RUN).exists(), _stored(folder)
         others = not there and samples.exists() and samples.stat().st_size > 0
     except OSError:
         there = others = False
     if others:
         raise UserError(
-            f"{folder} has a {SAMPLES} but no {RUN}, so it is not a run; choose another --out."
+            f"{folder} has a {samples.name} but no {RUN}, so it is not a run; choose another --out."
         )
     return checked_run(folder) if there else None
 
