@@ -31,7 +31,7 @@ def tasks(trained: int, target: int) -> tuple[str, str]:
     return f"perplexity:tail={target - trained},slide=true", f"perplexity:tail={trained // 2}"
 
 
-class Measuring:
+class Measurements:
     """The samples of a run folder, in memory, and measured where they are missing."""
 
     def __init__(self, plan: Plan, folder: Path, measure: Measure) -> None:
@@ -46,7 +46,7 @@ class Measuring:
                 self.samples[sample["cell"], sample["question"]] = sample
 
 
-class RaceField(Measuring):
+class RaceField(Measurements):
     """The losses of the candidates of a race, by document.
 
     ``failed`` are the candidates that have no rotation; ``names`` are all others; ``order`` are the

@@ -21,7 +21,7 @@ from harness.methods.resolve import depends_on_length, resolve
 from harness.plugins import load
 from harness.reports.writing.sentences import counted, listed, signed
 from harness.reports.writing.tables import page
-from harness.select.measuring import Measure, Measuring
+from harness.select.measuring import Measure, Measurements
 from harness.select.space import Space
 from harness.stats.key_tokens import DROP, MOST, Rule
 from harness.stats.paired import Difference, of_means, share
@@ -220,7 +220,7 @@ def difference(one: Losses | None, other: Losses | None) -> Difference | None:
     return of_means(nats, weights, relative=True)[0]
 
 
-class Tuning(Measuring):
+class Tuning(Measurements):
     """A search under way: its run folder, and the plan with every method so far.
 
     The plan it begins with has the closed-form methods that the result is compared with.
