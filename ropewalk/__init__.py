@@ -100,11 +100,11 @@ def _check_packages() -> None:
     """Raise ImportError where another package has the name of one that Ropewalk consists of."""
     here = Path(__file__).resolve().parent.parent
     for name in ("harness", "scaling", "tasks"):
-        found = find_spec(name)
-        search = found.submodule_search_locations if found else None
+        spec = find_spec(name)
+        search = spec.submodule_search_locations if spec else None
         places = [Path(place).resolve() for place in search or ()]
         if places[:1] != [here / name]:
-            where = places[0] if places else found and found.origin
+            where = places[0] if places else spec and spec.origin
             raise ImportError(
                 f"another {name!r} hides Ropewalk's package of this name ({where}): rename it, or "
                 "start Python in another folder."

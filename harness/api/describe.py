@@ -78,8 +78,8 @@ def kinds_of(name: str, kinds: Collection[str] = FOLDERS) -> list[str]:
     Raises UserError for a name or a file that is none of ``kinds``.
     """
     if "." not in name:
-        if found := [kind for kind in kinds if name in names(kind)]:
-            return found
+        if built_in := [kind for kind in kinds if name in names(kind)]:
+            return built_in
         known = {plugin for kind in kinds for plugin in names(kind)}
         known |= set(bundled()) if kinds is FOLDERS else set()
         raise UserError(

@@ -83,7 +83,7 @@ def report(
     UserError where runs are not comparable.
     """
     places = [Path(run) for run in ([runs] if isinstance(runs, str | Path) else runs)]
-    found = runs_in(places)
+    folders = runs_in(places)
     if len(places) > 1 and out is None and page is None:
         raise UserError(
             "several runs are joined: say with --out where their tables and figures go, or with "
@@ -92,7 +92,7 @@ def report(
     if page is not None and Path(page).suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--page {page}: name a file that ends in .html.")
     return write(
-        found,
+        folders,
         Path(out) if out else reports_of(places[0]) if len(places) == 1 else None,
         report,
         task,

@@ -93,7 +93,7 @@ def _kept(error: BaseException) -> str:
     return "".join(f"; {note}" for note in getattr(error, "__notes__", ())) + "."
 
 
-def _refused(told: str) -> int:
-    told = printable(told)  # it may quote a file that came from anyone
-    err.print(Text.assemble(("ropewalk:", "bold red"), f" {told}"), soft_wrap=True)
+def _refused(text: str) -> int:
+    text = printable(text)  # it may quote a file that came from anyone
+    err.print(Text.assemble(("ropewalk:", "bold red"), f" {text}"), soft_wrap=True)
     return REFUSED

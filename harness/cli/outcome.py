@@ -60,8 +60,8 @@ def brief(frame: pd.DataFrame, written: Written, console: Console) -> None:
     """Print what to use at the longest lengths, and all scores at the longest."""
     several = frame["model"].nunique() > 1
     if VERDICT in written.tables:
-        for told in answer(written.tables[VERDICT].table):
-            _answer(told, f", {told['model']}" if several else "", console)
+        for decision in answer(written.tables[VERDICT].table):
+            _answer(decision, f", {decision['model']}" if several else "", console)
     known = methods(frame)
     for model, rows in known.drawn(cells(frame)).groupby("model", sort=False):
         scores = _longest(rows, known.best)
@@ -87,8 +87,8 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
         for head, cell in zip(model["tasks"], row["tasks"], strict=True):
             if cell is not None:
                 label = f" ({head['task']})" if measures.count(head["measure"]) > 1 else ""
-                told = "; ".join(part for part in (cell["told"], cell["more"]) if part)
-                line = f"{head['measure']}{label}: use {cell['use']} {cell['score']}; {told}"
+                text = "; ".join(part for part in (cell["told"], cell["more"]) if part)
+                line = f"{head['measure']}{label}: use {cell['use']} {cell['score']}; {text}"
                 console.print(Padding(line.removesuffix("; "), (0, 0, 0, 2)))
     if len(beyond) > MOST_LENGTHS:
         console.print(f"  … and {len(beyond) - MOST_LENGTHS} shorter lengths.")

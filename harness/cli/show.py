@@ -71,9 +71,9 @@ def print_plan(plan: Plan, folder: Path, console: Console, machine: str) -> None
     )
 
 
-def _factor(found: Rotation) -> str:
+def _factor(rotation: Rotation) -> str:
     """Return the attention factor; where layers differ, the least and the greatest."""
-    factors = [one.attention_factor for one in found.frequency_sets()]
+    factors = [one.attention_factor for one in rotation.frequency_sets()]
     return "–".join(dict.fromkeys(f"{end:.4g}" for end in (min(factors), max(factors))))
 
 
@@ -98,13 +98,13 @@ def print_failures(failed: Sequence[Failure], console: Console) -> None:
     samples: dict[tuple[str, str], list[str | None]] = {}
     for failure in failed:
         status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
-        told = status + failure.reason
-        samples.setdefault((_named(failure.cell), told), []).append(failure.unit)
+        reason = status + failure.reason
+        samples.setdefault((_named(failure.cell), reason), []).append(failure.unit)
     if failed:
         console.print("Without a number:")
-    for (cell, told), units in list(samples.items())[:MOST]:
+    for (cell, reason), units in list(samples.items())[:MOST]:
         named = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
-        text = f"  {cell}{f' ({named})' if named else ''}: {told}"
+        text = f"  {cell}{f' ({named})' if named else ''}: {reason}"
         console.print(text, soft_wrap=True)
     if len(samples) > MOST:
         console.print(f"  … and {len(samples) - MOST} more; samples.jsonl has every reason.")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, product
 from tempfile import TemporaryDirectory
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from transformers.utils import logging
@@ -29,7 +29,6 @@ from scaling.types import (
     Rotation,
 )
 
-T = TypeVar("T")
 Method = Callable[[Rope, int], Rotation]
 Geometry = tuple[Rope, float]  # and a length in trained windows
 Answer = tuple[Verdict, str] | None  # of a property; None where it does not apply
@@ -47,12 +46,29 @@ OWN = tuple(2**power for power in range(8, 19))  # windows, in tokens, that are 
 STATEFUL = "beyond the window it runs on a model only: there is nothing to check"
 
 
+CONTRACT = ("runs", "result", "numbers", "pairs")
+
+
+class Subject(Protocol):
+    """What properties are tested on."""
+
+    valid: bool
+
+
+T = TypeVar("T", bound=Subject)
+
+
 def run_properties(
     subject: T, properties: Mapping[str, Callable[[T], Answer]], what: str
 ) -> tuple[Finding, ...]:
-    """Test each property of a subject; an error in the plug-in's code fails the property."""
+    """Test each property of a subject; an error in the plug-in's code fails the property.
+
+    Without a valid result only the contract is tested.
+    """
     findings = []
     for about, test in properties.items():
+        if about not in CONTRACT and not subject.valid:
+            continue
         try:
             answer = call(what, partial(test, subject))
         except UserError as error:
@@ -158,6 +174,7 @@ class _Trials:
             if trial.result is not None
             for result in _parts(trial.result)
         ]
+        self.valid = bool(self.good)
         self.inside = [trial for trial in self.good if trial.windows <= 1]
 
     def errors(self, kind: str) -> list[str]:
@@ -267,21 +284,16 @@ def _read_windows(method: Method, like: Rope, sizes: set[int]) -> list[_Trial]:
     return [trial for trial in trials if trial.result is not None]
 
 
-def _runs(passed: Callable[[_Trials], str]) -> Callable[[_Trials], Answer]:
-    """Return the property that a method runs; ``passed`` describes where."""
-
-    def test(trials: _Trials) -> Answer:
-        raised, refused = trials.errors("raised"), trials.errors("refused")
-        count = len(trials.all)
-        if raised:
-            return "failed", f"an error in {len(raised)} of {count} calls: {raised[0]}"
-        if len(refused) == count:
-            return "failed", f"it raises ValueError at every geometry: {refused[0]}"
-        if refused:
-            return "note", f"ValueError in {len(refused)} of {count} calls: {refused[0]}"
-        return "passed", passed(trials)
-
-    return test
+def _runs(trials: _Trials) -> Answer:
+    raised, refused = trials.errors("raised"), trials.errors("refused")
+    count = len(trials.all)
+    if raised:
+        return "failed", f"an error in {len(raised)} of {count} calls: {raised[0]}"
+    if len(refused) == count:
+        return "failed", f"it raises ValueError at every geometry: {refused[0]}"
+    if refused:
+        return "note", f"ValueError in {len(refused)} of {count} calls: {refused[0]}"
+    return "passed", _geometries(trials)
 
 
 def _geometries(trials: _Trials) -> str:
@@ -294,11 +306,6 @@ def _geometries(trials: _Trials) -> str:
     }
     named = ", ".join(f"{name} {span}" for name, span in spans.items())
     return f"at all {len(trials.all)} geometries tried: {named}"
-
-
-def _farthest(trials: _Trials) -> str:
-    far = max(trial.windows for trial in trials.all)
-    return f"at all {len(trials.all)} geometries tried, up to {far:g} windows"
 
 
 def _results(kind: str, right: str) -> Callable[[_Trials], Answer]:
@@ -318,8 +325,6 @@ def _each(
     """Return a property of each trial; the first that does not have it is named."""
 
     def test(trials: _Trials) -> Answer:
-        if not trials.good:
-            return None
         first = next((trial for trial in trials.good if not holds(trial)), None)
         return ("passed", right) if first is None else (verdict, f"{wrong}, first at {first.place}")
 
@@ -335,8 +340,6 @@ REPEATS = _each(
 
 def _inside(trials: _Trials) -> Answer:
     """Return whether the trained window is read as in training, and the changes if not."""
-    if not trials.good:
-        return None
     inside = trials.inside
     if not inside:
         return "note", "not known"
@@ -367,8 +370,6 @@ def _inside(trials: _Trials) -> Answer:
 
 
 def _fastest(trials: _Trials) -> Answer:
-    if not trials.good:
-        return None
     worst = max(trials.good, key=lambda trial: _moved(trial.channels[0]))
     moved = _moved(worst.channels[0])
     text = f"moves by up to {moved:.3g} %, {worst.place}"
@@ -376,8 +377,6 @@ def _fastest(trials: _Trials) -> Answer:
 
 
 def _slowest(trials: _Trials) -> Answer:
-    if not trials.good:
-        return None
     slow = []
     longer = sorted({trial.windows for trial in trials.good if trial.windows > 1})
     for windows in (one for one in longer if one in SLOWEST or one == longer[-1]):
@@ -392,8 +391,6 @@ def _slowest(trials: _Trials) -> Answer:
 
 
 def _unseen(trials: _Trials) -> Answer:
-    if not trials.good:
-        return None
     counts = [sum(channel.unseen for channel in trial.channels) for trial in trials.good]
     most = max(counts)
     worst = trials.good[counts.index(most)]
@@ -403,7 +400,7 @@ def _unseen(trials: _Trials) -> Answer:
 
 def _factors(trials: _Trials) -> Answer:
     factors = [float(trial.result.attention_factor) for trial in trials.good]
-    return ("note", _span(factors)) if factors else None
+    return "note", _span(factors)
 
 
 def _reach(trials: _Trials) -> Answer:
@@ -449,7 +446,7 @@ def _order_of_positions(trials: _Trials) -> Answer:
         if bool((seen.diff() < 0).any()):
             place = f"window {trial.rope.trained_length}, length {trial.length}"
             return "note", f"a farther key is rotated nearer, first at {place}"
-    return ("passed", "a farther key is never rotated nearer") if trials.good else None
+    return "passed", "a farther key is never rotated nearer"
 
 
 def _windows_of(trials: Sequence[_Trial]) -> str:
@@ -477,7 +474,7 @@ def _span(values: Sequence[float]) -> str:
 
 
 FREQUENCIES: dict[str, Callable[[_Trials], Answer]] = {
-    "runs": _runs(_geometries),
+    "runs": _runs,
     "result": _results("result", "it is Frequencies"),
     "numbers": _results("numbers", "float32, finite, none negative; attention factor above 0"),
     "pairs": _results("pairs", "one frequency for every channel pair"),
@@ -496,7 +493,7 @@ FREQUENCIES: dict[str, Callable[[_Trials], Answer]] = {
     "attention factor": _factors,
 }
 BANDS: dict[str, Callable[[_Trials], Answer]] = {
-    "runs": _runs(_farthest),
+    "runs": _runs,
     "pairs": _results("pairs", "causal, none twice, every query meets a key"),
     "repeats": REPEATS,
     "inside the window": _inside,
@@ -530,8 +527,6 @@ def check_encoding(encoding: str) -> tuple[Finding, ...]:
         model = call(what, lambda: _Model(encoding))
     except UserError as error:
         return (Finding("runs", "failed", str(error)),)
-    if not model.finite:
-        return (Finding("runs", "failed", "not finite"),)
     return run_properties(model, ENCODING, what)
 
 
@@ -549,7 +544,7 @@ class _Model:
         self.tokens = torch.arange(2 * window)[None] ** 2 % config.vocab_size
         self.inside = self.tokens[:, :window]
         self.whole = self.logits(self.inside)
-        self.finite = bool(torch.isfinite(self.whole).all())
+        self.valid = bool(torch.isfinite(self.whole).all())
 
     @property
     def encoding(self) -> Any:
@@ -561,6 +556,8 @@ class _Model:
 
 
 def _finite(model: _Model) -> Answer:
+    if not model.valid:
+        return "failed", "not finite"
     count = sum(parameter.numel() for parameter in model.encoding.parameters())
     return "passed", f"finite logits; it adds {count:,} parameters here"
 

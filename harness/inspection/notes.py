@@ -113,8 +113,8 @@ def notes(
     if not is_rotary(config):
         return [f"{model} has no rotary embedding: it is measured as it is."]
     rope = rope_of(config)
-    asked = any(method.module is native for method in methods)
-    lines = [call("the checkpoint", lambda: shipped(model, rope, asked=asked))]
+    requested = any(method.module is native for method in methods)
+    lines = [call("the checkpoint", lambda: shipped(model, rope, requested=requested))]
     try:
         layers = call(model, lambda: layers_of(config, trust_remote_code=trust_remote_code))
         lines.append(acted_on(layers, rope, max(lengths)))
@@ -124,14 +124,14 @@ def notes(
     return [line for line in lines if line]
 
 
-def shipped(model: str, rope: Rope, *, asked: bool = False) -> str:
+def shipped(model: str, rope: Rope, *, requested: bool = False) -> str:
     """Describe the shipped scaling, what native and none do with it, and the window of factors.
 
-    Empty for a checkpoint that ships none, unless native was ``asked`` for.
+    Empty for a checkpoint that ships none, unless native was ``requested``.
     """
     kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
     if kind == "default":
-        return f"{model} ships no scaling: native is none." if asked else ""
+        return f"{model} ships no scaling: native is none." if requested else ""
     # A linear checkpoint may not give the window before scaling; rope_of then takes its maximum.
     known = kind != "linear" or "original_max_position_embeddings" in rope.shipped
     start = f" from {window} tokens" if known else ", from a window its config does not give"

@@ -51,14 +51,14 @@ def distances(length: int) -> list[int]:
     return sorted({round(x) for x in (*even, *ratios) if x < length})
 
 
-def of_rotation(panel: str, name: str, found: Rotation, length: int) -> Curve:
+def of_rotation(panel: str, name: str, rotation: Rotation, length: int) -> Curve:
     """Return the curve of a rotation; where positions are moved, that of the last query."""
     every = distances(length)
-    turned = found.angles(torch.tensor(every))
+    turned = rotation.angles(torch.tensor(every))
     pairs = turned.shape[1]
     draw = torch.Generator().manual_seed(0)
     content = torch.randn(DRAWS, pairs, 2, dtype=torch.float64, generator=draw).square().sum(-1)
-    factor = found.strength / (2 * pairs) ** 0.5
+    factor = rotation.strength / (2 * pairs) ** 0.5
     return _curve(panel, name, every, factor * content @ turned.cos().mT)
 
 

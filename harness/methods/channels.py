@@ -38,23 +38,23 @@ class Channel:
     unseen: bool
 
 
-def shown(label: str, found: Rotation) -> list[tuple[str, Rotation]]:
+def shown(label: str, rotation: Rotation) -> list[tuple[str, Rotation]]:
     """Return a rotation by the name it is shown under; of each layer's frequencies, some layers."""
-    if not found.per_layer:
-        return [(label, found)]
-    layers = found.frequency_sets()
+    if not rotation.per_layer:
+        return [(label, rotation)]
+    layers = rotation.frequency_sets()
     last = len(layers) - 1
     places = sorted({round(last * step / (SHOWN - 1)) for step in range(SHOWN)})
     return [(f"{label} in layer {at + 1}", layers[at]) for at in places]
 
 
-def channels(rope: Rope, found: Rotation, length: int) -> tuple[Channel, ...]:
+def channels(rope: Rope, rotation: Rotation, length: int) -> tuple[Channel, ...]:
     """Return every channel pair, fastest first; of bands as the last query meets its farthest key.
 
     A pair that turned fully in training saw every angle. One that did not has unseen angles where
     its largest, over all bands, exceeds that of the trained window.
     """
-    new, largest = found.farthest.inv_freq, found.largest_angles(length)
+    new, largest = rotation.farthest.inv_freq, rotation.largest_angles(length)
     pairs = zip(rope.inv_freq().tolist(), new.tolist(), largest.tolist(), strict=True)
     return tuple(_channel(rope, length, index, *pair) for index, pair in enumerate(pairs))
 
@@ -85,14 +85,14 @@ def _change(ratio: float, stretch: float) -> Change:
     return "in full" if ratio * stretch >= 1 - ROUNDING else "beyond"
 
 
-def decay(found: Rotation, distances: Sequence[int]) -> list[float]:
+def decay(rotation: Rotation, distances: Sequence[int]) -> list[float]:
     """Return the upper bound of the attention score at each true distance in tokens.
 
     RoFormer, arXiv:2104.09864, section 3.4.3: the mean over j of abs(S_j), where S_j is the sum of
     e^(i * angle) over the j fastest pairs; at distance 0 it is (pairs + 1) / 2. It is multiplied
     by what multiplies the score. float64; NaN where the last query does not meet the key.
     """
-    turned = found.angles(torch.tensor(distances))
+    turned = rotation.angles(torch.tensor(distances))
     sums = torch.polar(torch.ones_like(turned), turned).cumsum(dim=1)
-    bounds: list[float] = (sums.abs().mean(dim=1) * found.strength).tolist()
+    bounds: list[float] = (sums.abs().mean(dim=1) * rotation.strength).tolist()
     return bounds

@@ -19,21 +19,15 @@ def resolve(method: Plugin, rope: Rope, length: int) -> Rotation:
     what = f"scaling {method.label} at length {length}"
 
     def rotation() -> Rotation:  # what a user's code returns may fail when it is looked at
-        return _checked(
-            what, entry(method.module, "method")(rope, length, **method.arguments), rope, length
-        )
+        result: Any = entry(method.module, "method")(rope, length, **method.arguments)
+        if not isinstance(result, Rotation):
+            raise UserError(
+                f"{what}: it returned {type(result).__name__}, not Frequencies, "
+                "PerLayerFrequencies or Bands."
+            )
+        return result.checked(rope, length)
 
     return call(what, rotation)
-
-
-def _checked(what: str, found: Any, rope: Rope, length: int) -> Rotation:
-    """Return what a method returned if it is a rotation for this geometry; else raise UserError."""
-    if not isinstance(found, Rotation):
-        raise UserError(
-            f"{what}: it returned {type(found).__name__}, not Frequencies, PerLayerFrequencies or"
-            " Bands."
-        )
-    return found.checked(rope, length)
 
 
 def depends_on_length(far: Rotation | None, near: Rotation | None, window: int) -> bool:
@@ -54,26 +48,26 @@ def over_lengths(
     A user's method that fails at some lengths fails these cells. Raises UserError for a method
     that fails at every length, and for a built-in one that fails at any: its options are wrong.
     """
-    found: dict[tuple[str, int], Rotation | UserError] = {}
+    results: dict[tuple[str, int], Rotation | UserError] = {}
     for method in methods:
         errors = []
         for length in lengths:
             try:
-                found[method.label, length] = resolve(method, rope, length)
+                results[method.label, length] = resolve(method, rope, length)
             except UserError as error:
                 errors.append(error)
-                found[method.label, length] = error
+                results[method.label, length] = error
         if errors and (method.digest is None or len(errors) == len(lengths)):
             raise errors[0]
-    return found
+    return results
 
 
-def supersets(found: Mapping[tuple[str, int], Rotation | UserError]) -> dict[str, Rotation]:
+def supersets(results: Mapping[tuple[str, int], Rotation | UserError]) -> dict[str, Rotation]:
     """Return the method's longest bands by the fingerprint of the shorter ones they begin with.
 
     Both can then be measured under one attention, that of the longest length.
     """
-    rotations = {at: one for at, one in found.items() if not isinstance(one, UserError)}
+    rotations = {at: one for at, one in results.items() if not isinstance(one, UserError)}
     longest: dict[str, tuple[int, Rotation]] = {}
     for (label, length), one in rotations.items():
         longest[label] = max(longest.get(label, (0, one)), (length, one), key=itemgetter(0))

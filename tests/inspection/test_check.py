@@ -141,7 +141,7 @@ def test_a_method_is_checked_at_the_geometry_of_a_model(
         assert f"at all 4 geometries tried: {told_of}" in out
         assert "bit for bit, in the window of 64 tokens" in out
     else:
-        assert "at all 4 geometries tried, up to 4 windows" in out
+        assert "at all 4 geometries tried: rotary_dim 16" in out
         assert "0.25 at 4 windows" in out
     status, _, err = ask(capsys, "check", method, "--length", "4x")
     assert (status, "--length is for a model; give --model too" in err) == (2, True)

@@ -185,7 +185,7 @@ def test_every_shipped_option_is_in_the_name(more: dict[str, object], name: str)
 def test_native_of_a_plain_checkpoint_is_said_to_be_none() -> None:
     """Who asks for what is shipped where nothing is, is told; nobody else is."""
     rope = Rope(64, 1e4, 4096)
-    assert shipped("model", rope, asked=True) == "model ships no scaling: native is none."
+    assert shipped("model", rope, requested=True) == "model ships no scaling: native is none."
     assert shipped("model", rope) == ""
 
 

@@ -40,5 +40,5 @@ def grade(request: Loglikelihood, response: LoglikelihoodResponse, context: Task
 
 def score(samples: Sequence[Sample]) -> Score:
     """Return the number of a cell, with a 95 % interval (None where there is none) and n."""
-    found = sum(sample.value for sample in samples)
-    return Score(found / len(samples), None, None, len(samples))
+    hits = sum(sample.value for sample in samples)
+    return Score(hits / len(samples), None, None, len(samples))
