@@ -475,7 +475,7 @@ def test_check_finds_what_is_wrong(tmp_path: Path, ropewalk: Ropewalk) -> None:
         file.write_text(MINE.replace("    def scores(", part))
         assert said in ropewalk("check", file).out
     file.write_text("class Encodings: ...\n")
-    assert "no encoding, which defines Encoding." in ropewalk("check", file).err
+    assert "an encoding defines Encoding." in ropewalk("check", file).err
     for option in ("shaw:clip=0", "rope:base=0", "xpos:scale_base=-5", "fire:hidden=0"):
         done = ropewalk("check", option)
         assert done.status == 1
