@@ -43,7 +43,7 @@ settings.register_profile(
 )
 settings.load_profile("busy")
 LONGEST = (
-    "survival", "cluster", "families", "cli", "reports", "tune", "engine_exact", "user_code",
+    "survival", "cluster", "families", "run", "reports", "tune", "engine_exact", "user_code",
     "engine_bands", "page", "readme", "engine_memory", "generation", "trackers", "methods",
     "trust", "window_kl", "paper", "bands", "hub_http", "inspect", "export",
 )  # fmt: skip

@@ -130,6 +130,28 @@ def test_a_race_answers_with_a_text_a_table_and_a_figure(
         rw.recommend(model, tokenizer=tokenizer, **{**settings, "budget": "soon"})
 
 
+def test_commands_are_functions_that_print_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run is reported, compared, checked and inspected as objects; notes go to the log."""
+    run = ROOT / "results" / "reference"
+    reports = rw.report(run, report=["scores"], out=tmp_path / "reports")
+    assert reports.complete
+    assert (tmp_path / "reports" / "scores.csv") in reports.written.files
+    (label, findings) = rw.check("yarn", model="reference", length="2x")[0]
+    assert label == "yarn"
+    assert all(finding.verdict != "failed" for finding in findings)
+    inspection = rw.inspect(scaling=["pi"], length="2x")
+    assert inspection.readings[0].channels[0].ratio == 0.5
+    with pytest.raises(rw.UserError, match="name one with --published"):
+        rw.compare(run)
+    with pytest.raises(rw.UserError, match="tune searches one --scaling"):
+        rw.tune(scaling=["yarn", "pi"])
+    assert rw.publish(run, to="card", out=tmp_path / "card")[0].is_file()
+    assert rw.rerun(run, out=tmp_path / "rerun", dry_run=True) is None
+    assert capsys.readouterr() == ("", "")
+
+
 @pytest.mark.slow
 def test_a_model_is_examined(tiny: Path) -> None:
     """What the command prints is a list."""
