@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
-from harness.engine import Sizes, answers, packed_attention
+from harness.engine import Sizes, answers
 from harness.engine.forward import shareable
 from harness.engine.packed_attention import NAME
 from harness.engine.prefix_tree import build_tree
@@ -86,22 +86,6 @@ def test_forks_of_forks_have_the_bits_of_each_alone(seed: int) -> None:
     wanted = alone(model, questions)
     for sizes in (Sizes(), Sizes(pack=400, chunk=96), Sizes(pack=64, chunk=32)):
         assert together(model, questions, sizes) == wanted
-
-
-def test_forks_of_a_pack_take_memory_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys of every fork, in every layer, are put together in one place."""
-    pairs, put = [], packed_attention._joined
-
-    def noted(*given: Any) -> packed_attention.Pair:
-        pairs.append(put(*given))
-        return pairs[-1]
-
-    model, questions = build(tiny("llama")), forked(0)
-    alone(model, questions[:1])  # the check of the model puts paths together too
-    monkeypatch.setattr(packed_attention, "_joined", noted)
-    together(model, questions, Sizes())
-    assert len(pairs) > 10
-    assert len({part.data_ptr() for pair in pairs for part in pair}) == 2
 
 
 def test_a_chunk_without_a_mask_has_the_bits_of_many_with_one() -> None:
