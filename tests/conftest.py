@@ -29,7 +29,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from harness.cli.app import main
-from tests import runs
+from tests import small_runs
 from tests.command_line import MANY, Outcome, Ropewalk, sweep
 
 # What takes seconds to import is imported where it is used: a process that only hands out tests,
@@ -96,14 +96,14 @@ def last_screen() -> Iterator[Callable[..., None]]:
     from harness.cli.outcome import brief
 
     with pytest.MonkeyPatch.context() as patch:
-        runs.shorten(patch)
+        small_runs.shorten(patch)
         yield brief
 
 
 @pytest.fixture
 def real_page(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the page of reports be made."""
-    monkeypatch.setattr("harness.reports.page.write.page", runs.page)
+    monkeypatch.setattr("harness.reports.page.write.page", small_runs.page)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def default_reports(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequ
     """Let a run in this process write its reports and the page, as it does for a user."""
     request.getfixturevalue("real_page")
     request.getfixturevalue("scored")
-    monkeypatch.setattr("harness.reports._write.DEFAULT", runs.DEFAULT)
+    monkeypatch.setattr("harness.reports._write.DEFAULT", small_runs.DEFAULT)
 
 
 @pytest.fixture(scope="session")
@@ -189,7 +189,7 @@ def many(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 @pytest.fixture(scope="session")
 def small(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run of three samples that nothing disturbed."""
-    return runs.sweep(tiny, docs, tmp_path_factory.mktemp("runs") / "small")
+    return small_runs.sweep(tiny, docs, tmp_path_factory.mktemp("runs") / "small")
 
 
 @pytest.fixture

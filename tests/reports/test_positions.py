@@ -18,7 +18,7 @@ from harness.runs.frame import make_frame
 from tasks.perplexity import BUCKETS, by_position, grade
 from tasks.types import Loglikelihood, LoglikelihoodResponse
 from tests.frames import TWELVE, Row, sweep
-from tests.runs import sweep as run_sweep
+from tests.small_runs import sweep as run_sweep
 
 
 def test_positions_by_hand() -> None:

@@ -22,7 +22,7 @@ from harness.reports.writing.sentences import text
 from harness.reports.writing.tables import heading, latex, page, wide
 from harness.stats.cells import cells
 from harness.stats.checkpoints import as_methods
-from tests import runs
+from tests import small_runs
 from tests.frames import sweep
 
 FRAME = sweep()
@@ -189,7 +189,7 @@ def test_a_run_writes_three_reports_and_those_that_its_folder_has(tmp_path: Path
     """Others are made on request; on a later call they are made again, for samples may be new."""
     defaults = {"scores", "best", "curves"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_write, "DEFAULT", runs.DEFAULT)
+        patch.setattr(_write, "DEFAULT", small_runs.DEFAULT)
         for requested, stems in (
             (None, defaults),
             (["regret"], {*defaults, "regret"}),

@@ -21,7 +21,7 @@ from tasks._retrieval import shown
 from tasks.types import Loglikelihood
 from tests import ROOT
 from tests.command_line import Ropewalk
-from tests.runs import PRIVATE, changed, private, sweep
+from tests.small_runs import PRIVATE, changed, private, sweep
 from tests.tiny import tiny_tokenizer
 
 LENGTHS = ("640", "700")

@@ -35,7 +35,7 @@ from harness.stats.cells import CELL, SCORE, cells
 from tests import ROOT
 from tests.command_line import Ropewalk
 from tests.frames import PASSKEY, PERPLEXITY, sweep
-from tests.runs import PRIVATE, changed, private
+from tests.small_runs import PRIVATE, changed, private
 
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status"]
 

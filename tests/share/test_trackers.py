@@ -29,7 +29,7 @@ from harness.share.trackers._follow import Follower, follow, scores, settings
 from tests import ROOT
 from tests.command_line import Ropewalk, samples, sweep
 from tests.frames import sweep as made_up
-from tests.runs import changed
+from tests.small_runs import changed
 
 CALLS = """
 import json

@@ -24,7 +24,7 @@ from pydantic import BaseModel
 
 from harness.cli.app import main
 from harness.errors import UserError
-from harness.reports._figures import Figures, asked, paper
+from harness.reports._figures import Figures, paper, requested_figures
 from harness.runs.record import Run, _Sample
 from harness.runs.store import RUN, SAMPLES
 from harness.sweep.spec import Spec, parse_all
@@ -236,6 +236,6 @@ def test_figure_settings_of_any_content(tmp_path: Path) -> None:
     def check(told: dict[str, Any]) -> None:
         lines = (f"{name} = {_toml(value)}\n" for name, value in told.items())
         (tmp_path / "figures.toml").write_text("".join(lines))
-        sentence(lambda: paper(asked(tmp_path, {}), frame))
+        sentence(lambda: paper(requested_figures(tmp_path, {}), frame))
 
     bounded(check)

@@ -30,7 +30,7 @@ from tasks import passkey
 from tests.frames import sweep
 from tests.tiny import tiny_tokenizer
 
-REFERENCE = Path(__file__).parent.parent / "results" / "reference"
+REFERENCE = Path(__file__).parent.parent.parent / "results" / "reference"
 OWN = {  # of the frame, beside the facts
     "run", "model", "task", "scaling", "length", "trained_length", "frequencies", "metric",
     "asked", "score", "low", "high", "n", "question", "needs_code",

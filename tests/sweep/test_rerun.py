@@ -19,7 +19,7 @@ from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
 from harness.sweep.rerun import as_asked, compare, differences, surroundings
 from harness.sweep.spec import parse
-from tests.runs import changed
+from tests.small_runs import changed
 from tests.tiny import save_tiny
 
 Rerun = Callable[..., tuple[int, str, str]]

@@ -14,7 +14,7 @@ from harness.errors import UserError
 from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES
 from harness.stats.cells import cells
-from tests.runs import changed, sweep
+from tests.small_runs import changed, sweep
 from tests.tiny import save_tiny
 
 

@@ -21,7 +21,7 @@ from harness.plugins import load, split_options
 from harness.sweep.spec import bundled, expand, parse, parse_all
 from tests.tiny import save_tiny
 
-SWEEPS = Path(__file__).parent.parent / "harness" / "published" / "sweeps"
+SWEEPS = Path(__file__).parent.parent.parent / "harness" / "published" / "sweeps"
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from harness.cli.app import main
 from harness.runs.compatible import reasons, unpaired
 from harness.runs.frame import make_frame
 from harness.runs.store import RUN
-from tests.runs import changed
+from tests.small_runs import changed
 
 
 def record(**changes: Any) -> dict[str, Any]:
