@@ -80,7 +80,7 @@ def _requested(folder: Path | None, chosen: Sequence[str] | None) -> list[str]:
     every = names("report")
     if chosen is None:
         there = {path.stem for path in folder.iterdir()} if folder is not None else set()
-        chosen = [*DEFAULT, *(name for name in every if name in there)]
+        chosen = [name for name in every if name in {*DEFAULT, *there}]
     return list(dict.fromkeys(one for name in chosen for one in (every if name == ALL else [name])))
 
 
