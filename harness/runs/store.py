@@ -167,8 +167,10 @@ def _put_back(path: Path, lines: Iterable[bytes]) -> None:
 def _stored(folder: Path) -> Path:
     """Return the file that holds the samples; a compressed one counts where no other has any."""
     path, compressed = folder / SAMPLES, folder / COMPRESSED
-    begun = path.exists() and path.stat().st_size > 0
-    return compressed if compressed.exists() and not begun else path
+    with suppress(OSError):  # a folder that cannot be looked into is named by who opens the file
+        begun = path.exists() and path.stat().st_size > 0
+        return compressed if compressed.exists() and not begun else path
+    return path
 
 
 def _unpack(folder: Path) -> None:
