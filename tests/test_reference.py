@@ -123,9 +123,7 @@ def test_the_committed_tables_are_those_of_the_committed_samples(
     """Tables made again from the files agree with the committed ones to the last digit shown."""
     write_reports(frame, tmp_path, ["scores"])
     assert (tmp_path / "scores.md").read_text() == (RUN / "reports" / "scores.md").read_text()
-    for figure in ("curves", "passkey_map"):
-        for suffix in ("png", "svg"):
-            assert (RUN / "reports" / f"{figure}.{suffix}").stat().st_size > 10_000
+    assert (RUN / "reports" / "curves.png").stat().st_size > 10_000
 
 
 def test_the_model_is_a_plain_llama_of_at_most_12_megabytes() -> None:
