@@ -99,7 +99,7 @@ class TestRun:
         assert {"scores.csv", "scores.md", "curves.png"} <= files
         assert len((folder / "reports" / "scores.csv").read_text().splitlines()) == 1 + CELLS
         again = ("--out", tmp_path / "again", "--page", tmp_path / "again" / "index.html")
-        done = ropewalk("report", folder, *again, "--report", "scores", "best", "curves")
+        done = ropewalk("report", folder, *again, "--report", "best", "curves", "scores")
         assert done.status == 0
         assert "use `none`. Its tail perplexity, " in " ".join(done.out.split())
         made = {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()}
