@@ -201,7 +201,7 @@ def test_a_prompt_that_does_not_fit_is_a_status(
     task = words(own, tmp_path / "run", "own_text+own_choice", length=20)
     ended = ropewalk(*task)
     assert ended.status == 1
-    assert "too long" in ended.out
+    assert "too long" in ended.err
     for record in samples_of(tmp_path / "run"):
         fits = record["status"] == "ok"
         assert fits or record["facts"]["needs"] > 20
