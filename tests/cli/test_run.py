@@ -14,18 +14,16 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, GPT2Config
 
 from harness.cli.app import main
 from harness.engine import OutOfMemory
 from harness.plugins import names
-from harness.runs.store import RUN, SAMPLES, append, writing
+from harness.runs.store import RUN, SAMPLES, append
 from harness.sweep import measure
 from tests import ROOT
 from tests.child import in_child
-from tests.command_line import CELLS, MINE, QUESTIONS, SETTINGS, Ropewalk, samples, sweep
+from tests.command_line import CELLS, MINE, QUESTIONS, Ropewalk, samples, sweep
 from tests.tiny import save_tiny, tiny_tokenizer
 
 METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
@@ -223,16 +221,6 @@ class TestRun:
         assert "does not name" not in ropewalk(*sweep(tiny, docs, folder), "--dry-run").out
 
     @pytest.mark.slow
-    def test_a_sweep_file_gives_the_same_samples(
-        self, whole: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-    ) -> None:
-        """The same settings in YAML are the same run, bit for bit."""
-        file = tmp_path / "sweep.yaml"
-        file.write_text(yaml.safe_dump({**SETTINGS, "model": str(tiny), "docs": str(docs)}))
-        assert ropewalk("run", file, "--out", tmp_path / "run", "--device", "cpu").status == 0
-        assert samples(tmp_path / "run") == samples(whole)
-
-    @pytest.mark.slow
     def test_a_users_method_runs_beside_the_built_in_ones(
         self,
         whole: Path,
@@ -428,62 +416,13 @@ class TestRefused:
             ),
             ({"scaling": "[red]"}, f"no method is called '[red]'; known: {METHODS}"),
             (
-                {"scaling": "pi:facto=2"},
-                "pi has no option 'facto'; did you mean 'factor'? known: factor.",
-            ),
-            (
-                {"scaling": "pi:factor=x"},
-                "pi: factor=x should be a valid number, unable to parse string as a number.",
-            ),
-            (
-                {"scaling": "pi:factor=0.5"},
-                "scaling pi:factor=0.5 at length 256: factor must be 1 or more, got 0.5.",
-            ),
-            (
                 {"scaling": "pi pi"},
                 "--scaling names 'pi' twice; leave one out, or rename a file.",
-            ),
-            ({"scaling": "gone.py"}, "method file gone.py does not exist."),
-            (
-                {"task": "reading"},
-                f"no task is called 'reading'; known: {', '.join(names('task'))}, or a path to a "
-                ".py file.",
-            ),
-            (
-                {"task": "passkey:trial=3"},
-                "passkey has no option 'trial'; did you mean 'trials'? "
-                "known: chat, depths, filler, trials.",
-            ),
-            (
-                {"task": "passkey", "length": "64"},
-                "task passkey: a passkey prompt needs at least 254 tokens, length is 64.",
             ),
             (
                 {"task": "perplexity", "length": "99k"},
                 "task perplexity: no document holds a window of 101376 tokens; the longest "
                 "that fits is {longest}: ask for shorter lengths or give longer documents.",
-            ),
-            (
-                {"task": "perplexity", "length": "100"},
-                "task perplexity: tail=128 leaves no context in a window of 100 tokens.",
-            ),
-            (
-                {"length": "long"},
-                "length: 'long' is not a length; write 512, 4k (4096), or 2x or 1.5x (of the "
-                "window).",
-            ),
-            (
-                {"dtype": "float8"},
-                "dtype: did you mean 'float32'? known: auto, bfloat16, float16, float32 "
-                "(given: 'float8').",
-            ),
-            (
-                {"docs": "./gone"},
-                "documents ./gone do not exist; give a file, a folder or a data set's name.",
-            ),
-            (
-                {"docs": "gone.txt"},
-                "documents gone.txt do not exist; give a file, a folder or a data set's name.",
             ),
         ],
     )
@@ -498,15 +437,6 @@ class TestRefused:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            (
-                "def frequency(rope, length): ...\n",
-                "mine.py is not a method: it does not define frequencies.",
-            ),
-            (
-                "import math\nmath.sqrt('x')\n",
-                "method file mine.py failed: TypeError: must be real number, not str "
-                "at {here}/mine.py:2.",
-            ),
             (
                 "def frequencies(rope, length):\n    return 1 / 0\n",
                 "scaling mine at length 256 failed: ZeroDivisionError: division by zero "
@@ -536,32 +466,6 @@ class TestRefused:
         assert refused(model=gone) == (
             f"{gone} does not exist; give a model's folder, a GGUF file or a hub name (owner/name, "
             "owner/name/file.gguf)."
-        )
-
-    def test_a_folder_without_a_model_is_refused(self, refused: Callable[..., str]) -> None:
-        """A folder without a config is named."""
-        empty = Path("empty")
-        empty.mkdir()
-        assert refused(model=empty).startswith("empty is not a model, it has no config.json; ")
-
-    def test_a_model_without_rotary_embedding_is_refused(self, refused: Callable[..., str]) -> None:
-        """GPT-2 adds its positions, so nothing can be scaled."""
-        GPT2Config(n_layer=1, n_embd=8, n_head=1, vocab_size=300).save_pretrained("gpt2")
-        tiny_tokenizer().save_pretrained("gpt2")
-        assert refused(model=Path("gpt2")) == (
-            "gpt2 (gpt2) has no rotary embedding that yarn:factor=4 could change; measure it as it "
-            "is: ropewalk run --scaling none."
-        )
-
-    def test_a_rotary_embedding_for_sliding_layers_alone_is_refused(
-        self, refused: Callable[..., str]
-    ) -> None:
-        """Where no layer that rotates sees far, there is nothing to scale."""
-        AutoConfig.for_model("beam", vocab_size=300, pad_token_id=0).save_pretrained("beam")
-        tiny_tokenizer().save_pretrained("beam")
-        assert refused(model=Path("beam")) == (
-            "beam: it has a rotary embedding for sliding_attention, but none for full_attention;"
-            " not supported."
         )
 
     def test_the_folder_of_another_model_is_refused(
@@ -594,29 +498,6 @@ class TestRefused:
         samples = (run / SAMPLES).read_bytes()
         assert ropewalk(*sweep(Path(record["asked"]["model"]), docs, run)).status == 0
         assert (run / SAMPLES).read_bytes() == samples
-
-    def test_a_folder_being_written_is_refused(self, refused: Callable[..., str]) -> None:
-        """Two runs never write one folder at once."""
-        with writing(Path("run")):
-            assert refused() == (
-                "another process is writing run; wait for it or choose another --out."
-            )
-
-    def test_a_folder_with_a_broken_line_is_refused(
-        self, whole: Path, tiny: Path, docs: Path, ropewalk: Ropewalk
-    ) -> None:
-        """A damaged file of samples is named with its line, and left alone."""
-        shutil.copytree(whole, "run")
-        lines = (whole / SAMPLES).read_text().splitlines(keepends=True)
-        (Path("run") / SAMPLES).write_text("".join([*lines[:2], lines[2][:40] + "\n", *lines[3:]]))
-        before = (Path("run") / SAMPLES).read_bytes()
-        done = ropewalk(*sweep(tiny, docs, Path("run")))
-        assert (done.status, done.err) == (
-            2,
-            "ropewalk: run/samples.jsonl, line 3 is broken; take the line out to measure it "
-            "again.\n",
-        )
-        assert (Path("run") / SAMPLES).read_bytes() == before
 
     @pytest.mark.parametrize(
         ("words", "told"),
@@ -653,24 +534,6 @@ class TestRefused:
         ]
         assert "has no config.json" in told[0]
         assert told[0] == told[1]
-
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            (("docs",), "docs is not a run folder: it has no run.json."),
-            (("run", "gone", "--out", "here"), "gone is not a run folder: it has no run.json."),
-            (("run", "--report", "curve"), "no report is called 'curve'; did you mean 'curves'? "
-             f"known: {', '.join(names('report'))}, or a path to a .py file."),
-        ],
-    )  # fmt: skip
-    def test_a_report_of_what_is_no_run_is_refused(
-        self, words: Sequence[str], message: str, whole: Path, ropewalk: Ropewalk
-    ) -> None:
-        """A folder without a record, or an unknown report, is one sentence."""
-        Path("docs").mkdir()
-        shutil.copytree(whole, "run")
-        done = ropewalk("report", *words)
-        assert (done.status, done.out, done.err) == (2, "", f"ropewalk: {message}\n")
 
 
 @pytest.mark.slow
@@ -747,14 +610,6 @@ print("loaded:", *sorted(heavy))
         )  # fmt: skip
         assert done.stdout.splitlines()[-1] == "loaded:"
 
-    def test_list_is_the_catalogue(self, ropewalk: Ropewalk) -> None:
-        """Every plug-in is one line under its kind."""
-        lines = ropewalk("list").out.splitlines()
-        assert [line for line in lines if not line.startswith(" ")] == [
-            "methods", "tasks", "reports", "engines", "encodings", "trackers", "sweeps",
-        ]  # fmt: skip
-        assert sum(line.split()[0] in ("yarn", "passkey", "scores") for line in lines) == 3
-
 
 def test_a_checkpoint_with_missing_tensors_is_refused(
     tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str]
@@ -771,22 +626,6 @@ def test_a_checkpoint_with_missing_tensors_is_refused(
     message = capsys.readouterr().err
     assert "lack the tensor model.layers.1.mlp.up_proj.weight." in message
     assert not (tmp_path / "run" / "run.json").exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"version https://git-lfs.github.com/spec/v1\n" * 3])
-def test_weights_that_are_no_safetensors_are_one_sentence(
-    tmp_path: Path, docs: Path, capsys: pytest.CaptureFixture[str], content: bytes
-) -> None:
-    """A torn download or a large-file pointer is told as such, without a traceback."""
-    folder = save_tiny(tmp_path / "torn")
-    (folder / "model.safetensors").write_bytes(content)
-    words = ["run", "--model", str(folder), "--docs", str(docs), "--task", "perplexity:tail=32"]
-    with pytest.raises(SystemExit) as ended:
-        main([*words, "--length", "1x", "--out", str(tmp_path / "run")])
-    assert ended.value.code == 2
-    message = capsys.readouterr().err
-    assert f"the weights of {folder} cannot be read: " in message
-    assert "Traceback" not in message
 
 
 @pytest.mark.usefixtures("scored")

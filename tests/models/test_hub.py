@@ -48,20 +48,6 @@ def test_a_hub_model_is_recorded_by_its_commit(hub_name: str, docs: Path, tmp_pa
     assert (tmp_path / "run" / "samples.jsonl").read_bytes() == before
 
 
-def test_an_adapter_is_refused_with_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """A repository with adapter_config.json in place of config.json is given beside its base."""
-    repository = Path(constants.HF_HUB_CACHE) / "models--ropewalk-tests--adapter"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs" / "main").write_text(COMMIT)
-    (repository / "snapshots" / COMMIT).mkdir(parents=True)
-    (repository / "snapshots" / COMMIT / "adapter_config.json").write_text("{}")
-    assert run("--model", "ropewalk-tests/adapter", "--dry-run") == 2
-    assert (
-        "holds an adapter (adapter_config.json): give its base model as --model"
-        in capsys.readouterr().err
-    )
-
-
 @pytest.fixture
 def hub_set() -> Iterator[tuple[str, Path]]:
     """Put a data set of two files into the hub's cache, as ``hf download`` leaves it."""

@@ -98,19 +98,6 @@ def test_best_says_what_to_use_and_by_how_much_it_leads() -> None:
     assert rare.startswith("20 documents without a failure leave failures on up to 15 % of all")
 
 
-def test_of_equal_methods_one_is_used_with_a_bound() -> None:
-    """Methods that differ by chance alone: no winner, all possible, and one has the bound."""
-    cells = [documents(name, 1024, 0.001 * i, noise=0.1 * i) for i, name in enumerate("abcd")]
-    [row] = best.make(frame(*cells)).to_dict("records")
-    assert not row["winner"]
-    assert sorted(row["possible"]) == list("abcd")
-    assert 0 < row["regret"] < 0.3
-    assert (
-        "above that of the best of 4 methods (95 %, 20 documents)"
-        in best.summary(best.make(frame(*cells)))[0]
-    )
-
-
 def test_a_method_within_the_margin_is_as_good_and_the_plainest_is_used() -> None:
     """Half a percent more on every document is as good by a margin of 1 %, not by one of 0.1 %."""
     cells = [documents("fancy:x=1", 1024, 0), documents("pi", 1024, 0.005, noise=0.011)]
@@ -300,12 +287,6 @@ def test_inside_the_window_equal_frequencies_cost_nothing() -> None:
     assert (cost["verdict"], cost["difference"]) == ("worse", pytest.approx(math.exp(0.05) - 1))
 
 
-def test_one_trial_and_one_document_are_told_in_the_singular() -> None:
-    """Sentences and legends of one unit read "1 trial", "1 document"."""
-    one = frame(trials("none", 1024, 0, 1), trials("far", 1024, 1, 1))
-    assert "(95 %, 1 trial)" in best.summary(best.make(one))[0]
-
-
 def test_differences_have_no_column_beside_those_that_are_documented() -> None:
     """Where a method is the same as the baseline, an empty column `value` stood in the file."""
     same = frame(documents("none", 1024, 0), documents("far", 1024, 0))
@@ -425,14 +406,6 @@ def test_a_reach_says_on_how_many_documents() -> None:
             assert "(17 of 20)" in shown.popitem()[1].to_csv()
 
 
-def test_many_methods_are_compared_in_one_table() -> None:
-    """Of 45 methods the best wins by its lead, and all others have a bound above their lag."""
-    cells = [documents(f"m{i}", 1024, 0.05 * i, noise=0.002 * i) for i in range(45)]
-    table = regret.make(frame(*cells))
-    assert table["verdict"].tolist() == ["best"] + ["worse than another method"] * 44
-    assert (table["regret"] >= table["difference"]).all()
-
-
 def test_a_method_with_few_documents_is_set_apart() -> None:
     """It does not shrink what the others are compared on, and its count is told."""
     few = lost(documents("slow", 1024, -1), [f"d{i}" for i in range(3, 20)], "not_measured")
@@ -471,25 +444,6 @@ def test_best_and_differences_agree() -> None:
         assert not {*worse["scaling"]} & {*row["possible"]}
 
 
-def test_six_trials_of_several_methods_can_win() -> None:
-    """All of 6 keys against none is a winner among three, and a bound of 0 for it."""
-    cells = [trials("none", 1024, 0, 6), trials("pi", 1024, 0, 6), trials("yarn", 1024, 6, 6)]
-    [row] = best.make(frame(*cells)).to_dict("records")
-    assert (row["use"], row["winner"], row["regret"]) == ("yarn", True, 0)
-
-
-def test_nine_documents_can_name_a_winner_and_say_what_they_may_miss() -> None:
-    """A lead on every document wins; failures on a third of all documents stay possible."""
-    few = SWEEP[~SWEEP["unit"].isin([f"d{i}" for i in range(9, 20)])].copy()
-    read = few["task"] == "perplexity"
-    for _, cells in few[read].groupby(["scaling", "length"]):
-        few.loc[cells.index, "score"] = math.exp(cells["value"].sum() / cells["weight"].sum())
-    table = best.make(few)
-    [row] = rows(table, task="perplexity", length=1024).to_dict("records")
-    assert (row["use"], row["winner"], row["n"]) == ("far", True, 9)
-    assert "9 documents without a failure leave failures on up to 33 %" in best.summary(table)[-1]
-
-
 def test_the_documents_needed_for_the_margin_are_said() -> None:
     """A bound above the margin comes with the number of documents that would narrow it."""
     cells = [documents("a", 1024, 0), documents("b", 1024, 0.01, noise=0.05)]
@@ -513,15 +467,6 @@ def test_a_margin_of_nats_is_relative_to_the_score() -> None:
             row |= {"value": level + noise, "weight": 1, "score": level}
     [row] = best.make(frame(*cells)).to_dict("records")
     assert (row["use"], row["winner"], row["as_good"]) == ("a", False, None)
-
-
-@pytest.mark.slow
-def test_two_variants_of_a_task_are_told_by_their_labels() -> None:
-    """What two tasks measure alike is said with the task's label."""
-    other = SWEEP[SWEEP["task"] == "passkey"].assign(task="passkey:trials=9")
-    said = " ".join(best.summary(best.make(pd.concat([SWEEP, other]))))
-    assert "passkey accuracy (`passkey`)" in said
-    assert "passkey accuracy (`passkey:trials=9`)" in said
 
 
 def test_windows_of_a_document_are_one_unit() -> None:

@@ -103,13 +103,6 @@ def test_two_groups_of_many_models_stay_apart() -> None:
     assert set(made["model"]) == {"a and 3 more", "e and 3 more"}
 
 
-def test_two_checkpoints_of_one_method_have_differences() -> None:
-    """Without any other method the first model is the baseline."""
-    frame = FRAME[FRAME["scaling"] == "yarn"]
-    assert set(differences.make(frame)["baseline"]) == {"base"}
-    assert differences.draw(frame, differences.make(frame)).axes
-
-
 def test_figures_set_checkpoints_on_one_scale() -> None:
     """Panels of one task have one axis of scores; differences are drawn from model to model."""
     figure = curves.make(FRAME)

@@ -56,12 +56,6 @@ def test_at_least_is_said_of_the_longest_length_of_the_method_itself() -> None:
     assert shown.loc["yarn", "effective length"] == "≥ 8192 (8×)"
 
 
-def test_a_length_inside_the_window_is_the_part_of_it_that_it_is() -> None:
-    """512 of 1024 tokens are half a window, as in every other table."""
-    _, shown = reach(found("none", 512), asked("passkey", "none", 2048, [0.0] * 20))
-    assert shown.loc["none", "effective length"] == "512 (0.5×)"
-
-
 def test_a_score_of_just_the_share_to_keep_holds() -> None:
     """119 of 250 are 85 % of 140, though 0.85 x 0.56 is more than 0.476 in floats."""
     cells = [

@@ -22,7 +22,7 @@ from harness.reports import curves, retrieval, scores
 from harness.reports.plots import style
 from harness.reports.plots.style import SIZE, folded, letter
 from harness.reports.writing.tables import markdown, wide
-from harness.stats.cells import cells, shared
+from harness.stats.cells import shared
 from tests.frames import LENGTHS, PASSKEY, PERPLEXITY, TWELVE, Row, sweep
 
 FOLDER = Path(harness.reports.__path__[0])
@@ -111,15 +111,6 @@ def test_make_returns_a_table_or_a_figure_or_says_why_not(name: str, frame: pd.D
     pd.testing.assert_frame_equal(frame, before)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_report_is_a_catalogue_entry_and_one_function(name: str) -> None:
-    """The first docstring line fits the catalogue, and ``make`` takes the frame alone."""
-    module = report(name)
-    assert module.__doc__ is not None
-    assert 20 < len(module.__doc__.splitlines()[0]) <= 100
-    assert module.make.__code__.co_varnames[: module.make.__code__.co_argcount] == ("frame",)
-
-
 @pytest.mark.slow
 def test_figures_leave_no_trace() -> None:
     """Settings of the notebook are as they were, and no figure is kept alive by pyplot."""
@@ -184,14 +175,6 @@ def test_wide_puts_score_and_interval_in_one_text() -> None:
         "| mine      |                   | out of memory |"
     )
     assert passkey.to_dict("list") == {"scaling": ["none"], "512 (2×)": ["50% [10, 90]"]}
-
-
-def test_markdown_shows_no_nan() -> None:
-    """A missing number is an empty cell in Markdown too."""
-    text = markdown(scores.make(small()))
-    assert "nan" not in text.lower()
-    assert "<NA>" not in text
-    assert text.count("\n") == 5
 
 
 # Curves.
@@ -307,21 +290,6 @@ def test_looks_differ_in_more_than_colour() -> None:
     assert (found["none"].color, found["none"].linestyle) == ("black", "--")
 
 
-def test_nothing_measured_is_said() -> None:
-    """Without a score there is no figure, but the reason."""
-    with pytest.raises(ValueError, match="no scores to draw: the cells are out_of_memory"):
-        curves.make(FRAME[FRAME["status"] == "out_of_memory"])
-
-
-def test_tick_labels_do_not_touch() -> None:
-    """Labels without room are blank; the first and the last stay."""
-    assert style.spaced(["1k", "2k", "3k", "4k"], [0, 0.1, 0.5, 0.6]) == ["1k", "", "", "4k"]
-    assert style.spaced(["1k"], [0.0]) == ["1k"]
-    assert [style.length_label(n) for n in (512, 1000, 1024, 1536, 131072)] == [
-        "512", "1000", "1k", "1.5k", "128k",
-    ]  # fmt: skip
-
-
 # The map of keys.
 
 
@@ -339,12 +307,6 @@ def test_the_map_holds_the_share_of_keys_found(mapped: Figure) -> None:
     assert np.array_equal(np.asarray(mesh.get_array()).reshape(expected.shape), expected)
     assert axes.get_ylim()[0] > axes.get_ylim()[1]
     assert [text.get_text() for text in axes.texts] == [f"{100 * x:.0f}" for x in expected.flat]
-
-
-@pytest.mark.slow
-def test_the_map_of_one_model_names_it(mapped: Figure) -> None:
-    """Titles have only what differs between maps; the note has the rest."""
-    assert note(mapped).startswith("toy-7m, passkey:trials=4. Trials per cell: ")
 
 
 @pytest.mark.slow
@@ -406,10 +368,3 @@ def test_titles_break_where_options_begin() -> None:
     lines = folded(text, 24 * letter(SIZE)).split("\n")
     assert lines == ["reference, perplexity:", "protocol=prefix,", "stride=256"]
     assert "".join(lines).replace(" ", "") == text.replace(" ", "")
-
-
-def test_a_length_inside_the_window_is_a_part_of_it() -> None:
-    """Tables and axes say 0.5×, not 1×, for half of the window."""
-    table = cells(small())
-    assert "128 (0.5×)" in next(iter(wide(table).values()))
-    assert style.tick_label(128, 256) == "128\n0.5×"

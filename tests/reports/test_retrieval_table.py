@@ -80,11 +80,6 @@ def test_a_failed_trial_leaves_no_number() -> None:
     ]["4096 (4×)"].tolist()  # fmt: skip
 
 
-def test_without_retrieval_the_report_says_so() -> None:
-    with pytest.raises(ValueError, match="no task of retrieval"):
-        retrieval.make(frame(HITS, metric="perplexity"))
-
-
 def test_a_score_has_the_name_of_its_metric() -> None:
     """Niah is recall, F1 is no accuracy; a mean of several metrics is a score, in percent."""
     f1 = frame({("q", 1024): 5}, metric="f1", task="lm_eval:tasks=q")
@@ -154,10 +149,3 @@ def test_a_lost_trial_is_of_the_part_of_its_question_or_of_any() -> None:
     known = scores(made(cut, *whole))
     assert [part for name, _, part in known if name == "none"] == ["cwe"]
     assert known["yarn", 1024, "mean"] == 1.0
-
-
-def test_trials_are_counted_from_few_to_many() -> None:
-    """Five of one task and ten of another are "5 to 10", and what was lost is no count."""
-    few, many = asked("passkey", "none", 1024, [1.0] * 5), asked("niah", "none", 1024, [1.0] * 10)
-    gone = asked("niah", "yarn", 1024, [None] * 10)
-    assert "5 to 10 trials each" in retrieval.notes(made(few, many, gone))[0]

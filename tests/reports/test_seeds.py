@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,6 @@ from scipy.stats import t, ttest_1samp
 
 from harness.reports import curves, differences, seeds
 from harness.reports._figures import Figures, paper
-from harness.reports._write import write_reports
 from harness.reports.plots.style import drawing
 from tests.frames import PERPLEXITY, asked, sweep
 
@@ -102,15 +100,6 @@ def test_the_figure_has_the_means_and_the_range_of_single_seeds(
     window = frame.model.str.startswith("rope").map({True: 256, False: 512})
     apart = curves.make(frame.assign(trained_length=window), seeds=True)
     assert len(apart.axes) == 2 * len(curves.make(frame, seeds=True).axes)
-
-
-@pytest.mark.slow
-def test_a_share_stays_between_0_and_1(table: pd.DataFrame) -> None:
-    """Trials are averaged over seeds before they are counted, and no end passes 0 or 1."""
-    shares = table[table.metric == "accuracy"]
-    ends = shares[["score", "low", "high", "low_seeds", "high_seeds"]]
-    assert ends.min(axis=None) >= 0
-    assert ends.max(axis=None) <= 1
 
 
 @pytest.mark.slow
@@ -217,16 +206,6 @@ def test_what_all_seeds_lost_is_counted(frame: pd.DataFrame) -> None:
     left = 24 - frame.unit[lost].nunique()
     assert left < 24
     assert set(rows.status[rows.model == "rope"]) == {f"{left} of 24 ok"}
-
-
-@pytest.mark.slow
-def test_a_file_has_the_tables_of_all_models(frame: pd.DataFrame, tmp_path: Path) -> None:
-    """One table per task has all models."""
-    write_reports(frame, tmp_path, ["seeds"])
-    text = (tmp_path / "seeds.md").read_text()
-    assert text.count("###") == 6
-    assert "rope, none" in text
-    assert "alibi, none" in text
 
 
 @pytest.mark.slow

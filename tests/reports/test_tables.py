@@ -14,12 +14,12 @@ from rich.console import Console
 from harness import plugins
 from harness.api.report import Reports
 from harness.cli import outcome
-from harness.cli.tables import grids, print_words, show
+from harness.cli.tables import print_words, show
 from harness.errors import UserError
 from harness.reports import _write
 from harness.reports._write import save_csv, write_reports
 from harness.reports.writing.sentences import text
-from harness.reports.writing.tables import heading, latex, page, wide
+from harness.reports.writing.tables import latex, wide
 from harness.stats.cells import cells
 from harness.stats.checkpoints import as_methods
 from tests import small_runs
@@ -62,15 +62,6 @@ def test_a_sentence_is_not_broken_inside_an_interval(terminal: Console) -> None:
     lines = printed(terminal)
     assert all(line.count("[") == line.count("]") for line in lines)
     assert not any(line.strip().startswith("%") for line in lines)
-
-
-def test_a_table_that_fits_is_one() -> None:
-    """Columns are set in parts only where they have to be; every part names its rows."""
-    table = pd.DataFrame({"scaling": ["none"], **{f"{n}": ["1.0 [0.5, 1.5]"] for n in range(9)}})
-    assert len(grids(table, 400)) == 1
-    parts = grids(table, NARROW)
-    assert len(parts) > 1
-    assert all(part.columns[0].header == "scaling" for part in parts)
 
 
 def test_the_verdict_stands_before_the_tables(terminal: Console) -> None:
@@ -125,12 +116,6 @@ def test_a_small_score_keeps_its_digits() -> None:
     assert text({**cell, "score": -31.25, "low": None}) == "-31.2"
 
 
-def test_a_title_names_a_metric_once() -> None:
-    """A task that is called as its metric is needs no second name."""
-    assert heading("perplexity", "perplexity", "m") == "perplexity [95 % interval], m"
-    assert heading("passkey", "accuracy", "m") == "passkey, accuracy [95 % interval], m"
-
-
 @pytest.mark.slow
 def test_every_model_has_its_sentences_with_its_tables(tmp_path: Path) -> None:
     """In LaTeX and Markdown the words of a model stand with its own tables."""
@@ -166,11 +151,6 @@ def test_a_backtick_in_a_name_opens_no_markup(tmp_path: Path) -> None:
         told = re.sub(r"`[^`\n]*`", "", re.sub(r"\\.", "", text))
         assert "<img" not in told
         assert "<b>" not in told
-
-
-def test_a_sentence_keeps_its_code() -> None:
-    """Names in backticks are code as they stand, everything else is text."""
-    assert page([({}, ["`a_*b` is <b> 5*"])]) == "`a_*b` is \\<b> 5\\*\n"
 
 
 def test_no_cell_of_a_csv_is_a_formula(tmp_path: Path) -> None:

@@ -115,23 +115,6 @@ def test_a_method_has_the_contracts_signature(name: str) -> None:
     assert all(o.kind is o.KEYWORD_ONLY and o.default is not o.empty for o in options)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_the_first_line_is_a_catalogue_entry(name: str) -> None:
-    """A method's first docstring line fits the catalogue: one sentence, at most 100 characters."""
-    first = (MODULES[name].__doc__ or "").splitlines()[0]
-    assert 20 <= len(first) <= 100
-    assert first.endswith(".")
-
-
-def test_the_methods_of_this_file_are_discovered() -> None:
-    """The files of the folder are the catalogue, so the methods tested by name are among them."""
-    assert set(METHODS) >= {*NOT_PLAIN_INSIDE, *STANDING_STILL, *OTHER_FACTOR, "none"}
-    parts = {"ntk_by_parts", "ntk_by_parts_code"}
-    assert {"critical_ntk", "llama3", "mr_rope", "ntk", "ntk_mixed", "pi", "yarn"} | parts <= set(
-        FIXABLE
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=10)

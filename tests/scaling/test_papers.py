@@ -391,12 +391,6 @@ def test_longrope_refuses_a_table_it_cannot_use(tmp_path: Path, text: str, messa
         longrope.frequencies(Rope(4, 10000.0, 64), 32, factors=str(path))
 
 
-def test_longrope_names_a_file_that_is_missing() -> None:
-    """A factor file that does not exist is named."""
-    with pytest.raises(ValueError, match=r"^the factors file no.json cannot be read as JSON: "):
-        longrope.frequencies(LLAMA2, 8192, factors="no.json")
-
-
 PHI3 = Rope(96, 10_000.0, 2048)
 ROPE = Rope(16, 10_000.0, 48)
 

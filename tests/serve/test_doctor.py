@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +24,9 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.patching.patch import patched
 from harness.plugins import load
-from harness.serve._doctor import affordable, checked_length, config_findings, losses_of
+from harness.serve._doctor import config_findings, losses_of
 from harness.serve._server import Server, server_finding
-from scaling import Frequencies, Rope, rerope
+from scaling import Frequencies
 from tests.command_line import Outcome, Ropewalk
 from tests.tiny import WINDOW, save_tiny, tiny_tokenizer
 
@@ -151,21 +150,6 @@ def test_the_cache_is_checked_past_the_window_or_it_is_said_where_not(
 ) -> None:
     """A type that changes at 1024 tokens is found there; 48 tokens said that all is well."""
     assert told in examined(*words, **{"max_position_embeddings": 1024, **keys}).out
-
-
-def test_what_a_check_of_the_cache_may_cost() -> None:
-    """On a CPU by the parameters; a window that is passed in part is not called passed."""
-    small, large = (
-        SimpleNamespace(device=torch.device("cpu"), num_parameters=lambda n=n: n)
-        for n in (10**8, 7 * 10**9)
-    )
-    plain = Frequencies(torch.ones(4))
-    assert affordable(small, plain) == 10_000
-    assert affordable(large, plain) == 142
-    assert affordable(small, rerope.bands(Rope(8, 1e4, 64), 128)) == 1024
-    assert checked_length({"": 8192}, 10_000) == 10_000
-    assert checked_length({"": 8192}, 8200) == 48
-    assert checked_length({"": 8192, " ": 512}, 8200) == 768
 
 
 @pytest.mark.slow

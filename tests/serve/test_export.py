@@ -24,7 +24,7 @@ from harness.plugins import load
 from harness.serve import hf_code
 from harness.serve._export import serving_command
 from harness.serve._server import Server
-from harness.serve._types import Distance, Target
+from harness.serve._types import Target
 from harness.sweep.spec import parse
 from scaling import none
 from scaling.types import Rope
@@ -390,17 +390,6 @@ def test_the_text_names_the_form_and_what_must_be_written_first(
     assert told in rw.export(tiny, scaling=scaling, length="4x", to=to).text()
 
 
-def test_one_of_each_is_told_in_the_singular(tiny: Path) -> None:
-    """One frequency, one unit, one token; half a unit is not none."""
-    same = "7 of 8 frequencies are bit-identical to the measured ones, the other differs by at most"
-    for units in (0.5, 1.0):
-        assert str(Distance(units, 7, 8, 0.0)).startswith(f"{same} 1 unit in the last place;")
-    many = "the others differ by at most 3 units in the last place"
-    assert many in str(Distance(2.5, 6, 8, 0.0))
-    one = rw.export(tiny, scaling="none", length=1, to="vllm").text()
-    assert one.startswith("none at 1 token for vllm: ")
-
-
 def test_a_copy_needs_a_folder(tiny: Path, ropewalk: Ropewalk) -> None:
     """Without --out nothing is written, and the flag was passed over."""
     asked = ("--scaling", "yarn", "--length", "4x", "--to", "vllm", "--copy")
@@ -448,17 +437,6 @@ def test_a_line_to_type_next_serves_no_model_without_its_adapter(tiny: Path) -> 
     assert words.startswith("merge the adapter lora into the model")
     assert words.endswith(f": {line}")
     assert line.startswith("ropewalk export MERGED --trust-remote-code --scaling none ")
-
-
-def test_one_base_is_found_from_its_frequencies() -> None:
-    """Every base gives its own bits back; frequencies of none have none."""
-    from harness.serve._parameters import base_of
-
-    for base in (2.0, 10_000.0, 41829.3671875, 1e6, 123456789.0):
-        rope = Rope(64, 500.0, 64)
-        assert torch.equal(rope.inv_freq(base_of(rope.inv_freq(base), rope)), rope.inv_freq(base))
-    bent = none.frequencies(Rope(64, 1e4, 64), 64).inv_freq * torch.linspace(1, 0.9, 32)
-    assert base_of(bent, Rope(64, 1e4, 64)) is None
 
 
 def test_a_model_with_slots_is_served_by_transformers(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -93,12 +92,3 @@ def test_a_window_is_not_negative(tmp_path: Path) -> None:
     """A config with a negative window is refused by its field."""
     folder = save_tiny(tmp_path / "negative", max_position_embeddings=-64)
     assert "trained length" in refused(model=str(folder))
-
-
-def test_a_sweep_file_is_a_regular_file(tmp_path: Path) -> None:
-    """A pipe is not waited for, and a device without end is not read."""
-    pipe = tmp_path / "pipe.yaml"
-    os.mkfifo(pipe)
-    for file in (pipe, Path("/dev/zero")):
-        with pytest.raises(UserError, match="not a regular file"):
-            parse(file, {})
