@@ -9,10 +9,6 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from harness.errors import UserError
-from harness.methods.resolve import resolve
-from harness.plugins import load
-from scaling.types import Rope
 from tests.command_line import MINE, Ropewalk, samples, sweep, write_task
 
 pytestmark = pytest.mark.usefixtures("scored")
@@ -195,15 +191,3 @@ def test_a_report_that_makes_anything_is_a_sentence(
     assert done.status == (0 if "empty" in told else 1)
     assert told in " ".join(done.out.split())
     assert {file.stem for file in out.iterdir()} == {"scores"}
-
-
-def test_a_path_in_a_plug_ins_message_keeps_its_dots(tmp_path: Path) -> None:
-    """No part of what a plug-in says is rewritten; its sentence ends with one full stop."""
-    own = tmp_path / "mine.py"
-    for said in ("no file ../../a..b", "no file ../../a..b."):
-        own.write_text(
-            f"def frequencies(rope, length, *, a: int = 1):\n raise ValueError({said!r})\n"
-        )
-        plugin = load("method", str(own))
-        with pytest.raises(UserError, match=r": no file \.\./\.\./a\.\.b\.$"):
-            resolve(plugin, Rope(8, 10_000.0, 64), 128)

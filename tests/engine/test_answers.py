@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
-from harness.engine import OutOfMemory, Sizes, answers, forward, memory, trunk_name
+from harness.engine import OutOfMemory, Sizes, answers, memory, trunk_name
 from harness.errors import UserError
 from tasks.types import Loglikelihood, Request
 from tests.tiny import FAMILIES, tiny_config
@@ -133,19 +133,6 @@ def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack: BaseException
 
     model.model.layers[0].register_forward_pre_hook(fail)
     assert dict(answers(model, asked)) == {**wanted, 1: OutOfMemory()}
-
-
-def test_a_defect_of_packs_is_not_taken_for_a_model_that_cannot_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """An error of the engine's own is raised, and does not make every question a forward."""
-
-    def defect(*_: Any) -> None:
-        raise IndexError("a defect")
-
-    monkeypatch.setattr(forward, "_packed", defect)
-    with pytest.raises(IndexError, match="a defect"):
-        list(answers(build("llama"), [question(20)]))
 
 
 def test_a_model_without_one_trunk_is_refused() -> None:

@@ -21,12 +21,12 @@ from harness.errors import UserError
 from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.patching import layout
-from harness.patching.banded_attention import BandedAttention, parts_in_pieces
+from harness.patching.banded_attention import BandedAttention
 from harness.patching.config import rope_of
-from harness.patching.layout import NAME, Layout, layouts_of
+from harness.patching.layout import NAME, layouts_of
 from harness.patching.patch import patched
 from harness.plugins import load
-from scaling import dual_chunk, dynamic_ntk, none, pi, rerope, self_extend
+from scaling import dynamic_ntk, pi, self_extend
 from scaling.types import Bands, Frequencies, Rope, Rotation, by_distance
 from tasks.types import Loglikelihood
 from tests.banded import LENGTH, METHODS, TOKEN, bands_of, inside, likelihoods, model_of
@@ -216,48 +216,6 @@ def test_bands_of_another_model_are_refused() -> None:
         pass
 
 
-@pytest.mark.parametrize(
-    ("family", "rotated", "halves"),
-    [
-        ("llama", 16, True),
-        ("qwen3", 16, True),
-        ("cohere", 16, False),
-        ("glm", 8, False),
-        ("gpt_neox", 4, False),
-        ("deepseek_v3", 16, False),
-    ],
-)
-def test_the_layout_is_found_by_asking(family: str, rotated: int, halves: bool) -> None:
-    """How many channels turn, and that partners share a frequency, one after the other in order."""
-    for found in layouts_of(model_of(family)).values():
-        assert found is not None
-        moved = found.pair >= 0
-        assert (int(moved.sum()), found.halves) == (rotated, halves)
-        assert sorted(found.pair[moved].tolist()) == sorted([*range(rotated // 2)] * 2)
-        assert torch.equal(found.partner[found.partner], torch.arange(len(found.pair)))
-
-
-def test_layers_without_a_rotary_embedding_are_left() -> None:
-    """A NoPE layer, and a sliding layer with a rotary embedding of its own."""
-    kinds = {
-        family: [found is not None for found in layouts_of(model_of(family)).values()]
-        for family in ("smollm3", "gemma3_text", "cohere2")
-    }
-    assert kinds == {
-        "smollm3": [True, False], "gemma3_text": [False, True], "cohere2": [True, False],
-    }  # fmt: skip
-
-
-def test_a_call_is_asked_for_its_rows_alone() -> None:
-    """With a cache the parts are those of the last rows; keys that none of them meets are left."""
-    bands = bands_of("llama")
-    (near,) = parts_in_pieces(bands.bands[:1], 1, 100, None)
-    assert (near.rows, near.keys) == (slice(0, 1), slice(84, 100))
-    (windowed,) = parts_in_pieces(bands.bands[:1], 1, 100, 5)
-    assert windowed.keys == slice(95, 100)
-    assert parts_in_pieces(bands.bands[1:], 1, 100, 5) == []
-
-
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
     """Bands in 16 bits are as far from float32 as the plain model in 16 bits is, not farther."""
@@ -269,15 +227,6 @@ def test_half_precision_is_as_exact_as_it_gets(dtype: torch.dtype) -> None:
     assert error <= 1.5 * usual
 
 
-def test_plain_frequencies_need_no_bands() -> None:
-    """One door for whatever a method returns: frequencies go through the rotary module alone."""
-    model = model_of("llama")
-    with patched(model, none.frequencies(rope_of(model.config), LENGTH)):
-        assert model.config._attn_implementation != NAME
-    with patched(model, bands_of("llama")):
-        assert model.config._attn_implementation == NAME
-
-
 def test_two_attentions_do_not_nest() -> None:
     """A model that is patched already is refused."""
     model = model_of("llama")
@@ -287,35 +236,6 @@ def test_two_attentions_do_not_nest() -> None:
 
 
 ROPE = Rope(16, 10_000.0, 256)
-
-
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that grows by the rows of every table that is made."""
-    made, own = [], Layout.tables
-
-    def tables(self: Layout, positions: torch.Tensor, *given: Any) -> Any:
-        made.append(len(positions))
-        return own(self, positions, *given)
-
-    monkeypatch.setattr(Layout, "tables", tables)
-    return made
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("method", "bands"), [(rerope, 2), (dual_chunk, 3)])
-@torch.inference_mode()
-def test_layers_and_chunks_share_their_tables(
-    monkeypatch: pytest.MonkeyPatch, method: Any, bands: int
-) -> None:
-    """Queries and keys of a band have one table each, whatever the layers, chunks and lengths."""
-    model = model_of("llama")
-    found = method.bands(rope_of(model.config), 600)
-    assert len(found.bands) == bands
-    with patched(model, found):
-        made = counted(monkeypatch)
-        for length in (600, 600, 400):
-            model.model(input_ids=torch.arange(length)[None] % 256, use_cache=False)
-    assert len(made) == 2 * bands
 
 
 def test_the_keys_of_a_base_each_are_one_row() -> None:

@@ -8,23 +8,17 @@ import sys
 import tracemalloc
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pandas as pd
 import pytest
-from matplotlib.figure import Figure
 
-from harness.data import corpus as sources
 from harness.data.corpus import make_context
 from harness.engine.prefix_tree import LEAST_SHARED, build_tree
 from harness.errors import UserError
-from harness.reports import _write, regret
-from harness.reports import effective_length as reach
-from harness.reports._write import save_figure, write_reports
+from harness.reports import regret
 from harness.runs.frame import NUMBERS, SAMPLE, kept_samples, make_frame
 from harness.runs.record import LINE, check_sample, is_ordinary
 from harness.runs.store import SAMPLES, each_sample, outcomes
-from harness.stats import decision as family
 from harness.stats.cells import once, shared
 from tasks import passkey
 from tests.frames import sweep
@@ -118,14 +112,6 @@ def test_only_an_end_may_be_incomplete(end: bytes, tmp_path: Path) -> None:
             list(each_sample(tmp_path))
 
 
-@pytest.mark.slow
-def test_reports_make_each_comparison_once(frame: pd.DataFrame) -> None:
-    """best, regret and differences of one frame compare the methods of a length once."""
-    with patch.object(family, "family", wraps=family.family) as made:
-        write_reports(frame, None, ["best", "differences", "regret"])
-    assert made.call_count == frame.groupby(["task", "length"]).ngroups
-
-
 def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
     """A method whose samples were measured in another order is compared on the same documents."""
     frame = sweep(scalings=("none", "pi", "yarn"), lengths=(512,))
@@ -136,28 +122,6 @@ def test_documents_are_compared_by_name_in_any_order_of_samples() -> None:
     order = ["task", "length", "scaling"]
     wanted, found = (table.sort_values(order, ignore_index=True) for table in (wanted, found))
     pd.testing.assert_frame_equal(wanted, found, rtol=1e-9)
-
-
-def test_a_reach_pairs_documents_only_where_it_compares_them(frame: pd.DataFrame) -> None:
-    """Of shares, the score and its interval decide how far a method reads."""
-    cells = frame.loc[frame["metric"] == "perplexity"].groupby(["task", "scaling", "length"])
-    with patch.object(reach, "units", wraps=reach.units) as paired:
-        reach.make(frame)
-    assert paired.call_count <= cells.ngroups
-
-
-def test_a_figure_is_laid_out_once_and_drawn_once_a_format(tmp_path: Path) -> None:
-    """It is drawn for no layout, and not twice in any format."""
-    figure, draw, drawn = Figure(layout="constrained"), Figure.draw, list[Any]()
-    figure.subplots()
-
-    def counted(self: Figure, renderer: Any) -> None:
-        drawn.append(renderer)
-        draw(self, renderer)
-
-    with patch.object(Figure, "draw", counted):
-        save_figure(figure, tmp_path, "figure")
-    assert len(drawn) == len(_write.FIGURES)
 
 
 def test_what_makes_reports_is_not_imported_to_start_a_run() -> None:
@@ -177,19 +141,6 @@ def test_what_is_computed_once_is_forgotten() -> None:
         assert counted(frame).loc["a", "sum"] == 3
     frame.loc[0, "a"] = 5
     assert counted(frame).loc["a", "sum"] == 7
-
-
-@pytest.mark.slow
-def test_a_needle_is_tokenized_once_for_all_lengths() -> None:
-    """A grid of many trials asks the tokenizer as often at three lengths as at one."""
-    counts = []
-    for lengths in ([256], [256, 512, 1024]):
-        tokenizer = tiny_tokenizer()
-        source = make_context(tokenizer, list, 256)
-        with patch.object(sources, "tokenize", wraps=sources.tokenize) as asked:
-            list(passkey.ask(source, lengths, trials=40))
-        counts.append(asked.call_count)
-    assert counts[1] < 1.1 * counts[0]
 
 
 def test_a_grid_computes_what_no_prefix_has_before() -> None:

@@ -362,20 +362,8 @@ def test_a_factor_file_replaces_what_is_shipped(tmp_path: Path) -> None:
             "long_factor must be a list of 2 numbers, one per channel pair, got 3 values",
         ),
         (
-            '{"short_factor": 1.0, "long_factor": [1, 1]}',
-            "short_factor must be a list of 2 numbers, one per channel pair, got 1.0",
-        ),
-        (
             '{"short_factor": [1, 0], "long_factor": [1, 1]}',
             "short_factor must be positive numbers, got 0",
-        ),
-        (
-            '{"short_factor": [1, NaN], "long_factor": [1, 1]}',
-            "short_factor must be positive numbers, got nan",
-        ),
-        (
-            '{"short_factor": [1, 1], "long_factor": ["2", 1]}',
-            "long_factor must be positive numbers, got '2'",
         ),
         (
             '{"short_factor": [1, 1], "long_factor": [2, 1], "factor": "4"}',

@@ -14,7 +14,6 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from cyclopts import ValidationError
 from safetensors.torch import load_file
 
 from harness.api.new import new
@@ -177,6 +176,7 @@ def test_a_changed_file_is_not_taken_for_the_trained_one(scripts: Any, tmp_path:
         ("--encodings none --out /proc/foo", "--out /proc/foo cannot be made"),
         ("--encodings rope {crashing}", "encoding {crashing} failed: NameError"),
         ("--encodings none --seeds 0", "--seeds"),
+        ("--encodings none --steps 0", "--steps"),
         ("--encodings none --step 3", "--step"),
     ],
 )
@@ -219,16 +219,6 @@ def test_a_training_is_recorded_with_its_processor_and_a_quiet_log(
     assert record["machine"].startswith(f"Some Processor 9000, {platform.machine()}, {threads}")
     assert record["machine"].endswith(", cpu")
     assert "shards" not in capfd.readouterr().err
-
-
-@pytest.mark.parametrize("words", ["--steps 0", "--seeds 0", "--minutes -1"])
-def test_no_training_has_no_steps(scripts: Any, words: str) -> None:
-    """Numbers of which no model comes are refused before a text is read."""
-    import train_encodings
-
-    del scripts
-    with pytest.raises(ValidationError):
-        train_encodings.app.parse_args(words.split(), exit_on_error=False, print_error=False)
 
 
 def test_minutes_become_steps(

@@ -15,9 +15,8 @@ from rich.console import Console
 from harness.cli.progress import Measuring
 from harness.sweep import eta
 from harness.sweep.backend import ThisProcess
-from harness.sweep.eta import ETA, duration, guessed, initial_eta, keep_rates
+from harness.sweep.eta import ETA, guessed, initial_eta, keep_rates
 from harness.sweep.measure import Session
-from harness.sweep.memory import estimate
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.spec import parse
 from tests.command_line import Ropewalk
@@ -44,23 +43,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 SLOWNESS = {"none": 2e-7, "rerope": 1e-6}  # seconds per operation on some machine
-
-
-def test_what_many_methods_are_asked_is_laid_out_once(
-    tiny: Path, docs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The time and memory of a sweep are planned from one tree a length, for all methods."""
-    methods = ["none", "yarn", "ntk", "rerope"]
-    given = {**GIVEN, "scaling": methods, "model": str(tiny), "docs": str(docs)}
-    plan, built = make_plan(parse(None, given)), []
-    build = eta.build_tree
-    eta.tree_of.cache_clear()
-    monkeypatch.setattr(eta, "build_tree", lambda asked: built.append(asked) or build(asked))
-    work = plan.work(set())
-    assert len(work) == 1 + 2 + 2 + 1  # by the length only where the factor follows it
-    ETA(plan, work, {})
-    estimate(plan, set())
-    assert len(built) == 3
 
 
 def test_a_machine_that_is_held_up_still_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,17 +179,3 @@ def test_a_dry_run_says_how_long(
     assert done.status == 0
     assert "left" in done.err.partition("\n")[0]  # told before the first sample
     assert "Complete: nothing to measure." in ropewalk(*run, "--dry-run").out
-
-
-def test_an_estimate_is_a_range_that_says_what_it_rests_on(plan: Plan) -> None:
-    """From one product it may be off twofold, from earlier runs by a third; none is a guess."""
-    work = plan.work(set())
-    assert ETA(plan, work, {}).estimate() == "unknown on these machines yet"
-    timed = ETA(plan, work, {}, guess=1e-6)
-    seconds = timed.seconds_left()
-    assert seconds is not None
-    assert timed.estimate() == (
-        f"{duration(seconds / 2)} to {duration(seconds * 2)} here, estimated from the speed of one "
-        "matrix product"
-    )
-    assert timed.estimate(1e-9).startswith("less than a second here, estimated from")

@@ -7,7 +7,6 @@ import tracemalloc
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -18,7 +17,7 @@ from harness.engine.forward import ResultCollector
 from harness.engine.prefix_tree import build_tree, in_order
 from tasks import passkey, perplexity
 from tasks._tokens import Tokens
-from tasks.types import Document, Loglikelihood
+from tasks.types import Document
 from tests.tiny import tiny_tokenizer
 
 token = st.integers(0, 3)
@@ -84,25 +83,6 @@ def test_windows_hold_no_copy_of_the_text() -> None:
     assert len(asked) >= 2_490
     assert len(gather.waiting) == len(asked)
     assert peak < 7.5e6
-
-
-def test_the_ledger_lets_go_of_what_was_answered() -> None:
-    """Losses of a node are held until the last question through it has its answer."""
-    draw = Random(4)
-    shared = draw.choices(range(300), k=64)
-    asked = [
-        Loglikelihood((*shared, *draw.choices(range(300), k=36)), 60, doc_id=str(i))
-        for i in range(3)
-    ]
-    tree = build_tree([question.tokens for question in asked])
-    gather = ResultCollector(tree, asked)
-    held = []
-    for node in range(len(tree.nodes)):
-        rows = len(gather.wanted(node)[0])
-        for index in gather.enter(node, np.arange(rows, dtype=np.float32), np.arange(rows)):
-            assert len(gather.response(index).nll) == 40
-            held.append(len(gather.rows))
-    assert held == [1, 1, 0]
 
 
 def test_a_book_is_kept_in_twelve_bytes_a_token() -> None:
