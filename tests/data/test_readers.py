@@ -9,7 +9,6 @@ import lzma
 import tracemalloc
 import zipfile
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -25,7 +24,6 @@ from harness.data import tokenize as tokenizing
 from harness.data.corpus import make_corpora, open_all
 from harness.data.tokenize import make_reader, tokenize
 from harness.errors import UserError
-from harness.files import UNFINISHED
 from harness.plugins import load
 from tests.reading import read, refused
 from tests.tiny import tiny_tokenizer
@@ -414,24 +412,6 @@ class TestCache:
                 file.write_bytes(damaged)
                 assert make_reader(tiny_tokenizer())(text) == right
         assert [path.suffix for path in file.parent.iterdir()] == [".tokens"]
-
-    def test_what_a_kill_left_is_removed(self, text: str, tmp_path: Path) -> None:
-        """A file that was never finished is gone once the next text is kept."""
-        make_reader(tiny_tokenizer())(text)
-        (file,) = tmp_path.rglob("*.tokens")
-        left = file.with_name(UNFINISHED.replace("*", "0" * 16))
-        left.write_bytes(b"half")
-        make_reader(tiny_tokenizer())(text + "more")
-        assert sorted({path.suffix for path in file.parent.iterdir()}) == [".tokens"]
-
-    def test_writers_at_once_leave_one_whole_file(self, text: str, tmp_path: Path) -> None:
-        """Many writers of one text get the same tokens, and the file that stays is whole."""
-        right = tokenize(tiny_tokenizer(), text)
-        readers = [make_reader(tiny_tokenizer()) for _ in range(8)]
-        with ThreadPoolExecutor(8) as pool:
-            assert all(f == right for f in pool.map(lambda reader: reader(text), readers))
-        (file,) = [path for path in tmp_path.rglob("*") if path.is_file()]
-        assert tokenizing._load(file) == right
 
     def test_no_cache_costs_only_time(
         self, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,16 +85,6 @@ def test_a_uniform_model_has_a_loss_of_log_vocabulary() -> None:
     assert answer.nll == pytest.approx([math.log(300)] * 29, rel=1e-6)
 
 
-def test_questions_are_answered_in_turn_and_alone() -> None:
-    """An answer does not depend on what else was asked, nor on the order, in any bit."""
-    model = build("llama")
-    asked = [question(n, seed=n) for n in (20, 64, 33)]
-    together = dict(answers(model, asked))
-    backwards = dict(answers(model, asked[::-1]))
-    alone = {i: dict(answers(model, [one]))[0] for i, one in enumerate(asked)}
-    assert together == alone == {2 - i: answer for i, answer in backwards.items()}
-
-
 def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
     """A failing head leaves the model whole."""
     model = build("llama")

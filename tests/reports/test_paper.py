@@ -18,7 +18,6 @@ from harness.errors import UserError
 from harness.reports import _write as write
 from harness.reports import agreement, curves, differences, retrieval, scores, short_long
 from harness.reports._figures import Figures, paper, requested_figures
-from harness.reports.plots.methods import DISTINCT
 from harness.reports.plots.style import COLUMN, PAGE, SIZE, Paper, drawing
 from harness.reports.writing.tables import latex, wide
 from tests.command_line import Ropewalk
@@ -95,15 +94,6 @@ def test_an_order_draws_all() -> None:
     """Methods that the order does not name follow in that of the sweep."""
     drawn = made(curves, Paper(order=("mine", "yarn")))
     assert names(drawn) == ["mine", "yarn", "none", "pi", "ntk = dynamic_ntk"]
-
-
-@pytest.mark.slow
-def test_of_more_methods_than_a_figure_carries_the_caption_states_the_rule() -> None:
-    """The best few are in colour, the others grey, and the note says by which rule."""
-    assert len(TWELVE) > DISTINCT
-    note = " ".join(curves.make(MANY).texts[-1].get_text().split())
-    assert "In colour: the unscaled model and the 6 methods of the best mean rank" in note
-    assert "grey: " in note
 
 
 @pytest.mark.slow
@@ -196,7 +186,6 @@ def test_a_file_of_a_foreign_run_has_values_from_fixed_lists(
     [
         ({"only": ("yran",)}, "did you mean 'yarn'"),
         ({"rename": ("yarn",)}, "METHOD=NAME"),
-        ({"width": "broad"}, "width"),
         ({"style": "absent.mplstyle"}, "style file"),
         ({"colours": {"yarn": "reddish"}}, "is no colour"),
     ],

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import pytest
 
@@ -16,8 +15,6 @@ from harness.select import race
 from harness.select.candidates import ORDER, coinciding, default_candidates, unserved
 from harness.select.measuring import tasks
 from harness.select.race import Budget, read_budget
-from harness.select.recommend import difference, percent, spread
-from harness.stats.paired import Difference
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
 from tests.command_line import Outcome, Ropewalk
@@ -151,15 +148,6 @@ def test_what_no_engine_reads_is_named_with_the_reason(plan: Callable[..., Any])
     assert unserved(made, names, None).keys() == {"rerope"}
     assert unserved(made, names, "hf-code") == {}
     assert "rotates every token" in unserved(made, names, "sglang")["rerope"]
-
-
-def test_differences_are_written_with_their_intervals() -> None:
-    """What is below 0 has no sign in words, and its interval is turned round."""
-    assert spread(Difference(0.004, 0.001, 0.007, 0.02, 8)) == "0.4 % [0.1, 0.7]"
-    assert spread(Difference(-0.012, -0.02, 0.003, 0.1, 8)) == "1.2 % [−0.3, 2.0]"
-    assert spread(Difference(-0.012, None, None, None, 2)) == "1.2 %"
-    assert [percent(one) for one in (0.0214, 0.01, 3.456)] == ["2.1 %", "1 %", "346 %"]
-    assert difference(np.log([1.1, 1.1, 1.1])).value == pytest.approx(0.1)
 
 
 @pytest.mark.slow

@@ -21,9 +21,7 @@ from harness.select.space import longrope_table as factors
 from harness.select.tune import (
     Split,
     Trial,
-    as_served,
     compare,
-    cost_notes,
     key_masks,
     kind_of,
     summary,
@@ -161,30 +159,6 @@ def test_free_factors_are_found(
     assert f"--scaling {served} {folder / 'found.json'} --length 1x 128" in done.out
     assert "It is not that of `found` as a server keeps it" in done.out
     assert load("method", str(folder / "found.json")).label == "found"
-
-
-def test_the_price_that_is_asked_for_is_that_of_the_form_that_is_served(tmp_path: Path) -> None:
-    """With an unset factor, inside the window every method is the plain model, and costs nothing.
-
-    Of a table of factors, or of bands that follow the length, it is said that it is another's.
-    """
-    rope = Rope(16, 10_000.0, 64)
-    tuning: Any = SimpleNamespace(plan=SimpleNamespace(checkpoint=SimpleNamespace(rope=rope)))
-    tuning.length = 160
-    for given, fixed in (
-        ("pi", "pi:factor=2.5"),
-        ("yarn:beta_fast=16", "yarn:beta_fast=16,factor=2.5"),
-        ("yarn:factor=3", "yarn:factor=3"),
-        ("rerope", "rerope"),
-        ("self_extend", "self_extend"),
-    ):
-        assert as_served(given, tuning) == fixed
-    file = tmp_path / "found.json"
-    file.write_bytes(factors([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5]))
-    assert as_served(str(file), tuning) == str(file)
-    assert cost_notes(["pi:factor=2.5", "rerope"], tuning) == []
-    (text,) = cost_notes(["pi:factor=2.5", str(file), "self_extend"], tuning)
-    assert "not that of `found` and `self_extend` as a server keeps it" in text
 
 
 def test_a_found_table_may_lie_in_a_folder_with_a_comma(tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
 
 from harness.cli.app import main
 from harness.runs.frame import make_frame
-from harness.runs.store import RUN, SAMPLES
+from harness.runs.store import RUN
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import Spec
 from tests.tiny import WINDOW
@@ -72,33 +71,6 @@ def test_the_record_tells_what_was_moved(moved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_same_command_goes_on(moved: Path, tiny: Path, docs: Path, tmp_path: Path) -> None:
-    """A run torn in half is completed with the same numbers, and a whole one is left alone."""
-    lines = (moved / SAMPLES).read_text().splitlines(keepends=True)
-    (tmp_path / SAMPLES).write_text("".join(lines[: len(lines) // 2]) + lines[-1][:40])
-    (tmp_path / RUN).write_bytes((moved / RUN).read_bytes())
-    assert ended(command(tiny, docs, tmp_path)) == 0
-    found = [{key(line): value(line) for line in read(path)} for path in (moved, tmp_path)]
-    assert found[0] == found[1]
-    assert len(read(tmp_path)) == len(lines)
-    before = (moved / SAMPLES).read_bytes()
-    assert ended(command(tiny, docs, moved)) == 0
-    assert (moved / SAMPLES).read_bytes() == before
-
-
-def read(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / SAMPLES).read_text().splitlines()]
-
-
-def key(record: dict[str, Any]) -> tuple[str, str]:
-    return record["cell"], record["question"]
-
-
-def value(record: dict[str, Any]) -> tuple[float, int]:
-    return record["value"], record["weight"]
-
-
-@pytest.mark.slow
 def test_modes_of_dynamic_ntk_are_measured_apart(tiny: Path, docs: Path, tmp_path: Path) -> None:
     """frozen, per_query and transformers: one number inside the window, three beyond it."""
     modes = [
@@ -120,53 +92,6 @@ def test_lengths_of_one_attention_share_it(tiny: Path, docs: Path, tmp_path: Pat
     plan = make_plan(spec)
     assert len({cell.frequencies for cell in plan.cells}) == 4
     assert [len(batch.items) for batch in plan.work(set())] == [6, 6]
-
-
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        ("rerope:window=0", "window must be 1 token or more"),
-        ("rerope:on=self_extend", "moves positions"),
-        ("dynamic_ntk:mode=mine", "mode"),
-        ("rerope:windw=3", "did you mean 'window'"),
-    ],
-)
-def test_a_bad_option_is_one_sentence(
-    given: str,
-    words: str,
-    tiny: Path,
-    docs: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """Exit status 2, before any weight is read."""
-    assert ended(command(tiny, docs, tmp_path, given)) == 2
-    told = capsys.readouterr().err
-    assert words in told
-    assert told.count("\n") == 1
-
-
-@pytest.mark.slow
-def test_a_user_moves_positions_with_a_file(
-    tiny: Path, docs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A file that defines bands is a method; bands that overlap are one sentence."""
-    file = tmp_path / "mine.py"
-    text = (
-        '"""Mine: every distance halved."""\n'
-        "import torch\n"
-        "from scaling.types import Bands, by_distance\n"
-        "from scaling.types import Frequencies, Rope\n"
-        "def bands(rope: Rope, length: int, *, times: int = 1) -> Bands:\n"
-        "    half = torch.arange(length) / 2\n"
-        "    plain = Frequencies(rope.inv_freq())\n"
-        "    band = by_distance(length, plain, 0, query=half, key=half)\n"
-        "    return Bands(length, (band,) * times)\n"
-    )
-    file.write_text(text)
-    assert ended(command(tiny, docs, tmp_path / "run", "none", str(file))) == 0
-    assert ended(command(tiny, docs, tmp_path / "again", f"{file}:times=2")) == 2
-    assert "query 0 meets a key in two bands" in capsys.readouterr().err
 
 
 @pytest.mark.slow

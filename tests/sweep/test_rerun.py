@@ -17,7 +17,7 @@ from harness.runs.store import RUN, SAMPLES, write_run
 from harness.sweep import rerun as module
 from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
-from harness.sweep.rerun import as_asked, compare, differences, surroundings
+from harness.sweep.rerun import as_asked, compare, surroundings
 from harness.sweep.spec import parse
 from tests.small_runs import changed
 from tests.tiny import save_tiny
@@ -191,14 +191,6 @@ def test_samples_that_differ_are_counted_and_the_furthest_named(
     assert "not reproduced within 0.0001." in told
 
 
-def test_differences_of_records_by_hand() -> None:
-    """Places are written with dots; names and paths at the top are free, missing fields too."""
-    was = {"name": "a", "list": [1, {"name": "x"}], "new": 1}
-    now = {"name": "b", "list": [1, {"name": "y"}], "new": 1, "more": 2}
-    assert list(differences(was, now, "model")) == [("model.list.1.name", "x", "y")]
-    assert list(differences([1, 2], [1], "cells")) == [("cells", "2 of them", "1 of them")]
-
-
 def test_a_run_of_workers_differs_by_what_its_workers_were(run: Path, tmp_path: Path) -> None:
     """The machine of a worker is compared, not taken for none; what is not known differs not."""
 
@@ -210,12 +202,6 @@ def test_a_run_of_workers_differs_by_what_its_workers_were(run: Path, tmp_path: 
     threads = json.loads((run / RUN).read_text())["sessions"][-1]["threads"]
     told = surroundings(changed(run, tmp_path / "workers", worked), run)
     assert told == [f"threads: {threads} (was {threads + 1})"]
-
-
-def test_a_record_without_a_run_is_refused(rerun: Rerun, tmp_path: Path) -> None:
-    """A folder that holds no record is named."""
-    status, _, told = rerun(tmp_path)
-    assert (status, f"is not a run folder: it has no {RUN}." in told) == (2, True)
 
 
 @pytest.mark.parametrize(
