@@ -34,7 +34,6 @@ Write = Callable[..., Path]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Return a function that writes a user's file."""
 
     def file(text: str, name: str = "mine.py") -> Path:
         path = tmp_path / name
@@ -45,7 +44,6 @@ def write(tmp_path: Path) -> Write:
 
 
 def refused(function: Callable[[], Any]) -> str:
-    """Return the sentence a call is refused with."""
     with pytest.raises(UserError) as caught:
         function()
     return str(caught.value)

@@ -27,7 +27,6 @@ PER_CELL = 2
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    """The committed run's sweep as this machine would run it."""
     run = read_run(RUN)
     there = {"dtype": run["model"]["dtype"], "device": "cpu"}
     return make_plan(Spec.model_validate({**run["asked"], **there}))
@@ -85,7 +84,6 @@ def test_a_golden_slice_agrees_with_the_committed_run(
 
 
 def score(frame: pd.DataFrame, task: str, scaling: str, stretch: int) -> float:
-    """Return the score of one cell of the committed run."""
     rows = frame[
         (frame["task"] == task)
         & (frame["scaling"] == scaling)

@@ -37,7 +37,6 @@ def mine(run: Callable[..., Any]) -> Callable[[str, str], Any]:
 
 
 def statuses() -> dict[str, str]:
-    """Return what the table says of every task."""
     table = pd.read_csv(Path("run") / "reports" / "scores.csv")
     return dict(zip(table["task"].str.partition(":")[0], table["status"], strict=True))
 

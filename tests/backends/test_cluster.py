@@ -102,7 +102,6 @@ class TestBatches:
     """What is given out together."""
 
     def batch(self, *tokens: Sequence[int]) -> Batch:
-        """Return questions of these tokens in one cell."""
         rotation = Frequencies(torch.ones(1))
         cell = Cell("none", "task", 1, rotation, "key", ())
         return Batch(
@@ -420,7 +419,6 @@ class TestRefused:
     def bare(
         self, tiny: Path, docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> list[str]:
-        """Return a small sweep."""
         monkeypatch.chdir(tmp_path)
         return sweep(tiny, docs, Path("run"))
 

@@ -88,20 +88,11 @@ def test_a_begun_task_and_a_begun_report_run(
         assert (found.kind, len(found.options)) == (kind, 1)
 
 
-@pytest.mark.parametrize("kind", ["task", "report"])
-def test_a_name_that_is_taken_is_refused(kind: str, ropewalk: Ropewalk) -> None:
-    """A file of a built-in name would stand in tables under that name."""
-    done = ropewalk("new", kind, names(kind)[0])
-    assert done.status == 2
-    assert "choose another name" in done.err
-
-
 @pytest.mark.parametrize(
     ("words", "told"),
     [
         (("run", "--report", "curves"), "It is one of ropewalk report"),
         (("run", "./half.py"), "--scaling half.py or --task half.py"),
-        (("lst",), 'Did you mean "list"?'),
         (("list", "paskey"), "did you mean 'passkey'?"),
         (("run", "--docs", "https://host/a.txt"), "not web addresses"),
     ],

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.usefixtures("scored")
 
 
 def shown(**changes: object) -> list[str]:
-    """Return the lines of the last screen of a made-up sweep."""
     return lines_of(sweep(**changes))  # type: ignore[arg-type]
 
 

@@ -39,7 +39,6 @@ def blocks(language: str) -> list[str]:
 
 
 def anchors(document: Path) -> set[str]:
-    """Return the names that GitHub gives a document's headings."""
     headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

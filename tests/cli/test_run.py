@@ -31,7 +31,6 @@ METHODS = f"{', '.join(names('method'))}, or a path to a .py file."
 
 @pytest.fixture
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every attempt to read weights fail the test."""
 
     def fail(checkpoint: object) -> None:
         pytest.fail(f"the weights of {checkpoint} were read")
@@ -49,7 +48,6 @@ def bare(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def whole(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run that nothing disturbed."""
     folder = tmp_path_factory.mktemp("runs") / "whole"
     with pytest.raises(SystemExit) as ended:
         main(sweep(tiny, docs, folder))
@@ -395,7 +393,6 @@ class TestRefused:
 
     @pytest.fixture
     def refused(self, bare: Path, docs: Path, ropewalk: Ropewalk) -> Callable[..., str]:
-        """Return the sentence a sweep is refused with."""
 
         def sentence(model: Path = bare, docs: Path | str = docs, **changes: str) -> str:
             values = {flag: value.split() for flag, value in changes.items()}

@@ -20,7 +20,6 @@ ROWS = {"text": ["one", "two", "three"], "number": [1, 2, 3]}
 
 @pytest.fixture(scope="module")
 def held_out() -> dict[str, str]:
-    """Return the held-out documents by name."""
     return dict(embedded.held_out())
 
 

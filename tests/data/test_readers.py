@@ -164,7 +164,6 @@ def corpora(given: str) -> Any:
 
 
 def taken(given: object) -> list[str]:
-    """Return the names of the documents that a sweep takes."""
     read = corpora(str(given))
     read.context("perplexity").documents()
     return [entry["name"] for entry in read.entries()]
@@ -364,7 +363,6 @@ class TestCache:
 
     @pytest.fixture
     def unread(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-        """Return what makes every further tokenizing fail the test."""
 
         def arm() -> None:
             monkeypatch.setattr(tokenizing, "tokenize", lambda *_: pytest.fail("tokenized again"))

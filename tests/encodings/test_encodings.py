@@ -355,7 +355,6 @@ def test_models_are_of_one_size() -> None:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the folder of a model with a user's own encoding."""
     file = tmp_path / "mine.py"
     file.write_text(MINE, encoding="utf-8")
     return saved(f"{file}:rate=0.25", tmp_path / "model")

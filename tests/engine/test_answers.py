@@ -17,7 +17,6 @@ from tests.tiny import FAMILIES, tiny_config
 
 
 def build(family: str, **changes: Any) -> Any:
-    """Return a tiny model of seeded random weights."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(tiny_config(family, **changes)).eval()
 

@@ -120,7 +120,6 @@ def answered_in_order(model: Any, questions: list[Request]) -> list[Any]:
 
 @cache
 def halves(width: int) -> Layout:
-    """Return the usual layout of a head."""
     half = torch.arange(width // 2)
     sign = torch.ones(width)
     sign[: width // 2] = -1

@@ -36,7 +36,6 @@ FLASH = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 
 
 def alone(model: Any, questions: list[Request]) -> dict[int, Response | None]:
-    """Return the answers to questions asked one at a time."""
     return {i: dict(answers(model, [one]))[0] for i, one in enumerate(questions)}
 
 
@@ -224,8 +223,6 @@ def test_the_operations_are_those_of_one_forward(reference: Any) -> None:
 
 
 def short_of_memory(model: Any, rows: int) -> Iterator[None]:
-    """Let no layer take more rows than this at a time."""
-
     def fail(_: Any, inputs: Any) -> None:
         if inputs[0].shape[1] > rows:
             raise MemoryError

@@ -51,7 +51,6 @@ def asked() -> list[Request]:
 
 
 def generated(model: Any, prompt: list[int], new: int = NEW) -> list[int]:
-    """Return the tokens of the library's greedy generation."""
     tokens = torch.tensor([prompt])
     with torch.inference_mode():
         out = model.generate(

@@ -33,7 +33,6 @@ def config(width: int, layers: int, vocabulary: int) -> LlamaConfig:
 
 
 def asked(length: int, forks: int) -> list[tuple[int, ...]]:
-    """Return sequences that share their beginnings."""
     text = [(31 * i * i + 7 * i) % 1000 for i in range(length)]
     many = [tuple(text)]
     for fork in range(forks):

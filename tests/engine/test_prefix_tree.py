@@ -15,7 +15,6 @@ wide = st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=3).map(tuple)
 
 
 def along(tree: PrefixTree, index: int) -> tuple[int, ...]:
-    """Return the tokens of all nodes on a sequence's path."""
     return tuple(token for node in tree.paths[index] for token in tree.nodes[node].tokens)
 
 

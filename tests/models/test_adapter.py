@@ -46,7 +46,6 @@ def losses(model: Any) -> torch.Tensor:
 
 
 def as_trained(base: Path, adapter: Path) -> torch.Tensor:
-    """Return the losses of PEFT's own model."""
     from peft import PeftModel
 
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), adapter)

@@ -63,7 +63,6 @@ def is_read_or_refused(place: Path) -> None:
 
 
 def mutated(tiny: Path, change: Callable[[Path], Any], check: Callable[[Path], Any]) -> None:
-    """Change a copy of the tiny model and check it."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(shutil.copytree(tiny, Path(folder) / "m"))
         (Path(folder) / "text.txt").write_text(TEXT)

@@ -27,7 +27,6 @@ TEXT = "Hello, world: 12 é"
 
 
 def opened(place: Path, **changes: Any) -> Checkpoint:
-    """Return a checkpoint with the settings of a plain run."""
     given = {"revision": None, "dtype": "auto", "device": "cpu", **changes}
     return open_checkpoint(str(place), trust_remote_code=False, allow_pickle=False, **given)
 

@@ -83,7 +83,6 @@ def run(ropewalk: Ropewalk, docs: Path, tmp_path: Path) -> Run:
 
 
 def weights(**changes: Any) -> Any:
-    """Open the hub's model and load its weights."""
     options = {"revision": None, "dtype": "float32", "device": "cpu", **changes}
     return load_weights(
         open_checkpoint(MODEL, trust_remote_code=False, allow_pickle=False, **options)
@@ -100,7 +99,6 @@ def refused(outcome: Outcome) -> str:
 
 
 def split(hub: Hub) -> None:
-    """Store the model's weights in several files with an index."""
     model = AutoModelForCausalLM.from_pretrained(hub.folder(MODEL))
     (hub.folder(MODEL) / "model.safetensors").unlink()
     model.save_pretrained(hub.folder(MODEL), max_shard_size="30KB")

@@ -43,7 +43,6 @@ def call(*words: object) -> int:
 
 @pytest.fixture
 def marker(tmp_path: Path) -> Path:
-    """Return a file that exists once foreign code has run."""
     return tmp_path / "marker"
 
 

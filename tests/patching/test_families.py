@@ -47,7 +47,6 @@ ROUNDING = 1e-5  # of the logits' spread
 
 
 def shipping(family: str, **scaling: Any) -> Any:
-    """Return a config that ships a scaling in its full-attention slot."""
     config = tiny(family)
     config.rope_parameters[FULL].update(scaling)
     return config
@@ -155,7 +154,6 @@ def test_the_table_of_families_is_up_to_date() -> None:
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Return the folder of a tiny model without a rotary embedding."""
 
     def of(family: str) -> Path:
         folder = tmp_path_factory.mktemp(family)

@@ -75,34 +75,6 @@ def test_a_patched_model_is_the_librarys_own_scaled_model(family: str, kind: str
     assert (found - plain).abs().max() > 1e-2 * plain.std()
 
 
-def test_the_identity_changes_no_bit_and_leaving_restores_every_bit() -> None:
-    """Plain frequencies are the unpatched model; after a strong patch it is itself again.
-
-    Of all families: test_families.py.
-    """
-    model = plain_model("llama")
-    before, module = logits(model), model.get_submodule(rotary_name(model))
-    rope = rope_of(model.config)
-    with patched(model, none.frequencies(rope, LENGTH)):
-        assert torch.equal(logits(model), before)
-    with patched(model, ntk.frequencies(rope, LENGTH, factor=8)):
-        assert not torch.equal(logits(model), before)
-    assert torch.equal(logits(model), before)
-    assert model.get_submodule(rotary_name(model)) is module
-
-
-def test_an_error_inside_restores_the_model() -> None:
-    """Whatever is raised while patched, the model leaves as it came."""
-    model = plain_model("llama")
-    before = logits(model)
-    with (
-        pytest.raises(RuntimeError, match="inside"),
-        patched(model, pi.frequencies(rope_of(model.config), LENGTH, factor=4)),
-    ):
-        raise RuntimeError("inside")
-    assert torch.equal(logits(model), before)
-
-
 def test_the_same_frequencies_give_the_same_bits_whatever_ran_before() -> None:
     """A sweep's order does not matter, nor does a checkpoint's own sticky dynamic type."""
     model = scaled("llama", "dynamic")

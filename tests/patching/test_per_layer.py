@@ -53,7 +53,6 @@ def frequencies(rope, length, *, layers: int = 0):
 
 
 def found(model: Any) -> PerLayerFrequencies:
-    """Return other frequencies and another attention factor for every layer."""
     rope = rope_of(model.config)
     return PerLayerFrequencies(tuple(
         Frequencies(ntk.frequencies(rope, 1, factor=3.0 + 4 * k).inv_freq, 1.0 + 0.2 * k)

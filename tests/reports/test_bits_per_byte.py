@@ -46,14 +46,6 @@ def test_people_read_three_digits_and_what_a_token_is() -> None:
     assert bits_per_byte.notes(table) == ["Bytes of the scored text per token: 4.00 (m)."]
 
 
-def test_longer_tokens_change_perplexity_and_not_bits() -> None:
-    """The same nats over half the tokens are another perplexity, and as many bits a byte."""
-    coarse = frame().assign(weight=50.0, score=math.exp(6), low=math.exp(4), high=math.exp(8))
-    (one,), (other,) = (bits_per_byte.make(f).to_dict("records") for f in (frame(), coarse))
-    for column in ("bits_per_byte", "low", "high"):
-        assert one[column] == pytest.approx(other[column])
-
-
 def test_a_cell_of_which_a_sample_lacks_its_bytes_has_no_row() -> None:
     """Its perplexity is of all tokens: the bytes of half of them say nothing of it."""
     mixed = frame(bytes_b=math.nan).assign(scaling="yarn")

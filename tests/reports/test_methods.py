@@ -19,7 +19,6 @@ MANY = sweep(scalings=("none", *("m" * n for n in range(3, 27))), lengths=(256, 
 
 
 def whole(frame: pd.DataFrame) -> pd.DataFrame:
-    """Give every document the losses of a whole window."""
     facts = {
         "protocol": "prefix",
         "start": 1,

@@ -201,7 +201,6 @@ class Opened:
         return Path(waiting.value.path()).read_text(encoding="utf-8")
 
     def rows(self, chart: int) -> pd.DataFrame:
-        """Return the rows that a chart draws."""
         told = self.tab.evaluate(f"views[{chart}].data('rows').map(row => ({{...row}}))")
         return pd.DataFrame(told)
 

@@ -17,7 +17,6 @@ def reach(*cells: list[Row]) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def found(scaling: str, *lengths: int) -> list[Row]:
-    """Return cells in which every key was found."""
     return [row for length in lengths for row in asked("passkey", scaling, length, [1.0] * 20)]
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
-from harness.inspection.notes import another_place
-from harness.runs.compatible import reasons
 from harness.runs.store import (
     RUN,
     SAMPLES,
@@ -23,25 +21,22 @@ from harness.runs.store import (
     runs_in,
 )
 from tests import ROOT
-from tests.command_line import MANY, Ropewalk, sweep
+from tests.command_line import Ropewalk, sweep
 
 Record = dict[str, Any]
 
 
 @pytest.fixture
 def record() -> Record:
-    """Return the record of the committed run."""
     found: Record = json.loads((ROOT / "results" / "reference" / RUN).read_text())
     return found
 
 
 def less(record: Record, **changes: Any) -> Record:
-    """Return a record that asks for every other cell alone."""
     return {**record, "cells": record["cells"][::2], **changes}
 
 
 def put(folder: Path, record: Record) -> None:
-    """Write a record as a run does."""
     folder.mkdir(parents=True)
     (folder / RUN).write_text(json.dumps(record))
 
@@ -73,22 +68,6 @@ def test_another_model_of_the_same_questions_goes_to_the_next_folder(
     put(default_folder(record), record)
     other = {**record, "model": {**record["model"], "trained_length": 2048}}
     assert default_folder(other) == Path("results/run-reference-2")
-
-
-def test_models_that_differ_are_told_by_what_differs(record: Record, tmp_path: Path) -> None:
-    """The same weights in another dtype are not called other models without a word on it."""
-    other = {**record, "model": {**record["model"], "dtype": "bfloat16"}}
-    told = reasons({tmp_path / "a": record, tmp_path / "b": other})
-    assert [text.rpartition("have ")[2] for text in told] == ["different models (dtype)"]
-
-
-def test_another_folder_than_the_first_is_said(tmp_path: Path) -> None:
-    """Whoever looks into results/run-MODEL is not left to find another sweep there."""
-    assert another_place(tmp_path / "run-tiny", "tiny") is None
-    text = another_place(tmp_path / "run-tiny-2", "tiny")
-    assert text is not None
-    assert "holds another sweep" in text
-    assert "run-tiny-2" in text
 
 
 @pytest.mark.parametrize("name", ["chat_template.jinja", "merges.txt"])
@@ -126,18 +105,6 @@ def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Pat
         with pytest.raises(UserError, match=f"another sweep, with other {told}; choose another"):
             check_same_question(tmp_path, record, {**record, **changes})
     assert asked(less(record)) < asked(record)
-
-
-def test_another_question_for_the_same_folder_is_refused(
-    many: Path, tiny: Path, docs: Path, tmp_path: Path, ropewalk: Ropewalk
-) -> None:
-    """The first run's record and samples stay as they are."""
-    run = Path(shutil.copytree(many, tmp_path / "run"))
-    before = [(run / name).read_bytes() for name in (RUN, SAMPLES)]
-    done = ropewalk(*sweep(tiny, docs, run, **MANY, seed=["5"]))
-    assert done.status == 2
-    assert "has another sweep, with other seeds; choose another --out" in done.err
-    assert [(run / name).read_bytes() for name in (RUN, SAMPLES)] == before
 
 
 @pytest.mark.parametrize("record", [None, "their own", '{"schema": 1}'])

@@ -15,7 +15,6 @@ from harness.runs.frame import make_frame
 from harness.runs.store import SAMPLES
 from harness.stats.cells import cells
 from tests.small_runs import changed, sweep
-from tests.tiny import save_tiny
 
 
 def test_a_half_measured_cell_is_never_shown_as_a_whole_one(run: Path) -> None:
@@ -71,23 +70,6 @@ def test_a_run_beside_itself_counts_its_samples_once(run: Path, tmp_path: Path) 
     joined = make_frame([run, other])
     assert joined["unit"].is_unique
     assert cells(joined)[["n", "status"]].to_numpy().tolist() == [[3, "ok"]]
-
-
-@pytest.mark.slow
-def test_two_models_of_one_name_are_not_one_curve(run: Path, docs: Path, tmp_path: Path) -> None:
-    """A folder's name says little: weights that differ are told apart by their hash."""
-    other = save_tiny(tmp_path / "elsewhere" / "llama", seed=5)
-    second = sweep(other, docs, tmp_path / "second", "--length", "4x")
-    with pytest.raises(UserError, match=r"have different models \(fingerprint\); report them"):
-        make_frame([run, second])
-
-
-def test_other_documents_are_not_the_same_curve(tiny: Path, run: Path, tmp_path: Path) -> None:
-    """Lengths measured on other texts cannot be joined to these."""
-    (tmp_path / "one.txt").write_text("another text " * 300)
-    second = sweep(tiny, tmp_path / "one.txt", tmp_path / "second", "--length", "4x")
-    with pytest.raises(UserError, match="have different documents; report them apart"):
-        make_frame([run, second])
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from tests.small_runs import changed
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    """Return as much of a run's record as comparing needs."""
     task = {"metric": "perplexity", "options": {"protocol": "tail", "tail": 128}}
     return {
         "model": {"name": "a", "fingerprint": "f"},
@@ -36,7 +35,6 @@ def read(sha256: str, tokens: int, name: str = "x.txt") -> dict[str, Any]:
 
 
 def with_options(**more: Any) -> dict[str, Any]:
-    """Return the task of a record with more options."""
     task = record()["tasks"]["perplexity"]
     return {**task, "options": {**task["options"], **more}}
 

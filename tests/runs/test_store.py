@@ -32,13 +32,11 @@ from harness.runs.store import (
 
 
 def sample(number: int, status: str = "ok", **more: Any) -> dict[str, Any]:
-    """Return a record of one cell."""
     value = number / 3 if status == "ok" else None
     return {"cell": "c", "question": str(number), "status": status, "value": value, **more}
 
 
 def store(folder: Path, *records: dict[str, Any]) -> None:
-    """Append records as a run does."""
     with writing(folder) as file:
         for record in records:
             append(file, record)
@@ -85,15 +83,6 @@ def test_a_sample_is_on_disk_before_the_next(tmp_path: Path) -> None:
         for number in range(3):
             append(file, sample(number))
             assert len(read_samples(tmp_path)) == number + 1
-
-
-def test_a_second_session_goes_on_at_the_end(tmp_path: Path) -> None:
-    """What is there stays as it is, byte for byte."""
-    store(tmp_path, sample(0))
-    before = (tmp_path / SAMPLES).read_bytes()
-    store(tmp_path, sample(1))
-    assert (tmp_path / SAMPLES).read_bytes().startswith(before)
-    assert len(read_samples(tmp_path)) == 2
 
 
 def test_a_folder_without_samples_has_none(tmp_path: Path) -> None:

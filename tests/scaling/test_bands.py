@@ -50,7 +50,6 @@ def self_extended(window: int, group: int) -> Formula:
 
 
 def dual_chunked(chunk: int, largest: int) -> Formula:
-    """The three cases of dual chunk attention."""
 
     def relative(m: int, n: int) -> float:
         apart = m // chunk - n // chunk

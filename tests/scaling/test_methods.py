@@ -102,7 +102,6 @@ def _fit(name: str, rope: Rope) -> Rope:
 
 
 def _same(one: Frequencies, other: Frequencies) -> bool:
-    """Return whether two results are the same bits."""
     return one.fingerprint == other.fingerprint
 
 

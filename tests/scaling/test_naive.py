@@ -48,7 +48,6 @@ def plain(rope: Rope, base: float | None = None) -> list[float]:
 
 
 def turns(rope: Rope, theta: float) -> float:
-    """Return the window over the wavelength."""
     return rope.trained_length / (2 * math.pi / theta)
 
 

@@ -43,7 +43,6 @@ TINY = Rope(4, 10000.0, 64)  # its two plain frequencies are 1 and 0.01
 
 
 def _same(one: Frequencies, other: Frequencies) -> bool:
-    """Return whether two results are the same bits."""
     return one.fingerprint == other.fingerprint
 
 

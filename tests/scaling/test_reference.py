@@ -26,7 +26,6 @@ Theirs = tuple[torch.Tensor, float]
 
 
 def _theirs(rope: Rope, length: int | torch.Tensor | None = None, share: float = 1.0) -> Theirs:
-    """Return transformers' frequencies and attention factor for the shipped scaling."""
     config = copy(CONFIG)
     config.head_dim = round(rope.rotary_dim / share)
     config.max_position_embeddings = rope.trained_length
@@ -41,20 +40,17 @@ def _theirs(rope: Rope, length: int | torch.Tensor | None = None, share: float =
 
 
 def _same(ours: Frequencies, theirs: Theirs) -> bool:
-    """Return whether both are the same bits."""
     inv_freq, attention_factor = theirs
     return torch.equal(ours.inv_freq, inv_freq) and ours.attention_factor == attention_factor
 
 
 def _ships(kind: str, factor: float, window: int, **more: object) -> dict[str, object]:
-    """Return a checkpoint's scaling in Hugging Face's words."""
     scaled = kind in ("yarn", "llama3", "longrope")
     where = {"original_max_position_embeddings": window} if scaled else {}
     return {"rope_type": kind, "factor": factor, **where, **more}
 
 
 def _grid(kind: str, **more: object) -> Iterator[Rope]:
-    """Yield every geometry of the grid with the scaling it ships."""
     for dim, base, window, factor in product(ROTARY_DIMS, BASES, WINDOWS, FACTORS):
         yield Rope(dim, base, window, _ships(kind, factor, window, **more))
 
@@ -242,7 +238,6 @@ def test_proportional(p: float) -> None:
 
 
 def _factor(rope: Rope) -> float:
-    """Return the shipped factor of a geometry of the grid."""
     factor = rope.shipped["factor"]
     assert isinstance(factor, int | float)
     return factor

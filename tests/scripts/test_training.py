@@ -29,7 +29,6 @@ SCRIPTS = ROOT / "scripts"
 
 @pytest.fixture
 def scripts(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Import the script as Python does when it is run."""
     monkeypatch.syspath_prepend(str(SCRIPTS))
     import _training
     import train_encodings
@@ -89,7 +88,6 @@ def test_a_training_whose_loss_is_no_number_ends_there(
 
 @contextmanager
 def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Interrupt a training before a step."""
     import _training
 
     batch = _training.batch
@@ -110,7 +108,6 @@ def stopping_at(step: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def check_equal(one: Path, other: Path) -> None:
-    """The weights of both folders are the same bits."""
     found, wanted = (load_file(folder / "model.safetensors") for folder in (one, other))
     assert found.keys() == wanted.keys()
     assert all(torch.equal(found[name], wanted[name]) for name in found)

@@ -40,7 +40,6 @@ LONGROPE = {
 
 
 def written(folder: Path, keys: dict[str, Any]) -> Path:
-    """Write these keys into the config.json of a folder."""
     told = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**told, **keys}))
     return folder

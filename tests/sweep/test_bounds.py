@@ -19,7 +19,6 @@ from tests.tiny import save_tiny
 
 
 def refused(**given: Any) -> str:
-    """Return the sentence a sweep is refused with."""
     with pytest.raises(UserError) as caught:
         make_plan(parse(None, given))
     return str(caught.value)

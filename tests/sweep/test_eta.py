@@ -60,7 +60,6 @@ def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: P
 
 
 def seconds(eta: ETA) -> float:
-    """Return how long what is left takes on that machine."""
     return sum(part.operations * SLOWNESS.get(part.method, 2e-7) for part in eta.parts)
 
 

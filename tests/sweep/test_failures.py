@@ -82,7 +82,6 @@ def test_a_method_that_fails_at_every_length_is_refused(run: Callable[..., Any])
 
 @pytest.fixture
 def weightless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every attempt to read weights fail the test."""
     monkeypatch.setattr(
         "harness.sweep.backend.load_weights", lambda _: pytest.fail("weights were read")
     )

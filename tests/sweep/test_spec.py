@@ -19,7 +19,6 @@ SETTINGS = (
 
 
 def refused(file: Path | None, flags: dict[str, Any]) -> str:
-    """Return the sentence a sweep is refused with."""
     with pytest.raises(UserError) as caught:
         parse(file, flags)
     return str(caught.value)
@@ -27,7 +26,6 @@ def refused(file: Path | None, flags: dict[str, Any]) -> str:
 
 @pytest.fixture
 def sweep(tmp_path: Path) -> Path:
-    """Return where a test writes its sweep file."""
     return tmp_path / "sweep.yaml"
 
 

@@ -26,7 +26,6 @@ SWEEPS = Path(__file__).parent.parent.parent / "harness" / "published" / "sweeps
 
 @pytest.fixture
 def sheet(tmp_path: Path) -> Callable[[str], Path]:
-    """Return a writer of sweep files."""
 
     def write(text: str) -> Path:
         file = tmp_path / "sweep.yaml"

@@ -26,14 +26,12 @@ TEMPLATE = (
 
 
 def chatting(template: str = TEMPLATE) -> Any:
-    """Return the tiny tokenizer with a chat template."""
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     return tokenizer
 
 
 def status(words: list[str]) -> object:
-    """Return the exit status of a command."""
     with pytest.raises(SystemExit) as ended:
         main(words)
     return ended.value.code

@@ -15,7 +15,6 @@ from tests.simulations import committed
 
 
 def means(one: list[float], other: list[float], weights: list[float]) -> Difference:
-    """Compare sums of two methods."""
     apart = np.array(one)[:, None] - np.array(other)[:, None]
     return of_means(apart, np.array(weights, dtype=float)[:, None])[0]
 

@@ -95,7 +95,6 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(own: Path, out: Path, tasks: str, *more: str, length: int = LENGTH) -> list[str]:
-    """Return the words of a sweep over tasks of the folder."""
     return [
         "run", "--model", "reference", "--dtype", "float32", "--device", "cpu",
         "--scaling", "none", "yarn:factor=4", "--length", str(length), "--out", str(out),
@@ -105,7 +104,6 @@ def words(own: Path, out: Path, tasks: str, *more: str, length: int = LENGTH) ->
 
 @pytest.fixture(scope="module")
 def run(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a run of the three kinds."""
     folder = tmp_path_factory.mktemp("runs") / "lm_eval"
     with pytest.raises(SystemExit) as ended:
         main(words(own, folder, "+".join(MINE)))

@@ -42,7 +42,6 @@ def perfect(question: Request) -> Response:
 
 
 def blind(question: Request) -> Response:
-    """Answer as a model that always says the same letter."""
     n = len(question.tokens) - question.start
     return LoglikelihoodResponse((5.0,) * n, (99,) * (n + 1))
 
