@@ -275,14 +275,3 @@ def test_inspect_dry_run_and_run_say_it_before_the_numbers(
     cells = json.loads((tmp_path / "run" / "run.json").read_text())["cells"]
     keys = {cell["scaling"]: cell["key"] for cell in cells}
     assert keys["native"] == keys["yarn:factor=4"] != keys["none"]
-
-
-def test_an_unknown_shipped_scaling_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Inspect refuses in the words of a sweep, without a traceback."""
-    odd = {**LLAMA, "rope_parameters": {"rope_type": "proportional", "rope_theta": 1e4}}
-    (tmp_path / "config.json").write_text(json.dumps({**odd, "max_position_embeddings": 4096}))
-    status, _, err = ask(capsys, "inspect", tmp_path, "--scaling", "none")
-    assert status == 2
-    assert err.startswith("ropewalk: the checkpoint: native reads rope_type default, linear,")

@@ -20,7 +20,6 @@ from harness.inspection.inspect import identities
 from harness.inspection.scores import Curve, frame, of_base, of_encoding, of_rotation, renamed
 from harness.methods.channels import channels, decay
 from harness.plugins import names
-from harness.reports.plots.methods import methods
 from harness.reports.plots.style import REST
 from scaling import Bands, Frequencies, Rope, jet_long, pi
 from tests.command_line import Ropewalk
@@ -135,15 +134,6 @@ def test_two_curves_have_two_names(twice: tuple[str, ...], ropewalk: Ropewalk) -
     assert "twice" in done.err
 
 
-@pytest.mark.parametrize("scaling", ["none", "rerope:window=4"])
-def test_one_token_is_not_called_tokens(scaling: str, ropewalk: Ropewalk) -> None:
-    """At --length 1 every sentence says 1 token."""
-    done = ropewalk("inspect", "--scaling", scaling, "--length", "1")
-    assert done.status == 0, done.err
-    assert "relative errors up to 1 token, in float32" in done.out
-    assert "1 tokens" not in done.out
-
-
 def test_an_encoding_and_a_scaling_of_one_name_are_two_lines() -> None:
     """The encoding none has no rotation: beside the scaling none it has its own name and look."""
     own = of_rotation("scaling, 64 tokens", "none", Frequencies(ROPE.inv_freq()), 64)
@@ -249,11 +239,3 @@ def test_curves_of_one_figure_are_told_apart() -> None:
     assert "22 others, in scores.csv" in " ".join(figure.texts[0].get_text().split())
     twelve = draw_scores(frame(curves("encodings", 12)), trained_length=256)
     assert len(twelve.legends[0].get_texts()) == 12
-
-
-def test_a_figure_without_scores_does_not_say_which_methods_are_the_best() -> None:
-    """The channels of nine methods: the first have colours, for nothing was measured."""
-    names = [f"m{n}" for n in range(9)]
-    table = {"model": "one", "scaling": names, "length": 512, "frequencies": names}
-    known = methods(pd.DataFrame(table))
-    assert known.rule.startswith("In colour: {plain}the first {count} methods;")

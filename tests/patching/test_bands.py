@@ -18,14 +18,12 @@ from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig,
 
 from harness.engine import answers
 from harness.errors import UserError
-from harness.methods.resolve import resolve
 from harness.models.checkpoint import Checkpoint
 from harness.patching import layout
 from harness.patching.banded_attention import BandedAttention
 from harness.patching.config import rope_of
 from harness.patching.layout import NAME, layouts_of
 from harness.patching.patch import patched
-from harness.plugins import load
 from scaling import dynamic_ntk, pi, self_extend
 from scaling.types import Bands, Frequencies, Rope, Rotation, by_distance
 from tasks.types import Loglikelihood
@@ -450,19 +448,3 @@ def test_the_engine_answers_by_the_matrix_of_positions(family: str, method: str)
             torch.testing.assert_close(
                 torch.tensor(answer.nll, dtype=torch.float64), wanted, rtol=0, atol=2e-4
             )
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["dual_chunk", "lm_infinite"])
-def test_neighbours_change_no_bit_of_moved_positions(
-    method: str, reference: tuple[Checkpoint, Any]
-) -> None:
-    """Moved positions on the reference model: each question alone, or among the others."""
-    opened, model = reference
-    text = tuple((7919 * i) % opened.config.vocab_size for i in range(512))
-    questions = [Loglikelihood(text[:n], n - 20, doc_id="q") for n in (256, 300, 512)]
-    rotation = resolve(load("method", method), opened.rope, 512)
-    with patched(model, rotation):
-        together = dict(answers(model, questions))
-        alone = [dict(answers(model, [question]))[0] for question in questions]
-    assert [together[index] for index in range(len(questions))] == alone

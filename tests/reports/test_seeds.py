@@ -184,16 +184,6 @@ def test_the_best_models_are_those_of_all_numbers_of_seeds(frame: pd.DataFrame) 
 
 
 @pytest.mark.slow
-def test_a_mean_of_fewer_units_says_so(frame: pd.DataFrame) -> None:
-    """A document that one seed lacks is in no mean, and the table shows it."""
-    lost = (frame.model == "rope-seed2") & (frame.unit == "document 3") & (frame.length == 1024)
-    table = seeds.make(frame.assign(status=frame.status.mask(lost, "out_of_memory")))
-    assert set(
-        table.status[(table.model == "rope") & (table.length == 1024) & (table.n == 23)]
-    ) == {"23 of 24 ok"}
-
-
-@pytest.mark.slow
 def test_what_all_seeds_lost_is_counted(frame: pd.DataFrame) -> None:
     """Without hard documents a model looks best: its mean says of how many documents it is."""
     lost = frame.model.str.startswith("rope") & (frame.length == 1024)

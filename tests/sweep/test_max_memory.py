@@ -44,13 +44,6 @@ def test_too_little_memory_is_refused_before_weights_are_read(
     assert "--max-memory 100KB is too little: the weights and the longest question need" in done.err
 
 
-def test_a_size_has_a_unit(tiny: Path, ropewalk: Ropewalk) -> None:
-    """What is no size is answered with what is."""
-    done = ropewalk("run", "--model", tiny, "--max-memory", "much")
-    assert done.status == 2
-    assert "max_memory: 'much' is not a size; write 800MiB" in done.err
-
-
 def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs: Path) -> None:
     """Of a bfloat16 file read as float32 both are in memory; of equal dtypes only the weights."""
     at_peak = {}
