@@ -100,36 +100,35 @@ def _moved(inspection: Inspection) -> list[str]:
     return lines
 
 
-def _unseen(pairs: list[int]) -> str:
-    """Return the number of pairs, and their range where they are neighbours."""
-    joined = pairs and pairs[-1] - pairs[0] == len(pairs) - 1
-    return f"{len(pairs)} ({pairs[0]}–{pairs[-1]})" if joined else str(len(pairs))
-
-
 def _row(reading: Reading, rope: Rope, kinds: tuple[Change, ...]) -> list[str]:
     changes = [channel.change for channel in reading.channels]
     waves = [channel.wavelength or math.inf for channel in reading.channels]  # an unrotated pair: ∞
+    unseen = [channel.pair for channel in reading.channels if channel.unseen]
+    neighbours = unseen and unseen[-1] - unseen[0] == len(unseen) - 1
     return [
         reading.scaling,
         f"{reading.length} ({reading.length / rope.trained_length:.3g}x)",
         f"{reading.attention_factor:.4g}",
         *(str(changes.count(kind)) for kind in kinds),
-        _unseen([channel.pair for channel in reading.channels if channel.unseen]),
+        f"{len(unseen)} ({unseen[0]}–{unseen[-1]})" if neighbours else str(len(unseen)),
         f"{max(waves):,.0f}".replace("inf", "∞"),
     ]
 
 
 def print_identities(inspection: Inspection, console: Console) -> None:
     """Print what a model's plain rotation keeps, with the error in both precisions."""
+    import torch
+
     from harness.inspection.inspect import identities
     from harness.reports.writing.sentences import counted
     from scaling.types import Frequencies
 
     longest = inspection.longest
-    errors = identities(Frequencies(inspection.rope.inv_freq()), longest)
-    width = max(len(one.about) for one in errors)
+    plain = Frequencies(inspection.rope.inv_freq())
+    single, double = (identities(plain, longest, of) for of in (torch.float32, torch.float64))
+    width = max(map(len, single))
     console.print(
         f"Largest relative errors up to {counted(longest, 'tokens')}, in float32 and in float64:",
-        *(f"  {one.about:<{width}}  {one.float32:.1e}  {one.float64:.1e}" for one in errors),
+        *(f"  {about:<{width}}  {single[about]:.1e}  {double[about]:.1e}" for about in single),
         sep="\n",
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise, product
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from transformers.utils import logging
@@ -22,12 +22,7 @@ from harness.errors import UserError
 from harness.methods.channels import FLOAT32, ROUNDING, Channel, channels
 from harness.methods.findings import Finding, Verdict
 from harness.plugins import call
-from scaling.types import (
-    Bands,
-    Frequencies,
-    Rope,
-    Rotation,
-)
+from scaling.types import Bands, Frequencies, Rope, Rotation
 
 Method = Callable[[Rope, int], Rotation]
 Geometry = tuple[Rope, float]  # and a length in trained windows
@@ -44,22 +39,11 @@ LARGE = Rope(16, 1e4, 131_072)  # a method's own window may be larger than a sma
 BAND_WINDOWS = (0.5, 1.0, 2.0, 8.0, 16.0)
 OWN = tuple(2**power for power in range(8, 19))  # windows, in tokens, that are read whole
 STATEFUL = "beyond the window it runs on a model only: there is nothing to check"
-
-
 CONTRACT = ("runs", "result", "numbers", "pairs")
 
 
-class Subject(Protocol):
-    """What properties are tested on."""
-
-    valid: bool
-
-
-T = TypeVar("T", bound=Subject)
-
-
 def run_properties(
-    subject: T, properties: Mapping[str, Callable[[T], Answer]], what: str
+    subject: Any, properties: Mapping[str, Callable[[Any], Answer]], what: str
 ) -> tuple[Finding, ...]:
     """Test each property of a subject; an error in the plug-in's code fails the property.
 
@@ -94,14 +78,10 @@ def moves_positions(method: Method, geometries: Sequence[Geometry]) -> bool:
     """Return whether a method returns bands at any of these geometries without an error."""
     for rope, windows in geometries:
         with suppress(UserError):
-            if call("", partial(_moves, method, rope, tokens(rope, windows))):
+            result: Any = call("", partial(method, rope, tokens(rope, windows)))
+            if isinstance(result, Rotation) and (result.moves_positions or result.stateful):
                 return True
     return False
-
-
-def _moves(method: Method, rope: Rope, length: int) -> bool:
-    result: Any = method(rope, length)
-    return isinstance(result, Rotation) and (result.moves_positions or result.stateful)
 
 
 def check_frequencies(method: Method, geometries: Sequence[Geometry]) -> tuple[Finding, ...]:
@@ -172,17 +152,15 @@ class _Trials:
             replace(trial, result=result)
             for trial in trials
             if trial.result is not None
-            for result in _parts(trial.result)
+            for result in (
+                trial.result.frequency_sets() if trial.result.per_layer else (trial.result,)
+            )
         ]
         self.valid = bool(self.good)
         self.inside = [trial for trial in self.good if trial.windows <= 1]
 
     def errors(self, kind: str) -> list[str]:
         return [trial.error[1] for trial in self.all if trial.error and trial.error[0] == kind]
-
-
-def _parts(result: Any) -> Sequence[Any]:
-    return result.frequency_sets() if result.per_layer else (result,)
 
 
 def tokens(rope: Rope, windows: float) -> int:
@@ -219,10 +197,9 @@ def _kind_of(error: UserError) -> tuple[str, str]:
     text, cause = str(error).rstrip("."), error.__cause__
     if not isinstance(cause, ValueError):
         return "raised", text
-    # Frequencies raises for bad numbers in its constructor, a method in its own functions.
-    constructed = traceback.extract_tb(cause.__traceback__)[-1]
-    wrong = constructed.name == "__post_init__" and "inv_freq" in text
-    return ("numbers" if wrong else "refused"), text
+    *_, (frame, _) = traceback.walk_tb(cause.__traceback__)
+    constructed = frame.f_code is Frequencies.__post_init__.__code__  # it checks its numbers there
+    return ("numbers" if constructed else "refused"), text
 
 
 def _unfit(result: Any, rope: Rope) -> tuple[str, str] | None:
@@ -293,11 +270,6 @@ def _runs(trials: _Trials) -> Answer:
         return "failed", f"it raises ValueError at every geometry: {refused[0]}"
     if refused:
         return "note", f"ValueError in {len(refused)} of {count} calls: {refused[0]}"
-    return "passed", _geometries(trials)
-
-
-def _geometries(trials: _Trials) -> str:
-    """Return in words at how many geometries a method was tried, and which."""
     spans = {
         "rotary_dim": _span([trial.rope.rotary_dim for trial in trials.all]),
         "base": _span([trial.rope.base for trial in trials.all]),
@@ -305,7 +277,7 @@ def _geometries(trials: _Trials) -> str:
         "length in windows": _span([trial.windows for trial in trials.all]),
     }
     named = ", ".join(f"{name} {span}" for name, span in spans.items())
-    return f"at all {len(trials.all)} geometries tried: {named}"
+    return "passed", f"at all {count} geometries tried: {named}"
 
 
 def _results(kind: str, right: str) -> Callable[[_Trials], Answer]:
@@ -359,10 +331,8 @@ def _inside(trials: _Trials) -> Answer:
     moved = max(_moved(channel) for trial in inside for channel in trial.channels)
     factors = [float(trial.result.attention_factor) for trial in inside]
     if moved <= 100 * ROUNDING and all(abs(one - 1) <= FLOAT32.eps for one in factors):
-        return (
-            "passed",
-            f"equal to none but for the rounding of float32 ({moved:.3g} %), {tried}",
-        )
+        text = f"equal to none but for the rounding of float32 ({moved:.3g} %), {tried}"
+        return "passed", text
     return "note", (
         f"not equal to none: frequencies move by up to {moved:.3g} %, attention factor "
         f"{_span(factors)}; the model reads its own window differently from training"
@@ -398,13 +368,7 @@ def _unseen(trials: _Trials) -> Answer:
     return "note", text if most else "met by no pair at any length"
 
 
-def _factors(trials: _Trials) -> Answer:
-    factors = [float(trial.result.attention_factor) for trial in trials.good]
-    return "note", _span(factors)
-
-
 def _reach(trials: _Trials) -> Answer:
-    """Describe how far pairs are rotated, in trained windows."""
     far = [
         f"{max(t.result.reach / t.rope.trained_length for t in some):.3g} at {windows:g} windows"
         for windows, some in _beyond(trials).items()
@@ -450,7 +414,6 @@ def _order_of_positions(trials: _Trials) -> Answer:
 
 
 def _windows_of(trials: Sequence[_Trial]) -> str:
-    """Return in words which windows were tried."""
     sizes = sorted({trial.rope.trained_length for trial in trials})
     if len(sizes) == 1:
         return f"in the window of {sizes[0]:,} tokens"
@@ -490,7 +453,10 @@ FREQUENCIES: dict[str, Callable[[_Trials], Answer]] = {
     "fastest pair": _fastest,
     "slowest pair": _slowest,
     "unseen angles": _unseen,
-    "attention factor": _factors,
+    "attention factor": lambda trials: (
+        "note",
+        _span([float(trial.result.attention_factor) for trial in trials.good]),
+    ),
 }
 BANDS: dict[str, Callable[[_Trials], Answer]] = {
     "runs": _runs,
@@ -538,6 +504,7 @@ class _Model:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             self.model = EncodingForCausalLM(config).eval()
+            self.encoding: Any = self.model.model.encoding
             for parameter in self.encoding.parameters():
                 parameter += 0.1 * torch.randn_like(parameter)
         window = config.max_position_embeddings
@@ -545,10 +512,6 @@ class _Model:
         self.inside = self.tokens[:, :window]
         self.whole = self.logits(self.inside)
         self.valid = bool(torch.isfinite(self.whole).all())
-
-    @property
-    def encoding(self) -> Any:
-        return self.model.model.encoding
 
     def logits(self, tokens: torch.Tensor) -> torch.Tensor:
         result: torch.Tensor = self.model(input_ids=tokens, use_cache=False).logits

@@ -50,22 +50,16 @@ def draw_channels(frame: pd.DataFrame) -> Figure:
     table = known.drawn(frame)
     table = where_changed(table, table["change"] != "unchanged")
     look = known.look
-    low, high = _ratio_span(table)
+    moving = table.loc[table["ratio"] > 0, "ratio"]  # the range is shared by all panels
+    low = max(LOWEST, min(moving.min(), (1 / table["stretch"]).min()))
+    high = min(HIGHEST, max(1.0, moving.max()))
+    pad = (high / low) ** 0.06 if high > low else 1.1
     figure, panels = by_length(
-        table, lambda axes, rows: _channel_panel(axes, rows, look, low, high)
+        table, lambda axes, rows: _channel_panel(axes, rows, look, low / pad, high * pad)
     )
     note = CHANNEL_NOTE + (STILL if (table["ratio"] == 0).any() else "")
     known.finish(figure, panels, note, more={UNSEEN: Patch(color=SHADE)})
     return figure
-
-
-def _ratio_span(table: pd.DataFrame) -> tuple[float, float]:
-    """Return the range of ratios, shared by all panels."""
-    moving = table.loc[table["ratio"] > 0, "ratio"]
-    low = max(LOWEST, min(moving.min(), (1 / table["stretch"]).min()))
-    high = min(HIGHEST, max(1.0, moving.max()))
-    pad = (high / low) ** 0.06 if high > low else 1.1
-    return low / pad, high * pad
 
 
 def _channel_panel(
@@ -87,7 +81,9 @@ def _channel_panel(
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_locator(LogLocator(base=2, numticks=8))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _fraction(value)))
+    axes.yaxis.set_major_formatter(
+        FuncFormatter(lambda value, _: str(Fraction(value).limit_denominator(2**12)))
+    )
     axes.yaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("Turns in the trained window", fontsize=SIZE)
     axes.set_ylabel("Ratio to unscaled frequency", fontsize=SIZE)
@@ -116,11 +112,6 @@ def _channel_line(
     )  # fmt: skip
 
 
-def _fraction(value: float) -> str:
-    """Return "1/8", "1", "2"."""
-    return str(Fraction(value).limit_denominator(2**12))
-
-
 UNSCALED = "unscaled"
 DECAY_NOTE = (
     "Upper bound of the attention score, attention factor included: mean of |Sⱼ| over the channel "
@@ -144,7 +135,6 @@ def draw_decay(frame: pd.DataFrame) -> Figure:
 
 
 def _decay_panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], top: float) -> None:
-    """Draw the bounds at one length against the distance, and the trained window."""
     trained_length, last = rows["trained_length"].iloc[0], rows["distance_last"].max()
     middle = rows[["distance", "distance_last"]].prod(axis=1) ** 0.5  # of a bin
     rows = rows.assign(distance=middle)
@@ -252,7 +242,6 @@ def _binned(rows: pd.DataFrame) -> pd.DataFrame:
 def _score_panel(
     axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], trained_length: int, *, log: bool
 ) -> None:
-    """Draw the curves of one group."""
     if log:
         axes.set_xscale("log", base=2)
         axes.axvspan(1, trained_length, color="0.94", linewidth=0, zorder=0)
@@ -262,9 +251,13 @@ def _score_panel(
     for index, (name, curve) in enumerate(rows.groupby("name", sort=False)):
         if look[str(name)] != REST:
             axes.fill_between(
-            curve["distance"], curve["low"], curve["high"], color=look[str(name)].color,
-            alpha=0.08, linewidth=0,
-        )  # fmt: skip
+                curve["distance"],
+                curve["low"],
+                curve["high"],
+                color=look[str(name)].color,
+                alpha=0.08,
+                linewidth=0,
+            )
         trace(axes, curve[["distance", "mean"]], str(name), look, index, 8)
     low, high = max(LEAST, rows["low"].min()), max(LEAST + 1, rows["high"].max())
     room = 0.05 * max(high - low, 1e-3)

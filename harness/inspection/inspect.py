@@ -192,22 +192,8 @@ PAIRS = 256  # of a query and a key at random positions
 Rotate = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-@dataclass(frozen=True)
-class Identity:
-    """The largest error of an equation, relative to the norms, in two precisions."""
-
-    about: str
-    float32: float
-    float64: float
-
-
-def identities(rotation: Frequencies, length: int) -> tuple[Identity, ...]:
-    """Return what a rotation must keep: its errors at random positions below a length."""
-    single, double = (_errors(rotation, length, dtype) for dtype in (torch.float32, torch.float64))
-    return tuple(Identity(about, single[about], double[about]) for about in single)
-
-
-def _errors(rotation: Frequencies, length: int, dtype: torch.dtype) -> dict[str, float]:
+def identities(rotation: Frequencies, length: int, dtype: torch.dtype) -> dict[str, float]:
+    """Return the largest error, relative to the norms, of each equation that a rotation keeps."""
     draw = torch.Generator().manual_seed(0)
     size, inv_freq = 2 * len(rotation.inv_freq), rotation.inv_freq.to(dtype)
     query, key = (

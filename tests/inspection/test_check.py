@@ -164,12 +164,18 @@ def test_what_is_no_result_fails() -> None:
         (lambda f: f.double(), "inv_freq must be one row of float32, got torch.float64 (2,)"),
         (lambda f: f[None], "inv_freq must be one row of float32, got torch.float32 (1, 2)"),
         (lambda f: f * torch.nan, "inv_freq must be finite and not negative, got [nan, nan]"),
+        (lambda f: (f, 0.0), "attention_factor must be positive, got 0.0"),
         (lambda f: -f / f, "inv_freq must be finite and not negative, got [-1.0, -1.0]"),
     ],
 )
-def test_bad_numbers_fail(change: Callable[[torch.Tensor], torch.Tensor], text: str) -> None:
+def test_bad_numbers_fail(change: Callable[[torch.Tensor], Any], text: str) -> None:
     """Each is found at every call, and the first is shown."""
-    found = failed(lambda rope, _: Frequencies(change(rope.inv_freq())))
+
+    def method(rope: Rope, _: int) -> Frequencies:
+        numbers = change(rope.inv_freq())
+        return Frequencies(*numbers) if isinstance(numbers, tuple) else Frequencies(numbers)
+
+    found = failed(method)
     assert found == {"numbers": f"not in 3 of 3 calls: {AT} 32: {text}"}
 
 

@@ -29,11 +29,12 @@ ROPE = Rope(64, 10_000.0, 256)
 
 def test_a_rotation_keeps_norms_and_relative_positions() -> None:
     """To rounding, in both precisions; layouts are equal up to a permutation."""
-    found = identities(Frequencies(ROPE.inv_freq()), 2048)
-    assert len(found) == 3
-    for one in found:
-        assert 0 < one.float64 < 1e-14
-        assert one.float64 < one.float32 < 1e-4
+    plain = Frequencies(ROPE.inv_freq())
+    single, double = (identities(plain, 2048, dtype) for dtype in (torch.float32, torch.float64))
+    assert len(single) == 3
+    for about, error in double.items():
+        assert 0 < error < 1e-14
+        assert error < single[about] < 1e-4
 
 
 def test_the_score_of_equal_contents_is_a_sum_of_cosines() -> None:
