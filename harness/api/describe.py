@@ -130,7 +130,6 @@ def _type(hint: Any) -> str:
 
 
 def _searched(hint: Any) -> str:
-    """Return the range that an annotation declares."""
     for part in typing.get_args(hint):
         if isinstance(part, Range):
             unit = "" if part.of == "one" else f" × {part.of}"

@@ -122,8 +122,12 @@ def write(
     by default the file beside the run does.
     """
     with observer.status("Making tables and figures"):
-        frame = _read(runs, tasks, mixed=mixed)
-        frame = compared(frame, together)
+        gc.disable()  # its every pass would look at all that stays
+        try:
+            frame = compared(make_frame(runs, tasks, mixed=mixed), together)
+        finally:
+            gc.freeze()
+            gc.enable()
         records = {run: read_run(run) for run in runs}
         why = reasons(records)
         notes = [f"Not comparable: {'; '.join(why)}."] if why else unpaired(records)
@@ -135,16 +139,6 @@ def write(
         if page is not None:
             write_page(page, frame, list(records.values()), written.tables, note)
     return Reports(frame, written, note, page)
-
-
-def _read(runs: Sequence[Path], tasks: Sequence[str], *, mixed: bool) -> pd.DataFrame:
-    """Read a frame without the garbage collector, whose every pass looks at all that stays."""
-    gc.disable()
-    try:
-        return make_frame(runs, tasks, mixed=mixed)
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 def compared(frame: pd.DataFrame, together: bool | None) -> pd.DataFrame:

@@ -70,7 +70,11 @@ class Run:
             if figure and isinstance(result, pd.DataFrame):
                 result = report.module.draw(frame, result)
         if isinstance(result, Figure):
-            _show_figures()
+            shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+            if shell is not None:  # a notebook draws only figures of pyplot, unless it is told to
+                from IPython.core.pylabtools import select_figure_formats
+
+                select_figure_formats(shell, {"png"})
         return result
 
 
@@ -259,12 +263,3 @@ def _each(
 
 def _own_tasks(spec: Spec) -> tuple[str, ...]:
     return tuple(given for given in spec.task if names_code("task", given))
-
-
-def _show_figures() -> None:
-    """Let a notebook draw figures that were made without pyplot."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    if shell is not None:
-        from IPython.core.pylabtools import select_figure_formats
-
-        select_figure_formats(shell, {"png"})

@@ -249,7 +249,18 @@ def search(
             with keeping([tuning.folder]):
                 best = best_of(tuning.run(space, trials, tuning.plan.spec.seed, note_best))
                 label = tuning.hold_out(best)
-            return _tuned(tuning, best, label, trials)
+            table = searching.compare(tuning, label)
+            text = searching.summary(tuning, best, table, trials)
+            path = searching.write_found(tuning, best, table, trials)
+            page = searching.write_page(tuning, table, text)
+            return Tuned(
+                method=best.method,
+                text=" ".join(text),
+                table=searching.display(tuning, table),
+                next=tuple(_next(tuning, best.method, table, path)),
+                folder=tuning.folder,
+                files=(path, page),
+            )
 
         yield run
 
@@ -322,22 +333,6 @@ def _cost(tuning: Tuning, trials: int, machine: str) -> tuple[int, str, bool]:
     tokens = estimate(plan, set()).tokens / len(work) * times
     time = initial_eta(plan, work, machine).estimate(times / len(work))
     return round(tokens), time, done > 0
-
-
-def _tuned(tuning: Tuning, best: Trial, label: str, trials: int) -> Tuned:
-    """Write the result of a search and return it."""
-    table = searching.compare(tuning, label)
-    text = searching.summary(tuning, best, table, trials)
-    path = searching.write_found(tuning, best, table, trials)
-    page = searching.write_page(tuning, table, text)
-    return Tuned(
-        method=best.method,
-        text=" ".join(text),
-        table=searching.display(tuning, table),
-        next=tuple(_next(tuning, best.method, table, path)),
-        folder=tuning.folder,
-        files=(path, page),
-    )
 
 
 def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Path) -> Iterator[str]:

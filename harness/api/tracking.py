@@ -40,12 +40,17 @@ def tracked(
         yield None
         return
     words = [sys.executable, "-P", "-m", "harness.share.trackers._follow", given, str(folder)]
+    # An empty place would be the current directory.
+    path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     child = subprocess.Popen(
         [*words, str(written_at(folder)), *tasks],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
         start_new_session=True,  # Ctrl-C is for the process that measures
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(_places())},
-    )  # fmt: skip
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, path)])},
+    )
     notes = Thread(target=_note, args=(child, observer), daemon=True)
     notes.start()
     word = STOPPED
@@ -57,13 +62,7 @@ def tracked(
         notes.join(1)
 
 
-def _places() -> list[str]:
-    """Return where the process finds code; an empty place would be the current directory."""
-    return [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-
-
 def _note(child: subprocess.Popen[str], observer: Observer) -> None:
-    """Note what the process prints."""
     assert child.stdout is not None
     with child.stdout:
         for line in child.stdout:

@@ -95,7 +95,7 @@ def _answer(model: dict[str, Any], named: str, console: Console) -> None:
 
 
 def _longest(rows: pd.DataFrame, best: Sequence[str]) -> pd.DataFrame:
-    """Return the scores of one model at its longest length: a row a method, the best first."""
+    """Return the scores of one model at its longest length: one row per method, the best first."""
     last = rows[rows["length"] == rows["length"].max()]
     texts = last.assign(text=[text(cell) for cell in last.to_dict("records")])
     wide: pd.DataFrame = texts.pivot(index="scaling", columns="task", values="text").fillna("")

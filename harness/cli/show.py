@@ -16,7 +16,7 @@ from harness.runs.store import measured, outcomes
 from harness.sweep.eta import initial_eta
 from harness.sweep.measure import Failure
 from harness.sweep.memory import estimate
-from harness.sweep.plan import Cell, Item, Plan
+from harness.sweep.plan import Item, Plan
 from scaling.types import Rotation
 
 MOST = 20  # lines about failures; a sweep can have thousands
@@ -99,16 +99,13 @@ def print_failures(failed: Sequence[Failure], console: Console) -> None:
     for failure in failed:
         status = "" if failure.status == "failed" else f"{failure.status.replace('_', ' ')}: "
         reason = status + failure.reason
-        samples.setdefault((_named(failure.cell), reason), []).append(failure.unit)
+        cell = failure.cell
+        named = f"{cell.scaling}, {cell.task}, {cell.length} tokens"
+        samples.setdefault((named, reason), []).append(failure.unit)
     if failed:
         console.print("Without a number:")
-    for (cell, reason), units in list(samples.items())[:MOST]:
-        named = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
-        text = f"  {cell}{f' ({named})' if named else ''}: {reason}"
-        console.print(text, soft_wrap=True)
+    for (named, reason), units in list(samples.items())[:MOST]:
+        some = ", ".join(unit for unit in units[:3] if unit) + (", …" if len(units) > 3 else "")
+        console.print(f"  {named}{f' ({some})' if some else ''}: {reason}", soft_wrap=True)
     if len(samples) > MOST:
         console.print(f"  … and {len(samples) - MOST} more; samples.jsonl has every reason.")
-
-
-def _named(cell: Cell) -> str:
-    return f"{cell.scaling}, {cell.task}, {cell.length} tokens"

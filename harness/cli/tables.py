@@ -42,21 +42,20 @@ def grids(table: pd.DataFrame, width: int) -> list[Table]:
         texts = [
             [row[0], *(re.sub(r" (?=[\[(])", "\n", cell) for cell in row[1:])] for row in texts
         ]
-    return [_grid(texts, columns) for columns in parted(_widths(texts), width)]
+    grids = []
+    for columns in parted(_widths(texts), width):
+        grid = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
+        for index in columns:
+            grid.add_column(texts[0][index], justify="right" if index else "left", no_wrap=True)
+        for row in texts[1:]:
+            grid.add_row(*(row[index] for index in columns))
+        grids.append(grid)
+    return grids
 
 
 def _widths(texts: Sequence[Sequence[str]]) -> list[int]:
-    return [max(cell_len(line) for cell in column for line in cell.split("\n")) + 3
-            for column in zip(*texts, strict=True)]  # fmt: skip
-
-
-def _grid(texts: Sequence[Sequence[str]], columns: Sequence[int]) -> Table:
-    drawn = Table(box=box.SIMPLE, show_edge=False, pad_edge=False)
-    for index in columns:
-        drawn.add_column(texts[0][index], justify="right" if index else "left", no_wrap=True)
-    for row in texts[1:]:
-        drawn.add_row(*(row[index] for index in columns))
-    return drawn
+    columns = zip(*texts, strict=True)
+    return [max(cell_len(line) for cell in one for line in cell.split("\n")) + 3 for one in columns]
 
 
 def print_words(words: Mapping[str, Sequence[str]], console: Console) -> None:

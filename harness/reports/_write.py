@@ -72,7 +72,10 @@ def write_reports(
                 written.tables[report.label] = result.table
             if folder is not None:
                 files = {} if isinstance(result, str) else result.files
-                written.files += _replace(files, folder / report.label.partition(":")[0])
+                stem = folder / report.label.partition(":")[0]
+                for suffix in {*TABLES, *FIGURES} - files.keys():  # of an earlier sweep
+                    stem.with_name(stem.name + suffix).unlink(missing_ok=True)
+                written.files += save(files, stem)
     return written
 
 
@@ -111,21 +114,16 @@ def _make(
         if files and hasattr(module, "draw"):
             with suppress(ValueError), drawing(paper):  # the table has a figure only sometimes
                 content |= figure_files(_noted(module.draw(frame, result), note), paper)
-        return _Report(content, _rendered(report, result, parts))
+        about = (module.__doc__ or "").partition("\n")[0]
+        displayed = _part(report, "display") is not None
+        display = {title: of for tables, _ in parts for title, of in tables.items() if displayed}
+        summary, notes = (_texts(report, name, result) for name in ("summary", "notes"))
+        return _Report(content, RenderedTable(about, summary, _whole(result), display, notes))
     if not isinstance(result, Figure):
         raise ValueError(
             f"it made {type(result).__name__}, neither a DataFrame nor a figure of Matplotlib"
         )  # shown as one sentence, as every error of a report
     return _Report(figure_files(_noted(result, note), paper) if files else {})
-
-
-def _rendered(report: Plugin, table: pd.DataFrame, parts: Sequence[Part]) -> RenderedTable:
-    """Return what the screen and the page have of a table."""
-    about = (report.module.__doc__ or "").partition("\n")[0]
-    displayed = _part(report, "display") is not None
-    display = {title: of for tables, _ in parts for title, of in tables.items() if displayed}
-    summary, notes = (_texts(report, name, table) for name in ("summary", "notes"))
-    return RenderedTable(about, summary, _whole(table), display, notes)
 
 
 def _part(report: Plugin, name: str) -> Any:
@@ -156,13 +154,6 @@ def _parts(report: Plugin, table: pd.DataFrame, frame: pd.DataFrame) -> list[Par
         )
         for rows in tables
     ]
-
-
-def _replace(files: Mapping[str, bytes], stem: Path) -> list[Path]:
-    """Write the files of a report, and remove others of its name from an earlier sweep."""
-    for suffix in {*TABLES, *FIGURES} - files.keys():
-        stem.with_name(stem.name + suffix).unlink(missing_ok=True)
-    return save(files, stem)
 
 
 def save(files: Mapping[str, bytes], stem: Path) -> list[Path]:

@@ -63,13 +63,13 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
         relative = int(str(length)) / rows["trained_length"].iloc[0]
         said = f"{title}, {length_label(int(str(length)))} ({relative:.3g}×): {agreement(rows)}"
         tidy(axes, said, room=figure.get_size_inches()[0] / columns - 0.5)
-    counts = f"Methods a panel: {_range([rows['frequencies'].nunique() for _, rows in shown])}."
+    sizes = [rows["frequencies"].nunique() for _, rows in shown]
+    counts = f"Methods a panel: {' to '.join(map(str, sorted({min(sizes), max(sizes)})))}."
     replace(known, fixed=()).finish(figure, panels, f"{counts} {NOTE}{left_out}")
     return figure
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, known: Methods) -> None:
-    """Draw a point for every method, retrieval upwards."""
     for row in rows.to_dict("records"):
         look, x, y = known.look[row["scaling"]], row["score"], row["kept"]
         axes.hlines(y, row["low"], row["high"], color=look.color, linewidth=0.6, alpha=0.5)
@@ -87,10 +87,6 @@ def _panel(axes: Axes, rows: pd.DataFrame, known: Methods) -> None:
     axes.yaxis.set_major_formatter(PercentFormatter(1, symbol=""))
     axes.set_xlabel(f"{rows['kind'].iloc[0]}, lower is better", fontsize=SIZE)
     axes.set_ylabel(f"{rows['metric'].iloc[0].capitalize()} (%)", fontsize=SIZE)
-
-
-def _range(counts: list[int]) -> str:
-    return " to ".join(str(count) for count in sorted({min(counts), max(counts)}))
 
 
 def pairs(

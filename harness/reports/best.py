@@ -74,6 +74,7 @@ def _row(decision: Decision) -> dict[str, Any]:
     order = sorted(of.names, key=lambda name: of.score(name).score, reverse=not of.how.lower)
     rivals = order[1:]
     lead = decision.less(rivals[0]) if rivals else None
+    less = decision.less(use)
     lacking = [f"{name} {n}" for name in of.shared if (n := of.own[name]) < of.requested]
     lost = {name: len(units) for name, units in of.lost.items() if units}
     return {
@@ -86,7 +87,7 @@ def _row(decision: Decision) -> dict[str, Any]:
         "winner": decision.winner, "next": rivals[0] if rivals else None,
         **_difference("lead", lead),
         "better_on": lead and (lead.lower if of.how.lower else lead.higher),
-        **_difference("use_less_best", _swapped(decision, use)),
+        **_difference("use_less_best", less and less.swapped(relative=of.how.relative)),
         "as_good": _named(decision, [name for name in order if decision.as_good(name)]),
         "possible": _named(decision, [name for name in order if decision.possible(name)]),
         "needed": decision.needed, **_difference("cost", decision.cost),
@@ -105,11 +106,6 @@ def _ends(prefix: str, score: Any) -> dict[str, float | None]:
 def _difference(name: str, difference: Any) -> dict[str, float | None]:
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {f"{name}{end}": getattr(difference, part, None) for end, part in ends.items()}
-
-
-def _swapped(decision: Decision, name: str) -> Any:
-    less = decision.less(name)
-    return less and less.swapped(relative=decision.family.how.relative)
 
 
 def _named(decision: Decision, names: list[str]) -> list[str] | None:
@@ -187,10 +183,9 @@ def _use(row: Mapping[str, Any], measured: str) -> str:
         )
     if row["regret"] is None:
         extreme = "lowest" if row["better"] == "lower" else "highest"
-        few = row["n"] < MIN_DOCUMENTS
-        why = f"a bound on its regret needs at least {MIN_DOCUMENTS} {row['units']}" if few else (
-            "its samples give no bound on its regret"
-        )  # fmt: skip
+        why = "its samples give no bound on its regret"
+        if row["n"] < MIN_DOCUMENTS:
+            why = f"a bound on its regret needs at least {MIN_DOCUMENTS} {row['units']}"
         return f"{start} the {extreme} of {row['methods']} methods; {why}."
     side = "above" if row["better"] == "lower" else "below"
     return (
@@ -286,21 +281,22 @@ def answer(best: pd.DataFrame) -> list[dict[str, Any]]:
         for _, facts in rows.groupby("length", sort=True):
             known = {row["task"]: row for row in records(facts)}
             first = next(iter(known.values()))
-            lengths.append({
+            answer = {
                 "length": int(first["length"]),
                 "relative": sentences.times(first),
                 "beyond": not sentences.inside(first),
                 "use": first["overall"] if len(tasks) > 1 else first["use"],
                 "bound": _overall(first) if len(tasks) > 1 else _verdict(first),
                 "tasks": [_task(known[task]) if task in known else None for task in tasks],
-            })  # fmt: skip
-        heads = [_head(rows[rows["task"] == task].iloc[0]) for task in tasks]
+            }
+            lengths.append(answer)
+        firsts = [rows[rows["task"] == task].iloc[0] for task in tasks]
+        heads = [
+            {"task": one["task"], "measure": one["measure"], "better": f"{one['better']} is better"}
+            for one in firsts
+        ]
         shown.append({"model": model, "tasks": heads, "lengths": lengths})
     return shown
-
-
-def _head(row: pd.Series[Any]) -> dict[str, str]:
-    return {"task": row["task"], "measure": row["measure"], "better": f"{row['better']} is better"}
 
 
 def _overall(row: dict[str, Any]) -> str:

@@ -29,8 +29,11 @@ TRUNCATED = (
     "tokens."
 )
 TRUNCATION: dict[str, Any] = {
-    "linestyle": "-.", "linewidth": 1.2, "zorder": 1, "label": "_truncation",
-}  # fmt: skip
+    "linestyle": "-.",
+    "linewidth": 1.2,
+    "zorder": 1,
+    "label": "_truncation",
+}
 TAIL = "tail: the same last tokens are scored at every length."
 ONE_LENGTH = "one length is no curve: differences and scores have what was measured there"
 MEANS = "Thick lines: means of {} seeds; n is that of each seed."
@@ -51,7 +54,6 @@ def make(frame: pd.DataFrame, *, seeds: bool | None = None, ending: str = ENDING
 
 
 def _over_seeds(table: pd.DataFrame) -> Figure:
-    """Draw the means of seeds; a cell that a seed lacks has no score."""
     named = labels(table)
     names = [named[pair] for pair in zip(table["model"], table["scaling"], strict=True)]
     lengths = table["length"].astype(str)
@@ -122,7 +124,6 @@ def curves(frame: pd.DataFrame, bands: str, without: str = NO_BANDS) -> Figure:
 
 
 def _protocols(frame: pd.DataFrame) -> dict[str, str]:
-    """Return the protocol of every task that has one."""
     if "protocol" not in frame:
         return {}
     named = frame.dropna(subset="protocol").drop_duplicates("task")
@@ -130,7 +131,6 @@ def _protocols(frame: pd.DataFrame) -> dict[str, str]:
 
 
 def _score_label(task: str, metric: str, protocols: dict[str, str]) -> str:
-    """Return the label of the vertical axis."""
     family = task.split(":")[0].capitalize()
     if metric in SHARES:
         return f"{family} {metric} (%),\nhigher is better"

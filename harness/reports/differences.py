@@ -153,7 +153,6 @@ def checkpoints(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _row(cell: dict[str, Any], here: Family, baseline: str, compared: Compared) -> dict[str, Any]:
-    """Compare one cell with the baseline's."""
     one, other = here.first(cell["scaling"]), here.first(baseline)
     same, how = one == other, here.how
     difference, p = compared.get(one, (None, None))
@@ -317,7 +316,6 @@ def _longest(rows: pd.DataFrame) -> list[pd.DataFrame]:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
-    """Draw the differences of one length and the line of no difference."""
     axes.axvline(0, color=GREY, linewidth=0.8, linestyle=":")
     facts = records(rows)
     for row in facts:
@@ -333,7 +331,6 @@ def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list
 
 
 def _mark(axes: Axes, row: dict[str, Any], place: int, look: Look) -> None:
-    """Draw one difference with its interval, and how many samples it has."""
     if row["same"]:
         axes.text(0, place, "=", ha="center", va="center", color=GREY, fontsize=SIZE)
         return

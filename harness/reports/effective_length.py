@@ -65,7 +65,8 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
         texts = [
             {
                 "scaling": row["scaling"],
-                "effective length": f"{_length(row, 'effective_length')}{_lacking(row)}",
+                "effective length": _length(row, "effective_length")
+                + (f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""),
                 "at least (95 %)": _length(row, "low"),
                 "at most (95 %)": _length(row, "high"),
             }
@@ -81,11 +82,6 @@ def _length(row: dict[str, Any], end: str) -> str:
         return "none"
     text = f"{row[end]} ({row[end] / row['trained_length']:.3g}×)"
     return f"≥ {text}" if row[end] == row["longest"] else text
-
-
-def _lacking(row: dict[str, Any]) -> str:
-    """Return "(20 of 23)" where units of a length up to there lack."""
-    return f" ({row['n']} of {row['asked']})" if row["n"] < row["asked"] else ""
 
 
 def notes(table: pd.DataFrame) -> list[str]:
@@ -110,7 +106,6 @@ def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
 
 
 def _by_method(here: pd.DataFrame) -> list[list[dict[str, Any]]]:
-    """Return the cells of every method, lengths rising."""
     rows: dict[str, list[dict[str, Any]]] = {}
     for cell in records(here):
         rows.setdefault(cell["scaling"], []).append(cell)
@@ -172,17 +167,11 @@ def _holds(
         if result is not None:
             ends = (None if end is None else -end for end in (result.high, result.low))
             value, (low, high), n = -result.value, ends, result.n
-    held = _within(value, low, high, least or 0)
     if n < KEPT_UNITS * int(own["n"]):
         return {"length": False, "low": False, "high": True}, n
-    return {**held, "low": held["low"] and not failed}, n
-
-
-def _within(value: float, low: float | None, high: float | None, least: float) -> dict[str, bool]:
-    """Compare a value and the ends of its interval with a least; no interval proves nothing."""
-    least -= ROUNDING
+    least = (least or 0) - ROUNDING
     return {
         "length": value >= least,
-        "low": low is not None and low >= least,
-        "high": high is None or high >= least,
-    }
+        "low": low is not None and low >= least and not failed,
+        "high": high is None or high >= least,  # no interval proves nothing
+    }, n

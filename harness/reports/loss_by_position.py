@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from harness.reports.plots.style import (
     spaced,
     tidy,
     trace,
-)  # fmt: skip
+)
 from tasks._intervals import ratio
 
 MOST_PANELS, MOST_BANDS = 4, 6
@@ -60,15 +60,11 @@ def make(frame: pd.DataFrame) -> Figure:
     counts = "/".join(map(str, sorted(table["documents"].unique())))
     banded = len(look) <= MOST_BANDS and bool(table["low"].notna().any())
     bands = " Bands: 95 % intervals over documents." if banded else ""
-    kind = ", ".join(f"{row.model}, {row.task}" for row in _kinds(table))
+    pairs = table[["model", "task"]].drop_duplicates().itertuples(index=False)
+    kind = ", ".join(f"{model}, {task}" for model, task in pairs)
     note = f"{kind}; {counts} documents; a point is the mean of the positions around it.{bands}"
     known.finish(figure, panels, note + left_out)
     return figure
-
-
-def _kinds(table: pd.DataFrame) -> Iterable[Any]:
-    """Return each pair of model and task once."""
-    return table[["model", "task"]].drop_duplicates().itertuples(index=False)
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float) -> None:
@@ -107,7 +103,9 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
     """Return a row per model, task, length, scaling and run of positions, with its mean loss."""
     if "losses" not in frame:
         raise ValueError(NONE)
-    samples = frame[frame["losses"].notna() & (frame["status"] == "ok") & ~_tail(frame)]
+    samples = frame[frame["losses"].notna() & (frame["status"] == "ok")]
+    if "protocol" in frame:  # tail scores the last tokens of its window, however short that is
+        samples = samples[samples["protocol"] != "tail"]
     cell = ["model", "task", "scaling", "length"]
     most = samples.groupby(cell)["tokens"].transform("max")
     samples = samples[most >= samples["length"] / 2]
@@ -119,12 +117,6 @@ def positions(frame: pd.DataFrame) -> pd.DataFrame:
         cells.setdefault(window[: len(cell)], []).append(window)
     table = pd.DataFrame([row for windows in cells.values() for row in _runs(windows)])
     return table.astype({"low": float, "high": float})  # without any interval they are None
-
-
-def _tail(frame: pd.DataFrame) -> pd.Series[bool]:
-    """Return which samples score only the last tokens of their window, however short that is."""
-    none = pd.Series(data=False, index=frame.index)
-    return frame["protocol"] == "tail" if "protocol" in frame else none
 
 
 def _runs(cell: list[Any]) -> list[dict[str, Any]]:

@@ -105,7 +105,8 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     for model, rows in table[table["part"] == MEAN].groupby("model", sort=False):
         once = rows.drop_duplicates("scaling").set_index("scaling")
         mean = tables[heading(first, rows["metric"].iloc[0], str(model))]
-        mean["average"] = [_percent(once.loc[name, "average"]) for name in mean["scaling"]]
+        averages = [once.loc[name, "average"] for name in mean["scaling"]]
+        mean["average"] = ["" if pd.isna(share) else f"{share:.1%}" for share in averages]
         mean["effective length"] = [_reach(once.loc[name], rows) for name in mean["scaling"]]
     order = sorted(tables, key=lambda title: not title.startswith(first))
     return {title: tables[title] for title in order}
@@ -138,10 +139,6 @@ def _counted(rows: pd.DataFrame) -> str:
 
 def _parts(table: pd.DataFrame) -> list[str]:
     return [part for part in table["part"].unique() if part != MEAN]
-
-
-def _percent(share: float) -> str:
-    return "" if pd.isna(share) else f"{share:.1%}"
 
 
 def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
@@ -206,12 +203,11 @@ def _named(known: pd.DataFrame) -> pd.DataFrame:
     labelled = known.assign(part=part).dropna(subset="part")
     of = {task: list(parts.unique()) for task, parts in labelled.groupby("task")["part"]}
     by_question = labelled.groupby(["task", "question"])["part"].first().to_dict()
-    named = [
-        [name] if pd.notna(name)
-        else [by_question[key]] if key in by_question
-        else of.get(key[0], [key[0]])
-        for name, key in zip(part, zip(tasks, known["question"], strict=True), strict=True)
-    ]  # fmt: skip
+    named = []
+    for name, task, question in zip(part, tasks, known["question"], strict=True):
+        if pd.isna(name):
+            name = by_question.get((task, question))
+        named.append(of.get(task, [task]) if name is None else [name])
     return known.assign(part=pd.Series(named, index=known.index)).explode("part")
 
 
@@ -255,7 +251,12 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     """
     del table
     known = methods(frame)
-    samples = known.drawn(_at_depths(frame))
+    tasks = hidden(frame)["task"].unique()
+    if not len(tasks):
+        raise ValueError(NO_DEPTH)
+    every = frame[frame["task"].isin(tasks)]  # unmeasured cells included
+    needed = [*CELL, "trained_length", "depth", "value", "found"]
+    samples = known.drawn(every.reindex(columns=needed))
     names = list(samples["scaling"].unique())
     kept = known.first(names, MOST_MAPS)
     samples = samples[samples["scaling"].isin(kept)]
@@ -286,15 +287,6 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     return figure
 
 
-def _at_depths(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return all rows of the tasks that hide something at a depth, unmeasured cells included."""
-    tasks = hidden(frame)["task"].unique()
-    if not len(tasks):
-        raise ValueError(NO_DEPTH)
-    columns = [*CELL, "trained_length", "depth", "value", "found"]
-    return frame[frame["task"].isin(tasks)].reindex(columns=columns)
-
-
 def _maps(samples: pd.DataFrame) -> list[Map]:
     """Return one map per model, task and scaling, titled with what differs between maps."""
     parts = ["model", "task", "scaling"]
@@ -304,7 +296,13 @@ def _maps(samples: pd.DataFrame) -> list[Map]:
         depths, lengths = sorted(kin["depth"].dropna().unique()), sorted(kin["length"].unique())
         for _, rows in kin.groupby("scaling", sort=False):
             title = ", ".join(str(rows[part].iloc[0]) for part in titled)
-            maps.append(_grid(title, rows, depths, lengths))
+            known = rows.dropna(subset=["depth", "value"])
+            table = known.pivot_table(
+                index="depth", columns="length", values="value", aggfunc="mean"
+            )
+            shares = table.reindex(index=depths, columns=lengths).to_numpy(dtype=np.float64)
+            trained = int(rows["trained_length"].iloc[0])
+            maps.append(Map(title, depths, lengths, trained, shares))
     return maps
 
 
@@ -331,14 +329,6 @@ class Map:
     lengths: list[int]
     trained_length: int
     shares: NDArray[np.float64]
-
-
-def _grid(title: str, samples: pd.DataFrame, depths: list[float], lengths: list[int]) -> Map:
-    """Take the share of keys found at every depth and length."""
-    known = samples.dropna(subset=["depth", "value"])
-    table = known.pivot_table(index="depth", columns="length", values="value", aggfunc="mean")
-    shares = table.reindex(index=depths, columns=lengths).to_numpy(dtype=np.float64)
-    return Map(title, depths, lengths, int(samples["trained_length"].iloc[0]), shares)
 
 
 def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:

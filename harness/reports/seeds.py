@@ -39,7 +39,10 @@ def make(frame: pd.DataFrame, *, ending: str = ENDING) -> pd.DataFrame:
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return tables a task, lengths side by side: intervals over documents, over seeds, changes."""
-    label = [_name(row, table) for row in records(table)]
+    many = table["scaling"].nunique() > 1
+    label = [
+        f"{row['model']}, {row['scaling']}" if many else str(row["model"]) for row in records(table)
+    ]
     windows = table["trained_length"].map(", window of {:,} tokens".format)
     window = windows if windows.nunique() > 1 else ""
     shown = table.assign(
@@ -77,8 +80,3 @@ def _change(row: dict[str, Any]) -> str:
         return str(row["status"])
     unit = "%" if row["relative"] else " pp" if row["metric"] in SHARES else ""
     return sentences.signed(row["change"], row["low_change"], row["high_change"], unit)
-
-
-def _name(row: dict[str, Any], table: pd.DataFrame) -> str:
-    many = table["scaling"].nunique() > 1
-    return f"{row['model']}, {row['scaling']}" if many else str(row["model"])

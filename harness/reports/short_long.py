@@ -69,7 +69,6 @@ def _order(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:
-    """Draw one task's methods, their scores across."""
     for place, name in enumerate(order):
         if name not in rows.index:
             continue

@@ -122,11 +122,12 @@ def key_masks(samples: pd.DataFrame, of: Rule) -> Masks:
 
 def over_keys(cell: Losses, masks: Masks) -> dict[str, Any]:
     """Return exp(mean loss over the key tokens), its interval over documents, and the counts."""
-    sums, counts = _by_document({
+    windows = {
         window: (values[masks[window]].sum(), masks[window].sum())
         for window, values in cell.items()
         if window in masks
-    })  # fmt: skip
+    }
+    sums, counts = _by_document(windows)
     score, low, high = ratio(sums, counts).exp() if counts else (None, None, None)
     return {
         "score": score,
@@ -184,7 +185,8 @@ def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
     own, known = (rows.drop_duplicates(WINDOW) for rows in (samples, judged))
     if not set(TARGETS) <= set(samples) or pd.concat([own, known])["sizes"].isna().any():
         raise ValueError(NO_PLACES)
-    if _alike(own, known):
+    one, other = (rows.set_index(WINDOW)[TARGETS].sort_index() for rows in (own, known))
+    if one.equals(other):
         return masks
     scored = _texts(known, {window: np.ones_like(mask) for window, mask in masks.items()})
     keys, result = _texts(known, masks), Masks()
@@ -196,12 +198,6 @@ def carried(samples: pd.DataFrame, judged: pd.DataFrame, masks: Masks) -> Masks:
     if not result:
         raise ValueError(NOTHING_SHARED)
     return result
-
-
-def _alike(own: pd.DataFrame, known: pd.DataFrame) -> bool:
-    """Return whether two models have the same targets."""
-    one, other = (rows.set_index(WINDOW)[TARGETS].sort_index() for rows in (own, known))
-    return one.equals(other)
 
 
 def _texts(rows: pd.DataFrame, masks: Masks) -> dict[str, Spans]:

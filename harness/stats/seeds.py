@@ -106,7 +106,8 @@ def averaged(cell: pd.DataFrame, how: Measure, requested: int) -> dict[str, Any]
     }
     every = [*by_seed(cell).values()]
     shared = in_all(every)
-    if not _same_questions(cell):
+    # Trials of two sweeps may share names.
+    if "question" in cell and cell.groupby("seed")["question"].agg(frozenset).nunique() != 1:
         return {**row, "lower": how.lower, "n": 0, "status": "other questions"}
     if how.form == "unknown" or len(every) < requested or not shared:
         bad = [status for status in cell["status"].unique() if status != "ok"]
@@ -183,13 +184,6 @@ def questions(cell: pd.DataFrame) -> str:
     """Return a hash of the questions: scores of other tokens or trials are not compared."""
     named = sorted(set(map(str, cell["question"]))) if "question" in cell else []
     return sha256("\n".join(named).encode()).hexdigest()[:16]
-
-
-def _same_questions(cell: pd.DataFrame) -> bool:
-    """Return whether all seeds have the same questions; trials of two sweeps may share names."""
-    if "question" not in cell:
-        return True
-    return cell.groupby("seed")["question"].agg(frozenset).nunique() == 1
 
 
 def _over_seeds(single: list[float], how: Measure) -> tuple[float | None, float | None]:
@@ -321,7 +315,6 @@ def _failed(one: pd.DataFrame, other: pd.DataFrame) -> int:
 
 
 def _verdict(row: dict[str, Any], p: float | None) -> str:
-    """Return better, worse, no significant difference or not compared."""
     if row["difference"] is None:
         return "not compared"
     if p is None or p >= ALPHA or row["failed"]:

@@ -62,7 +62,15 @@ def page(
     scripts = [(HERE / "vendor" / name).read_text(encoding="utf-8") for name in LIBRARIES]
     scripts += [(HERE / name).read_text(encoding="utf-8") for name in OWN]
     best = reports.get("best")
-    html: str = _template().render(
+    environment = Environment(  # it escapes every text
+        loader=FileSystemLoader(HERE),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    packed = json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+    html: str = environment.get_template("page.html.jinja").render(
         title=_title(frame),
         compared="of_model" in frame,
         answer=answer(best.table) if best else [],
@@ -74,7 +82,7 @@ def page(
         scripts=list(map(Markup, scripts)),
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         licences=(HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8"),
-        content=_packed(content),
+        content=base64.b64encode(gzip.compress(packed, mtime=0)).decode(),
     )
     return html
 
@@ -87,21 +95,6 @@ def _title(frame: pd.DataFrame) -> str:
     if "of_model" in frame and (count := frame["of_model"].nunique()) > MOST_NAMED:
         return f"{count} models compared"
     return ", ".join([*frame["model"].unique()][:MOST_NAMED])
-
-
-def _template() -> Any:
-    """Return the template, which escapes every text."""
-    environment = Environment(
-        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined,
-        trim_blocks=True, lstrip_blocks=True,
-    )  # fmt: skip
-    return environment.get_template("page.html.jinja")
-
-
-def _packed(content: Any) -> str:
-    """Return JSON, compressed: many methods and lengths are many rows that are nearly alike."""
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def _policy(scripts: Sequence[str]) -> str:

@@ -55,13 +55,13 @@ class Methods:
         return [name for name in names if name in chosen]
 
     def finish(
-        self, figure: Figure, panels: Sequence[Axes], note: str, *,
+        self,
+        figure: Figure,
+        panels: Sequence[Axes],
+        note: str,
         more: Mapping[str, Artist] | None = None,
-    ) -> None:  # fmt: skip
-        """Put legend and note under the panels.
-
-        ``more`` are entries beside those of the methods.
-        """
+    ) -> None:
+        """Put the note and a legend of the methods and ``more`` entries under the panels."""
         lines: dict[str, Artist] = {
             str(line.get_label()): line for axes in panels for line in axes.get_lines()
         }

@@ -110,9 +110,10 @@ def signed(
 def _signed(value: float, *, percent: bool) -> str:
     if value == 0:
         return "0"
-    text = f"{100 * value:+.1f}" if percent and abs(value) < 0.1 else (
-        f"{100 * value:+,.0f}" if percent else f"{value:+.3g}"
-    )  # fmt: skip
+    if not percent:
+        text = f"{value:+.3g}"
+    else:
+        text = f"{100 * value:+.1f}" if abs(value) < 0.1 else f"{100 * value:+,.0f}"
     return text.replace("-", "−")
 
 

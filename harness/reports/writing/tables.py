@@ -90,12 +90,13 @@ def page(parts: Sequence[Part]) -> str:
 
 def joined(table: pd.DataFrame) -> pd.DataFrame:
     """Return a table whose lists of texts are one text each."""
-    of = {str(name): column.map(_text) for name, column in table.items() if column.dtype == object}
-    return table.assign(**of)
-
-
-def _text(cell: object) -> object:
-    return ", ".join(cell) if isinstance(cell, list) else cell
+    return table.assign(
+        **{
+            str(name): column.map(lambda cell: ", ".join(cell) if isinstance(cell, list) else cell)
+            for name, column in table.items()
+            if column.dtype == object
+        }
+    )
 
 
 def csv(table: pd.DataFrame) -> str:
