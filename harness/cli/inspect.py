@@ -51,7 +51,7 @@ def inspect(
 
 
 def print_channels(inspection: Inspection, console: Console) -> None:
-    """Print a row per scaling and length: how many channel pairs change, and how."""
+    """Print one row per scaling and length: how many channel pairs change, and how."""
     rope = inspection.rope
     turns = rope.turns().tolist()
     slow = sum(turn < 1 for turn in turns)

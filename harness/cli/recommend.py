@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.cli.console import COMPLETE, TERMINAL, WITH_FAILURES, screen
 from harness.cli.settings import with_settings
-
-if TYPE_CHECKING:
-    from harness.select.recommend import Recommendation
 
 
 @with_settings(
@@ -46,16 +43,13 @@ def recommend(
         dry_run: Say what it may cost; read no weights, write nothing.
     """
     from harness.api.select import race
+    from harness.cli.tables import grids, print_words
 
     given = {"model": model, **settings}
     with race(given, tolerance, margin, budget, to=to, observer=TERMINAL) as run:
-        return COMPLETE if dry_run else _print(run())
-
-
-def _print(result: Recommendation) -> int:
-    """Print the paragraph, the table, the files and the next line to type."""
-    from harness.cli.tables import grids, print_words
-
+        if dry_run:
+            return COMPLETE
+        result = run()
     print_words({"recommend": [result.text]}, screen)
     screen.print()
     for part in grids(result.shown, screen.width):

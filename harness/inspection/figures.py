@@ -45,7 +45,7 @@ STILL = " Triangles on the axis: not rotated."
 
 
 def draw_channels(frame: pd.DataFrame) -> Figure:
-    """Draw a panel per length in which a method changes anything (all, where none does)."""
+    """Draw one panel per length in which a method changes anything (all, where none does)."""
     known = methods(frame)
     table = known.drawn(frame)
     table = where_changed(table, table["change"] != "unchanged")
@@ -121,7 +121,7 @@ DECAY_NOTE = (
 
 
 def draw_decay(frame: pd.DataFrame) -> Figure:
-    """Draw a panel per length in which a method changes anything (all, where none does)."""
+    """Draw one panel per length in which a method changes anything (all, where none does)."""
     known = methods(frame)
     table = known.drawn(frame[frame["distance"] > 0])  # the axis is logarithmic
     table = where_changed(table, table["bound"] != table["bound_unscaled"])
@@ -164,7 +164,7 @@ WAVE_NOTE = (
 
 
 def draw_wavelengths(frame: pd.DataFrame) -> Figure:
-    """Draw a panel per length; a pair that is not rotated has no wavelength."""
+    """Draw one panel per length; a pair that is not rotated has no wavelength."""
     known = methods(frame)
     look = known.look
 

@@ -156,23 +156,25 @@ def _opened(given: str, rope: Rope, *, trusted: bool) -> _First:
         name = folder.name if own == rope.trained_length else f"{folder.name}, window of {own:,}"
         tokens = torch.randint(trunk.config.vocab_size, (DRAWS, 1), generator=draw)
         layer = trunk.layers[0]
-        return _First(
-            name, trunk.encoding, trunk.embed_tokens(tokens), layer.input_layernorm,
-            layer.self_attn, trunk.rotary_emb,
-        )  # fmt: skip
+        contents, norm = trunk.embed_tokens(tokens), layer.input_layernorm
+        return _First(name, trunk.encoding, contents, norm, layer.self_attn, trunk.rotary_emb)
     config = config_of(
-        given, hidden_size=WIDTH, num_attention_heads=HEADS, num_hidden_layers=1,
-        max_position_embeddings=rope.trained_length, intermediate_size=2**16,
-    )  # fmt: skip
+        given,
+        hidden_size=WIDTH,
+        num_attention_heads=HEADS,
+        num_hidden_layers=1,
+        max_position_embeddings=rope.trained_length,
+        intermediate_size=2**16,
+    )
     with torch.random.fork_rng():
         torch.manual_seed(0)
         plugin = plugin_of(config)
         encoding = built(plugin, config.shape)
-    return _First(
-        plugin.label, encoding, torch.randn(DRAWS, 1, WIDTH, generator=draw) / WIDTH**0.5,
-        torch.nn.RMSNorm(WIDTH, elementwise_affine=False), _Layer(config.shape, encoding),
-        LlamaRotaryEmbedding(config) if config.rope_parameters else None,
-    )  # fmt: skip
+    contents = torch.randn(DRAWS, 1, WIDTH, generator=draw) / WIDTH**0.5
+    norm = torch.nn.RMSNorm(WIDTH, elementwise_affine=False)
+    rotary = LlamaRotaryEmbedding(config) if config.rope_parameters else None
+    layer = _Layer(config.shape, encoding)
+    return _First(plugin.label, encoding, contents, norm, layer, rotary)
 
 
 def _curve(panel: str, name: str, every: Sequence[int], scores: torch.Tensor) -> Curve:
@@ -192,5 +194,5 @@ def renamed(more: Sequence[Curve], taken: Collection[str]) -> list[Curve]:
 
 
 def frame(curves: Sequence[Curve]) -> pd.DataFrame:
-    """Return one row a curve and distance."""
+    """Return one row per curve and distance."""
     return pd.concat([pd.DataFrame({**vars(curve)}) for curve in curves], ignore_index=True)

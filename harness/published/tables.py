@@ -53,8 +53,6 @@ def read_table(name: str) -> pd.DataFrame:
 
 
 UNTUNED = ("no", "as published")
-COLUMNS = ("scaling", "method", "length", "published", "measured", "low", "high", "n",
-           "difference", "verdict")  # fmt: skip
 NOT_MEASURED = "not measured"
 
 
@@ -124,7 +122,7 @@ def tasks_of(rows: pd.DataFrame, record: Mapping[str, Any]) -> list[str]:
 
 
 def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> pd.DataFrame:
-    """Return a row per published value with the measured one.
+    """Return one row per published value with the measured one.
 
     A value matches the cell whose scaling is the table's ``method``, however its options are
     written, where it has none its own name for it, as of a file of yours, at the same length;
@@ -146,14 +144,18 @@ def match_values(rows: pd.DataFrame, cells: pd.DataFrame, tolerance: float) -> p
         rest = {name: known[name].iloc[0] if len(known) else None for name in ("low", "high", "n")}
         over = value["relation"] == ">"
         published = float(value["value"])
-        values.append({
-            "scaling": value["scaling"], "method": value["method"] or None,
-            "length": value["length"], "published": f"{'> ' * over}{published:g}",
-            "measured": score, **rest,
+        row = {
+            "scaling": value["scaling"],
+            "method": value["method"] or None,
+            "length": value["length"],
+            "published": f"{'> ' * over}{published:g}",
+            "measured": score,
+            **rest,
             "difference": None if score is None or over else score / published - 1,
             "verdict": _verdict(score, published, tolerance, over=over),
-        })  # fmt: skip
-    table = pd.DataFrame(values, columns=list(COLUMNS))
+        }
+        values.append(row)
+    table = pd.DataFrame(values)
     if (table["verdict"] == NOT_MEASURED).all():
         named = sorted({text for text in (*rows["method"], *rows["scaling"]) if text})
         lengths = ", ".join(map(str, sorted(rows["length"].unique())))
@@ -202,31 +204,24 @@ def summarize(
         )
     alike = _plain(model) == _plain(first["model"])
     other = [] if alike else [f"The run is of {model}, not of {first['model']}."]
-    return [f"{text}.", *other, *_partial(cells)]
-
-
-def _partial(cells: pd.DataFrame) -> list[str]:
-    """Return a sentence on the cells whose score is that of some of their samples alone."""
     some = cells[cells["score"].notna() & (cells["status"] != "ok")]
     named = [
         f"{row['scaling']} at {row['length']} tokens ({row['status']})"
         for row in some.to_dict("records")
     ]
-    return [f"Measured in part: {'; '.join(named)}."] if named else []
+    partial = [f"Measured in part: {'; '.join(named)}."] if named else []
+    return [f"{text}.", *other, *partial]
 
 
 def display_of(table: pd.DataFrame) -> pd.DataFrame:
     """Return the comparison as texts for people."""
-    return pd.DataFrame([_texts(row) for row in table.to_dict("records")])
-
-
-def _texts(row: Mapping[Any, Any]) -> dict[str, str]:
-    measured = "" if pd.isna(row["measured"]) else f"{row['measured']:.4g}"
-    if measured and pd.notna(row["low"]):
-        measured += f" [{row['low']:.4g}, {row['high']:.4g}]"
-    return {
-        "scaling": row["scaling"], "length": str(row["length"]), "published": row["published"],
-        "measured [95 %]": measured,
-        "difference": "" if pd.isna(row["difference"]) else f"{100 * row['difference']:+.1f} %",
-        "verdict": row["verdict"],
-    }  # fmt: skip
+    rows = []
+    for row in table.to_dict("records"):
+        measured = "" if pd.isna(row["measured"]) else f"{row['measured']:.4g}"
+        if measured and pd.notna(row["low"]):
+            measured += f" [{row['low']:.4g}, {row['high']:.4g}]"
+        less = "" if pd.isna(row["difference"]) else f"{100 * row['difference']:+.1f} %"
+        texts = {"measured [95 %]": measured, "difference": less, "verdict": row["verdict"]}
+        known = {name: str(row[name]) for name in ("scaling", "length", "published")}
+        rows.append(known | texts)
+    return pd.DataFrame(rows)

@@ -92,7 +92,7 @@ def _panel(axes: Axes, rows: pd.DataFrame, known: Methods) -> None:
 def pairs(
     frame: pd.DataFrame, drawn: Callable[[pd.DataFrame], pd.DataFrame], evaluator: str
 ) -> pd.DataFrame:
-    """Return a row per task and kind of perplexity, of retrieval, length and method with both.
+    """Return one row per task and kind of perplexity, of retrieval, length and method with both.
 
     ``score``, ``low`` and ``high`` are the perplexity's, ``kept``, ``kept_low`` and ``kept_high``
     what is retrieved. ``drawn`` names the methods and leaves out those that coincide at all

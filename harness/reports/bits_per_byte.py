@@ -46,7 +46,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the same for people: a table per model and task, lengths side by side."""
+    """Return the same for people: one table per model and task, lengths side by side."""
     known = table.assign(metric="bits per byte", score=table["bits_per_byte"])
     return across(known.assign(text=[text(cell, DIGITS) for cell in known.to_dict("records")]))
 

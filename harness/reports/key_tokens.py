@@ -20,7 +20,7 @@ def make(
     drop: float = DROP,
     most: float = MOST,
 ) -> pd.DataFrame:
-    """Return a row per cell of tail perplexity.
+    """Return one row per cell of tail perplexity.
 
     A token is key where the loss of ``evaluator``, a method of the same sweep, falls by more than
     ``drop`` nats from its shortest window to its longest inside the trained length, to less than

@@ -100,7 +100,7 @@ NONE = (
 
 
 def positions(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per model, task, length, scaling and run of positions, with its mean loss."""
+    """Return one row per model, task, length, scaling and run of positions, with its mean loss."""
     if "losses" not in frame:
         raise ValueError(NONE)
     samples = frame[frame["losses"].notna() & (frame["status"] == "ok")]

@@ -151,7 +151,7 @@ def _reach(row: pd.Series, rows: pd.DataFrame) -> str:
 
 
 def parts(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row per model, scaling, length and part, and one for the mean of all parts.
+    """Return one row per model, scaling, length and part, and one for the mean of all parts.
 
     A part is a task, or what a task names so, with the Wilson interval of its trials; one that
     only other methods have at that length is missing. The mean counts every part the same, and is

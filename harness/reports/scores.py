@@ -28,7 +28,7 @@ def make(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Return the same for people: a table per model and task, lengths side by side."""
+    """Return the same for people: one table per model and task, lengths side by side."""
     return wide(table)
 
 

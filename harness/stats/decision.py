@@ -96,8 +96,8 @@ class Family:
 
     def compared(self, name: str) -> str | None:
         """Return the method under whose name this one is compared; None where it is not."""
-        found = self.first(name) if name in self.own else None
-        return found if found in self.shared else None
+        first = self.first(name) if name in self.own else None
+        return first if first in self.shared else None
 
     def everyone(self, name: str) -> list[str]:
         """Return a method and those that are the same measurement."""
@@ -141,13 +141,13 @@ def family(samples: pd.DataFrame, how: Measure) -> Family:
         fewer = name in of and of[name] != every[name]
         return scored(of[name], how) if fewer else scores[name]
 
-    apart = [name for name in every if name not in of]
+    excluded = [name for name in every if name not in of]
     own = {one: len(every[name]) for name, same in groups.items() for one in (name, *same)}
     every_unit = max(requested_units(samples), *own.values())
     first = records(samples.drop_duplicates("scaling"))
     code = {row["scaling"] for row in first if row.get("needs_code")}
     signs = {row["scaling"]: row["frequencies"] for row in first}
-    return Family(how, groups, of, own, every_unit, apart, failures(samples), code, signs, score)
+    return Family(how, groups, of, own, every_unit, excluded, failures(samples), code, signs, score)
 
 
 def failures(samples: pd.DataFrame) -> dict[str, set[str]]:
@@ -348,18 +348,18 @@ def _inside(frame: pd.DataFrame) -> dict[tuple[str, str], dict[str, Cell]]:
         own = rows[rows["scaling"] == "none"]
         if len(own):
             here = rows[rows["length"] == own["length"].max()]
-            result[str(model), str(task)] = {
-                str(name): _cell(of) for name, of in here.groupby("scaling", sort=False)
-            }
+            cells = result[str(model), str(task)] = dict[str, Cell]()
+            for name, samples in here.groupby("scaling", sort=False):
+                first = records(samples.head(1))[0]
+                tail = first.get("protocol") == "tail" and first["metric"] == "perplexity"
+                cells[str(name)] = Cell(
+                    int(first["length"]),
+                    first["frequencies"],
+                    units(samples),
+                    Score(first["score"], first["low"], first["high"]),
+                    truncation=tail and first["length"] == first["trained_length"],
+                )
     return result
-
-
-def _cell(samples: pd.DataFrame) -> Cell:
-    first = records(samples.head(1))[0]
-    tail = first.get("protocol") == "tail" and first["metric"] == "perplexity"
-    score = Score(first["score"], first["low"], first["high"])
-    whole = tail and first["length"] == first["trained_length"]
-    return Cell(int(first["length"]), first["frequencies"], units(samples), score, whole)
 
 
 def _cost(of: Family, name: str, inside: Mapping[str, Cell]) -> Difference | None:

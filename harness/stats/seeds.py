@@ -37,7 +37,7 @@ def names(frame: pd.DataFrame) -> set[str]:
 
 
 def of_seeds(frame: pd.DataFrame, ending: str) -> pd.DataFrame:
-    """Return a row per model without its ``ending``, a seed, and per task, scaling and length.
+    """Return one row per model without its ``ending``, a seed, and per task, scaling and length.
 
     ``single`` has the scores of the seeds, in the order of their names; ``questions`` is equal
     where models have the same questions. Raises ValueError where no model has two seeds of one
@@ -219,7 +219,7 @@ FACTS = ("model", "scaling", "name", "task", *COPIED)
 
 
 def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.DataFrame:
-    """Return a row per model, scaling, task and length with its difference from the baseline.
+    """Return one row per model, scaling, task and length with its difference from the baseline.
 
     ``p_all`` is corrected for all comparisons with the baseline at a length of a task, by Holm's
     method, because so few seeds cannot be resampled; methods that are the same measurement count
@@ -238,7 +238,10 @@ def paired_seeds(frame: pd.DataFrame, baseline: str | None, ending: str) -> pd.D
         raise ValueError(
             f"nothing to compare with {baseline!r}: of several seeds there are {known}"
         )
-    how = {str(task): _measure(rows) for task, rows in named.groupby("task", sort=False)}
+    how: dict[str, Measure] = {}
+    for (task, *_), samples in named.groupby(["task", "name", "seed"], sort=False):
+        if str(task) not in how or how[str(task)].form == "unknown":
+            how[str(task)] = measure(samples)  # of the first model and seed that shows it
     seeds = {name: set(of) for name, of in named.groupby("name")["seed"]}
     rows: list[dict[str, Any]] = []
     for (task, *_), samples in named.groupby(PLACE, sort=False):
@@ -266,15 +269,6 @@ def _corrected(
     once = list(dict.fromkeys(tests))
     by_test = dict(zip(once, holm([p for _, p in once]), strict=True))
     return [by_test[test] for test in tests]
-
-
-def _measure(samples: pd.DataFrame) -> Measure:
-    """Return how a task measures, read off the first model and seed that shows it."""
-    for _, rows in samples.groupby(["name", "seed"], sort=False):
-        result = measure(rows)
-        if result.form != "unknown":
-            break
-    return result
 
 
 def _less(cell: pd.DataFrame, base: pd.DataFrame, how: Measure, baseline: str) -> dict[str, Any]:

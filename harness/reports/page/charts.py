@@ -27,7 +27,7 @@ PERCENT, NUMBER = ".1~%", ".4~r"
 
 
 def curves(table: pd.DataFrame, drawn: Sequence[Drawn]) -> list[Spec]:
-    """Return a chart per model and task of a table of cells: score against length."""
+    """Return one chart per model and task of a table of cells: score against length."""
     charts = []
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         if rows["score"].isna().all():
@@ -39,14 +39,22 @@ def curves(table: pd.DataFrame, drawn: Sequence[Drawn]) -> list[Spec]:
         tooltip = [*_tooltip("length", PERCENT if share else NUMBER), *map(_plain, ("n", "status"))]
         tooltip.append({"field": "frequencies", "title": "frequencies (hash)", "type": "nominal"})
         spec = _spec(rows, drawn, _lengths(rows), y, tooltip)
-        spec["layer"].append(_lost(tooltip))
+        lost = {  # a cross at the top for every cell without a score
+            "transform": [{"filter": "datum.score === null"}],
+            "mark": _mark("point", shape="cross", angle=45, size=70, y=4, filled=True, color=GREY),
+            "encoding": {
+                "x": {"field": "length", "type": "quantitative"},
+                "tooltip": [entry for entry in tooltip if entry["field"] not in SCORE],
+            },
+        }
+        spec["layer"].append(lost)
         about = f"{metric.capitalize()} against context length"
         charts.append(_chart("scores", model, task, about, spec))
     return charts
 
 
 def losses(table: pd.DataFrame, drawn: Sequence[Drawn]) -> list[Spec]:
-    """Return a chart per model and task: loss by position, at the length that a slider chooses."""
+    """Return one chart per model and task: loss by position, at the length of a slider."""
     charts = []
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         x = {
@@ -174,18 +182,6 @@ def _window(trained: int, x: Spec) -> list[Spec]:
         {"data": data, "mark": _mark("rule", strokeDash=[2, 3], color=GREY), "encoding": there},
         {"data": data, "mark": name, "encoding": there},
     ]
-
-
-def _lost(tooltip: list[Spec]) -> Spec:
-    """Return a cross at the top for every cell without a score."""
-    return {
-        "transform": [{"filter": "datum.score === null"}],
-        "mark": _mark("point", shape="cross", angle=45, size=70, y=4, filled=True, color=GREY),
-        "encoding": {
-            "x": {"field": "length", "type": "quantitative"},
-            "tooltip": [entry for entry in tooltip if entry["field"] not in SCORE],
-        },
-    }
 
 
 Drawn = dict[str, Any]

@@ -61,6 +61,8 @@ def page(
     }
     scripts = [(HERE / "vendor" / name).read_text(encoding="utf-8") for name in LIBRARIES]
     scripts += [(HERE / name).read_text(encoding="utf-8") for name in OWN]
+    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
+    allowed = [f"'sha256-{digest}'" for digest in hashes]
     best = reports.get("best")
     environment = Environment(  # it escapes every text
         loader=FileSystemLoader(HERE),
@@ -78,7 +80,8 @@ def page(
         sources=sources,
         facts=facts,
         note=note,
-        policy=_policy(scripts),
+        policy=f"default-src 'none'; script-src {' '.join(allowed)}; "
+        "style-src 'unsafe-inline'; img-src data:",  # and no connection
         scripts=list(map(Markup, scripts)),
         style=Markup((HERE / "page.css").read_text(encoding="utf-8")),
         licences=(HERE / "vendor" / "LICENSES.txt").read_text(encoding="utf-8"),
@@ -95,13 +98,6 @@ def _title(frame: pd.DataFrame) -> str:
     if "of_model" in frame and (count := frame["of_model"].nunique()) > MOST_NAMED:
         return f"{count} models compared"
     return ", ".join([*frame["model"].unique()][:MOST_NAMED])
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """Return the page's policy: these scripts, the page's own style, and no connection."""
-    hashes = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in hashes)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data:"
 
 
 DOCUMENTS = "The documents that were read, and the hashes of their texts."

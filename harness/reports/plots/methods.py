@@ -1,4 +1,4 @@
-"""One name, colour and marker a method in all figures of a run: from the run's whole list."""
+"""One name, colour and marker per method in all figures of a run: from the run's whole list."""
 
 from __future__ import annotations
 

@@ -51,9 +51,14 @@ def lost(table: pd.DataFrame) -> dict[str, str]:
 
 
 def draw_panel(
-    axes: Axes, table: pd.DataFrame, look: Mapping[str, Look], *, scale: pd.DataFrame, room: float,
+    axes: Axes,
+    table: pd.DataFrame,
+    look: Mapping[str, Look],
+    *,
+    scale: pd.DataFrame,
+    room: float,
     above: float,
-) -> None:  # fmt: skip
+) -> None:
     """Draw the cells of one model and task into a panel ``room`` inches wide.
 
     ``scale`` has the cells of all panels with the same axis of scores.
@@ -69,7 +74,11 @@ def draw_panel(
     trained_length = int(table["trained_length"].iloc[0])
     _length_axis(axes, sorted(map(int, table["length"].unique())), trained_length, room)
     _mark_lost(axes, table, look)
-    _mark_part(axes, table)
+    for row in table[table["score"].notna() & (table["status"] != "ok")].itertuples():
+        axes.annotate(  # how many samples the point has, where it lacks some
+            str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), fontsize=SIZE - 2,
+            textcoords="offset points", ha="center", va="top", color=GREY,
+        )  # fmt: skip
     shade_window(axes, trained_length, above)
 
 
@@ -89,8 +98,13 @@ def _curve(
         markeredgecolor=edge(look), markeredgewidth=0.6, zorder=1.5 + look.width,
     )  # fmt: skip
     if "single" in rows:
-        if alpha:
-            _singles(axes, rows, look)
+        every = [one if isinstance(one, tuple) else () for one in rows["single"]]
+        for seed in range(max(map(len, every)) if alpha else 0):
+            one = [seeds[seed] if seeds else math.nan for seeds in every]
+            axes.plot(
+                lengths, one, color=look.color, linestyle=look.linestyle, linewidth=0.6,
+                alpha=0.6, zorder=1.2,
+            )  # fmt: skip
         return
     drawn = rows["drawn"]
     inside = drawn & drawn.shift(1, fill_value=True) & drawn.shift(-1, fill_value=True)
@@ -100,17 +114,6 @@ def _curve(
     # A band needs two points; a score between gaps gets a bar.
     alone = scores.notna() & scores.shift(1).isna() & scores.shift(-1).isna()
     axes.vlines(lengths[alone], low[alone], high[alone], color=look.color, linewidth=0.8)
-
-
-def _singles(axes: Axes, rows: pd.DataFrame, look: Look) -> None:
-    """Draw the scores of single seeds, whose mean is a thick line, as thin ones."""
-    every = [scores if isinstance(scores, tuple) else () for scores in rows["single"]]
-    for seed in range(max(map(len, every))):
-        one = [scores[seed] if scores else math.nan for scores in every]
-        axes.plot(
-            rows["length"], one, color=look.color, linestyle=look.linestyle, linewidth=0.6,
-            alpha=0.6, zorder=1.2,
-        )  # fmt: skip
 
 
 def _score_axis(axes: Axes, table: pd.DataFrame, shown: list[str]) -> None:
@@ -136,10 +139,8 @@ def plain_log(
     drawn = axes.xaxis if axis == "x" else axes.yaxis
     fitting = (ticks for subs in STEPS if len(ticks := _ticks(subs, low, high)) <= most)
     ticks = next(fitting, list[float]())
-    drawn.set_major_locator(
-        FixedLocator(ticks) if len(ticks) > 1
-        else MaxNLocator(4) if high < 10 * low else LogLocator(numticks=6)
-    )  # fmt: skip
+    other = MaxNLocator(4) if high < 10 * low else LogLocator(numticks=6)
+    drawn.set_major_locator(FixedLocator(ticks) if len(ticks) > 1 else other)
     drawn.set_major_formatter(FuncFormatter(lambda value, _: _number(value)))
     drawn.set_minor_locator(NullLocator())
 
@@ -172,15 +173,6 @@ def _length_axis(axes: Axes, lengths: list[int], trained_length: int, room: floa
     places = [inches * math.log2(length) for length in lengths]
     axes.set_xticks(lengths, spaced(labels, places))
     axes.xaxis.set_minor_locator(NullLocator())
-
-
-def _mark_part(axes: Axes, table: pd.DataFrame) -> None:
-    """Write at every point that lacks samples how many it has."""
-    for row in table[table["score"].notna() & (table["status"] != "ok")].itertuples():
-        axes.annotate(
-            str(row.status).split(" ok")[0], (row.length, row.score), (0, -3), fontsize=SIZE - 2,
-            textcoords="offset points", ha="center", va="top", color=GREY,
-        )  # fmt: skip
 
 
 def shade_window(axes: Axes, trained_length: int, above: float) -> None:

@@ -28,7 +28,9 @@ T = TypeVar("T")
 MOST_LINES = 12  # of a text that is folded: names come from files and have no end
 # Okabe and Ito, less yellow (too light for a line) and black (which is ``none``).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-LOOKS = 2 * len(COLOURS)  # that are told apart: each colour full, and hollow with other dashes
+LOOKS = 2 * len(
+    COLOURS
+)  # that can be distinguished: each colour full, and hollow with other dashes
 MARKERS = ("s", "^", "D", "v", "P", "<", "X", ">", "p", "*", "h", "d")
 # By whether the factor is fixed, and whether the colour comes again.
 DASHES: dict[tuple[bool, bool], str | tuple[float, tuple[float, ...]]] = {
@@ -80,9 +82,12 @@ REST = Look("0.72", "", "-", "0.72", 0.7)  # one of many without a look of their
 
 
 def looks(
-    names: Sequence[str], *, distinct: Collection[str], plain: Collection[str] = (),
+    names: Sequence[str],
+    *,
+    distinct: Collection[str],
+    plain: Collection[str] = (),
     fixed: Collection[str] = (),
-) -> dict[str, Look]:  # fmt: skip
+) -> dict[str, Look]:
     """Give every name a look by its order among those that are ``distinct``; the others are grey.
 
     ``plain`` is the black baseline. Dashes are those of ``fixed`` factors; markers differ, and
@@ -97,11 +102,10 @@ def looks(
             result[name] = REST
         else:
             index = own.index(name)
-            colour = COLOURS[index % len(COLOURS)]
+            colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
             repeated = index >= len(COLOURS)
             face = "white" if repeated else colour
-            dashes = DASHES[name in fixed, repeated]
-            result[name] = Look(colour, MARKERS[index % len(MARKERS)], dashes, face)
+            result[name] = Look(colour, marker, DASHES[name in fixed, repeated], face)
     return result
 
 

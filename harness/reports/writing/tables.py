@@ -42,7 +42,7 @@ def wide(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def across(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Put the column ``text`` of every length side by side, a table per model and task."""
+    """Put the column ``text`` of every length side by side, one table per model and task."""
     tables = {}
     for (model, task), rows in table.groupby(["model", "task"], sort=False):
         facts = rows.to_dict("records")
