@@ -171,7 +171,7 @@ def ropewalk(capsys: pytest.CaptureFixture[str]) -> Ropewalk:
         with pytest.raises(SystemExit) as ended:
             main([str(word) for word in words])
         out, err = capsys.readouterr()
-        return Outcome(ended.value.code or 0, out, err)  # type: ignore[arg-type]
+        return Outcome(ended.value.code or 0, out, err)
 
     return call
 

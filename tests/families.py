@@ -224,7 +224,6 @@ def _found(family: str, config: Any, model: Any, rope: Rope) -> Findings:
     strong = inside(model, ntk.frequencies(rope, LENGTH, factor=8))
     question = Loglikelihood(tuple(TOKENS[0].tolist()), 1, doc_id="q")
     ((_, answer),) = answers(model, [question])
-    assert answer is not None
     with torch.inference_mode():
         wanted = model(input_ids=TOKENS, labels=TOKENS, use_cache=False)
     # A mixture of experts may add its router's loss to the one of the tokens.

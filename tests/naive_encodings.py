@@ -53,7 +53,7 @@ class Layer:
     def turned(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Rotated queries and keys, vector by vector."""
         both = (self.q, self.k)
-        return tuple(  # type: ignore[return-value]
+        return tuple(
             torch.stack([torch.stack([rotated(x, p) for p, x in enumerate(head)]) for head in part])
             for part in both
         )

@@ -65,7 +65,7 @@ def test_no_link_is_followed(link: object, tmp_path: Path) -> None:
     """A link in the place of the file is replaced, and what it points to stays."""
     (tmp_path / "theirs").write_text("theirs")
     for name in ("table", "table.new"):
-        link(tmp_path / "theirs", tmp_path / name)  # type: ignore[operator]
+        link(tmp_path / "theirs", tmp_path / name)
     with replacing(tmp_path / "table") as new:
         new.write(b"ours")
     assert (tmp_path / "theirs").read_text() == "theirs"

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.usefixtures("scored")
 
 
 def shown(**changes: object) -> list[str]:
-    return lines_of(sweep(**changes))  # type: ignore[arg-type]
+    return lines_of(sweep(**changes))
 
 
 def lines_of(frame: pd.DataFrame) -> list[str]:
@@ -25,7 +25,6 @@ def lines_of(frame: pd.DataFrame) -> list[str]:
     console = Console(width=80, file=io.StringIO(), markup=False, emoji=False, highlight=False)
     outcome.brief(frame, write_reports(frame, None, ["best"]), console)
     outcome.print_rest(Path("run/reports/index.html"), [Path("run")], console)
-    assert isinstance(console.file, io.StringIO)
     return console.file.getvalue().splitlines()
 
 

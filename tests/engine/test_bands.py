@@ -195,7 +195,7 @@ def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None
     ]
     bands = rerope.bands(rope_of(model.config), 300)
     assert isinstance(bands, Bands)
-    steps = steps_of(opened, Batch(bands, tuple((None, one) for one in questions)))  # type: ignore[misc]
+    steps = steps_of(opened, Batch(bands, tuple((None, one) for one in questions)))
     planned = sum(step.tokens for step in steps.steps)
     with patched(model, bands):
         assert planned <= forwarded(model, questions) < planned + 32

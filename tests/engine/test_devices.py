@@ -54,7 +54,6 @@ def test_without_blocks_answers_are_the_same_to_rounding(family: str, elsewhere:
             wanted = torch.nn.functional.cross_entropy(
                 logits, tokens[0, question.start :], reduction="none"
             )
-            assert answer is not None
             assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
 
 
@@ -99,7 +98,7 @@ def test_the_flash_kernel_is_asked_whether_it_takes_shared_keys(
         return bool(params.query.dtype == torch.bfloat16)
 
     class Elsewhere(torch.Tensor):
-        device = torch.device("cuda")  # type: ignore[assignment]
+        device = torch.device("cuda")
 
     def on_gpu(heads: int, dtype: torch.dtype) -> torch.Tensor:
         return torch.zeros(1, heads, 2, 8, dtype=dtype).as_subclass(Elsewhere)
@@ -123,7 +122,6 @@ def test_moved_positions_share_without_blocks_to_rounding(method: str) -> None:
         for index, answer in together(model, questions, Sizes(pack=200, chunk=96)).items():
             tokens, question = torch.tensor([questions[index].tokens]), questions[index]
             wanted = -likelihoods(model, tokens)[question.start - 1 :]
-            assert answer is not None
             assert answer.nll == pytest.approx(wanted.tolist(), abs=2e-5)
 
 

@@ -107,7 +107,6 @@ def test_the_losses_are_those_of_transformers(reference: Any) -> None:
         logits = reference(input_ids=given).logits[0, :-1]
     loss = torch.nn.functional.cross_entropy(logits.double(), given[0, 1:], reduction="none")
     (answer,) = together(reference, [question], Sizes(chunk=256)).values()
-    assert answer is not None
     assert answer.nll == pytest.approx(loss.tolist(), rel=2e-7, abs=2e-6)
 
 
@@ -118,8 +117,6 @@ def test_mixtures_of_experts_share_to_rounding(family: str) -> None:
     wanted, found = alone(model, questions), together(model, questions, Sizes(pack=300, chunk=64))
     for index, answer in found.items():
         other = wanted[index]
-        assert answer is not None
-        assert other is not None
         assert answer.nll == pytest.approx(other.nll, abs=1e-5)
 
 

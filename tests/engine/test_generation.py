@@ -57,7 +57,7 @@ def generated(model: Any, prompt: list[int], new: int = NEW) -> list[int]:
             tokens, attention_mask=torch.ones_like(tokens), max_new_tokens=new, do_sample=False,
             pad_token_id=0,
         )  # fmt: skip
-    return out[0, len(prompt) :].tolist()  # type: ignore[no-any-return]
+    return out[0, len(prompt) :].tolist()
 
 
 def whole(model: Any, prompt: list[int], said: list[int]) -> list[int]:
@@ -65,12 +65,12 @@ def whole(model: Any, prompt: list[int], said: list[int]) -> list[int]:
     tokens = torch.tensor([[*prompt, *said[:-1]]])
     with torch.inference_mode():
         logits = model(input_ids=tokens, use_cache=False).logits[0, len(prompt) - 1 :]
-    return logits.argmax(-1).tolist()  # type: ignore[no-any-return]
+    return logits.argmax(-1).tolist()
 
 
 def texts(model: Any, questions: list[Request], sizes: Sizes = DEFAULT) -> list[Response]:
     found = dict(answers(model, questions, sizes, decode))
-    return [found[index] for index in range(len(questions))]  # type: ignore[misc]
+    return [found[index] for index in range(len(questions))]
 
 
 def stretched(rope: Rope) -> Frequencies:
@@ -142,7 +142,6 @@ def has_the_bits_of_a_scored_sequence(model: Any, questions: list[Request]) -> N
     for one, answer in zip(questions, texts(model, questions), strict=True):
         tokens = [*one.tokens, *answer.argmax]
         ((_, scored),) = answers(model, [Loglikelihood(tokens, one.start, doc_id="s")])
-        assert isinstance(scored, Response)
         assert scored.argmax[:-1] == answer.argmax
         assert scored.nll == answer.nll
 

@@ -96,7 +96,6 @@ def test_moved_positions_are_in_the_estimate() -> None:
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
     bands = dual_chunk.bands(Rope(64, 10_000.0, 512), length)
-    assert isinstance(bands, Bands)
     told = memory.shared(
         memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), len(bands.bands)
     )

@@ -256,7 +256,7 @@ def test_a_changed_rope_fails() -> None:
     """What a checkpoint ships is not a method's to write to; the given rope stays whole."""
 
     def greedy(rope: Rope, length: int) -> Frequencies:
-        rope.shipped["seen"] = length  # type: ignore[index]
+        rope.shipped["seen"] = length
         return none.frequencies(rope, length)
 
     assert failed(greedy) == {"pure": f"the rope is changed, first {AT} 32"}

@@ -62,7 +62,6 @@ def test_an_adapter_changes_the_model_as_peft_does(
 ) -> None:
     """Merged, the losses are those of PEFT's own model to rounding, and far from the base's."""
     found = opened(tiny, adapters(kind))
-    assert found.adapter is not None
     assert found.adapter.merged
     model = load_weights(found)
     assert "peft" not in {type(module).__module__.partition(".")[0] for module in model.modules()}
@@ -78,7 +77,7 @@ def test_what_is_not_merged_gives_the_same_numbers(
     """Under a device map the adapter stays in layers of its own, and the record says so."""
     merged = opened(tiny, adapters("lora"))
     beside = opened(tiny, adapters("lora"), device="auto", device_map="auto")
-    assert (merged.adapter.merged, beside.adapter.merged) == (True, False)  # type: ignore[union-attr]
+    assert (merged.adapter.merged, beside.adapter.merged) == (True, False)
     one, other = (losses(load_weights(checkpoint)) for checkpoint in (merged, beside))
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
@@ -96,13 +95,12 @@ def test_an_adapter_of_tied_embeddings_changes_what_it_was_trained_on(
         warnings.simplefilter("error")  # what PEFT says of tied layers is not for the user
         found = opened(base, adapter)
         model = load_weights(found)
-    assert found.adapter is not None
     assert not found.adapter.merged
     torch.testing.assert_close(losses(model), wanted, rtol=1e-4, atol=1e-4)
     assert shareable(model)
     shorter = Loglikelihood(QUESTION.tokens[:41], 1, doc_id="s")
     both = dict(answers(model, [shorter, QUESTION]))
-    assert torch.equal(torch.tensor(both[1].nll), losses(model))  # type: ignore[union-attr]
+    assert torch.equal(torch.tensor(both[1].nll), losses(model))
 
 
 @pytest.mark.slow

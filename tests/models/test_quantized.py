@@ -84,7 +84,6 @@ def test_a_quantised_model_is_measured_as_it_is(
     told["base_model_name_or_path"] = "small"
     (adapter / "adapter_config.json").write_text(json.dumps(told))
     both = opened(tmp_path / "small", adapter)
-    assert both.adapter is not None
     assert not both.adapter.merged
     assert shareable(ready(both)) is shares
 
@@ -93,7 +92,6 @@ def packed(nibbles: torch.Tensor, order: tuple[int, ...], dim: int) -> torch.Ten
     """Return 32-bit words of eight numbers below 16 each, lowest bits first, along a dimension."""
     eights = nibbles.long().movedim(dim, -1).unflatten(-1, (-1, 8))
     words = sum(eights[..., at] << (4 * place) for place, at in enumerate(order))
-    assert isinstance(words, torch.Tensor)
     return torch.where(words < 2**31, words, words - 2**32).int().movedim(-1, dim).contiguous()
 
 

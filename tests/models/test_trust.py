@@ -161,7 +161,7 @@ def ask_the_hub() -> None:
     def model() -> None:
         open_checkpoint("nobody/nothing", device="cpu")
 
-    socket.socket.connect = connect  # type: ignore[assignment,method-assign]
+    socket.socket.connect = connect
     for module, names in hub.READ.items():  # as if imported online
         for name in names:
             setattr(importlib.import_module(module), name, False)

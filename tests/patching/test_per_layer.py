@@ -153,7 +153,7 @@ def test_a_text_continues_with_every_layers_own_keys() -> None:
     question = Generate(tuple(TOKENS[0, :70].tolist()), 5, doc_id="q")
     with answering(model, one, DEFAULT, lambda ids: " ".join(map(str, ids))) as answer:
         ((_, text),) = answer([question])
-    assert text.argmax == tuple(tokens[0, 70:].tolist())  # type: ignore[union-attr]
+    assert text.argmax == tuple(tokens[0, 70:].tolist())
 
 
 def test_two_threads_have_the_logits_of_one() -> None:
@@ -217,7 +217,6 @@ def test_the_curve_is_a_cubic_bezier_curve(a: float, b: float, c: float, d: floa
 def test_layerwise_is_its_method_at_each_layers_factor(kind: Any, plain: Any) -> None:
     """Naively, layer by layer; with all shares alike it is the method; at 0 the model as it is."""
     one = layerwise.frequencies(ROPE, 2048, first=0, second=0.5, third=2, last=1, kind=kind)
-    assert isinstance(one, PerLayerFrequencies)
     for layer, got in enumerate(one.layers):
         t = layer / 11
         share = 3 * (1 - t) ** 2 * t * 0.5 + 3 * (1 - t) * t**2 * 2 + t**3
@@ -240,7 +239,6 @@ def test_tables_of_layers_may_have_numbers_in_common(tmp_path: Path) -> None:
     common = {"short_factor": [1.0] * 32, "attention_factor": 1.25}
     file.write_text(json.dumps({**common, "layers": own}))
     one = longrope.frequencies(ROPE, 2048, factors=str(file))
-    assert isinstance(one, PerLayerFrequencies)
     assert [layer.attention_factor for layer in one.layers] == [1.5, 1.25]
     assert [float(layer.inv_freq[0]) for layer in one.layers] == pytest.approx([1 / 2, 1 / 3])
 
@@ -249,7 +247,6 @@ def test_numbers_of_every_layer_are_compared() -> None:
     """Rotations share samples where all layers agree, and no sooner."""
     one = layerwise.frequencies(ROPE, 2048, first=0)
     again = layerwise.frequencies(ROPE, 4096, first=0, factor=8.0)
-    assert isinstance(one, PerLayerFrequencies)
     assert one.fingerprint == again.fingerprint
     assert PerLayerFrequencies(one.layers[::-1]).fingerprint != one.fingerprint
     assert PerLayerFrequencies((*one.layers[:-1], one.layers[0])).fingerprint != one.fingerprint
@@ -303,7 +300,6 @@ def test_a_run_records_every_layer_and_is_measured_again(
     assert prints["numbers"] == prints["mine"] != prints[CURVED]
     model = rope_of(families.tiny("llama"))
     wanted = resolve(load("method", CURVED), model, 256)
-    assert isinstance(wanted, PerLayerFrequencies)
     kept = record["frequencies"][prints[CURVED]]["layers"]
     assert [one["inv_freq"] for one in kept] == [one.inv_freq.tolist() for one in wanted.layers]
     assert [one["attention_factor"] for one in kept] == [

@@ -43,7 +43,7 @@ def test_the_points_are_the_cells_beyond_the_window() -> None:
     """One panel for the one length beyond it, a point a method at perplexity and accuracy."""
     kept = dict(zip(METHODS, (0.0, 1.0, 0.8, 0.6, 0.4, 0.2), strict=True))
     (axes,) = agreement.make(frame(kept)).axes
-    points = {line.get_label(): line.get_xydata()[0] for line in axes.get_lines()}  # type: ignore[index]
+    points = {line.get_label(): line.get_xydata()[0] for line in axes.get_lines()}
     for place, name in enumerate(METHODS):
         assert points[name] == pytest.approx((math.exp(2 + place), kept[name]))
     # Ranks of perplexity 1…6 and of accuracy 1 6 5 4 3 2: rho = 1 - 6 * 40 / (6 * 35) = -1/7.

@@ -108,7 +108,7 @@ def test_what_has_no_key_tokens_says_why(changes: dict[str, object], words: str)
 def cut(draw: np.random.Generator, size: int) -> list[int]:
     """Return the sizes of random tokens of a text of so many bytes."""
     inner = draw.choice(np.arange(1, size), draw.integers(5, size // 2), replace=False)
-    return np.diff([0, *sorted(inner.tolist()), size]).tolist()  # type: ignore[no-any-return]
+    return np.diff([0, *sorted(inner.tolist()), size]).tolist()
 
 
 def places(sizes: list[int]) -> list[tuple[int, int]]:

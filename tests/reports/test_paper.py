@@ -72,7 +72,7 @@ def test_a_note_is_no_wider_than_its_figure(width: float) -> None:
     with drawing(paper):
         figure = write._noted(curves.make(FRAME), note)
         figure.draw_without_rendering()
-        for text in [*figure.texts, figure._suptitle]:  # type: ignore[attr-defined]
+        for text in [*figure.texts, figure._suptitle]:
             box = text.get_window_extent()
             assert box.x0 >= 0
             assert box.x1 <= figure.bbox.x1

@@ -31,7 +31,6 @@ NARROW = 80
 
 def printed(console: Console) -> list[str]:
     file = console.file
-    assert isinstance(file, io.StringIO)
     return file.getvalue().splitlines()
 
 

@@ -157,7 +157,6 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
     ) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "written\n"
         with pytest.raises(UserError) as caught, writing(tmp_path):
             pytest.fail("two writers")

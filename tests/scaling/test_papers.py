@@ -476,7 +476,6 @@ def phases(found: Bands) -> np.ndarray:
 def test_jet_long_groups_what_is_far(length: int, group: int) -> None:
     """Distances up to the window are true, others floor(m/G) - floor(n/G), G = ceil(L / w)."""
     found = jet_long.bands(ROPE, length, window=7)
-    assert isinstance(found, Bands)
     for m in range(length):
         wanted = [m - n if m - n <= 7 else m // group - n // group for n in range(m + 1)]
         assert found.relative(m).tolist() == wanted
@@ -489,7 +488,6 @@ def test_jet_long_has_a_fixed_group_as_it_is_served() -> None:
     Group 1 is the model; one below is an error, as is one of the branch without groups.
     """
     served = jet_long.bands(ROPE, 150, window=7)
-    assert isinstance(served, Bands)
     for length in (20, 49, 150):
         fixed = jet_long.bands(ROPE, length, window=7, group=4)
         assert fixed.fingerprint == served.upto(length).fingerprint
@@ -521,9 +519,7 @@ def test_jet_long_goes_on_at_yarns_frequencies() -> None:
     wanted += np.where((m - n > near)[..., None], far, 0)
     wanted[m < n] = np.nan
     found = jet_long.bands(rope, length, window=near, far="ramped")
-    assert isinstance(found, Bands)
     np.testing.assert_allclose(phases(found), wanted, atol=2e-5)  # 150 times float32's rounding
-    assert found.query_scale is not None
     assert found.query_scale.tolist() == pytest.approx([0.1 * math.log(s) + 1] * length)
 
 
@@ -531,10 +527,10 @@ def test_jet_long_goes_on_at_yarns_frequencies() -> None:
 def test_jet_long_is_the_model_inside_its_window(far: str) -> None:
     """Up to the trained length both branches are plain frequencies, measured once with none."""
     for length in (1, 40, 48):
-        found = jet_long.bands(ROPE, length, far=far)  # type: ignore[arg-type]
+        found = jet_long.bands(ROPE, length, far=far)
         assert isinstance(found, Frequencies)
         assert found.fingerprint == none.frequencies(ROPE, length).fingerprint
-    assert isinstance(jet_long.bands(ROPE, 49, far=far), Bands)  # type: ignore[arg-type]
+    assert isinstance(jet_long.bands(ROPE, 49, far=far), Bands)
 
 
 def test_a_phase_is_a_part_of_what_is_measured() -> None:

@@ -169,7 +169,7 @@ def test_a_found_table_may_lie_in_a_folder_with_a_comma(tmp_path: Path) -> None:
     found = load("method", str(file))
     assert (found.label, found.options["factors"]) == ("found", str(file))
     rope = Rope(16, 10_000.0, 64)
-    slowed = rope.inv_freq() / resolve(found, rope, 160).inv_freq  # type: ignore[union-attr]
+    slowed = rope.inv_freq() / resolve(found, rope, 160).inv_freq
     assert slowed.tolist() == pytest.approx([1.0, 1.0, 1.5, 1.5, 2.0, 2.0, 2.5, 2.5])
 
 
@@ -194,7 +194,7 @@ def test_the_price_is_measured_by_what_the_window_holds(task: str, by: str) -> N
     """The line ran by the default tasks, whose 128 targets and prompts are no window of 64."""
     plan: Any = SimpleNamespace(tasks=(load("task", task),))
     plan.checkpoint = SimpleNamespace(rope=Rope(16, 10_000.0, 64))
-    assert cost_task(SimpleNamespace(plan=plan)) == by  # type: ignore[arg-type]
+    assert cost_task(SimpleNamespace(plan=plan)) == by
 
 
 @pytest.mark.slow

@@ -97,7 +97,6 @@ def test_two_methods_have_their_paired_interval() -> None:
     (less,) = of_means(costs[:, [0]] - costs[:, [1]], np.ones((12, 1)))
     selection = selected(costs)
     assert less.high is not None
-    assert less.low is not None
     assert selection.upper[0, 1] == pytest.approx(less.high)
     assert selection.upper[1, 0] == pytest.approx(-less.low)
     assert selection.winner == less.significant()
@@ -141,8 +140,6 @@ def test_fewer_candidates_left_have_less_of_the_error() -> None:
     """The bounds of survivors are wider if they were chosen from more."""
     costs = np.random.default_rng(3).standard_normal((12, 3))
     few, some = select_means(costs, np.ones(12)), select_means(costs, np.ones(12), candidates=20)
-    assert few is not None
-    assert some is not None
     assert (some.regret > few.regret).all()
 
 
@@ -159,7 +156,6 @@ def test_two_documents_give_no_bound_and_equal_ones_no_width() -> None:
 def test_hits_have_no_interval_of_width_zero() -> None:
     """Five of five for all: no method is worse, and none surely as good."""
     selection = select_shares(np.ones((5, 3)))
-    assert selection is not None
     assert (selection.regret > 0.3).all()
     assert not selection.winner
     (less,) = of_shares(np.zeros((5, 1)))
@@ -171,12 +167,10 @@ def test_hits_of_six_trials_win() -> None:
     """All of 6 trials against none is a winner among three methods; 4 of 6 against 2 is not."""
     trials = np.array([[1.0, 0.0, 0.0]] * 6)
     selection = select_shares(trials)
-    assert selection is not None
     assert selection.winner
     trials[:2, 0] = 0
     trials[:2, 1] = 1
     again = select_shares(trials)
-    assert again is not None
     assert not again.winner
 
 
@@ -187,7 +181,6 @@ def test_the_bound_narrows_as_it_is_said() -> None:
     costs -= costs.mean(axis=0)
     selection = selected(costs)
     count = selection.needed(selection.regret[0] / 2)
-    assert count is not None
     assert 70 <= count <= 90
     more = selected(np.tile(costs, (count // 20, 1)))
     assert more.regret[0] == pytest.approx(selection.regret[0] / 2, rel=0.15)

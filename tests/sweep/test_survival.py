@@ -36,7 +36,7 @@ from tests.tiny import save_tiny
 
 def run_and_kill(folder: Path, words: list[str]) -> None:
     """Run a sweep in children that are killed, till one ends; write kills and its status."""
-    write.DEFAULT = ("scores",)  # type: ignore[misc]  # a kill may meet a report
+    write.DEFAULT = ("scores",)  # a kill may meet a report
     draw, file = Random(7), folder / SAMPLES
     kills, partly, status = 0, 0, int(signal.SIGKILL)
 
@@ -68,7 +68,7 @@ def _run(words: list[str]) -> int:
     if child:
         return child
     try:
-        measure.append = _slowly  # type: ignore[attr-defined]
+        measure.append = _slowly
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         main(words)
     except SystemExit as ended:
@@ -112,7 +112,7 @@ def disturbed(place: str, words: list[str], error: OSError | None) -> None:
     def ended(*_: Any, **__: Any) -> Any:
         if error is None:
             os.kill(os.getpid(), signal.SIGKILL)
-        raise error  # type: ignore[misc]
+        raise error
 
     module, _, name = place.rpartition(".")
     setattr(importlib.import_module(module), name, ended)
@@ -321,7 +321,7 @@ def test_an_end_before_anything_is_measured_is_an_interrupt(
 
 def in_ascii(words: list[str]) -> None:
     """Call the command line where stdout has no other letters, as PYTHONIOENCODING=ascii does."""
-    sys.stdout.reconfigure(encoding="ascii")  # type: ignore[union-attr]
+    sys.stdout.reconfigure(encoding="ascii")
     main(words)
 
 

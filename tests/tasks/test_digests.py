@@ -86,7 +86,7 @@ def test_an_answer_of_earlier_versions_has_its_attributes() -> None:
     assert answer((), (), divergence=(0.1,)).divergence == (0.1,)
     assert answer((), (), parts=(text,)).parts == (text,)
     assert (text.parts, text.divergence) == ((), ())
-    sample: Any = Sample(unit="a", value=1.0, weight=1, facts={"b": 2})  # type: ignore[call-arg]
+    sample: Any = Sample(unit="a", value=1.0, weight=1, facts={"b": 2})
     assert (sample.doc_id, sample.unit, sample.facts) == ("a", "a", {"b": 2})
 
 

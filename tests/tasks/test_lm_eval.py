@@ -285,7 +285,7 @@ def test_the_loop_of_another_program_in_ten_lines(
     assert 'tasks=["wikitext"]' in lines
     exec(lines.replace('tasks=["wikitext"]', mine), given)
     without = plain["results"]["own_page"]["bits_per_byte,none"]
-    found = given["results"]["own_page"]["bits_per_byte,none"]  # type: ignore[index]
+    found = given["results"]["own_page"]["bits_per_byte,none"]
     assert found != without
     assert found == pytest.approx(without, rel=0.5)
 

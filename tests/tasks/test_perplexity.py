@@ -157,7 +157,7 @@ TEXTS = {name: "".join(DRAW.choices("abcdefghij ", k=k)) for name, k in (("a", 9
 
 @pytest.fixture(scope="module")
 def source() -> TaskContext:
-    return make_context(tiny_tokenizer(), TEXTS.items, 64)  # type: ignore[arg-type]
+    return make_context(tiny_tokenizer(), TEXTS.items, 64)
 
 
 @pytest.fixture(scope="module")
@@ -167,9 +167,7 @@ def model(tiny: Path) -> Any:
 
 def measured(model: Any, source: TaskContext, protocol: str, length: int = LENGTH) -> list[Sample]:
     """Return the samples of a protocol, by the engine."""
-    questions = list(
-        perplexity.ask(source, [length], protocol=protocol, stride=STRIDE)  # type: ignore[arg-type]
-    )
+    questions = list(perplexity.ask(source, [length], protocol=protocol, stride=STRIDE))
     samples = []
     for index, answer in answers(model, questions):
         assert answer is not None
@@ -200,7 +198,7 @@ def slid(model: Any, source: TaskContext, stride: int) -> list[tuple[float, int]
         for begin in range(0, len(tokens), stride):
             end = min(begin + room, len(tokens))
             window = [source.bos, *tokens[end - room : end]]
-            parts.append(loss(model, window, end - previous))  # type: ignore[arg-type]
+            parts.append(loss(model, window, end - previous))
             previous = end
             if end == len(tokens):
                 break
@@ -284,8 +282,7 @@ def test_one_whole_stream_is_a_window(source: TaskContext) -> None:
 def test_prefix_is_one_window_a_document(model: Any, source: TaskContext) -> None:
     """The begin token and the first L - 1 tokens of each document, all scored."""
     parts = [
-        loss(model, [source.bos, *p.tokens[: LENGTH - 1]], LENGTH - 1)  # type: ignore[list-item]
-        for p in source.documents()
+        loss(model, [source.bos, *p.tokens[: LENGTH - 1]], LENGTH - 1) for p in source.documents()
     ]
     score = perplexity.score(measured(model, source, "prefix"))
     assert score.value == pytest.approx(perplexity_of(parts), rel=1e-5)
@@ -308,7 +305,7 @@ def test_slide_is_the_loop_over_windows_cut_to_the_shorter_length(
         end = len(passage.tokens) * 3 // 4
         for last in range(end - targets + 2, end + 1, 2):
             window = [source.bos, *passage.tokens[last - length + 1 : last]]
-            parts.append(loss(model, window, 2))  # type: ignore[arg-type]
+            parts.append(loss(model, window, 2))
     cut = [samples[place] for place, one in enumerate(requests) if one.length == length]
     assert perplexity.score(cut).value == pytest.approx(perplexity_of(parts), rel=1e-5)
     plain = perplexity.ask(source, [longest], tail=targets)
@@ -323,7 +320,7 @@ def test_slide_scores_each_target_once_after_most_of_a_window(
     """Whatever the sizes: the same targets at both lengths, with 7/8 of a window before each."""
     scored: dict[int, list[tuple[str, int]]] = {}
     for one in perplexity.ask(source, [length, LENGTH], tail=tail, slide=True):
-        first = int(one.metadata["first"])  # type: ignore[arg-type]
+        first = int(one.metadata["first"])
         count = len(one.tokens) - one.start
         places = [(one.doc_id, first + place) for place in range(count)]
         scored.setdefault(one.length, []).extend(places)
@@ -349,7 +346,7 @@ def test_press_and_disjoint_score_every_token_once(
     for name in ("press", "disjoint"):
         layout = Layout(opening, 1, min(stride, length - 1))
         for text in texts:
-            windows = list(PROTOCOLS[name]([text], length, layout))  # type: ignore[index]
+            windows = list(PROTOCOLS[name]([text], length, layout))
             assert all(len(window.tokens) == length for window in windows)
             targets = [t for window in windows for t in window.tokens[window.start :]]
             places = [w.first + i for w in windows for i in range(length - w.start)]
@@ -364,7 +361,6 @@ def test_press_and_disjoint_score_every_token_once(
 def test_bytes_before_tokens_add_up_to_the_text(text: str) -> None:
     """The bytes before each token never fall, begin at 0 and end at the whole text in UTF-8."""
     tokens, ends = tokenize(tiny_tokenizer(), text)
-    assert ends is not None
     assert len(ends) == len(tokens) + 1
     assert list(ends) == sorted(ends)
     assert (ends[0], ends[-1]) == (0, len(text.encode()))
@@ -383,7 +379,7 @@ def test_a_window_knows_the_bytes_it_scores(source: TaskContext) -> None:
 def test_an_empty_row_takes_no_bytes_from_the_stream() -> None:
     """Beside a document without text, windows over the stream of all know their bytes too."""
     texts = {"empty": "", **TEXTS}
-    beside: TaskContext = make_context(tiny_tokenizer(), texts.items, 64)  # type: ignore[arg-type]
+    beside: TaskContext = make_context(tiny_tokenizer(), texts.items, 64)
     for question in perplexity.ask(beside, [LENGTH], protocol="overlap", stride=STRIDE):
         scored = question.tokens[question.start :]
         assert question.metadata["bytes"] == len(scored) - scored.count(beside.bos or 0)

@@ -164,9 +164,6 @@ def test_an_infinite_divergence_is_a_status(
 def test_documents_are_the_unit() -> None:
     """Two windows of a document are one of n."""
     question = Divergence((1, 2, 3, 4), 2, doc_id="a")
-    samples = [
-        window_kl.grade(question, DivergenceResponse((0.1, 0.3)), None)  # type: ignore[arg-type]
-        for _ in range(2)
-    ]
+    samples = [window_kl.grade(question, DivergenceResponse((0.1, 0.3)), None) for _ in range(2)]
     found = window_kl.score(samples)
     assert (found.value, found.n) == (pytest.approx(0.2), 1)
