@@ -299,7 +299,6 @@ def _set_up(
 def _note_search(
     tuning: Tuning, space: Space, trials: int, machine: str, observer: Observer
 ) -> None:
-    """Note what is searched, by what, on which documents, and what it will cost."""
     units = "trials" if tuning.kind == "answers" else "documents"
     count = counted(len(tuning.closed), "closed-form methods")
     tokens, time, begun = _cost(tuning, trials, machine)

@@ -123,7 +123,7 @@ def print_identities(inspection: Inspection, console: Console) -> None:
     from harness.reports.writing.sentences import counted
     from scaling.types import Frequencies
 
-    longest = inspection.longest
+    longest = max(reading.length for reading in inspection.readings)
     plain = Frequencies(inspection.rope.inv_freq())
     single, double = (identities(plain, longest, of) for of in (torch.float32, torch.float64))
     width = max(map(len, single))

@@ -468,8 +468,6 @@ BANDS: dict[str, Callable[[_Trials], Answer]] = {
     "queries": _queries,
     "order": _order_of_positions,
 }
-
-
 FIELDS = {
     "hidden_size": 32,
     "intermediate_size": 96,

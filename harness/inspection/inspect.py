@@ -62,11 +62,6 @@ class Inspection:
     curves: tuple[Curve, ...] = ()
     files: tuple[Path, ...] = ()
 
-    @property
-    def longest(self) -> int:
-        """Return the greatest length in tokens."""
-        return max(reading.length for reading in self.readings)
-
 
 def inspect(
     spec: Spec, base: Sequence[float] = (), encoding: Sequence[str] = (), out: Path | None = None

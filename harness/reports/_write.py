@@ -25,8 +25,6 @@ DOTS_PER_INCH = 200
 LARGEST = 2000  # square inches of a figure: 320 MB of pixels
 FIGURES = (".png", ".svg", ".pdf")
 TABLES = (".csv", ".parquet", ".md", ".tex")
-
-
 DEFAULT = ("scores", "best", "curves")  # the reports of a run; the others are made on request
 ALL = "all"
 OLD = {"summary": "words", "notes": "legend", "display": "readable"}  # names in older report files

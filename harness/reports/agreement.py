@@ -103,7 +103,9 @@ def pairs(
     table["frequencies"] = table["frequencies"].fillna(table["scaling"])
     table = table[table["length"] > table["trained_length"]]
     lower = table["metric"].isin(LOWER)
-    tails = table[lower & table["task"].isin(_tail(frame))]
+    every = frame["task"]
+    tasks = every[frame["protocol"] == "tail"] if "protocol" in frame else every[:0]
+    tails = table[lower & table["task"].isin(tasks)]
     kept = table[table["metric"].isin(SHARES)]
     names = {"score": "kept", "low": "kept_low", "high": "kept_high"}
     kept = kept[[*ON, "task", "metric", *names]].rename(columns=names)
@@ -152,13 +154,6 @@ def interval(rho: float, n: int) -> tuple[float, float]:
     """
     half = float(ndtri((1 + CONFIDENCE) / 2)) * math.sqrt((1 + rho**2 / 2) / (n - 3))
     return math.tanh(math.atanh(rho) - half), math.tanh(math.atanh(rho) + half)
-
-
-def _tail(frame: pd.DataFrame) -> list[str]:
-    """Return the tasks that score the same last tokens at every length."""
-    if "protocol" not in frame:
-        return []
-    return list(frame.loc[frame["protocol"] == "tail", "task"].unique())
 
 
 def _keys(

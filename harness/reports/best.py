@@ -124,18 +124,16 @@ def display(table: pd.DataFrame) -> dict[str, pd.DataFrame]:
                 "regret, at most": sentences.bound(row),
                 "best": sentences.method(row, row["best"]) + " (winner)" * bool(row["winner"]),
                 "as good as the best": ", ".join(row["as_good"] or []),
-                "not significantly worse": _others(row),
+                "not significantly worse": ", ".join(
+                    sentences.method(row, name)
+                    for name in row["possible"] or []
+                    if name not in (row["as_good"] or [])
+                ),
             }
             for row in records(rows)
         ]
         tables[heading(str(task), rows["metric"].iloc[0], str(model))] = pd.DataFrame(texts)
     return tables
-
-
-def _others(row: Mapping[str, Any]) -> str:
-    """Return the methods that may be the best, without those that are as good."""
-    names = [name for name in row["possible"] or [] if name not in (row["as_good"] or [])]
-    return ", ".join(sentences.method(row, name) for name in names)
 
 
 def summary(table: pd.DataFrame) -> list[str]:
@@ -206,7 +204,6 @@ def _best(row: Mapping[str, Any]) -> str:
 
 
 def _cost(row: Mapping[str, Any]) -> str:
-    """Return what the method costs inside the window."""
     if sentences.inside(row) or row["next"] is None or not row["trained_length"]:
         return ""
     if row["cost"] is None:
@@ -219,7 +216,6 @@ def _cost(row: Mapping[str, Any]) -> str:
 
 
 def _gain(row: Mapping[str, Any]) -> str:
-    """Compare with truncation."""
     if row["gain"] is None:
         return ""
     window = f"truncating the text to {row['trained_length']:,} tokens"
@@ -341,7 +337,6 @@ def _better_score(row: dict[str, Any]) -> str:
 
 
 def _from_truncation(row: dict[str, Any]) -> str:
-    """Return the difference from truncation."""
     if row["gain"] is None:
         return ""
     change = sentences.signed(row["gain"], row["gain_low"], row["gain_high"])

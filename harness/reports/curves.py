@@ -21,8 +21,6 @@ BANDS = (
     "Bands: 95 % intervals of each method alone; the methods share documents and trials, so that "
     "differences may be significant where bands overlap (differences)."
 )
-
-
 NO_BANDS = "Too many methods for bands: the 95 % intervals are in the table of scores."
 TRUNCATED = (
     " Dash-dotted: truncation, the unscaled model reading only its trained window before these "
@@ -74,8 +72,7 @@ def _over_seeds(table: pd.DataFrame) -> Figure:
         high=table["most"],
         frequencies=pd.Series(names) + " " + lengths,
     )
-    counts = " or ".join(map(str, sorted(set(table["seeds"]))))
-    means = MEANS.format(counts)
+    means = MEANS.format(" or ".join(map(str, sorted(set(table["seeds"])))))
     return curves(drawn, means + THIN, means + NO_THIN)
 
 
@@ -143,7 +140,6 @@ def _score_label(task: str, metric: str, protocols: dict[str, str]) -> str:
 
 
 def _note(table: pd.DataFrame, protocols: dict[str, str], bands: str, without: str) -> str:
-    """Return what a reader must know of every point."""
     counts = []
     for task, n in table.dropna(subset="score").groupby("task", sort=False)["n"]:
         counts.append(f"{' to '.join(map(str, sorted({n.min(), n.max()})))} ({task})")

@@ -281,7 +281,11 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
     if table.empty or table["same"].all():
         raise ValueError(f"no method differs from {baseline!r}")
     order = known.first(list(table["scaling"].unique()), MOST_METHODS)[::-1]
-    rows = [_longest(kin) for _, kin in table.groupby(["model", "task", "baseline"], sort=False)]
+    most = paper().across(MOST_LENGTHS)  # the longest lengths at which any method differs
+    rows = [
+        [here for _, here in kin.groupby("length") if not here["same"].all()][-most:]
+        for _, kin in table.groupby(["model", "task", "baseline"], sort=False)
+    ]
     columns = max(map(len, rows))
     groups, left_out = shown_part([kin for kin in rows if kin], "rows of panels", MOST_ROWS)
     figure, panels = sheet(columns * len(groups), columns, panel_height=ROW * len(order) + 0.95)
@@ -307,12 +311,6 @@ def draw(frame: pd.DataFrame, table: pd.DataFrame) -> Figure:
         left_out += f" {left} methods are left out; the table has all."
     foot(figure, [], [], FIGURE.format(baseline=baseline, models=models) + left_out)
     return figure
-
-
-def _longest(rows: pd.DataFrame) -> list[pd.DataFrame]:
-    """Return the rows of the longest lengths at which any method differs from the baseline."""
-    every = [here for _, here in rows.groupby("length") if not here["same"].all()]
-    return every[-paper().across(MOST_LENGTHS) :]
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:

@@ -45,10 +45,9 @@ def make(frame: pd.DataFrame, *, kept: float = KEPT) -> pd.DataFrame:
             paired = samples.groupby(["scaling", "length"]) if how.lower else ()
             of = {key: units(rows) for key, rows in paired}
             every = max(requested_units(rows) for _, rows in samples.groupby("length"))
-            rows += [
-                {**_row(lengths, of, own, how, kept), "asked": every}
-                for lengths in _by_method(here[here["length"] >= own["length"]])
-            ]
+            beyond = here[here["length"] >= own["length"]]
+            by_method = [records(cells) for _, cells in beyond.groupby("scaling", sort=False)]
+            rows += [{**_row(lengths, of, own, how, kept), "asked": every} for lengths in by_method]
     if not rows:
         raise ValueError(NONE)
     whole = ("effective_length", "low", "high")
@@ -103,13 +102,6 @@ def _own(here: pd.DataFrame) -> pd.Series[Any] | None:
         if len(known):
             return known.iloc[-1]
     return None
-
-
-def _by_method(here: pd.DataFrame) -> list[list[dict[str, Any]]]:
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for cell in records(here):
-        rows.setdefault(cell["scaling"], []).append(cell)
-    return list(rows.values())
 
 
 def _row(

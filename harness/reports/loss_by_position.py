@@ -68,7 +68,6 @@ def make(frame: pd.DataFrame) -> Figure:
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], room: float) -> None:
-    """Draw one length: one line per scaling, and where the trained window ends."""
     for index, (scaling, curve) in enumerate(rows.groupby("scaling", sort=False)):
         trace(axes, curve[["position", "score"]], str(scaling), look, index, 8)
         if len(look) <= MOST_BANDS:

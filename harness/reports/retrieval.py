@@ -307,7 +307,6 @@ def _maps(samples: pd.DataFrame) -> list[Map]:
 
 
 def _note(samples: pd.DataFrame, maps: list[Map]) -> str:
-    """Return what a reader must know of every cell."""
     known = samples.dropna(subset=["depth", "value"])
     sizes = known.groupby(["model", "task", "scaling", "length", "depth"]).size()
     keys = " to ".join(map(str, sorted({sizes.min(), sizes.max()})))

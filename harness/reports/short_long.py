@@ -33,7 +33,10 @@ def make(frame: pd.DataFrame) -> Figure:
     table = ends(every)
     groups = list(table.groupby(["model", "task"], sort=False))
     columns = columns_for(len(groups), table["task"].nunique())
-    order = _order(groups[0][1], table)
+    first = groups[0][1]  # its methods from the worst, at the bottom, to the best
+    rising = first["metric"].iloc[0] not in LOWER
+    ranked = list(first.sort_values("score_long", ascending=rising, kind="stable")["scaling"])
+    order = [*(name for name in table["scaling"].unique() if name not in ranked), *ranked]
     figure, panels = sheet(len(groups), columns, panel_height=ROW * len(order) + 0.85)
     look = known.look
     for index, (axes, ((model, task), rows)) in enumerate(zip(panels, groups, strict=True)):
@@ -59,13 +62,6 @@ def _length(table: pd.DataFrame, words: str, end: str = "") -> str:
         return f"at the {words}"
     row = table.iloc[0]
     return f"at {row[f'length{end}']} tokens ({row[f'relative_length{end}']:.3g}×)"
-
-
-def _order(rows: pd.DataFrame, table: pd.DataFrame) -> list[str]:
-    """Return the methods from the worst, drawn at the bottom, to the best at the longest length."""
-    lower = rows["metric"].iloc[0] in LOWER
-    ranked = rows.sort_values("score_long", ascending=not lower, kind="stable")["scaling"].tolist()
-    return [*(name for name in table["scaling"].unique() if name not in ranked), *ranked]
 
 
 def _panel(axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], order: list[str]) -> None:

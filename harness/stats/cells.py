@@ -16,10 +16,8 @@ CELL = ["model", "task", "scaling", "length"]
 SCORE = ["score", "low", "high", "n"]
 MEASURED = ["model", "task", "length", "frequencies", "score"]
 COLUMNS = [*CELL, "relative_length", "metric", *SCORE, "status", "trained_length", "frequencies"]
-
-
 T = TypeVar("T")
-_cache: ContextVar[dict[Any, Any] | None] = ContextVar("found", default=None)
+_cache: ContextVar[dict[Any, Any] | None] = ContextVar("_cache", default=None)
 
 
 @contextmanager
@@ -90,7 +88,7 @@ def coinciding(frame: pd.DataFrame) -> pd.DataFrame:
     Works on samples, on cells, and on channels, which have no score; ``ntk`` and ``dynamic_ntk``
     become ``ntk = dynamic_ntk``.
     """
-    # The score is compared too: equal frequencies of which only one was measured stay apart.
+    # The score is compared too: equal frequencies of which only one was measured stay separate.
     known = frame.assign(frequencies=frame["frequencies"].fillna(frame["scaling"]))
     facts = known[["scaling", *known.columns.intersection(MEASURED)]].drop_duplicates().astype(str)
     signs: dict[str, set[Hashable]] = {}

@@ -129,13 +129,8 @@ def over_keys(cell: Losses, masks: Masks) -> dict[str, Any]:
     }
     sums, counts = _by_document(windows)
     score, low, high = ratio(sums, counts).exp() if counts else (None, None, None)
-    return {
-        "score": score,
-        "low": low,
-        "high": high,
-        "n": len(counts),
-        "keys": int(sum(counts)),
-    }
+    keys = int(sum(counts))
+    return {"score": score, "low": low, "high": high, "n": len(counts), "keys": keys}
 
 
 def gains(cell: Losses, short: Losses, drop: float) -> dict[str, Any]:
@@ -149,12 +144,8 @@ def gains(cell: Losses, short: Losses, drop: float) -> dict[str, Any]:
     result = ratio(*_by_document({w: (values.sum(), len(values)) for w, values in saved.items()}))
     low, high = result.interval()
     every = np.concatenate(list(saved.values()))
-    return {
-        "gain": result.value,
-        "gain_low": low,
-        "gain_high": high,
-        "large": (every > drop).mean(),
-    }
+    large = (every > drop).mean()
+    return {"gain": result.value, "gain_low": low, "gain_high": high, "large": large}
 
 
 def _by_document(windows: dict[Any, tuple[float, int]]) -> tuple[list[float], list[int]]:
@@ -228,7 +219,7 @@ def joined(places: Spans) -> Spans:
 
 
 def inside(places: Spans, runs: Spans) -> NDArray[np.bool_]:
-    """Return which spans lie whole in one of the runs, which are in order and apart."""
+    """Return which spans lie whole in one of the runs, which are in order and separate."""
     if not len(runs):
         return np.zeros(len(places), np.bool_)
     place = np.searchsorted(runs[:, 0], places[:, 0], side="right") - 1
