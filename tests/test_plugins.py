@@ -14,15 +14,7 @@ import torch
 
 from harness.errors import UserError
 from harness.methods.resolve import resolve
-from harness.plugins import (
-    FOLDERS,
-    ROOT,
-    catalogue,
-    entry,
-    load,
-    names,
-    names_code,
-)
+from harness.plugins import FOLDERS, ROOT, catalogue, entry, load, names, names_code
 from scaling import log_n, yarn
 from scaling.types import Frequencies, Rope
 from tests.command_line import Ropewalk
@@ -115,11 +107,7 @@ def test_the_seed_is_no_option_of_a_task() -> None:
         ("method", "pi:factor=", "pi: 'factor=' is not option=value."),
         ("method", "pi:factor=2,factor=4", "pi: option 'factor' is given twice."),
         ("method", "no/such.py", "method file no/such.py does not exist."),
-        (
-            "method",
-            "no.such",
-            "method 'no.such' cannot be imported: No module named 'no'.",
-        ),
+        ("method", "no.such", "method 'no.such' cannot be imported: No module named 'no'."),
         (
             "method",
             "tasks.passkey",
@@ -261,10 +249,7 @@ def test_an_option_that_cannot_be_recorded_is_refused(write: Write, value: str) 
             "Frequencies(rope.inv_freq().double())",
             "inv_freq must be one row of float32, got torch.float64 (4,).",
         ),
-        (
-            "Frequencies(rope.inv_freq(), 0.0)",
-            "attention_factor must be positive, got 0.0.",
-        ),
+        ("Frequencies(rope.inv_freq(), 0.0)", "attention_factor must be positive, got 0.0."),
     ],
 )
 def test_frequencies_that_cannot_be_used_are_refused(

@@ -412,10 +412,7 @@ class TestRefused:
                 f"no method is called 'yran'; did you mean 'yarn'? known: {METHODS}",
             ),
             ({"scaling": "[red]"}, f"no method is called '[red]'; known: {METHODS}"),
-            (
-                {"scaling": "pi pi"},
-                "--scaling names 'pi' twice; leave one out, or rename a file.",
-            ),
+            ({"scaling": "pi pi"}, "--scaling names 'pi' twice; leave one out, or rename a file."),
             (
                 {"task": "perplexity", "length": "99k"},
                 "task perplexity: no document holds a window of 101376 tokens; the longest "

@@ -250,10 +250,7 @@ class TestCommand:
 
     @pytest.mark.slow
     def test_a_config_is_enough(
-        self,
-        tiny: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
+        self, tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         """Neither weights nor tokenizer are needed; the same question gives the same tables."""
         (tmp_path / "model").mkdir()

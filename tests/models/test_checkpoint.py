@@ -91,10 +91,7 @@ def test_a_longrope_checkpoint_is_read_natively_at_every_length() -> None:
         "long_factor": [2.0 + i for i in range(8)],
     }
     parameters = {"rope_type": "longrope", "rope_theta": 10_000.0, **lists}
-    windows = {
-        "max_position_embeddings": 4 * WINDOW,
-        "original_max_position_embeddings": WINDOW,
-    }
+    windows = {"max_position_embeddings": 4 * WINDOW, "original_max_position_embeddings": WINDOW}
     config = AutoConfig.for_model(
         "phi3", **{**SHAPE, **windows}, vocab_size=300, num_key_value_heads=1,
         pad_token_id=0, rope_parameters=parameters,

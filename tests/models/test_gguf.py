@@ -16,7 +16,7 @@ from transformers import LlamaTokenizer
 from harness.engine import answers
 from harness.errors import UserError
 from harness.models.checkpoint import Checkpoint, open_checkpoint
-from harness.models.gguf import SPACE, _read_header, configure_tokenizer
+from harness.models.gguf import SPACE, configure_tokenizer
 from harness.models.weights import load_weights
 from tasks.types import Loglikelihood
 from tests.command_line import Ropewalk
@@ -133,16 +133,6 @@ def test_a_scaling_that_changes_nothing_is_no_error(tmp_path: Path) -> None:
     facts = {f"rope.scaling.{name}": value for name, value in facts.items()}
     found = opened(save_gguf(tmp_path / "m.gguf", "F32", facts={**facts, "rope.scale_linear": 0.0}))
     assert found.rope.shipped == {"rope_type": "default", "rope_theta": BASE}
-
-
-@pytest.mark.slow
-def test_the_header_of_a_file_is_read_once(file: Path) -> None:
-    """Beside what the library reads; and once more when the file changed."""
-    for place in range(2):
-        os.utime(file, ns=(place, place))
-        before = _read_header.cache_info().misses
-        assert opened(file).rope.base == opened(file).rope.base == BASE
-        assert _read_header.cache_info().misses == before + 1
 
 
 @pytest.mark.slow

@@ -85,11 +85,7 @@ CASES: list[tuple[Any, dict[str, Any], Formula]] = [
     (dual_chunk, {}, dual_chunked(30, 36)),
     (dual_chunk, {"chunk": 36, "largest": 47}, dual_chunked(36, 47)),
     (dual_chunk, {"chunk": 1, "largest": 1}, dual_chunked(1, 1)),
-    (
-        string,
-        {"shift": 16, "local": 3},
-        lambda m, n: m - n if m - n < 16 else m - n - 16 + 3,
-    ),
+    (string, {"shift": 16, "local": 3}, lambda m, n: m - n if m - n < 16 else m - n - 16 + 3),
     (lm_infinite, {"window": 20, "sinks": 4}, lambda_shaped(20, 4)),
     (lm_infinite, {}, lambda_shaped(48, 10)),
 ]

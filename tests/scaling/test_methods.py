@@ -105,14 +105,6 @@ def _same(one: Frequencies, other: Frequencies) -> bool:
     return one.fingerprint == other.fingerprint
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_method_has_the_contracts_signature(name: str) -> None:
-    """A method takes rope and length, and nothing but keyword-only options with a default."""
-    rope, length, *options = inspect.signature(METHODS[name]).parameters.values()
-    assert (rope.name, length.name) == ("rope", "length")
-    assert all(o.kind is o.KEYWORD_ONLY and o.default is not o.empty for o in options)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @settings(max_examples=10)
@@ -250,11 +242,7 @@ LLAMA2 = Rope(128, 10000.0, 4096)
         (abf, {"base": 1.0}, "base must be above 1, got 1.0"),
         (p_rope, {"p": 1.01}, "p must be from 0 to 1, got 1.01"),
         (giraffe_power, {"power": -0.1}, "power must be 0 or more, got -0.1"),
-        (
-            giraffe_truncated,
-            {"cutoff": 0.0},
-            "cutoff must be a number of tokens above 0, got 0.0",
-        ),
+        (giraffe_truncated, {"cutoff": 0.0}, "cutoff must be a number of tokens above 0, got 0.0"),
         (ntk_mixed, {"exponent": 0.0}, "exponent must be above 0 and at most 1, got 0.0"),
         (mr_rope, {"kind": "max"}, "kind is uni or pro, got max"),
         (

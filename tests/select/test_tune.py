@@ -18,14 +18,7 @@ from harness.methods.resolve import resolve
 from harness.plugins import ROOT, load
 from harness.runs.store import read_run
 from harness.select.space import longrope_table as factors
-from harness.select.tune import (
-    Split,
-    Trial,
-    compare,
-    key_masks,
-    kind_of,
-    summary,
-)
+from harness.select.tune import Split, Trial, compare, key_masks, kind_of, summary
 from harness.sweep import measure
 from harness.sweep.plan import Item, Plan, make_plan
 from harness.sweep.spec import parse
@@ -286,11 +279,7 @@ def test_the_halves_share_no_document(tiny: Path, docs: Path, tmp_path: Path) ->
     ],
 )
 def test_a_mistake_is_one_sentence(
-    tune: Tune,
-    more: dict[str, str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    tune: Tune, more: dict[str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before anything is written; what is typed is checked first, then whether cmaes is there."""
     monkeypatch.setattr("harness.select.tune.find_spec", lambda _: None)

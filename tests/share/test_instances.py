@@ -183,9 +183,7 @@ def test_a_generated_text_is_the_output(
         )  # fmt: skip
 
 
-def test_in_a_chat_the_question_is_the_message(
-    published: Callable[..., tuple[Any, Lines]],
-) -> None:
+def test_in_a_chat_the_question_is_the_message(published: Callable[..., tuple[Any, Lines]]) -> None:
     """``formatted`` is what the template makes of it, with the beginning of the reply."""
     for line in of(published()[1], CHAT):
         asked = line["input"]

@@ -103,10 +103,7 @@ def test_every_eval_ever_reads_back_to_the_table(small: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("given", "passkey"),
-    [
-        ("books", ("passkey", [])),
-        ({PERPLEXITY: "books", "passkey": "essays"}, ("essays", ["c"])),
-    ],
+    [("books", ("passkey", [])), ({PERPLEXITY: "books", "passkey": "essays"}, ("essays", ["c"]))],
 )
 def test_a_task_has_the_documents_that_it_read(given: Any, passkey: tuple[str, list[str]]) -> None:
     """Documents by a task's label or name are its own, and trials have none of another task's."""

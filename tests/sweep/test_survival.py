@@ -26,7 +26,7 @@ from harness.engine import Sizes
 from harness.errors import UserError
 from harness.files import replacing
 from harness.reports import _write as write
-from harness.runs.store import SAMPLES, Samples, append, read_samples, writing
+from harness.runs.store import SAMPLES, append, read_samples, writing
 from harness.sweep import backend, measure, plan
 from tests import ROOT
 from tests.child import in_child, mapped
@@ -211,25 +211,12 @@ class TestDisk:
         assert (tmp_path / SAMPLES).read_bytes().startswith(left)
         assert samples(tmp_path) == samples(many)
 
-    @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
-    def test_a_full_disk_is_one_sentence(self) -> None:
-        """The system's own words say what is wrong with the file."""
-        full = Path("/dev/full")
-        with full.open("ab", buffering=0) as file, pytest.raises(UserError) as caught:
-            append(Samples(full, file), {"cell": "c"})
-        assert str(caught.value).startswith(
-            "/dev/full cannot be written: No space left on device; everything measured"
-        )
-
     def test_a_file_that_cannot_be_replaced_stays(self, tmp_path: Path) -> None:
         """A table or record is there whole, as it was or as it is to be, and nothing half."""
         (tmp_path / "table").write_text("old")
         message = f"{tmp_path / 'table'} cannot be written: No space left on device."
         full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        with (
-            pytest.raises(UserError, match=re.escape(message)),
-            replacing(tmp_path / "table"),
-        ):
+        with pytest.raises(UserError, match=re.escape(message)), replacing(tmp_path / "table"):
             raise full
         assert [path.name for path in tmp_path.iterdir()] == ["table"]
         assert (tmp_path / "table").read_text() == "old"

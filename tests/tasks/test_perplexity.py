@@ -432,11 +432,7 @@ def test_documents_are_the_unit_of_the_interval() -> None:
             48,
             "slide is an option of protocol=tail; protocol=press has none",
         ),
-        (
-            {"tail": 47, "slide": True},
-            48,
-            "tail=47 leaves no context in a window of 48 tokens",
-        ),
+        ({"tail": 47, "slide": True}, 48, "tail=47 leaves no context in a window of 48 tokens"),
     ],
 )
 def test_what_cannot_be_slid_is_refused(

@@ -17,14 +17,7 @@ import pytest
 from harness.data.corpus import make_context
 from harness.engine import answers
 from harness.models.checkpoint import Checkpoint
-from tasks import (
-    common_words,
-    frequent_words,
-    key_value,
-    niah,
-    ruler,
-    variable_tracking,
-)
+from tasks import common_words, frequent_words, key_value, niah, ruler, variable_tracking
 from tasks._prompt import FILLER, around, continued, inserted, sentences
 from tasks._retrieval import shown
 from tasks.niah import PRESETS, Hidden, Setting, framed, with_needles
