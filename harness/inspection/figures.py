@@ -192,7 +192,6 @@ SCORE_NOTE = (
     "little, and no projections; of a trained model's folder the contents are 64 tokens of its "
     "vocabulary, through the norm and projections of its first layer."
 )
-VALUES = ("mean", "low", "high")
 LEAST = -15.0  # of the scores that are drawn
 
 
@@ -207,7 +206,7 @@ def draw_scores(frame: pd.DataFrame, trained_length: int) -> Figure:
     for index, (title, rows) in enumerate(groups):
         for axes, log in zip(panels[2 * index : 2 * index + 2], (False, True), strict=True):
             near = rows if log else rows[rows["distance"] < trained_length]
-            _score_panel(axes, _binned(near) if log else near, look, trained_length, log=log)
+            _score_panel(axes, near, look, trained_length, log=log)
             tidy(axes, str(title), room=3.0)
     lines = {str(line.get_label()): line for axes in panels for line in axes.get_lines()}
     drawn: dict[str, Artist] = {n: lines[n] for n in names if n in lines and look[n] != REST}
@@ -232,17 +231,14 @@ def _distinct(frame: pd.DataFrame, plain: Collection[str]) -> list[str]:
     return list(rows.groupby(kinds, sort=False)["name"].head(LOOKS // kinds.nunique()))
 
 
-def _binned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the means over a sixth of an octave: scores vary from token to token."""
-    rows = rows[rows["distance"] > 0]
-    bins = (6 * np.log2(rows["distance"])).round().rename("bin")
-    return rows.groupby(["name", bins], sort=False)[["distance", *VALUES]].mean().reset_index()
-
-
 def _score_panel(
     axes: Axes, rows: pd.DataFrame, look: Mapping[str, Look], trained_length: int, *, log: bool
 ) -> None:
     if log:
+        rows = rows[rows["distance"] > 0]
+        bins = (6 * np.log2(rows["distance"])).round().rename("bin")  # of a sixth of an octave
+        means = rows.groupby(["name", bins], sort=False)[["distance", "mean", "low", "high"]].mean()
+        rows = means.reset_index()  # scores vary from token to token
         axes.set_xscale("log", base=2)
         axes.axvspan(1, trained_length, color="0.94", linewidth=0, zorder=0)
         axes.axvline(trained_length, color=GREY, linewidth=0.8, linestyle=":", zorder=1)

@@ -344,7 +344,14 @@ def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
     axes.set_xlim(-0.5, columns - 0.5)
     axes.set_ylim(rows - 0.5, -0.5)  # depth 0, the start of the text, is on top
     if tall / rows >= 0.12 and room / columns >= 0.2:
-        _numbers(axes, shown.shares, mesh)
+        for (row, column), share in np.ndenumerate(shown.shares):
+            if not np.isnan(share):  # black or white, whichever has more contrast
+                red, green, blue, _ = mesh.cmap(share)
+                dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
+                axes.text(
+                    column, row, f"{100 * share:.0f}", color="white" if dark else "black",
+                    fontsize=SIZE - 1.5, ha="center", va="center_baseline",
+                )  # fmt: skip
     labels = [tick_label(length, shown.trained_length) for length in shown.lengths]
     places = [room / columns * index for index in range(columns)]
     axes.set_xticks(range(columns), spaced(labels, places))
@@ -357,16 +364,3 @@ def _heat_map(axes: Axes, shown: Map, *, room: float, tall: float) -> QuadMesh:
             linewidth=width, clip_on=False, solid_capstyle="butt", label="_trained",
         )  # fmt: skip
     return mesh
-
-
-def _numbers(axes: Axes, shares: NDArray[np.float64], mesh: QuadMesh) -> None:
-    """Write percent into the cells, in black or white, whichever has more contrast."""
-    for (row, column), share in np.ndenumerate(shares):
-        if np.isnan(share):
-            continue
-        red, green, blue, _ = mesh.cmap(share)
-        dark = 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.45
-        axes.text(
-            column, row, f"{100 * share:.0f}", color="white" if dark else "black",
-            fontsize=SIZE - 1.5, ha="center", va="center_baseline",
-        )  # fmt: skip
