@@ -76,10 +76,14 @@ def check_method(
 
 def moves_positions(method: Method, geometries: Sequence[Geometry]) -> bool:
     """Return whether a method returns bands at any of these geometries without an error."""
-    for rope, windows in geometries:
+
+    def moves(rope: Rope, windows: float) -> bool:
+        result: Any = method(rope, tokens(rope, windows))
+        return isinstance(result, Rotation) and (result.moves_positions or result.stateful)
+
+    for geometry in geometries:
         with suppress(UserError):
-            result: Any = call("", partial(method, rope, tokens(rope, windows)))
-            if isinstance(result, Rotation) and (result.moves_positions or result.stateful):
+            if call("", partial(moves, *geometry)):
                 return True
     return False
 
