@@ -29,17 +29,18 @@ class Rerun:
     @property
     def reproduced(self) -> bool:
         """Return whether every sample has a number in both, within the tolerance."""
-        return not self.outcome.unlike and self.outcome.largest <= self.tolerance
+        return not self.outcome.differing and self.outcome.largest <= self.tolerance
 
     @property
     def text(self) -> str:
         """Say how the two runs agree."""
         result = self.outcome
         text = f"{result.equal} of {result.samples} samples are equal bit for bit"
-        if result.equal + len(result.unlike) < result.samples:
+        if result.equal + len(result.differing) < result.samples:
             text += f"; others differ by up to {result.largest:.2g} of their value ({result.where})"
-        if result.unlike:
-            text += f"; {len(result.unlike)} have another status or none, first {result.unlike[0]}"
+        if result.differing:
+            first = result.differing[0]
+            text += f"; {len(result.differing)} have another status or none, first {first}"
         verdict = "reproduced" if self.reproduced else f"not reproduced within {self.tolerance:g}"
         return f"{text}: {verdict}."
 

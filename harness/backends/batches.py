@@ -17,19 +17,19 @@ def split(work: Sequence[Batch], workers: int) -> list[Batch]:
     A part is fair where every worker gets several.
     """
     fair = sum(batch.tokens for batch in work) / (ROUNDS * workers)
-    found: list[Batch] = []
+    batches: list[Batch] = []
     for batch in work:
         items: list[Item] = []
         tokens = 0
         for family in _families(batch.items):
             more = sum(item.question.length for item in family)
             if items and tokens + more > fair:
-                found.append(Batch(batch.rotation, tuple(items)))
+                batches.append(Batch(batch.rotation, tuple(items)))
                 items, tokens = [], 0
             items += family
             tokens += more
-        found.append(Batch(batch.rotation, tuple(items)))
-    return sorted(found, key=lambda batch: -batch.tokens)
+        batches.append(Batch(batch.rotation, tuple(items)))
+    return sorted(batches, key=lambda batch: -batch.tokens)
 
 
 def _families(items: Sequence[Item]) -> list[list[Item]]:

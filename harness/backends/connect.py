@@ -22,6 +22,7 @@ from harness.sweep.spec import Spec
 HINT = "install it with: pip install 'ropewalk[cluster]'"
 SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # nothing is sent anywhere
+    "RAY_DEDUP_LOGS_SKIP_REGEX": "^",  # no log of a lost node in our output: a sentence reports it
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # else a warning about a later version
     # What Ray adds to the niceness of its workers: its own 15 leaves each about 3 % of a core that
     # another process wants too.
@@ -55,28 +56,23 @@ def connected(spec: Spec, say: Callable[[str], None]) -> Iterator[Cluster | None
         raise UserError(
             f"Ray's files cannot be in {place}: {error.strerror}; set RAY_TMPDIR to a folder."
         ) from None
-    with _quiet(), temporary as folder:
+    with temporary as folder:
         try:
             yield (
                 _local(ray, spec, say, folder) if spec.cluster is None else _joined(ray, spec, say)
             )
         except StrandedError:
-            _leave_behind()
+            _leave_behind(ray)
             raise
         except BaseException:
             ray.shutdown()
             raise
-        else:
-            ray.shutdown()
+        ray.shutdown()
 
 
-def _leave_behind() -> None:
+def _leave_behind(ray: Any) -> None:
     """Let the process end without Ray, whose own end would wait for its head and then crash."""
-    from ray._private import worker
-
-    atexit.unregister(worker.shutdown)
-    if worker._global_node is not None:
-        worker._global_node.kill_all_processes(check_alive=False, allow_graceful=False)
+    atexit.unregister(ray.shutdown)
     atexit.register(_end)
 
 
@@ -110,17 +106,17 @@ def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
     host, _, port = address.rpartition(":")
     known = re.fullmatch(r"[^/\s]+:[0-9]{1,5}", address) and int(port) < 2**16
     if address != "auto" and not known:
-        given = reason(repr(address))
         raise UserError(
-            f"--cluster {given} is no address; give HOST:PORT, or auto on a node of it."
+            f"--cluster {reason(repr(address))} is no address; give HOST:PORT, or auto on a node"
+            " of it."
         )
     if address != "auto":  # Ray itself would try for two minutes, with many messages
         try:
             socket.create_connection((host, int(port)), timeout=10).close()
         except (OSError, ValueError) as error:  # a ValueError of a host that cannot be
-            told = getattr(error, "strerror", None) or reason(error)
+            why = getattr(error, "strerror", None) or reason(error)
             raise UserError(
-                f"no cluster answers at {address}: {told}; start one with: ray start --head"
+                f"no cluster answers at {address}: {why}; start one with: ray start --head"
             ) from None
     try:
         _start(ray, address=address)
@@ -173,16 +169,3 @@ def _device(ray: Any, spec: Spec) -> str:
             f"workers are given their GPU by Ray: --device {spec.device} must be cpu or cuda."
         )
     return spec.device
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep Ray from printing the log of a lost node into our output: one sentence reports it."""
-    from ray._private import worker
-
-    own = worker.print_to_stdstream
-    worker.print_to_stdstream = lambda *_, **__: None
-    try:
-        yield
-    finally:
-        worker.print_to_stdstream = own

@@ -70,15 +70,15 @@ def anywhere(plan: Plan) -> Spec:
 
 def _adapter(plan: Plan) -> str | None:
     """Return the folder of an adapter, or its name on the hub with its commit."""
-    given, found = plan.spec.adapter, plan.checkpoint.adapter
-    if given is None or found is None:
+    given, adapter = plan.spec.adapter, plan.checkpoint.adapter
+    if given is None or adapter is None:
         return None
     # The hub's files of a commit lie in a folder of its name.
-    hub = f"{given.partition('@')[0]}@{Path(found.folder).name}"
-    return found.folder if place(given).is_dir() else hub
+    hub = f"{given.partition('@')[0]}@{Path(adapter.folder).name}"
+    return adapter.folder if place(given).is_dir() else hub
 
 
-def unlike(facts: dict[str, Any]) -> str | None:
+def version_difference(facts: dict[str, Any]) -> str | None:
     """Return a sentence where a worker has another version of what the numbers depend on."""
     from harness.sweep.record import version
 

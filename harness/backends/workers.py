@@ -13,7 +13,7 @@ from typing import Any
 
 from harness.backends.batches import split
 from harness.backends.watch import Watch
-from harness.backends.worker import Worker, anywhere, unlike
+from harness.backends.worker import Worker, anywhere, version_difference
 from harness.engine import OutOfMemory, Sizes
 from harness.errors import UserError, reason
 from harness.sweep.backend import Failed, Reply
@@ -122,9 +122,9 @@ class Dispatch:
 
     def _start_worker(self) -> None:
         """Request one more worker; Ray starts it where and when there is room."""
-        worker, asked = self.worker.remote(), anywhere(self.plan)
+        worker, spec = self.worker.remote(), anywhere(self.plan)
         known = self.plan.checkpoint.fingerprint
-        ready = worker.prepare.remote(asked, known, self.cluster.threads)
+        ready = worker.prepare.remote(spec, known, self.cluster.threads)
         self.loading[ready] = worker
 
     def _wait(self) -> Any:
@@ -167,7 +167,7 @@ class Dispatch:
         except self.ray.exceptions.RayError as error:
             self._lost_loading(error)
             return
-        refused = facts.get("refused") or unlike(facts)
+        refused = facts.get("refused") or version_difference(facts)
         if refused:
             self._without(refused)
             return
@@ -215,12 +215,12 @@ class Dispatch:
             with suppress(self.ray.exceptions.RayError):
                 self.ray.kill(assignment.worker.handle)
             self._start_worker()
-            yield from self._again(assignment, error)
+            yield from self._retry(assignment, error)
         else:
             assignment.losses = 0
             yield assignment.left.pop(key), reply
 
-    def _again(self, assignment: Assignment, error: Exception) -> Iterator[tuple[Item, Reply]]:
+    def _retry(self, assignment: Assignment, error: Exception) -> Iterator[tuple[Item, Reply]]:
         """Queue what is left; at last every question alone, and what then fails has failed."""
         rotation, left = assignment.batch.rotation, tuple(assignment.left.values())
         losses = assignment.losses + 1

@@ -26,7 +26,7 @@ from harness.patching.config import rope_of
 from harness.plugins import load
 from harness.reports._write import save_csv, save_figure
 from harness.reports.plots.style import drawing
-from harness.sweep.plan import once_each, unlike
+from harness.sweep.plan import distinct, once_each
 from harness.sweep.spec import Spec
 from scaling.types import Frequencies, Rope, Rotation
 
@@ -70,7 +70,7 @@ def inspect(
 
     ``base`` and ``encoding`` add curves to the figure of scores. Raises UserError as a sweep would.
     """
-    methods = unlike("scaling", [load("method", given) for given in spec.scaling])
+    methods = distinct("scaling", [load("method", given) for given in spec.scaling])
     trusted = spec.trust_remote_code
     model, config = read_config(spec.model, revision=spec.revision, trust_remote_code=trusted)
     check_rotary(spec.model, config)

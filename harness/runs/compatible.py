@@ -27,7 +27,7 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
 
 def _fields(aspect: str, one: Run, other: Run) -> str:
     """Return which fields of two models of one name differ: weights, or only their dtype."""
-    return f" ({', '.join(_unlike(one, other))})" if aspect == MODELS else ""
+    return f" ({', '.join(_differing_fields(one, other))})" if aspect == MODELS else ""
 
 
 def raw_text(runs: Iterable[Run]) -> list[str]:
@@ -42,27 +42,27 @@ def raw_text(runs: Iterable[Run]) -> list[str]:
 
 
 def unpaired(runs: Mapping[Path, Run]) -> list[str]:
-    """Return a sentence on the models that were asked other questions of one task and length."""
-    apart = [
+    """Return a sentence on the models with different requests for one task and length."""
+    pairs = [
         f"{one['model']['name']} and {other['model']['name']}"
         for one, other in combinations(runs.values(), 2)
         if not _same_name(one, other) and _other_questions(one, other)
     ]
-    if not apart:
+    if not pairs:
         return []
-    more = f" and {len(apart) - 1} pairs more" if len(apart) > 1 else ""
+    more = f" and {len(pairs) - 1} pairs more" if len(pairs) > 1 else ""
     return [
-        f"Not compared sample by sample: {apart[0]}{more}, whose tokens, documents or seeds differ."
+        f"Not compared sample by sample: {pairs[0]}{more}, whose tokens, documents or seeds differ."
     ]
 
 
 def _other_questions(one: Run, other: Run) -> bool:
     """Return whether two runs ask other questions, which hold the tokens, of a task and length."""
     both = one["tasks"].keys() & other["tasks"].keys()
-    asked = [[run["tasks"][label]["questions"] for label in both] for run in (one, other)]
+    requests = [[run["tasks"][label]["questions"] for label in both] for run in (one, other)]
     return any(
         set(first[length]) != set(second[length])
-        for first, second in zip(*asked, strict=True)
+        for first, second in zip(*requests, strict=True)
         for length in first.keys() & second.keys()
     )
 
@@ -77,10 +77,10 @@ def _same_name(one: Run, other: Run) -> bool:
 
 
 def _models(one: Run, other: Run) -> bool:
-    return _same_name(one, other) and bool(_unlike(one, other))
+    return _same_name(one, other) and bool(_differing_fields(one, other))
 
 
-def _unlike(one: Run, other: Run) -> list[str]:
+def _differing_fields(one: Run, other: Run) -> list[str]:
     """Return the fields of both models that differ: a later version may record more of a model."""
     first, second = one["model"], other["model"]
     return [key for key in first if key in second and first[key] != second[key]]
@@ -114,8 +114,8 @@ def _of_a_text(fact: str, one: Run, other: Run) -> bool:
 
 def _protocols(one: Run, other: Run) -> bool:
     """Return whether a task is in both runs, but never with the same options."""
-    asked = [dict(_options(run)) for run in (one, other)]
-    return any(asked[0][name].isdisjoint(asked[1][name]) for name in asked[0].keys() & asked[1])
+    first, second = dict(_options(one)), dict(_options(other))
+    return any(first[name].isdisjoint(second[name]) for name in first.keys() & second)
 
 
 def _metrics(run: Run) -> set[str]:
@@ -124,11 +124,11 @@ def _metrics(run: Run) -> set[str]:
 
 def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
     """Yield each task's name with all settings it had."""
-    found: dict[str, set[str]] = {}
+    settings_of: dict[str, set[str]] = {}
     for label, task in run["tasks"].items():
         settings = str([(name, str(value)) for name, value in deciding(task["options"])])
-        found.setdefault(label.partition(":")[0], set()).add(settings)
-    yield from found.items()
+        settings_of.setdefault(label.partition(":")[0], set()).add(settings)
+    yield from settings_of.items()
 
 
 def deciding(options: Mapping[str, Any]) -> list[tuple[str, Any]]:

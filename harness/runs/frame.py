@@ -36,7 +36,7 @@ class Kept(NamedTuple):
     facts: tuple[Any, ...] = ()
 
     @property
-    def told(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """The facts by their names."""
         return dict(zip(self.names, self.facts, strict=True))
 
@@ -54,37 +54,37 @@ def kept_samples(folder: Path) -> dict[str, dict[str, Kept]]:
 
     Equal texts are one in memory: units, questions and most facts occur once a method.
     """
-    found: dict[str, dict[str, Kept]] = {}
+    cells: dict[str, dict[str, Kept]] = {}
     one: dict[Any, Any] = {}
     same = one.setdefault
     for record in each_checked(folder):
-        names, told = tuple(record["facts"]), record["facts"].values()
-        facts = tuple([same(fact, fact) if type(fact) is str else fact for fact in told])
+        names, values = tuple(record["facts"]), record["facts"].values()
+        facts = tuple([same(fact, fact) if type(fact) is str else fact for fact in values])
         unit, status, reason, *numbers = map(record.get, SAMPLE)
         texts = same(unit, unit), same(status, status), same(reason, reason)
         sample = Kept._make((*texts, *numbers, same(names, names), facts))
         cell, question = record["cell"], record["question"]
-        found.setdefault(cell, {})[same(question, question)] = sample
-    return found
+        cells.setdefault(cell, {})[same(question, question)] = sample
+    return cells
 
 
 def columns_of(parts: Sequence[Rows]) -> pd.DataFrame:
-    """Return a frame of all rows; what a row lacks is NaN.
+    """Return a frame of all rows; what a row does not have is NaN.
 
-    A fact never replaces a column of ours. One column is made after the other: a dictionary a row
+    A fact never replaces a column of ours. Columns are built one by one: a dictionary per row
     would take many times as much memory.
     """
     parts = [part for part in parts if part.samples]
     samples = [sample for part in parts for sample in part.samples]
-    made = {name: _of_cells(name, parts) for name in (parts[0].head if parts else ())}
-    made["question"] = _inferred([question for part in parts for question in part.questions])
+    columns = {name: _of_cells(name, parts) for name in (parts[0].head if parts else ())}
+    columns["question"] = _inferred([question for part in parts for question in part.questions])
     for place, name in enumerate(SAMPLE):
-        made[name] = _inferred([sample[place] for sample in samples])
+        columns[name] = _inferred([sample[place] for sample in samples])
     kinds = dict.fromkeys(sample.names for sample in samples)
-    order = dict.fromkeys(name for kind in kinds for name in (*kind, *made))
-    facts = [name for name in order if name not in made]
-    made.update(zip(facts, _facts(facts, kinds, samples), strict=True))
-    return pd.DataFrame({name: made[name] for name in order})
+    order = dict.fromkeys(name for kind in kinds for name in (*kind, *columns))
+    facts = [name for name in order if name not in columns]
+    columns.update(zip(facts, _facts(facts, kinds, samples), strict=True))
+    return pd.DataFrame({name: columns[name] for name in order})
 
 
 def _of_cells(name: str, parts: Sequence[Rows]) -> pd.Series[Any]:
@@ -146,21 +146,21 @@ def make_frame(
     """
     cells: dict[Key, Cell] = {}
     runs = {folder: checked_run(folder) for folder in folders}
-    unlike = reasons(runs)
-    if unlike and not mixed:
-        raise UserError(f"{unlike[0]}; report them apart, or beside each other with --mixed.")
+    conflicts = reasons(runs)
+    if conflicts and not mixed:
+        raise UserError(f"{conflicts[0]}; report them separately, or with --mixed.")
     own = own_tasks(tasks)
     for folder, run in runs.items():
         name = _called(folder, runs)
         for place, cell in _cells(folder, name, run, own):
-            if unlike and place[0] != name:  # a sweep of several models is named so
+            if conflicts and place[0] != name:  # a sweep of several models is named so
                 place = (f"{place[0]} ({name})", *place[1:])
             known = cells.setdefault(place, cell)
             if known.key != cell.key or known.records.keys() != cell.records.keys():
                 named = ", ".join(map(str, place))
                 raise UserError(
                     f"{known.run} and {cell.run} measured {named} with other settings or on other "
-                    "documents; report them apart."
+                    "documents; report them separately."
                 )
             for question, record in cell.records.items():
                 before = known.records[question]
@@ -202,7 +202,7 @@ def _check_same_units(cells: Mapping[Key, Cell]) -> None:
         records = [record for record in cell.records.values() if record is not None]
         if len(records) < len(cell.records):
             continue  # partly measured, and shown so
-        units = {(str(r.unit), str(r.told.get("window", 0))) for r in records}
+        units = {(str(r.unit), str(r.metadata.get("window", 0))) for r in records}
         first, other, before = known.setdefault((model, task), (length, cell, units))
         if units != before and cell.run != other.run:
             raise UserError(
@@ -245,10 +245,11 @@ def _sound(sample: Kept, kinds: Mapping[str, type]) -> Kept:
     wrong = wrong_facts(zip(sample.names, sample.facts, strict=True), kinds)
     if sample.status != "ok" or not wrong:
         return sample
-    facts = {name: fact for name, fact in sample.told.items() if name not in wrong}
-    told = f"the record is damaged: the fact {wrong[0]} is {reason(repr(sample.told[wrong[0]]))}"
-    lost = sample._replace(status=FAILED, reason=told, value=None)
-    return lost._replace(names=tuple(facts), facts=tuple(facts.values()))
+    facts = {name: fact for name, fact in sample.metadata.items() if name not in wrong}
+    value = reason(repr(sample.metadata[wrong[0]]))
+    text = f"the record is damaged: the fact {wrong[0]} is {value}"
+    failed = sample._replace(status=FAILED, reason=text, value=None)
+    return failed._replace(names=tuple(facts), facts=tuple(facts.values()))
 
 
 def _rows(place: Key, cell: Cell) -> Rows:
@@ -260,8 +261,8 @@ def _rows(place: Key, cell: Cell) -> Rows:
         **cell.facts,
         **score,
     }
-    lost = Kept(None, FAILED if cell.failed else NOT_MEASURED, cell.failed)
-    samples: Iterable[Kept] = (sample or lost for sample in cell.records.values())
+    missing = Kept(None, FAILED if cell.failed else NOT_MEASURED, cell.failed)
+    samples: Iterable[Kept] = (sample or missing for sample in cell.records.values())
     if unscored:
         samples = (
             sample._replace(**unscored) if sample.status == "ok" else sample for sample in samples
@@ -297,15 +298,15 @@ def _score(task: Any, records: list[Kept]) -> tuple[dict[str, Any], dict[str, An
     none = {"score": None, "low": None, "high": None, "n": 0}
     if not records:
         return none, {}
-    samples = [Sample(r.unit, r.value, r.weight, r.told) for r in records]
+    samples = [Sample(r.unit, r.value, r.weight, r.metadata) for r in records]
     try:
-        score: Score = call(f"task {task.label}", lambda: _held(task.module.score(samples)))
+        score: Score = call(f"task {task.label}", lambda: _checked(task.module.score(samples)))
     except UserError as error:
         return none, {"status": FAILED, "reason": str(error)}
     return {"score": score.value, "low": score.low, "high": score.high, "n": score.n}, {}
 
 
-def _held(score: Any) -> Score:
+def _checked(score: Any) -> Score:
     """Return a score; raise ValueError for another type, or a value that is not a number."""
     if not isinstance(score, Score):
         raise ValueError(

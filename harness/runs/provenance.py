@@ -21,19 +21,19 @@ def facts(runs: Iterable[Run]) -> list[tuple[str, list[str]]]:
 
     A line that several runs share is there once.
     """
-    found: dict[str, dict[str, None]] = {}
+    by_name: dict[str, dict[str, None]] = {}
     for run in runs:
         for name, lines in _facts(run):
-            found.setdefault(name, {}).update(dict.fromkeys(lines))
-    return [(name, list(lines)) for name, lines in found.items() if lines]
+            by_name.setdefault(name, {}).update(dict.fromkeys(lines))
+    return [(name, list(lines)) for name, lines in by_name.items() if lines]
 
 
 def _facts(run: Run) -> Iterable[tuple[str, list[str]]]:
     model, documents = run["model"], run["documents"]
-    told = {
+    values = {
         name: model.get(name) for name in ("type", "encoding", "dtype", "revision", "quantized")
     }
-    yield "model", [f"{model['name']}: {_options(told | {'window': model['trained_length']})}"]
+    yield "model", [f"{model['name']}: {_options(values | {'window': model['trained_length']})}"]
     yield "weights", [f"{model['name']}: {model['fingerprint']}"] if "fingerprint" in model else []
     if read := documents["read"]:  # none by tasks that make their own text
         tokens = sum(one["tokens"] for one in read)
@@ -72,9 +72,9 @@ def _machines(sessions: Iterable[Mapping[str, Any]]) -> Iterable[str]:
     for one in (one for session in sessions for one in machines(session)):
         known = one.get("versions", {})
         versions = " ".join(f"{name} {text}" for name, text in known.items() if text)
-        told = [one.get("device"), f"threads {one.get('threads')}", one.get("system")]
-        told += [f"Python {one.get('python')}", versions]
-        line = ", ".join(str(text) for text in told if text and not str(text).endswith("None"))
+        parts = [one.get("device"), f"threads {one.get('threads')}", one.get("system")]
+        parts += [f"Python {one.get('python')}", versions]
+        line = ", ".join(str(text) for text in parts if text and not str(text).endswith("None"))
         commits.setdefault(line, {}).update(dict.fromkeys(filter(None, [one.get("commit")])))
     for line, known in commits.items():
         yield f"{line}, commit {', '.join(known)}" if known else line

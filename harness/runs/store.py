@@ -101,11 +101,11 @@ def append(samples: Samples, record: Mapping[str, Any]) -> None:
     """Write one sample and sync it to the disk.
 
     Raises UserError where it cannot be written (a full disk), and removes the part that was; and
-    where the file is no longer what this process wrote, as ``check_held`` does.
+    where the file is no longer what this process wrote, as ``check_intact`` does.
     """
     line = (json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n").encode()
     samples.lines.append(line)
-    check_held(samples)
+    check_intact(samples)
     file = samples.file
     end = file.tell()
     try:
@@ -121,18 +121,18 @@ def append(samples: Samples, record: Mapping[str, Any]) -> None:
         ) from None
 
 
-def check_held(samples: Samples) -> None:
+def check_intact(samples: Samples) -> None:
     """Raise UserError where someone removed, emptied, replaced or changed the file.
 
     The lines of this process are first written there again.
     """
-    held = os.fstat(samples.file.fileno())
-    whole = held.st_size == samples.file.tell()
+    status = os.fstat(samples.file.fileno())
+    whole = status.st_size == samples.file.tell()
     try:
         there = samples.path.lstat()
     except OSError:
         there = None
-    if whole and there and os.path.samestat(held, there):
+    if whole and there and os.path.samestat(status, there):
         return
     samples.file.seek(0)
     kept = [*(samples.file.read().splitlines(keepends=True) if whole else ()), *samples.lines]
@@ -366,7 +366,7 @@ def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -
         if models.count(model) > 1 or model == REPORTS:
             raise UserError(
                 f"{out} has room for one folder called {model!r}: rename the folder of a model, or"
-                " sweep it apart."
+                " sweep it separately."
             )
     return [out / model for model in models]
 
@@ -374,14 +374,14 @@ def run_folders(out: Path | None, records: Sequence[Record], *, several: bool) -
 def default_folder(record: Record) -> Path:
     """Return results/run-MODEL; where that is another sweep's, the next free number of it.
 
-    The same sweep, or one that contains it, uses the same folder again.
+    The same sweep, or one that contains it, uses the same folder.
     """
     for number in count(1):
         name = f"run-{record['model']['name']}" + (f"-{number}" if number > 1 else "")
         folder = Path("results") / name
         before = record_in(folder)
         if before is None or (
-            asked(before) <= asked(record)
+            requests_of(before) <= requests_of(record)
             and not any(_other_question(before, record))
             and other_model(before, record) is None
         ):
@@ -411,7 +411,7 @@ def record_in(folder: Path) -> dict[str, Any] | None:
     return checked_run(folder) if there else None
 
 
-def asked(record: Record) -> set[tuple[str, str, str]]:
+def requests_of(record: Record) -> set[tuple[str, str, str]]:
     """Return every question of every cell of a record, with its method."""
     return {
         (cell["scaling"], cell["key"], question)
@@ -425,9 +425,9 @@ def check_same_question(folder: Path, old: Record, new: Record) -> None:
 
     The same sweep may have more cells than before, or fewer.
     """
-    unlike = next(_other_question(old, new), None)
-    if unlike:
-        raise UserError(f"{folder} has another sweep, with other {unlike}; choose another --out.")
+    setting = next(_other_question(old, new), None)
+    if setting:
+        raise UserError(f"{folder} has another sweep, with other {setting}; choose another --out.")
 
 
 def other_model(old: Record, new: Record) -> str | None:
@@ -462,10 +462,10 @@ def runs_in(places: Sequence[Path]) -> list[Path]:
     Files and reports folders, which ``FOLDER/*`` includes, are ignored where there is a run; a
     place that does not exist is returned, for its error.
     """
-    found = [
+    folders = [
         sorted(path.parent for path in (*place.glob(RUN), *place.glob(f"*/{RUN}")))
         if place.exists()
         else [place]
         for place in places
     ]
-    return [run for runs in found for run in runs] or list(places)
+    return [run for runs in folders for run in runs] or list(places)

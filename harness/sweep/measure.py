@@ -20,7 +20,7 @@ from harness.runs.store import (
     Outcome,
     Samples,
     append,
-    check_held,
+    check_intact,
     check_same_question,
     measured,
     outcome,
@@ -95,8 +95,8 @@ class Session:
         ``max_memory`` is too little.
         """
         records(plan, self.folder)  # nothing in the folder changes before it is known to match
-        with writing(self.folder) as held:
-            if held.state != self.state:
+        with writing(self.folder) as samples:
+            if samples.state != self.state:
                 self.outcomes = outcomes(self.folder)
             done = measured(self.outcomes)
             work = plan.work(done)
@@ -109,7 +109,7 @@ class Session:
             with _recorded(self.folder, record):
                 for item in [item for item in plan.left(done) if item.question.too_long]:
                     sample = _sample(item, _too_long(item.question))
-                    self._store(held, item, sample)
+                    self._store(samples, item, sample)
                     yield Answered(item, 0.0, sample)
                 parts = Parts(plan)
                 for item, reply in replies:
@@ -119,13 +119,13 @@ class Session:
                     whole, stored = parts.add(item, reply), None
                     if whole is not None:
                         stored = {**_record(plan, *whole), "session": len(record["sessions"]) - 1}
-                        self._store(held, whole[0], stored)
+                        self._store(samples, whole[0], stored)
                     yield Answered(item, reply.seconds, stored)
-            check_held(held)
-            self.state = held.state
+            check_intact(samples)
+            self.state = samples.state
 
-    def _store(self, held: Samples, item: Item, sample: Record) -> None:
-        append(held, sample)
+    def _store(self, samples: Samples, item: Item, sample: Record) -> None:
+        append(samples, sample)
         self.outcomes[item.key] = outcome(sample)
 
     def failures(self, plan: Plan) -> list[Failure]:
@@ -164,8 +164,8 @@ def _failures(plan: Plan, samples: dict[Key, Outcome]) -> Iterator[Failure]:
         for question in cell.questions:
             record = samples.get(Item(cell, question).key)  # none of what is not asked yet
             if record is not None and record["status"] != "ok":
-                told = record.get("reason") or record["status"]
-                yield Failure(cell, question.doc_id, record["status"], told)
+                why = record.get("reason") or record["status"]
+                yield Failure(cell, question.doc_id, record["status"], why)
 
 
 def _record(plan: Plan, item: Item, reply: Reply) -> Record:
@@ -190,8 +190,8 @@ def _sample(item: Item, outcome: Record) -> Record:
 
 
 def _too_long(question: Request) -> Record:
-    told = f"it needs {question.length:,} tokens, the cell has {question.cell:,}"
-    return _lost(question, "too_long", told, needs=question.length)
+    text = f"it needs {question.length:,} tokens, the cell has {question.cell:,}"
+    return _lost(question, "too_long", text, needs=question.length)
 
 
 def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
@@ -201,19 +201,19 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
         return _lost(question, "failed", answer.reason)
     if isinstance(answer, OutOfMemory):
         mib = round(needed(plan, item) / 2**20, 1)
-        told = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
-        return _lost(question, "out_of_memory", told, estimate_mib=mib)
+        text = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
+        return _lost(question, "out_of_memory", text, estimate_mib=mib)
     responses = answer.parts if isinstance(answer, GroupResponse) else (answer,)
     for part, its in zip(question.model_requests, responses, strict=True):
         if isinstance(its, DivergenceResponse):
-            asked, numbers = "divergence", its.values
+            kind, numbers = "divergence", its.values
         else:
-            asked, numbers = "loss", its.nll
+            kind, numbers = "loss", its.nll
         if not all(map(math.isfinite, numbers)):
             first = next(i for i, number in enumerate(numbers) if not math.isfinite(number))
             place = part.start + first
-            told = f"the {asked} at position {place} is {numbers[first]}"
-            return _lost(question, "not_finite", told, position=place)
+            text = f"the {kind} at position {place} is {numbers[first]}"
+            return _lost(question, "not_finite", text, position=place)
     task = next(task for task in plan.tasks if task.label == cell.task)
     try:
         source = plan.sources[task.label]
@@ -223,13 +223,13 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
 
 
 def _lost(question: Request, status: str, reason: str, **facts: Fact) -> Record:
-    told = {**question.metadata, **facts}
+    metadata = {**question.metadata, **facts}
     return {
         "status": status,
         "value": None,
         "weight": 0,
         "reason": printable(reason),
-        "facts": told,
+        "facts": metadata,
     }
 
 
@@ -270,13 +270,13 @@ class Parts:
         whole = self.whole[item.key]
         if not isinstance(whole.question, Group):
             return item, reply
-        found = self.replies.setdefault(whole.key, {})
-        found[item.key] = reply
-        if len(found) < len(whole.question.parts):
+        parts = self.replies.setdefault(whole.key, {})
+        parts[item.key] = reply
+        if len(parts) < len(whole.question.parts):
             return None
         del self.replies[whole.key]
         keys = [Item(whole.cell, part).key for part in whole.question.model_requests]
-        return whole, _joined([found[key] for key in keys])
+        return whole, _joined([parts[key] for key in keys])
 
 
 def _joined(replies: Sequence[Reply]) -> Reply:

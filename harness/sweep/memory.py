@@ -1,4 +1,4 @@
-"""What a plan will cost, told before anything is loaded, and the sizes that fit into its memory."""
+"""The estimated cost of a plan, and the sizes that fit into its memory."""
 
 from __future__ import annotations
 
@@ -63,17 +63,17 @@ def fitted(plan: Plan, work: Sequence[Batch]) -> Sizes:
 def _loading(plan: Plan, parameters: int) -> int:
     """Return the bytes at the peak of loading: of another dtype, the files beside the weights.
 
-    On a CPU weights of the asked dtype are read in place; others are converted one by one, and
+    On a CPU weights of the requested dtype are read in place; others are converted one by one, and
     the mapped files count until all are.
     """
     checkpoint = plan.checkpoint
     shipped = DTYPES.get(str(checkpoint.config.dtype or "float32").removeprefix("torch."))
-    asked = DTYPES[checkpoint.dtype]
-    if checkpoint.loaded is not None or shipped in (None, asked) or checkpoint.device != "cpu":
+    wanted = DTYPES[checkpoint.dtype]
+    if checkpoint.loaded is not None or shipped in (None, wanted) or checkpoint.device != "cpu":
         return 0
     if getattr(checkpoint.config, "quantization_config", None) is not None:
         return 2 * checkpoint.weight_bytes  # its files hold what memory does
-    return parameters * (asked.itemsize + shipped.itemsize)
+    return parameters * (wanted.itemsize + shipped.itemsize)
 
 
 def needed(plan: Plan, item: Item) -> int:

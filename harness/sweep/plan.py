@@ -25,9 +25,9 @@ from tasks._tokens import kept
 from tasks.types import ModelRequest, Request, TaskContext
 
 QUESTIONS = 300_000
-HELD = 2**29  # tokens that the questions keep in memory, four bytes each
-Asked = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length
-Found = Mapping[tuple[str, int], Rotation | UserError]  # by method label and length
+TOKENS = 2**29  # tokens that the questions keep in memory, four bytes each
+Requests = Mapping[str, Mapping[int, Sequence[Request]]]  # by task label and length
+Resolved = Mapping[tuple[str, int], Rotation | UserError]  # by method label and length
 Key = tuple[str, str]  # a cell's key and a question's digest
 
 
@@ -56,7 +56,7 @@ class Cell:
 
     @cached_property
     def batch(self) -> str | None:
-        """The fingerprint of the rotation that its questions are asked under."""
+        """The fingerprint of the rotation that its questions are answered under."""
         return self.frequencies if self.superset is None else self.superset.fingerprint
 
 
@@ -120,15 +120,15 @@ class Plan:
     def work(self, done: set[Key]) -> tuple[Batch, ...]:
         """Return what is left to ask the model by the rotation it runs under."""
         rotations: dict[str, Rotation] = {}
-        found: dict[str, list[Item]] = {}
+        batches: dict[str, list[Item]] = {}
         for cell, question in self.left(done):
             rotation, name = cell.superset or cell.rotation, cell.batch
             if rotation is not None and name is not None and not question.too_long:
                 rotations.setdefault(name, rotation)
-                found.setdefault(name, []).extend(
+                batches.setdefault(name, []).extend(
                     Item(cell, part) for part in question.model_requests
                 )
-        return tuple(Batch(rotations[name], tuple(items)) for name, items in found.items())
+        return tuple(Batch(rotations[name], tuple(items)) for name, items in batches.items())
 
 
 def open_model(spec: Spec, *, elsewhere: str | None = None) -> Checkpoint:
@@ -156,8 +156,8 @@ def make_plan(
     ``checkpoint`` is that of a model which is loaded already, in place of the spec's name.
     """
     check_cells(len(spec.scaling), len(spec.task), len(spec.length))
-    methods = unlike("scaling", [load("method", given) for given in spec.scaling])
-    tasks = unlike("task", [load("task", given) for given in spec.task])
+    methods = distinct("scaling", [load("method", given) for given in spec.scaling])
+    tasks = distinct("task", [load("task", given) for given in spec.task])
     opened = open_all(spec.docs, tasks)
     checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
     call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
@@ -165,15 +165,15 @@ def make_plan(
     check_shipped(config, shipped, trust_remote_code=checkpoint.trust_remote_code)
     check_rotary(checkpoint, methods)
     lengths = spec.lengths(checkpoint.rope.trained_length)
-    found = rotations(checkpoint, methods, lengths)
+    resolved = rotations(checkpoint, methods, lengths)
     corpora = make_corpora(opened, checkpoint.tokenizer, checkpoint.rope.trained_length)
     tally = Tally()
-    asked: Asked = {
+    requests: Requests = {
         task.label: ask(task, corpora.context(task.label), lengths, spec.seed, tally)
         for task in tasks
     }
-    _check_vocabulary(checkpoint, asked)
-    cells = make_cells(checkpoint, tasks, found, asked)
+    _check_vocabulary(checkpoint, requests)
+    cells = make_cells(checkpoint, tasks, resolved, requests)
     return Plan(
         spec=spec,
         checkpoint=checkpoint,
@@ -190,20 +190,20 @@ def make_plan(
 def with_methods(plan: Plan, scaling: Sequence[str]) -> Plan:
     """Return a plan of the same questions under other methods; raise UserError as make_plan."""
     check_cells(len(scaling), len(plan.tasks), len(plan.lengths))
-    methods = unlike("scaling", [load("method", given) for given in scaling])
+    methods = distinct("scaling", [load("method", given) for given in scaling])
     check_rotary(plan.checkpoint, methods)
-    asked = {
+    requests = {
         task.label: {cell.length: cell.questions for cell in plan.cells if cell.task == task.label}
         for task in plan.tasks
     }
-    found = rotations(plan.checkpoint, methods, plan.lengths)
-    cells = make_cells(plan.checkpoint, plan.tasks, found, asked)
+    resolved = rotations(plan.checkpoint, methods, plan.lengths)
+    cells = make_cells(plan.checkpoint, plan.tasks, resolved, requests)
     spec = plan.spec.model_copy(update={"scaling": tuple(scaling)})
     return replace(plan, spec=spec, methods=methods, cells=cells)
 
 
 def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
-    """Raise UserError for a method asked of a model that has no rotary embedding."""
+    """Raise UserError for a method requested of a model that has no rotary embedding."""
     changing = [method.label for method in methods if method.module not in (none, native)]
     if changing and not checkpoint.rope.rotary_dim:
         raise UserError(
@@ -212,7 +212,7 @@ def check_rotary(checkpoint: Checkpoint, methods: Sequence[Plugin]) -> None:
         )
 
 
-def unlike(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
+def distinct(flag: str, plugins: Sequence[Plugin]) -> tuple[Plugin, ...]:
     """Reject two of one label: their curves would have one name."""
     once_each(flag, [plugin.label for plugin in plugins])
     return tuple(plugins)
@@ -239,24 +239,24 @@ def ask(
     task: Plugin, source: TaskContext, lengths: Sequence[int], seed: int, tally: Tally
 ) -> dict[int, list[Request]]:
     """Return the questions of a task by length."""
-    found: dict[int, list[Request]] = {length: [] for length in lengths}
+    by_length: dict[int, list[Request]] = {length: [] for length in lengths}
 
     def questions() -> None:
-        asked = task.module.ask(source, lengths, seed=seed, **task.arguments)
-        for question in _held(asked, lengths, tally):
-            found[question.cell or question.length].append(question)
+        requests = task.module.ask(source, lengths, seed=seed, **task.arguments)
+        for question in _checked(requests, lengths, tally):
+            by_length[question.cell or question.length].append(question)
 
     call(f"task {task.label}", questions)
-    return found
+    return by_length
 
 
-def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterator[Request]:
+def _checked(requests: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterator[Request]:
     """Yield the questions, of equal ones each with its turn, so that all of them count.
 
     Raises ValueError for what could not be put to a model or recorded.
     """
     turns: Counter[tuple[int, str]] = Counter()
-    for question in asked:
+    for question in requests:
         check_question(question)
         length = question.cell or question.length
         if length not in lengths:
@@ -272,9 +272,9 @@ def _held(asked: Iterable[Any], lengths: Sequence[int], tally: Tally) -> Iterato
         yield replace(question, repeat=turn) if turn else question
 
 
-def _check_vocabulary(checkpoint: Checkpoint, asked: Asked) -> None:
+def _check_vocabulary(checkpoint: Checkpoint, requests: Requests) -> None:
     size = checkpoint.config.get_text_config().vocab_size
-    every = [q for lengths in asked.values() for some in lengths.values() for q in some]
+    every = [q for lengths in requests.values() for some in lengths.values() for q in some]
     runs = [kept(part.tokens).numbers() for question in every for part in question.model_requests]
     largest = max((int(tokens.max()) for tokens in runs), default=0)
     if largest >= size:
@@ -298,14 +298,14 @@ def rotations(
 
 
 def make_cells(
-    checkpoint: Checkpoint, tasks: Sequence[Plugin], found: Found, asked: Asked
+    checkpoint: Checkpoint, tasks: Sequence[Plugin], resolved: Resolved, requests: Requests
 ) -> tuple[Cell, ...]:
     """Return the cells of every task, method and length."""
-    longest = supersets(found)
+    longest = supersets(resolved)
     return tuple(
-        _cell(checkpoint, label, task, length, one, longest, asked[task.label][length])
+        _cell(checkpoint, label, task, length, one, longest, requests[task.label][length])
         for task in tasks
-        for (label, length), one in found.items()
+        for (label, length), one in resolved.items()
     )
 
 
@@ -325,17 +325,17 @@ def _cell(
     method: str,
     task: Plugin,
     length: int,
-    found: Rotation | UserError,
+    rotation: Rotation | UserError,
     longest: Mapping[str, Rotation],
-    asked: Sequence[Request],
+    requests: Sequence[Request],
 ) -> Cell:
-    questions = tuple(asked)
-    if isinstance(found, UserError):
-        key, told = _key(checkpoint, None, task, length), printable(str(found))
-        return Cell(method, task.label, length, None, key, questions, told)
-    fingerprint = found.fingerprint
+    questions = tuple(requests)
+    if isinstance(rotation, UserError):
+        key, why = _key(checkpoint, None, task, length), printable(str(rotation))
+        return Cell(method, task.label, length, None, key, questions, why)
+    fingerprint = rotation.fingerprint
     key, longer = _key(checkpoint, fingerprint, task, length), longest.get(fingerprint)
-    return Cell(method, task.label, length, found, key, questions, superset=longer)
+    return Cell(method, task.label, length, rotation, key, questions, superset=longer)
 
 
 def _key(checkpoint: Checkpoint, fingerprint: str | None, task: Plugin, length: int) -> str:
@@ -358,7 +358,7 @@ class Tally:
 
     def __init__(self) -> None:
         self.questions = 0
-        self.held = 0
+        self.tokens = 0
         self.runs: set[int] = set()  # windows on one text share its tokens
 
     def add(self, question: Request) -> None:
@@ -367,14 +367,14 @@ class Tally:
         self.questions += 1
         if id(run) not in self.runs:
             self.runs.add(id(run))
-            self.held += len(run)  # type: ignore[arg-type]
+            self.tokens += len(run)  # type: ignore[arg-type]
         if self.questions > QUESTIONS:
             self._refuse(f"more than {QUESTIONS:,} questions")
-        if self.held > HELD:
-            self._refuse(f"questions of more than {HELD:,} tokens")
+        if self.tokens > TOKENS:
+            self._refuse(f"questions of more than {TOKENS:,} tokens")
 
     def _refuse(self, much: str) -> None:
         raise UserError(
             f"the plan has {much}, more than one sweep may have; give fewer lengths,"
-            " documents or trials, or for windows further apart."
+            " documents or trials, or for windows with a larger stride."
         )

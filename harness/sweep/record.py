@@ -103,12 +103,12 @@ def _plugin(plugin: Plugin) -> dict[str, Any]:
 def _task(plan: Plan, task: Plugin) -> dict[str, Any]:
     module, source = task.module, plan.sources[task.label]
     about = getattr(module, "about", None)
-    told = call(f"task {task.label}", lambda: about(source, **task.arguments)) if about else {}
+    more = call(f"task {task.label}", lambda: about(source, **task.arguments)) if about else {}
     return {
         **_plugin(task),
         "version": module.VERSION,
         "metric": module.METRIC,
-        **told,
+        **more,
         "questions": _questions(plan, task),
     }
 

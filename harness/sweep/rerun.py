@@ -34,15 +34,15 @@ SURROUNDINGS = ("device", "threads", "python", "versions", "commit")
 class Outcome:
     """How the samples of a run and those measured again agree.
 
-    ``largest`` is the largest relative difference of two values; ``unlike`` are the units whose
-    status differs or that one of the two lacks.
+    ``largest`` is the largest relative difference of two values; ``differing`` are the units whose
+    status differs or that one of the two does not have.
     """
 
     samples: int
     equal: int
     largest: float
     where: str
-    unlike: tuple[str, ...]
+    differing: tuple[str, ...]
 
 
 def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool = False) -> Plan:
@@ -65,9 +65,9 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     plan = make_plan(spec)
     now = describe(plan, None, measuring=False)
     for section in DECIDES:
-        for place, was, found in differences(record[section], now[section], section):
+        for place, was, value in differences(record[section], now[section], section):
             raise UserError(
-                f"{folder} cannot be measured again as it was: {place} is {found!r}, the record "
+                f"{folder} cannot be measured again as it was: {place} is {value!r}, the record "
                 f"has {was!r}."
             )
     return replace(plan, only=samples.keys())
@@ -78,11 +78,11 @@ def as_asked(record: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, 
 
     A model of the hub is that of the recorded commit: its branch may have moved since.
     """
-    asked = honoured(record)
-    known = record["model"].get("revision") or asked.get("revision")
-    moved = {"docs": _moved(asked.get("docs"), places["docs"])} if "docs" in places else {}
+    settings = honoured(record)
+    known = record["model"].get("revision") or settings.get("revision")
+    moved = {"docs": _moved(settings.get("docs"), places["docs"])} if "docs" in places else {}
     revision = None if "model" in places else known
-    return {**asked, "revision": revision, **places, **moved}
+    return {**settings, "revision": revision, **places, **moved}
 
 
 def _moved(docs: Any, now: str) -> Any:
@@ -101,15 +101,15 @@ def _moved(docs: Any, now: str) -> Any:
     return {task: now if given in own else given for task, given in docs.items()}
 
 
-def _named_code(asked: Spec) -> list[str]:
+def _named_code(settings: Spec) -> list[str]:
     """Return what a record names that runs code which is not of the package."""
     named = [
         str(given)
-        for kind, entries in (("method", asked.scaling), ("task", asked.task))
+        for kind, entries in (("method", settings.scaling), ("task", settings.task))
         for given in entries
         if names_code(kind, given)
     ]
-    return named + [key for key in ("trust_remote_code", "allow_pickle") if getattr(asked, key)]
+    return named + [key for key in ("trust_remote_code", "allow_pickle") if getattr(settings, key)]
 
 
 def check_no_code(folder: Path, named: Sequence[str]) -> None:
@@ -147,14 +147,14 @@ def _short(value: Any) -> Any:
     return f"{len(value)} of them" if isinstance(value, list) else text
 
 
-def surroundings(folder: Path, again: Path) -> list[str]:
+def surroundings(folder: Path, other: Path) -> list[str]:
     """Return in words what else differed: versions, device, commit. Numbers may, in last digits."""
-    was, now = (_machine(read_run(place)["sessions"]) for place in (folder, again))
+    was, now = (_machine(read_run(place)["sessions"]) for place in (folder, other))
     return [
-        f"{place.partition('.')[2] or place}: {found} (was {old})"
+        f"{place.partition('.')[2] or place}: {new} (was {old})"
         for name in SURROUNDINGS
         if was.get(name) is not None and now.get(name) is not None
-        for place, old, found in differences(was[name], now[name], name)
+        for place, old, new in differences(was[name], now[name], name)
     ]
 
 
@@ -163,18 +163,20 @@ def _machine(sessions: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return machines(sessions[-1])[0] if sessions else {}
 
 
-def compare(folder: Path, again: Path) -> Outcome:
+def compare(folder: Path, other: Path) -> Outcome:
     """Compare the samples of both runs, of the questions in the first record."""
-    was, now = read_samples(folder), read_samples(again)
-    asked = [
+    was, now = read_samples(folder), read_samples(other)
+    requests = [
         (cell["key"], question)
         for record in [read_run(folder)]
         for cell in record["cells"]
         for question in record["tasks"][cell["task"]]["questions"][str(cell["length"])]
     ]
-    both = [key for key in dict.fromkeys(asked) if key in was]
+    both = [key for key in dict.fromkeys(requests) if key in was]
     gaps = {key: _gap(was[key], now.get(key)) for key in both}
-    unlike = tuple(f"{was[key]['task']}, {was[key]['unit']}" for key in both if gaps[key] is None)
+    differing = tuple(
+        f"{was[key]['task']}, {was[key]['unit']}" for key in both if gaps[key] is None
+    )
     known = {key: gap for key, gap in gaps.items() if gap is not None}
     worst = max(known, key=lambda key: known[key], default=None)
     where = "" if worst is None else f"{was[worst]['task']}, {was[worst]['unit']}"
@@ -183,7 +185,7 @@ def compare(folder: Path, again: Path) -> Outcome:
         equal=sum(gap == 0 for gap in known.values()),
         largest=max(known.values(), default=0.0),
         where=where,
-        unlike=unlike,
+        differing=differing,
     )
 
 
@@ -249,20 +251,20 @@ def _asked(
     tokenizer = open_tokenizer(spec.model, revision=spec.revision, trust_remote_code=trusted)
     opened = open_all(spec.docs, list(plugins.values()), _opened)
     corpora = make_corpora(opened, tokenizer, record["model"]["trained_length"])
-    tally, found = Tally(), {}
+    tally, by_task = Tally(), {}
     for label in labels:
         task, source = plugins[label], corpora.context(label)
-        asked = ask(task, source, record["lengths"], record["seed"], tally)
-        for length, questions in asked.items():
+        by_length = ask(task, source, record["lengths"], record["seed"], tally)
+        for length, questions in by_length.items():
             then = set(record["tasks"][label]["questions"].get(str(length), ()))
             if not then <= {question.digest for question in questions}:
                 raise UserError(
-                    f"those of {label} at {length} tokens are not what was asked; documents, "
+                    f"those of {label} at {length} tokens are not those recorded; documents, "
                     "tokenizer or a package changed."
                 )
-        every = {question.digest: question for some in asked.values() for question in some}
-        found[label] = Asked(task, source, every)
-    return found
+        every = {question.digest: question for some in by_length.values() for question in some}
+        by_task[label] = Asked(task, source, every)
+    return by_task
 
 
 def _opened(given: str) -> Documents:

@@ -68,10 +68,10 @@ LENGTH = re.compile(r"(?=.*[1-9])([0-9]{1,12}(?:\.[0-9]{1,6}(?=[kKx]))?)([kKx]?)
 
 def size(text: str) -> int:
     """Return the bytes of 800MiB, 12GB or 4096; raise ValueError for any other text."""
-    found = SIZE.fullmatch(text)
-    if found is None:
+    match = SIZE.fullmatch(text)
+    if match is None:
         raise ValueError(f"{SHORT.repr(text)} is not a size; write 800MiB, 12GiB, 12GB or bytes")
-    return int(Fraction(found[1]) * UNITS[found[2]])
+    return int(Fraction(match[1]) * UNITS[match[2]])
 
 
 def tokens(text: str, trained_length: int) -> int:
@@ -79,14 +79,14 @@ def tokens(text: str, trained_length: int) -> int:
 
     Raises ValueError for any other text.
     """
-    found = LENGTH.fullmatch(text)
-    if found is None:
+    match = LENGTH.fullmatch(text)
+    if match is None:
         given = SHORT.repr(text)
         raise ValueError(
             f"{given} is not a length; write 512, 4k (4096), or 2x or 1.5x (of the window)"
         )
     unit = {"": 1, "k": 1024, "x": trained_length}
-    return round(Fraction(found[1]) * unit[found[2].lower()])
+    return round(Fraction(match[1]) * unit[match[2].lower()])
 
 
 def check_length(given: str, tokens: int) -> None:
@@ -104,7 +104,7 @@ def expand(entry: str) -> list[str]:
     nothing.
     """
     name, colon, options = entry.partition(":")
-    options = SEVERAL.sub(lambda found: f"tasks=[{found[1].replace('+', ',')}]", options)
+    options = SEVERAL.sub(lambda match: f"tasks=[{match[1].replace('+', ',')}]", options)
     if not set("[]") & set(options):
         return [entry]
     choices = [_choices(entry, part) for part in _parts(entry, options)]
@@ -116,8 +116,8 @@ def expand(entry: str) -> list[str]:
 def _parts(entry: str, options: str) -> list[str]:
     parts, place = [], 0
     while place <= len(options):
-        found = PART.match(options, place)
-        end = found.end() if found else place
+        match = PART.match(options, place)
+        end = match.end() if match else place
         if end < len(options) and options[end] != ",":
             raise ValueError(f"the brackets of {entry!r} do not close; write option=[1,2]")
         parts.append(options[place:end])
@@ -326,10 +326,10 @@ class Spec(BaseModel):
 
         Raises UserError for one that holds no token, or too many.
         """
-        found = {text: tokens(text, trained_length) for text in self.length}
-        for text, length in found.items():
+        lengths = {text: tokens(text, trained_length) for text in self.length}
+        for text, length in lengths.items():
             check_length(text, length)
-        return tuple(sorted(set(found.values())))
+        return tuple(sorted(set(lengths.values())))
 
 
 def _is_utf8(text: str) -> bool:
@@ -342,7 +342,7 @@ def _is_whole(item: Any) -> bool:
 
 @dataclass(frozen=True)
 class SweepFile:
-    """The settings of a sweep file as YAML reads them, and the lines they were found on."""
+    """The settings of a sweep file as YAML reads them, and the lines that they are on."""
 
     file: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
@@ -362,7 +362,7 @@ def bundled() -> dict[str, str]:
     return {f.stem: f.read_text(encoding="utf-8").partition("\n")[0].strip("# ") for f in files}
 
 
-def read_sheet(given: Path) -> SweepFile:
+def read_sweep_file(given: Path) -> SweepFile:
     """Read a sweep file, or the bundled one of this name; raise UserError for any other content."""
     file = _place(given)
     if file.suffix == ".py":
@@ -398,14 +398,14 @@ def _parsed(file: Path, content: bytes) -> SweepFile:
         read = loader.construct_document(node) if node is not None else None
     if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
         raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
-    sheet = SweepFile(file, {str(key): value for key, value in read.items()}, {})
+    sweep = SweepFile(file, {str(key): value for key, value in read.items()}, {})
     for key, value in node.value:
-        _note(sheet, (str(key.value),), key)
+        _note(sweep, (str(key.value),), key)
         parts = value.value if isinstance(value.value, list) else ()
         for index, part in enumerate(parts):
             below, place = (part[0], part[0].value) if isinstance(part, tuple) else (part, index)
-            _note(sheet, (str(key.value), place), below)
-    return sheet
+            _note(sweep, (str(key.value), place), below)
+    return sweep
 
 
 def _check_scalars(file: Path, node: yaml.Node) -> None:
@@ -416,13 +416,13 @@ def _check_scalars(file: Path, node: yaml.Node) -> None:
     waiting, seen = [node], {id(node)}
     while waiting:
         node = waiting.pop()
-        told = _misread(node)
-        if told:
-            raise UserError(f"{file}, line {node.start_mark.line + 1}: {told}.")
+        text = _misread(node)
+        if text:
+            raise UserError(f"{file}, line {node.start_mark.line + 1}: {text}.")
         parts = node.value if isinstance(node.value, list) else []
-        found = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
-        waiting += [n for n in found if id(n) not in seen]  # a file may hold itself, by an anchor
-        seen |= set(map(id, found))
+        nodes = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
+        waiting += [n for n in nodes if id(n) not in seen]  # a file may hold itself, by an anchor
+        seen |= set(map(id, nodes))
 
 
 def _misread(node: yaml.Node) -> str:
@@ -434,15 +434,15 @@ def _misread(node: yaml.Node) -> str:
     return "merges (<<) are not read; write the settings out" if kind == "merge" else ""
 
 
-def _note(sheet: SweepFile, place: Place, node: yaml.Node) -> None:
+def _note(sweep: SweepFile, place: Place, node: yaml.Node) -> None:
     """Note the line of a place; raise UserError for a key that was there before."""
     if not all(isinstance(part, str | int) for part in place):
         return  # a key that is no word: the validation says so
-    if place in sheet.lines:
-        first = sheet.lines[place]
+    if place in sweep.lines:
+        first = sweep.lines[place]
         line = node.start_mark.line + 1
-        raise UserError(f"{sheet.file}, line {line}: {place[-1]} is on line {first} too; keep one.")
-    sheet.lines[place] = node.start_mark.line + 1
+        raise UserError(f"{sweep.file}, line {line}: {place[-1]} is on line {first} too; keep one.")
+    sweep.lines[place] = node.start_mark.line + 1
 
 
 def parse(file: Path | None, flags: dict[str, Any]) -> Spec:
@@ -458,55 +458,55 @@ def parse_all(file: Path | None, flags: dict[str, Any]) -> tuple[Spec, ...]:
 
     Raises UserError naming the file and its line, the key, what was given and what is allowed.
     """
-    sheet = read_sheet(file) if file else SweepFile()
-    for key in (*sheet.settings, *flags):
+    sweep = read_sweep_file(file) if file else SweepFile()
+    for key in (*sweep.settings, *flags):
         if key not in Spec.model_fields:
             known = nearest(key, Spec.model_fields)
-            raise UserError(f"{sheet.where((key,))}no setting is called {key!r}; {known}.")
-    given = {**sheet.settings, **flags}
-    blamed = SweepFile(sheet.file, {}, {p: n for p, n in sheet.lines.items() if p[0] not in flags})
+            raise UserError(f"{sweep.where((key,))}no setting is called {key!r}; {known}.")
+    given = {**sweep.settings, **flags}
+    blamed = SweepFile(sweep.file, {}, {p: n for p, n in sweep.lines.items() if p[0] not in flags})
     models = [m | a for m in _models(given, blamed) for a in _adapters(given, blamed)]
     specs = tuple(_validated({**given, **model}, blamed, flags) for model in models)
     _check_names(
-        SweepFile(sheet.file, {k: v for k, v in given.items() if k not in flags}, sheet.lines)
+        SweepFile(sweep.file, {k: v for k, v in given.items() if k not in flags}, sweep.lines)
     )
     return specs
 
 
-def _check_names(sheet: SweepFile) -> None:
+def _check_names(sweep: SweepFile) -> None:
     """Raise UserError, with its line, for a name or an option in a file that nothing here has.
 
     Files of a user's are left for the plan: they run once.
     """
     for key, kind in (("scaling", "method"), ("task", "task")):
-        given = sheet.settings.get(key, [])
+        given = sweep.settings.get(key, [])
         for index, grid in enumerate(given if isinstance(given, list) else [given]):
             for entry in expand(str(grid)):
                 if "." not in entry.partition(":")[0]:
-                    _at(sheet, (key, index), partial(load, kind, entry))
-    docs = sheet.settings.get("docs", {})
+                    _at(sweep, (key, index), partial(load, kind, entry))
+    docs = sweep.settings.get("docs", {})
     for task, name in docs.items() if isinstance(docs, dict) else [("", docs)]:
-        _at(sheet, ("docs", task), partial(open_documents, name))
-    if sheet.settings.get("published") is not None:
+        _at(sweep, ("docs", task), partial(open_documents, name))
+    if sweep.settings.get("published") is not None:
         from harness.published.tables import read_table  # with pandas, which --help must not load
 
-        _at(sheet, ("published",), partial(read_table, sheet.settings["published"]))
+        _at(sweep, ("published",), partial(read_table, sweep.settings["published"]))
 
 
-def _at(sheet: SweepFile, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
+def _at(sweep: SweepFile, place: tuple[str | int, ...], check: Callable[[], object]) -> None:
     try:
         check()
     except UserError as error:
-        raise UserError(f"{sheet.where(place)}{error}") from None
+        raise UserError(f"{sweep.where(place)}{error}") from None
 
 
-def _models(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
+def _models(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
     """Return the model and revision of every Spec; ``NAME@REVISION`` gives one its own."""
     if "model" not in given:
         return [{}]
     named = given["model"]
     names = list(named) if isinstance(named, list | tuple) else [named]
-    where = f"{sheet.where(('model',))}model: "
+    where = f"{sweep.where(('model',))}model: "
     if not names:
         raise UserError(f"{where}name at least one (given: {SHORT.repr(named)}).")
     for name in names:
@@ -521,7 +521,7 @@ def _models(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
     return models
 
 
-def _adapters(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
+def _adapters(given: dict[str, Any], sweep: SweepFile) -> list[dict[str, Any]]:
     """Return the adapter of every Spec of a model; ``none`` is the model itself."""
     if "adapter" not in given:
         return [{}]
@@ -529,7 +529,7 @@ def _adapters(given: dict[str, Any], sheet: SweepFile) -> list[dict[str, Any]]:
     names = list(named) if isinstance(named, list | tuple) else [named]
     for name in names:
         if names.count(name) > 1:
-            message = f"{sheet.where(('adapter',))}adapter: {SHORT.repr(name)} stands there twice;"
+            message = f"{sweep.where(('adapter',))}adapter: {SHORT.repr(name)} stands there twice;"
             message += " leave one out."
             raise UserError(message)
     return [{"adapter": None if name in (None, "none") else str(name)} for name in names] or [{}]
@@ -550,7 +550,7 @@ def _given(value: Any, reason: str) -> str:
     return "" if quoted else f" (given: {SHORT.repr(value)})"
 
 
-def _validated(given: dict[str, Any], sheet: SweepFile, flags: dict[str, Any]) -> Spec:
+def _validated(given: dict[str, Any], sweep: SweepFile, flags: dict[str, Any]) -> Spec:
     try:
         return Spec.model_validate(given)
     except ValidationError as error:
@@ -561,5 +561,5 @@ def _validated(given: dict[str, Any], sheet: SweepFile, flags: dict[str, Any]) -
         if first["type"] == "literal_error" and isinstance(first["input"], str):
             known = re.findall(r"'([^']*)'", first["ctx"]["expected"])
             reason = nearest(first["input"], known)
-        where = "" if key in flags else sheet.where(place)
+        where = "" if key in flags else sweep.where(place)
         raise UserError(f"{where}{key}: {reason}{_given(first['input'], reason)}.") from None

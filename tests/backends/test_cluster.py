@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from harness.backends.batches import split
-from harness.backends.connect import connected, most_threads
+from harness.backends.connect import SETTINGS, connected, most_threads
 from harness.backends.watch import GRACE, STEP, StrandedError, Watch
 from harness.backends.worker import anywhere
 from harness.backends.workers import LOSSES, PATIENCE, SILENT, Assignment, Dispatch, Loaded
@@ -40,6 +40,7 @@ from scaling.types import Frequencies
 from tasks.types import Loglikelihood, Request
 from tests.command_line import MANY, Ropewalk, samples, sweep
 
+os.environ.update(SETTINGS)  # which Ray reads when it is imported
 ray = pytest.importorskip("ray")
 
 
@@ -162,7 +163,7 @@ class TestLosses:
     def lose(self, dispatch: Any, batch: Batch, losses: int, error: Exception) -> list[Any]:
         """Give out the batch, lose its worker, and return what is told of its questions."""
         dispatch._assign(dispatch.loaded, batch, losses)
-        return list(dispatch._again(dispatch.busy.popitem()[1], error))
+        return list(dispatch._retry(dispatch.busy.popitem()[1], error))
 
     @pytest.mark.parametrize(
         ("error", "failure"),
@@ -270,7 +271,7 @@ class TestLosses:
         """Its own end would wait for the head; any other error ends it in its own way."""
         done: list[str] = []
         monkeypatch.setattr("harness.backends.connect._local", lambda *_: None)
-        monkeypatch.setattr("harness.backends.connect._leave_behind", lambda: done.append("left"))
+        monkeypatch.setattr("harness.backends.connect._leave_behind", lambda _: done.append("left"))
         monkeypatch.setattr(ray, "shutdown", lambda: done.append("ended"))
         for error in (StrandedError("gone"), UserError("other")):
             with pytest.raises(UserError), connected(Spec(workers=1), pytest.fail):

@@ -25,7 +25,7 @@ from harness.cli.app import main
 from harness.data import documents, embedded
 from harness.errors import UserError
 from harness.models.checkpoint import open_checkpoint
-from harness.sweep.spec import Spec, parse_all, read_sheet
+from harness.sweep.spec import Spec, parse_all, read_sweep_file
 from scaling import pi
 from tests import ROOT
 from tests.child import in_child
@@ -510,4 +510,4 @@ def test_a_sheet_is_read_in_full_before_it_is_refused(tmp_path: Path) -> None:
     """A file of settings alone is a sheet, whatever its last line lacks."""
     file = tmp_path / "sweep.yaml"
     file.write_text("\ufeffseed: 1", encoding="utf-8")
-    assert read_sheet(file).settings == {"seed": 1}
+    assert read_sweep_file(file).settings == {"seed": 1}

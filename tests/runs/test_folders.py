@@ -14,10 +14,10 @@ from harness.errors import UserError
 from harness.runs.store import (
     RUN,
     SAMPLES,
-    asked,
     check_same_question,
     default_folder,
     reports_of,
+    requests_of,
     runs_in,
 )
 from tests import ROOT
@@ -104,7 +104,7 @@ def test_a_folder_that_is_named_keeps_its_question(record: Record, tmp_path: Pat
     ):
         with pytest.raises(UserError, match=f"another sweep, with other {told}; choose another"):
             check_same_question(tmp_path, record, {**record, **changes})
-    assert asked(less(record)) < asked(record)
+    assert requests_of(less(record)) < requests_of(record)
 
 
 @pytest.mark.parametrize("record", [None, "their own", '{"schema": 1}'])

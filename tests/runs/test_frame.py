@@ -80,7 +80,7 @@ def test_one_label_for_two_settings_is_refused(
     words = ("--task", "passkey:depths=1,trials=1", "--length", "5x", "--seed", "1")
     first = sweep(tiny, docs, tmp_path / "1", *words)
     second = changed(first, tmp_path / "2", lambda record: record.update(seed=2))
-    with pytest.raises(UserError, match="have different seeds; report them apart"):
+    with pytest.raises(UserError, match="have different seeds; report them separately"):
         make_frame([first, second])
     (tmp_path / "pi.py").write_text(
         "from scaling.ntk import frequencies  # another method under a known name\n"
@@ -121,7 +121,7 @@ def test_lengths_measured_on_more_documents_are_not_one_curve(
     same = Path(shutil.copytree(long, tmp_path / "other" / run.name))
     with pytest.raises(UserError, match="are not the same documents or windows"):
         make_frame([run, same])  # two folders of one name are two runs
-    with pytest.raises(UserError, match="report them apart"):
+    with pytest.raises(UserError, match="report them separately"):
         make_frame([changed(run, tmp_path / "cut", drop_one_question), run])
 
 

@@ -79,7 +79,7 @@ def test_mixed_runs_stand_apart_and_say_so(
     with pytest.raises(SystemExit) as ended:
         main(words)
     assert ended.value.code == 2
-    assert "have different documents; report them apart, or beside" in capsys.readouterr().err
+    assert "have different documents; report them separately, or with" in capsys.readouterr().err
     with pytest.raises(SystemExit) as ended:
         main([*words, "--mixed"])
     assert ended.value.code == 0

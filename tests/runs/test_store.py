@@ -22,7 +22,7 @@ from harness.runs.store import (
     RUN,
     SAMPLES,
     append,
-    check_held,
+    check_intact,
     measured,
     read_run,
     read_samples,
@@ -240,7 +240,7 @@ def test_samples_that_are_lost_while_a_run_writes_are_written_again(
         append(held, sample(1))
         DAMAGES[damage](folder)
         with pytest.raises(UserError, match="the same command continues"):
-            check_held(held) if last else append(held, sample(2))
+            check_intact(held) if last else append(held, sample(2))
     assert len(read_samples(folder)) == 2 + (not last)
     store(folder, sample(3))
 

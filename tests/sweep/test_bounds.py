@@ -79,7 +79,7 @@ def test_windows_a_token_apart_are_refused_at_once() -> None:
 
 def test_tokens_that_are_kept_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Windows on one text count its tokens once, prompts each their own."""
-    monkeypatch.setattr(plan, "HELD", 100)
+    monkeypatch.setattr(plan, "TOKENS", 100)
     text, tally = Document("book", range(90)).tokens, plan.Tally()
     for first in range(40):
         tally.add(Loglikelihood(text[first : first + 50], 1, doc_id="window"))

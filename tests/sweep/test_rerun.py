@@ -183,7 +183,7 @@ def test_samples_that_differ_are_counted_and_the_furthest_named(
     lines[2]["status"] = "not_finite"
     (altered / SAMPLES).write_text("".join(json.dumps(line) + "\n" for line in lines))
     found = compare(altered, run)
-    assert (found.samples, found.equal, len(found.unlike)) == (3, 1, 1)
+    assert (found.samples, found.equal, len(found.differing)) == (3, 1, 1)
     assert found.largest == pytest.approx(0.001, rel=0.01)
     assert found.where.endswith(lines[1]["unit"])
     status, told, _ = rerun(altered)
