@@ -1,6 +1,6 @@
 """Ask for every single answer twice, by the argmax of its tokens and as a text, on one prompt.
 
-``python -m scripts.answer_forms MODEL DOCUMENT OUT`` writes a row a trial: what each form finds.
+``python -m scripts.answer_forms MODEL DOCUMENT OUT`` writes one row per trial.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Set ``lm_eval`` under ``none`` beside lm-eval's own evaluation of the same loaded model.
 
 ``python -m scripts.plain_lm_eval MODEL TASKS LENGTH OUT.csv [LIMIT]`` runs every task of the folder
-TASKS, or lm-eval's own task of that name, both ways on at most LIMIT documents, and writes a row a
-document with its hashes and both of its metrics.
+TASKS, or lm-eval's own task of that name, both ways on at most LIMIT documents, and writes one row
+per document with its hashes and both of its metrics.
 """
 
 from __future__ import annotations

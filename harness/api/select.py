@@ -343,7 +343,7 @@ def _next(tuning: Tuning, method: str, table: Sequence[searching.Row], path: Pat
         served[1] = str(path)
     words = [*spec.opened, *repeated(spec), "--scaling", *dict.fromkeys(["none", *served])]
     yield (
-        f"Next, the price inside the window: ropewalk run --model {shlex.join(words)} --length 1x "
+        f"Next, the in-window cost: ropewalk run --model {shlex.join(words)} --length 1x "
         f"{tuning.length} --task {shlex.quote(cost_task(tuning))}"
     )
     yield from searching.cost_notes(served, tuning)

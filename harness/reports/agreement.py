@@ -64,7 +64,7 @@ def make(frame: pd.DataFrame, *, evaluator: str = "none") -> Figure:
         said = f"{title}, {length_label(int(str(length)))} ({relative:.3g}×): {agreement(rows)}"
         tidy(axes, said, room=figure.get_size_inches()[0] / columns - 0.5)
     sizes = [rows["frequencies"].nunique() for _, rows in shown]
-    counts = f"Methods a panel: {' to '.join(map(str, sorted({min(sizes), max(sizes)})))}."
+    counts = f"Methods per panel: {' to '.join(map(str, sorted({min(sizes), max(sizes)})))}."
     replace(known, fixed=()).finish(figure, panels, f"{counts} {NOTE}{left_out}")
     return figure
 

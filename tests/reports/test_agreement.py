@@ -89,7 +89,7 @@ def test_methods_that_coincide_at_a_length_count_once_there() -> None:
     at_2, at_4 = (axes.get_title(loc="left").replace("\n", " ") for axes in figure.axes)
     assert at_2.endswith("ρ = -1.00")  # a perfect order has no interval
     assert re.search(r"ρ = -0\.99 \[-1\.00, -0\.\d+\]$", at_4)
-    assert any("Methods a panel: 5 to 6." in text.get_text() for text in figure.texts)
+    assert any("Methods per panel: 5 to 6." in text.get_text() for text in figure.texts)
 
 
 @pytest.mark.slow

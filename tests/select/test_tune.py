@@ -68,7 +68,7 @@ def test_a_search_is_a_run_whose_found_method_scaling_reads(
         "is the best of 4 points",
         "The gap between the two is",
         "too few for an interval",
-        "Next, the price inside the window: ropewalk run",
+        "Next, the in-window cost: ropewalk run",
         "ropewalk export",
     ):
         assert text in " ".join(done.out.split())
