@@ -1,10 +1,10 @@
 """A causal language model whose queries and keys are rotated to moved positions, or by layer.
 
-Written by ``ropewalk export --to hf-code``; it stands alone. ``moved_positions.npz`` beside it has
-``inv_freq`` and ``factor`` of each layer, or bands: sets of query-key pairs with the position that
-each query and key is rotated to. All bands of a query are under one softmax. Keys are cached
-unrotated, so ``generate`` and its cache work. Rows are whole: prompts in one batch have one length,
-or are filled up on the right.
+Written by ``ropewalk export --to hf-code``; it imports only torch, numpy and transformers.
+``moved_positions.npz`` beside it has ``inv_freq`` and ``factor`` of each layer, or bands: sets of
+query-key pairs with the position to which each query and key is rotated. One softmax covers all
+bands of a query. Keys are cached unrotated, so ``generate`` and its cache work. Prompts of one
+batch have one length, or are padded on the right.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ NAME, DATA = "moved_positions", "moved_positions.npz"
 ROWS, KEPT = 512, 8  # queries at a time; bands of a layer whose rotated keys are kept
 
 
-class AtRest(nn.Module):
-    """Stands for the model's rotary embedding: does not rotate, and knows how the model would."""
+class Unrotated(nn.Module):
+    """Replaces the model's rotary embedding: it does not rotate, and keeps the model's own."""
 
     def __init__(self, inner: Any) -> None:
         super().__init__()
@@ -36,28 +36,28 @@ class AtRest(nn.Module):
         cos, sin = self.inner(*args, **kwargs)
         return torch.ones_like(cos), torch.zeros_like(sin)
 
-    def turned(self, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> torch.Tensor:
-        """Return queries or keys (batch, heads, tokens, width) rotated to positions."""
+    def rotated(self, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> torch.Tensor:
+        """Return queries or keys (batch, heads, tokens, width) rotated to these positions."""
         at = torch.from_numpy(positions).to(x.device)[None]
         cos, sin = angles(self.inner, x.float(), at, inv_freq, factor)
         rotate = sys.modules[type(self.inner).__module__].apply_rotary_pos_emb
-        found: torch.Tensor = rotate(x.float(), x.float(), cos, sin)[0].to(x.dtype)
-        return found
+        result: torch.Tensor = rotate(x.float(), x.float(), cos, sin)[0].to(x.dtype)
+        return result
 
 
 def angles(own: Any, x: torch.Tensor, positions: Any, inv_freq: Any, factor: Any) -> Any:
     """Return cos and sin of a model's rotary embedding at other frequencies."""
-    other = copy(own)  # the model's own stays as it is, for other threads too
+    other = copy(own)  # the model's own does not change, also for other threads
     other._buffers = dict(own._buffers)
     other.inv_freq = torch.from_numpy(inv_freq).to(x.device)
     other.attention_scaling = float(factor)
     return other(x, positions)
 
 
-def by_layer(own: Any, inv_freq: Any, factor: Any, _: Any, args: Any, given: Any) -> Any:
-    """Give a layer cos and sin of its own."""
-    turned = angles(own, args[0], given["position_ids"], inv_freq, factor)
-    return args, {**given, "position_embeddings": turned}
+def by_layer(own: Any, inv_freq: Any, factor: Any, _: Any, args: Any, kwargs: Any) -> Any:
+    """Pass a layer its own cos and sin."""
+    embeddings = angles(own, args[0], kwargs["position_ids"], inv_freq, factor)
+    return args, {**kwargs, "position_embeddings": embeddings}
 
 
 class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
@@ -72,7 +72,7 @@ class MovedForCausalLM(LlamaForCausalLM):  # type: ignore[misc]
                 hook = partial(by_layer, trunk.rotary_emb, *own)
                 layer.register_forward_pre_hook(hook, with_kwargs=True)
             return
-        trunk.rotary_emb = AtRest(trunk.rotary_emb)
+        trunk.rotary_emb = Unrotated(trunk.rotary_emb)
         for module in self.modules():
             if hasattr(module, "layer_idx") and hasattr(module, "is_causal"):
                 module.moved = (bands, trunk.rotary_emb)
@@ -86,9 +86,9 @@ def no_mask(*_: Any, attention_mask: torch.Tensor | None = None, **__: Any) -> N
 
 
 def attend(
-    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any, **more: Any
+    module: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: Any, **kwargs: Any
 ) -> tuple[torch.Tensor, None]:
-    """Return (batch, rows, heads, width); the rows are the last positions of the keys."""
+    """Return attention (batch, rows, heads, width); the rows are the last positions of the keys."""
     bands, _ = module.moved
     first, keys = key.shape[2] - query.shape[2], key.shape[2]
     if keys > bands["length"]:
@@ -96,24 +96,24 @@ def attend(
     if "query_scale" in bands:
         scale = torch.from_numpy(bands["query_scale"][first:keys])
         query = query * scale.to(query)[:, None]
-    found, kept = [], dict[int, torch.Tensor]()
+    outputs, kept = [], dict[int, torch.Tensor]()
     value = value.repeat_interleave(query.shape[1] // key.shape[1], 1)
     for start in range(first, keys, ROWS):
         rows = query[:, :, start - first : start - first + ROWS]
-        scores = scored(module, rows, key, start, kept) * (
-            more.get("scaling") or rows.shape[-1] ** -0.5
+        scores = scores_of(module, rows, key, start, kept) * (
+            kwargs.get("scaling") or rows.shape[-1] ** -0.5
         )
-        if (cap := more.get("softcap")) is not None:
+        if (cap := kwargs.get("softcap")) is not None:
             scores = cap * torch.tanh(scores / cap).where(scores.isfinite(), scores)
-        shares = scores.softmax(-1).to(value.dtype)
-        found.append(shares @ value[:, :, : scores.shape[-1]])
-    return torch.cat(found, 2).transpose(1, 2).contiguous(), None
+        weights = scores.softmax(-1).to(value.dtype)
+        outputs.append(weights @ value[:, :, : scores.shape[-1]])
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
-def scored(
+def scores_of(
     module: Any, query: torch.Tensor, key: torch.Tensor, start: int, kept: dict[int, torch.Tensor]
 ) -> torch.Tensor:
-    """Return the products of some queries and all keys before, -inf where a pair is in no band."""
+    """Return the scores of some queries and all earlier keys, -inf where a pair is in no band."""
     bands, rope = module.moved
     stop, count = start + query.shape[2], sum(name.startswith("first") for name in bands)
     scores = query.new_full((*query.shape[:3], stop), -torch.inf, dtype=torch.float32)
@@ -123,22 +123,22 @@ def scored(
         low, high = max(start, begin), min(stop, begin + len(band["first"]))
         if low >= high:
             continue
-        spin, own = (band["inv_freq"], band["factor"]), slice(low - begin, high - begin)
+        rotation, own = (band["inv_freq"], band["factor"]), slice(low - begin, high - begin)
         if index not in kept:
             if count > KEPT:
                 kept.clear()
             reach = min(len(band["key"]), key.shape[2])
-            turned = rope.turned(key[:, :, :reach], band["key"][:reach], *spin)
-            kept[index] = turned.repeat_interleave(query.shape[1] // key.shape[1], 1)
+            rotated = rope.rotated(key[:, :, :reach], band["key"][:reach], *rotation)
+            kept[index] = rotated.repeat_interleave(query.shape[1] // key.shape[1], 1)
         keys = kept[index][:, :, :stop]
-        rows = rope.turned(query[:, :, low - start : high - start], band["query"][own], *spin)
-        if f"phase_{index}" in bands:  # an angle of every query besides: one turn by it
-            rows = rope.turned(rows, np.ones(rows.shape[2]), bands[f"phase_{index}"], 1.0)
-        here = np.arange(keys.shape[2])
-        met = (here >= band["first"][own, None]) & (here < band["end"][own, None])
+        rows = rope.rotated(query[:, :, low - start : high - start], band["query"][own], *rotation)
+        if f"phase_{index}" in bands:  # an additional angle of every query
+            rows = rope.rotated(rows, np.ones(rows.shape[2]), bands[f"phase_{index}"], 1.0)
+        at = np.arange(keys.shape[2])
+        inside = (at >= band["first"][own, None]) & (at < band["end"][own, None])
         part = scores[:, :, low - start : high - start, : keys.shape[2]]
         part.copy_(
-            torch.where(torch.from_numpy(met).to(key.device), (rows @ keys.mT).float(), part)
+            torch.where(torch.from_numpy(inside).to(key.device), (rows @ keys.mT).float(), part)
         )
     return scores
 
