@@ -1,0 +1,420 @@
+"""The naive methods against numbers worked by hand, and against what must hold of every pair."""
+
+from __future__ import annotations
+
+import math
+from copy import deepcopy
+from fractions import Fraction
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+
+from tests.banded import TOKEN, likelihoods, model_of
+from tests.naive_methods import (
+    Position,
+    attending,
+    attention,
+    blended,
+    channel_pairs,
+    dpe,
+    dpe_key_pairs,
+    dpe_top_k,
+    every_head,
+    gali,
+    gali_end,
+    gali_ids,
+    infoscale,
+    lampe,
+    lampe_heat,
+    lampe_mapped_length,
+    mesa,
+    mesa_chunk,
+    mesa_last_chunk,
+    mesa_log_n,
+    moved,
+    ms_poe,
+    ms_poe_logits,
+    ms_poe_ranks,
+    ms_poe_ratios,
+    ms_poe_shares,
+    per_pair,
+    qwen_dual_chunk,
+    qwen_heat,
+    score,
+    self_group_size,
+    self_groups,
+    self_logistic,
+)
+
+SMALL = {"length": 24, "mapped": 8, "head": 4, "tail": 3}
+
+
+def plain(m: int, n: int) -> int:
+    return m - n
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "relative"),
+    # Chunks of 16 - 4 = 12 tokens; m % 12 and n % 12 are 6, 1; 6, 8; 6, 2; 5, 11; 3, 0.
+    # Same chunk 6 - 1; the previous min(6 + 12, 16) - 8; earlier min(23, 16) - 2; and so on.
+    [(30, 25, 5), (30, 20, 8), (30, 2, 14), (17, 11, 5), (27, 0, 16)],
+)
+def test_dual_chunk_by_hand(m: int, n: int, relative: int) -> None:
+    """Chunks of 12 tokens: the same, the previous and an earlier one."""
+    assert qwen_dual_chunk(m, n, 16, 4) == relative
+
+
+def test_dual_chunk_reaches_one_position_past_its_chunk() -> None:
+    """The largest position is chunk_size, one more than a window of that length was trained on."""
+    found = {qwen_dual_chunk(m, n, 16, 4) for m in range(60) for n in range(m + 1)}
+    assert found == set(range(17))
+
+
+def test_heat_of_dual_chunk_by_hand() -> None:
+    """Four windows: s = 0.1 ln 4 + 1 = 1.138629, squared 1.296477; none inside the window."""
+    assert qwen_heat(1_048_576, 262_144) == pytest.approx(1.296477, abs=5e-7)
+    assert math.sqrt(qwen_heat(1_048_576, 262_144)) == pytest.approx(1.138629, abs=5e-7)
+    assert qwen_heat(1000, 262_144) == qwen_heat(262_144, 262_144) == qwen_heat(10**6, 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "window", "group", "relative"),
+    [
+        # 20 // 4 - 3 // 4 + 8 - 8 / 4 = 5 - 0 + 6; 20 // 2 - 3 // 2 + 8 - 4 = 10 - 1 + 4
+        (20, 3, 8, 4, 11),
+        (20, 3, 8, 2, 13),
+        # 65000 - 5 + 512; 16250 - 1 + 896; 4062 - 0 + 992; 32500 - 2 + 768
+        (130_000, 10, 1024, 2, 65_507),
+        (130_000, 10, 1024, 8, 17_145),
+        (130_000, 10, 1024, 32, 5054),
+        (130_000, 10, 1024, 4, 33_266),
+        (131_071, 0, 1024, 2, 66_047),
+        # below the window it is the distance, whatever the group
+        (1033, 10, 1024, 32, 1023),
+        # the window is not divided by the group: 20 // 3 - 3 // 3 + 8 - 8 / 3
+        (20, 3, 8, 3, 6 - 1 + 8 - 8 / 3),
+    ],
+)
+def test_dpe_by_hand(m: int, n: int, window: int, group: int, relative: float) -> None:
+    """One group alone, and beside others."""
+    assert dpe(m, n, window, [group]) == (relative,)
+    assert dpe(m, n, window, [1, group, 1]) == (m - n, relative, m - n)
+
+
+def test_dpe_moves_the_chosen_pairs() -> None:
+    """Pairs 1 and 2 of groups (2, 4), two pairs each: (13, 13, 11, 11), the others keep 17."""
+    assert dpe_top_k(20, 3, 8, [2, 4], 4, {1, 2}) == [17, 13, 11, 17]
+    assert dpe_top_k(20, 3, 8, [2, 4], 4, set(range(4))) == per_pair(dpe(20, 3, 8, [2, 4]), 4)
+    assert dpe_top_k(9, 3, 8, [2, 4], 4, {1, 2}) == [6] * 4
+
+
+def test_dpe_chooses_by_the_mean_product_of_norms() -> None:
+    """Pairs are channels (0, 3), (1, 4), (2, 5); products of norms 5 and 0; 0 and 6; 2 and 2."""
+    queries = torch.tensor([[3.0, 0, 1, 4, 0, 0], [0, 3, 1, 0, 0, 0]])
+    keys = torch.tensor([[1.0, 9, 2, 0, 9, 0], [9, 2, 0, 9, 0, 2]])
+    assert dpe_key_pairs(queries, keys, 1) == {1}
+    assert dpe_key_pairs(queries, keys, 2) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("model", "length", "mapped"),
+    [
+        ("llama3", 16_384, 1993),
+        ("llama3", 32_768, 4501),
+        ("llama3", 131_072, 6204),
+        *((model, 8191, 1536) for model in ("llama2", "llama3", "mistral")),
+        ("llama2", 8192, 1283),
+        ("mistral", 8192, 4104),
+        # 82358.524 / (1 + e^(2.788577 - 0.184535)) = 82358.524 / 14.5183: more than the length
+        ("llama3.1", 4096, 5672),
+    ],
+)
+def test_mapped_length_of_lampe(model: str, length: int, mapped: int) -> None:
+    """The sigmoids of the authors, rounded down; short prompts have 1536."""
+    assert lampe_mapped_length(length, model) == mapped
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "relative"),
+    # f(p) = 8 p // 23; f(3) = f(5) = 1, f(6) = 2: the last token is 5. near = 4 - 1 - f(4) = 2;
+    # the corner is 24 - 1 - 5 = 18, far = 18 - f(18) - 2 = 18 - 6 - 2 = 10.
+    [
+        (3, 0, 3), (23, 20, 3),  # the distance
+        (4, 0, 3), (12, 0, 6), (18, 0, 8), (23, 5, 9),  # f(m) + 2 - f(n)
+        (19, 0, 9), (23, 0, 13), (23, 4, 9),  # the distance - 10
+    ],
+)  # fmt: skip
+def test_lampe_by_hand(m: int, n: int, relative: int) -> None:
+    """A prompt of 24 tokens mapped to 8."""
+    assert lampe(m, n, **SMALL) == relative
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "relative"),
+    # U = 1993: f(200) = f(205) = 24, f(512) = 62: near = 512 - 1 - 62 = 449; the corner is
+    # 16384 - 1 - 205 = 16178, f of it 1968: far = 16178 - 1968 - 449 = 13761.
+    [
+        (600, 89, 511), (512, 0, 511), (8192, 0, 996 + 449), (16_178, 0, 1968 + 449),
+        (16_179, 0, 2418), (16_383, 0, 2622), (16_383, 205, 1993 + 449 - 24),
+    ],
+)  # fmt: skip
+def test_lampe_by_hand_at_16k(m: int, n: int, relative: int) -> None:
+    """Llama 3's map of 16,384 tokens."""
+    assert lampe(m, n, 16_384, 1993) == relative
+
+
+def test_lampe_leaves_short_prompts_alone() -> None:
+    """Below two heads the positions are plain, and the heat stays: 1.0693147 squared."""
+    assert lampe(1022, 0, 1023, 1536) == 1022
+    assert lampe(1022, 0, 1024, 1536) != 1022
+    assert lampe_heat() == pytest.approx(1.143434, abs=5e-7)
+
+
+def test_positions_of_lampe_fall_by_no_more_than_one() -> None:
+    """From one key to the one before it, across all three bands."""
+    for m in range(24):
+        row = [lampe(m, n, **SMALL) for n in range(m, -1, -1)]
+        assert all(after >= before - 1 for before, after in pairwise(row))
+
+
+def halves(*values: float) -> list[Fraction]:
+    return [Fraction(value) for value in values]
+
+
+@pytest.mark.parametrize(
+    ("end", "window", "ids"),
+    [
+        # G = 12 / 8, up: 2; r: 8 - r + 2 r >= 12, r = 4
+        (12, 0, halves(0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7)),
+        # one less: r = 3, and eleven tokens
+        (11, 0, halves(0, 0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 6, 7)),
+        # G = (12 - 4) / (8 - 4) = 2, as without a window; with 6, (12 - 6) / 2 = 3, r = 2
+        (12, 4, halves(0, 0.5, 1, 1.5, 2, 2.5, 3, 3.5, 4, 5, 6, 7)),
+        (12, 6, [Fraction(j, 3) for j in range(6)] + halves(2, 3, 4, 5, 6, 7)),
+        # G = 20 / 8, up: 3; r: 8 - r + 3 r >= 20, r = 6
+        (20, 0, [Fraction(j, 3) for j in range(18)] + halves(6, 7)),
+        # one token less of the last group
+        (19, 0, [Fraction(j, 3) for j in range(17)] + halves(6, 7)),
+        (8, 0, halves(*range(8))),
+        (5, 0, halves(*range(5))),
+    ],
+)
+def test_positions_of_gali_by_hand(end: int, window: int, ids: list[Fraction]) -> None:
+    """A window of 8: fractions for the first tokens, whole positions for the last."""
+    assert gali_ids(end, 8, window) == ids
+    assert len(ids) == end
+
+
+def test_gali_by_hand() -> None:
+    """The last of 12 tokens is at 7, the second at 1/2: D = 6.5, half of each neighbour."""
+    assert gali(11, 1, 12, 8, 0, 3000) == (6, 7, Fraction(1, 2))
+    assert gali(11, 2, 12, 8, 0, 3000) == (6, 6, 0)
+    # Query 9 is at 5 and key 7 at 3.5; a query inside the trained window has whole positions.
+    assert gali(9, 7, 12, 8, 0, 3000) == (1, 2, Fraction(1, 2))
+    assert gali(5, 1, 12, 8, 0, 3000) == (4, 4, 0)
+
+
+@pytest.mark.parametrize(
+    ("m", "prompt", "end"),
+    # A window of 8 and chunks of 3: 8, 11, 14, 16 in a prompt of 16; then one by one.
+    [(0, 16, 8), (7, 16, 8), (8, 16, 11), (10, 16, 11), (11, 16, 14), (14, 16, 16), (15, 16, 16),
+     (16, 16, 17), (20, 16, 21), (3, 5, 8), (7, 5, 8), (8, 5, 9), (8, 8, 9)],
+)  # fmt: skip
+def test_chunks_of_gali_by_hand(m: int, prompt: int, end: int) -> None:
+    """A query has the positions of the end of its chunk; generated tokens are chunks of one."""
+    assert gali_end(m, prompt, 8, 3) == end
+
+
+def test_gali_is_a_blend_of_two_rotations_of_the_key() -> None:
+    """(1 - phi) of the key at its position rounded up and phi of it rounded down: one key."""
+    torch.manual_seed(0)
+    (query, key), frequencies = channel_pairs(torch.randn(2, 6)), [1.0, 0.1, 0.01]
+    logit = blended(lambda m, n: gali(m, n, 20, 8, 0, 3000))
+    ids = gali_ids(20, 8, 0)
+    for m in range(8, 20):
+        for n in range(m + 1):
+            phi = (math.ceil(ids[m]) - ids[n]) % 1
+            up, down = (round_(ids[n]) for round_ in (math.ceil, math.floor))
+            at = math.ceil(ids[m])
+            wanted = (1 - phi) * Fraction(score(query, key, at - up, frequencies))
+            wanted += phi * Fraction(score(query, key, at - down, frequencies))
+            assert logit(m, n, query, key, frequencies) == pytest.approx(float(wanted), abs=1e-12)
+
+
+def test_ranks_and_ratios_of_ms_poe_by_hand() -> None:
+    """Shares .1, .3, .2 rank 2, 0, 1; as published, the inverse permutation 1, 2, 0."""
+    assert ms_poe_ranks([0.1, 0.3, 0.2], published=False) == [2, 0, 1]
+    assert ms_poe_ranks([0.1, 0.3, 0.2], published=True) == [1, 2, 0]
+    ratios = ms_poe_ratios(range(32))
+    assert [ratios[0], ratios[-1]] == pytest.approx([1.2, 1.78125])
+    assert ms_poe_ratios([2, 0, 1]) == pytest.approx([1.6, 1.2, 1.4])
+
+
+def test_shares_of_ms_poe_by_hand() -> None:
+    """Of four keys one weighs e^3 and three 1: 20.1 > 3 * 5.8; with equal keys none does."""
+    queries = torch.tensor([[[9.0, 9, 9, 9], [6, 0, 0, 0]], [[9, 9, 9, 9], [0, 6, 0, 0]]])
+    keys = torch.zeros(1, 4, 4)
+    keys[0, 2, 0] = 1
+    assert ms_poe_shares(queries, keys) == [0.25, 0]
+
+
+def test_ms_poe_by_hand() -> None:
+    """Heads 0 and 1 share a key: as published head 1 is rotated by 30 / 1.8 and 10 / 1.2."""
+    ratios = [1.2, 1.8]
+    assert ms_poe(30, 10, 1, ratios, 2, published=True) == pytest.approx(30 / 1.8 - 10 / 1.2)
+    assert ms_poe(30, 10, 1, ratios, 2, published=False) == pytest.approx(20 / 1.8)
+    assert ms_poe(30, 10, 1, ratios, 1, published=True) == pytest.approx(20 / 1.8)
+
+
+def test_infoscale_by_hand() -> None:
+    """(1 - 16384^(-1/64)) / (1 - 8192^(-1/64)) = 0.140692 / 0.131341, its root 1.0350."""
+    assert infoscale(16_384, 128, 8192) == pytest.approx(1.0350, abs=5e-5)
+    assert infoscale(131_072, 128, 8192) == pytest.approx(1.1316, abs=5e-5)
+    assert math.log(131_072) / math.log(8192) == pytest.approx(1.3077, abs=5e-5)
+    assert infoscale(8192, 128, 8192) == 1
+    assert infoscale(1, 128, 8192) == 0
+    assert infoscale(100, 128, 8192) < 1
+
+
+@pytest.mark.parametrize(
+    ("n", "relative"),
+    # P = 19 % 8 = 3, the edge is 16: three keys at their own positions, the rest by stairs of 4.
+    [(19, 0), (17, 2), (16, 3), (13, 3), (12, 4), (9, 4), (8, 5), (0, 7)],
+)
+def test_stairs_of_mesa_by_hand(n: int, relative: int) -> None:
+    """Of 20 tokens with chunks of 8, as the last query sees them."""
+    assert mesa(19, n, 20, 8, 2, 4) == relative
+    assert mesa(19, n, 20, 8, 2, 4, trained=20) == 19 - n
+
+
+def test_chunks_of_mesa_by_hand() -> None:
+    """20 tokens, the first chunk 2, others 6: 0-1, 2-7, 8-13, and the last 14-19."""
+    assert mesa_last_chunk(20, 6, 2) == 14
+    assert mesa_last_chunk(21, 6, 2) == 20
+    seen = partial(mesa, length=20, chunk=6, first=2, window=4)
+    assert [seen(1, n) for n in range(2)] == [1, 0]
+    assert [seen(7, n) for n in range(8)] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert [seen(9, n) for n in range(10)] == [3, 2, *[None] * 6, 1, 0]
+    # P = 19 % 6 = 1, the edge is 18. Query 14 is itself on a stair: 18 - 4 // 4 = 17.
+    assert [seen(14, n) for n in range(15)] == [17 - (18 - (18 - n) // 4) for n in range(15)]
+    assert (seen(14, 0), seen(14, 10), seen(14, 11), seen(14, 14)) == (3, 1, 0, 0)
+
+
+def test_mesas_other_numbers_by_hand() -> None:
+    """Log-n counts the keys in the cache; the width of a chunk follows the prompt's length."""
+    assert mesa_log_n(19, 20, 6, 2, 10) == pytest.approx(math.log(20) / math.log(10))
+    assert mesa_log_n(13, 20, 6, 2, 10) == 1  # 2 + 6 keys
+    # 3000 + 50 - 612 = 2438 = 1848 + 590: two chunks of 1219; 4308 - 562 = 3746 = 2 * 1848 + 50
+    assert mesa_chunk(3000, 2048) == 1219
+    assert mesa_chunk(4308, 2048) == 1848
+
+
+def test_groups_of_self_by_hand() -> None:
+    """33 / (1 + 32 e^(-0.02 x)) reaches 2 at x = 36.3 and 3 at 58.1: 37 groups of 1, 22 of 2."""
+    assert [self_group_size(x, 0.02, 33) for x in (0, 36, 37, 58, 59)] == [1, 1, 2, 2, 3]
+    groups = self_groups(100, 0.02, 33)
+    # 37 tokens in groups 0-36, then pairs: token 50 is the 13th after them, in group 36 + 7
+    assert (groups[1], groups[37], groups[38], groups[39], groups[50]) == (0, 36, 37, 37, 43)
+    # 37 + 44 = 81 tokens in groups 0-58; token 100 is the 19th after them, in group 58 + 7
+    assert (groups[81], groups[82], groups[100]) == (58, 59, 65)
+    assert self_logistic(1124, 50, 1024, 0.02, 33) == 1024 + 65 - 43 == 1046
+    assert self_logistic(1073, 50, 1024, 0.02, 33) == 1023
+    assert self_logistic(1074, 50, 1024, 0.02, 33) == 1024
+
+
+@pytest.mark.parametrize("capacity", [4, 8, 33])
+def test_sizes_of_self_are_the_codes(capacity: int) -> None:
+    """The code inverts the function: sizes s from ceil(inverse(s)) to below inverse(s + 1)."""
+
+    def inverse(size: int) -> float:
+        return (math.log(size * (capacity - 1)) - math.log(capacity - size)) / 0.02
+
+    for size in range(1, capacity - 1):
+        for group in range(math.ceil(inverse(size)), math.ceil(inverse(size + 1))):
+            assert self_group_size(group, 0.02, capacity) == size
+    # Beyond, also where a float64 rounds the function up to its capacity.
+    assert self_group_size(10_000, 0.02, capacity) == capacity - 1
+
+
+POSITIONS: dict[str, Position] = {
+    "qwen": lambda m, n: qwen_dual_chunk(m, n, 16, 4),
+    "dpe": lambda m, n: per_pair(dpe(m, n, 8, [1, 2, 4, 8]), 8),
+    "lampe": lambda m, n: lampe(m, n, **SMALL),
+    "mesa": lambda m, n: mesa(m, n, 24, 6, 2, 4),
+    "self": lambda m, n: self_logistic(m, n, 8, 0.1, 8),
+}
+
+
+@pytest.mark.parametrize("method", POSITIONS)
+def test_a_pair_is_at_distance_zero_to_itself(method: str) -> None:
+    """And the key before it at one, where it is seen, except on Mesa's stairs."""
+    position = POSITIONS[method]
+    for m in range(24):
+        assert position(m, m) in (0, [0] * 8)
+        if m and method != "mesa":
+            assert position(m, m - 1) in (1, [1] * 8)
+
+
+def test_attention_is_torchs() -> None:
+    """With no rotation at all, grouped queries and some keys hidden, torch's own attention."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(heads, 9, 6, dtype=torch.float64) for heads in (4, 2, 2))
+
+    def visible(m: int, n: int) -> int | None:
+        return 0 if (m + n) % 3 or m == n else None
+
+    mask = torch.tensor([[n <= m and visible(m, n) == 0 for n in range(9)] for m in range(9)])
+    found = attention(q, k, v, [1.0, 0.1, 0.01], [moved(visible)] * 4)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask, enable_gqa=True)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_each_head_has_its_own_logit() -> None:
+    """Four heads that share two keys, each as if it were alone with its key."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(heads, 9, 6) for heads in (4, 2, 2))
+    frequencies = [1.0, 0.1, 0.01]
+    ratios = ms_poe_ratios([2, 0, 1, 3])
+    each = [
+        moved(partial(ms_poe, head=head, ratios=ratios, shared=2, published=True))
+        for head in range(4)
+    ]
+    whole = attention(q, k, v, frequencies, each)
+    for head, logit in enumerate(each):
+        key = head // 2
+        alone = attention(q[head, None], k[key, None], v[key, None], frequencies, [logit])
+        torch.testing.assert_close(whole[head], alone[0], rtol=0, atol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_plain_positions_are_the_models_own(family: str) -> None:
+    """A whole model attends as transformers has it, up to its float32 angles."""
+    model, tokens = model_of(family), TOKEN[:, :40]
+    with attending(model, every_head(moved(plain)), frequencies_of(model)) as wide:
+        found = likelihoods(wide, tokens)
+    wanted = likelihoods(deepcopy(model).double(), tokens)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("published", [True, False])
+def test_a_model_of_one_ratio_is_interpolated(published: bool) -> None:
+    """Ms-PoE with both heads at a ratio of 1.2 divides the frequencies; its own differs."""
+    model, tokens = model_of("llama"), TOKEN[:, :40]
+    frequencies = frequencies_of(model)
+    slower = [theta / 1.2 for theta in frequencies]
+    with attending(model, every_head(moved(plain)), slower) as wide:
+        wanted = likelihoods(wide, tokens)
+    with attending(model, every_head(moved(lambda m, n: (m - n) / 1.2)), frequencies) as wide:
+        torch.testing.assert_close(likelihoods(wide, tokens), wanted, rtol=0, atol=1e-12)
+    logits = ms_poe_logits(first_layer=0, published=published)
+    with attending(model, logits, frequencies) as wide:
+        assert float((likelihoods(wide, tokens) - wanted).abs().max()) > 1e-3
+
+
+def frequencies_of(model: Any) -> list[float]:
+    return model.model.rotary_emb.inv_freq.double().tolist()  # type: ignore[no-any-return]
