@@ -90,7 +90,7 @@ FAULTS: dict[str, tuple[tuple[str, str], str]] = {
     "c": (grading(SAMPLE.replace("facts)", '{"a": {}})')), "a sample facts.a: should be a text, "),
     "d": (grading(SAMPLE.replace("facts)", '{"a": 2**63})')), "a sample facts.a: should be a te"),
     "e": (grading(SAMPLE.replace("facts)", '{"a\\n": 1})')), "facts.a\\n.[key]: should be print"),
-    "f": (grading(SAMPLE.replace("facts)", '{"a": "x" * 2**24})')), "facts: up to 96 MiB in a"),
+    "f": (grading(SAMPLE.replace("facts)", '{"a": "x" * 2**24})')), "facts: 16 MiB in a"),
     "g": (grading(SAMPLE.replace("facts)", '{"a": "\\ud800"})')), "surrogates not allowed"),
     "h": (grading(SAMPLE.replace("facts)", '{"score": 1})')), "may not be called score, which is"),
     "i": (
@@ -131,7 +131,7 @@ ASKS = "Loglikelihood(window.tokens, window.start, doc_id=window.doc_id, metadat
         (ASKS, "3", "task mine:tail=16: it yields int, not Request."),
         (ASKS, ASKS.replace("window.doc_id", '"a\\n"'), "of a question unit: should be printable."),
         (ASKS, ASKS.replace("=facts", '={"a": math.nan}'), "of a question facts.a: should be a te"),
-        (ASKS, ASKS.replace("=facts", '={"a": "x" * 2**24}'), "of a question facts: up to 96 MiB"),
+        (ASKS, ASKS.replace("=facts", '={"a": "x" * 2**24}'), "of a question facts: 16 MiB"),
         (ASKS, ASKS.replace("window.tokens", "(-1,) * length"), "token -1 is not in a vocabulary"),
         (ASKS, ASKS.replace("window.tokens", "(1.5,) * length"), "failed: TypeError: 'float' obj"),
         (

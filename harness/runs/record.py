@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import math
-import operator
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
@@ -18,32 +18,16 @@ from tasks.types import Request
 LINE = 2**24  # bytes of a line of samples, which has about 1k
 LONGEST = 4096  # characters of a name, which tables and figures show whole
 MOST = 2**62  # of what is counted
-LETTER, NUMBER = 6, 26  # bytes that one may take in a line of JSON
 
 
-def _is_text(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("should be printable")
-    return text
-
-
-def _is_name(text: str) -> str:
-    if len(_is_text(text)) > LONGEST:
-        raise ValueError(f"has {len(text):,} characters, at most {LONGEST:,} are allowed")
-    return text
-
-
-def is_fact(value: Any) -> Any:
+def _is_fact(value: Any) -> Any:
     """Return what a record may hold as a fact; raise ValueError for anything else."""
     if isinstance(value, str):
         value.encode()  # a ValueError of half a letter, which no file holds
         return value
-    if type(value) in (int, float) and _is_number(value):
-        return value
     numbers = value if isinstance(value, list) else [value]
-    if set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers)):
-        return value  # as losses are: twice as fast
-    if value is not None and not all(map(_is_number, numbers)):
+    losses = set(map(type, numbers)) == {float} and all(map(math.isfinite, numbers))  # quick
+    if not losses and value is not None and not all(map(_is_number, numbers)):
         raise ValueError("should be a text, a finite number, a list of numbers or None")
     return value
 
@@ -54,11 +38,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
-Text = Annotated[str, AfterValidator(_is_text), Field(strict=True)]
-Name = Annotated[str, AfterValidator(_is_name), Field(strict=True)]
+Text = Annotated[str, Field(strict=True, pattern=r"^(?: |[^\p{C}\p{Z}])*$")]  # printable
+Name = Annotated[Text, Field(max_length=LONGEST)]
 Tokens = Annotated[int, Field(strict=True, gt=0, lt=2**40)]
 Count = Annotated[int, Field(strict=True, ge=0, lt=MOST)]
-Fact = Annotated[Any, AfterValidator(is_fact)]
+Fact = Annotated[Any, AfterValidator(_is_fact)]
 COLUMNS = {  # of the frame, which a fact of the same name would not reach
     "run", "model", "trained_length", "scaling", "frequencies", "task", "metric", "length", "asked",
     "score", "low", "high", "n", "question", "unit", "status", "reason", "value", "weight",
@@ -72,20 +56,17 @@ def _is_no_column(name: str) -> str:
     return name
 
 
-def _fit(facts: dict[str, Any]) -> dict[str, Any]:
-    sizes = (LETTER if isinstance(fact, str) else NUMBER for fact in facts.values())
-    lengths = (len(fact) if isinstance(fact, str | list) else 1 for fact in facts.values())
-    size = sum(map(operator.mul, sizes, lengths)) + sum(LETTER * len(name) for name in facts)
+def _fits(facts: dict[str, Any]) -> dict[str, Any]:
+    size = len(json.dumps(facts))
     if size > LINE // 2:
-        raise ValueError(
-            f"up to {size / MIB:,.0f} MiB in a record, at most {LINE // 2 // MIB} are written"
-        )
+        most = LINE // 2 // MIB
+        raise ValueError(f"{size / MIB:,.0f} MiB in a record, at most {most} are written")
     return facts
 
 
 Facts = dict[Name, Fact]
 Given = Annotated[  # by a task
-    dict[Annotated[Name, AfterValidator(_is_no_column)], Fact], AfterValidator(_fit)
+    dict[Annotated[Name, AfterValidator(_is_no_column)], Fact], AfterValidator(_fits)
 ]
 
 
@@ -94,13 +75,7 @@ def wrong_facts(facts: Iterable[tuple[str, Any]], kinds: Mapping[str, type]) -> 
 
     No table holds values of two kinds in one column.
     """
-    return [
-        name
-        for name, fact in facts
-        if (kind := kinds.get(name))
-        and (type(fact) is not kind or kind is int)
-        and not _is_of(kind, fact)
-    ]
+    return [name for name, fact in facts if name in kinds and not _is_of(kinds[name], fact)]
 
 
 def _is_of(kind: type, value: Any) -> bool:
@@ -274,40 +249,9 @@ def check_run(where: str, record: Any) -> None:
 
 def check_sample(where: str, record: Any) -> None:
     """Raise UserError naming the first field of a sample that is missing or wrong."""
-    if is_ordinary(record):
-        return
     _check(where, _Sample, record)
     if record["status"] == "ok" and (record["value"] is None or not record["weight"]):
         raise UserError(f"{where} is damaged: a sample of status ok has no value.")
-
-
-def is_ordinary(record: Mapping[str, Any]) -> bool:
-    """Return whether a sample is surely sound, as nearly all are: five times as fast as _Sample."""
-    facts: Any = record.get("facts")
-    if type(facts) is not dict or record.get("status") != "ok" or record.get("reason") is not None:
-        return False
-    try:
-        named = "".join([*map(record.__getitem__, NAMES), *facts])
-        value, seconds, peak = map(record.__getitem__, NUMBERS)
-        for fact in facts.values():
-            kind = type(fact)  # no file of JSON holds half a letter
-            if kind is not str and not (kind is float and math.isfinite(fact)):
-                is_fact(fact)
-    except (KeyError, TypeError, ValueError):
-        return False
-    weight, shared = record.get("weight"), record.get("shared")
-    return (
-        named.isprintable()
-        and len(named) <= LONGEST
-        and type(value) is type(seconds) is type(peak) is float
-        and math.isfinite(value + seconds + peak)
-        and type(weight) is int
-        and 0 < weight < MOST
-        and (shared is None or type(shared) is bool)
-    )
-
-
-NAMES, NUMBERS = ("cell", "question", "task", "status", "unit"), ("value", "seconds", "peak_mib")
 
 
 def _check(where: str, kind: type[BaseModel], record: Any) -> None:
@@ -323,5 +267,6 @@ def _hold(kind: type[BaseModel], record: Any, what: str = "") -> None:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"]) or "the whole"
-        why = first["msg"].removeprefix("Value error, ")
+        unprintable = first["type"] in ("string_pattern_mismatch", "string_unicode")
+        why = "should be printable" if unprintable else first["msg"].removeprefix("Value error, ")
         raise ValueError(f"{what}{printable(place)[:80]}: {why}") from None

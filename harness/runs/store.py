@@ -10,11 +10,10 @@ import fcntl
 import gzip
 import json
 import os
-import secrets
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any, BinaryIO, cast
 
 from pydantic_core import from_json
 
-from harness.errors import UserError, reason, why
+from harness.errors import UserError, foreign, reason, why
 from harness.files import (
     MIB,
     finite,
@@ -49,11 +48,10 @@ OK: Outcome = {"status": "ok"}
 
 @dataclass
 class Samples:
-    """The samples file of a run, locked by its only writer; ``lines`` are of this session."""
+    """The samples file of a run, locked by its only writer."""
 
     path: Path
     file: BinaryIO
-    lines: list[bytes] = field(default_factory=list)
 
     @property
     def state(self) -> object:
@@ -101,10 +99,9 @@ def append(samples: Samples, record: Mapping[str, Any]) -> None:
     """Write one sample and sync it to the disk.
 
     Raises UserError where it cannot be written (a full disk), and removes the part that was; and
-    where the file is no longer what this process wrote, as ``check_intact`` does.
+    where the file is no longer what this process wrote (``check_intact``).
     """
     line = (json.dumps(record, allow_nan=False, ensure_ascii=False) + "\n").encode()
-    samples.lines.append(line)
     check_intact(samples)
     file = samples.file
     end = file.tell()
@@ -122,46 +119,17 @@ def append(samples: Samples, record: Mapping[str, Any]) -> None:
 
 
 def check_intact(samples: Samples) -> None:
-    """Raise UserError where someone removed, emptied, replaced or changed the file.
-
-    The lines of this process are first written there again.
-    """
+    """Raise UserError where someone removed, emptied, replaced or changed the file."""
     status = os.fstat(samples.file.fileno())
-    whole = status.st_size == samples.file.tell()
     try:
-        there = samples.path.lstat()
+        intact = os.path.samestat(status, samples.path.lstat())
     except OSError:
-        there = None
-    if whole and there and os.path.samestat(status, there):
-        return
-    samples.file.seek(0)
-    kept = [*(samples.file.read().splitlines(keepends=True) if whole else ()), *samples.lines]
-    samples.file.close()  # which releases the lock
-    place = samples.path
-    try:
-        try:
-            _put_back(place, kept)
-        except OSError:  # another process has locked it, or it is not a file
-            place = place.with_name(f"samples-{secrets.token_hex(4)}.jsonl")
-            _put_back(place, kept)
-        rest = f"the samples of this run are in {place}, and the same command continues"
-    except OSError as error:
-        rest = f"and {place} cannot be written: {why(error)}"
-    raise UserError(
-        f"{samples.path} was removed, emptied or replaced while this run wrote it; {rest}."
-    )
-
-
-def _put_back(path: Path, lines: Iterable[bytes]) -> None:
-    """Append the missing lines to a samples file; create it where there is none."""
-    make_folder(path.parent, "run folder")
-    with open_regular(path, "ab+", follow=False, buffering=0) as file:
-        _lock(file)
-        _cut_torn_line(file)
-        file.seek(0)
-        known = dict.fromkeys(file.read().splitlines(keepends=True))
-        file.write(b"".join(line for line in dict.fromkeys(lines) if line not in known))
-        os.fsync(file.fileno())
+        intact = False
+    if not intact or status.st_size != samples.file.tell():
+        raise UserError(
+            f"{samples.path} was removed, emptied or replaced while this run wrote it; the same "
+            "command measures what it lacks."
+        )
 
 
 def _stored(folder: Path) -> Path:
@@ -176,24 +144,19 @@ def _stored(folder: Path) -> Path:
 def _unpack(folder: Path) -> None:
     """Replace compressed samples by their content."""
     path = _stored(folder)
-    if path.name == COMPRESSED:
-        with open_regular(path, follow=False) as file, replacing(folder / SAMPLES) as new:
-            for block in _blocks(file, path):
-                new.write(block)
-        path.unlink()
-
-
-def _blocks(file: BinaryIO, path: Path) -> Iterator[bytes]:
-    size = 0
-    try:
-        with gzip.open(file) as content:
-            while block := content.read(MIB):
-                size += len(block)
-                if size > LARGEST:
-                    raise _too_large(path)
-                yield block
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} cannot be read: {why(error)}.") from None
+    if path.name != COMPRESSED:
+        return
+    with (
+        replacing(folder / SAMPLES) as new,
+        foreign(f"{path} cannot be unpacked"),
+        open_regular(path, follow=False) as file,
+        gzip.open(file) as content,
+    ):
+        while block := content.read(MIB):
+            if new.tell() > LARGEST:
+                raise _too_large(path)
+            new.write(block)
+    path.unlink()
 
 
 def _too_large(path: Path) -> OSError:

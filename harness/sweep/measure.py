@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +15,6 @@ from harness.names import printable
 from harness.plugins import call
 from harness.runs.record import check_graded
 from harness.runs.store import (
-    RUN,
     Outcome,
     Samples,
     append,
@@ -106,21 +104,21 @@ class Session:
             replies = self.backend.answers(plan, work, sizes) if work else iter(())
             session = record["sessions"][-1] if work else {}
             session.update(self.backend.machines if work else {})
-            with _recorded(self.folder, record):
-                for item in [item for item in plan.left(done) if item.question.too_long]:
-                    sample = _sample(item, _too_long(item.question))
-                    self._store(samples, item, sample)
-                    yield Answered(item, 0.0, sample)
-                parts = Parts(plan)
-                for item, reply in replies:
-                    if session != session | self.backend.machines:  # a worker has joined
-                        session.update(self.backend.machines)
-                        write_run(self.folder, record)
-                    whole, stored = parts.add(item, reply), None
-                    if whole is not None:
-                        stored = {**_record(plan, *whole), "session": len(record["sessions"]) - 1}
-                        self._store(samples, whole[0], stored)
-                    yield Answered(item, reply.seconds, stored)
+            write_run(self.folder, record)
+            for item in [item for item in plan.left(done) if item.question.too_long]:
+                sample = _sample(item, _too_long(item.question))
+                self._store(samples, item, sample)
+                yield Answered(item, 0.0, sample)
+            parts = Parts(plan)
+            for item, reply in replies:
+                if session != session | self.backend.machines:  # a worker has joined
+                    session.update(self.backend.machines)
+                    write_run(self.folder, record)
+                whole, stored = parts.add(item, reply), None
+                if whole is not None:
+                    stored = {**_record(plan, *whole), "session": len(record["sessions"]) - 1}
+                    self._store(samples, whole[0], stored)
+                yield Answered(item, reply.seconds, stored)
             check_intact(samples)
             self.state = samples.state
 
@@ -143,17 +141,6 @@ def records(plan: Plan, folder: Path, *, measuring: bool = False) -> tuple[Recor
     if before:
         check_same_question(folder, before, record)
     return before, record
-
-
-@contextmanager
-def _recorded(folder: Path, record: Record) -> Iterator[None]:
-    """Write the record of a run, and again at its end where someone removed it."""
-    write_run(folder, record)
-    try:
-        yield
-    finally:
-        if folder.is_dir() and not (folder / RUN).exists():
-            write_run(folder, record)
 
 
 def _failures(plan: Plan, samples: dict[Key, Outcome]) -> Iterator[Failure]:
