@@ -11,12 +11,14 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from huggingface_hub import cached_assets_path, constants
@@ -28,7 +30,7 @@ from harness.models.checkpoint import DTYPES, Checkpoint
 from harness.sweep.plan import Batch, Item, Key, Plan
 from harness.sweep.record import named
 from tasks._tokens import Tokens, kept
-from tasks.types import Divergence, Generate, Request
+from tasks.types import Divergence, Generate
 
 MOST_LENGTHS = 32  # whose trees are kept
 # What is slower than the operations of a prompt's tokens weighs more: a forward as such, in
@@ -41,21 +43,22 @@ WORTH = 2.0  # seconds; a shorter measurement is no speed to keep
 KNOWN, GUESSED = 1.33, 2.0  # times an estimate is off, from earlier runs and from one product
 
 
-@dataclass(frozen=True)
-class Step:
-    """Tokens that are forwarded once, or generated one by one, and their weighted operations."""
+class Cost(NamedTuple):
+    """What a request adds to those before it: tokens and weighted operations.
 
-    tokens: int
+    ``forwarded`` are tokens of input that no request before it has; ``generated`` those that follow
+    a prompt one by one.
+    """
+
+    forwarded: int
     operations: float
-    generated: bool = False
+    generated: int = 0
+    decoding: float = 0.0  # operations
 
-
-@dataclass(frozen=True)
-class Steps:
-    """The steps of a batch in their order, and the steps that each request needs."""
-
-    steps: tuple[Step, ...]
-    needs: tuple[tuple[int, ...], ...]
+    @property
+    def total(self) -> float:
+        """All operations."""
+        return self.operations + self.decoding
 
 
 def shared_tree(checkpoint: Checkpoint, batch: Batch) -> PrefixTree | None:
@@ -72,46 +75,29 @@ def tree_of(texts: tuple[Tokens, ...]) -> PrefixTree:
     return build_tree(texts)
 
 
-def steps_of(checkpoint: Checkpoint, batch: Batch) -> Steps:
-    """Return the steps of the requests of a batch."""
+def costs(checkpoint: Checkpoint, batch: Batch) -> Iterator[Cost]:
+    """Yield the cost of every request of a batch; what requests share is counted once."""
     per_token, per_pair, per_target = _operations(checkpoint)
-    requests = [request for _, request in batch.items]
-    spans, paths = _spans(shared_tree(checkpoint, batch), requests)
-
-    def forwarded(first: int, end: int) -> Step:
-        pairs = (end - first) * (first + end) / 2
-        operations = FORWARD + (end - first) * per_token + PAIRS * per_pair * pairs
-        return Step(end - first, operations)
-
-    steps = [forwarded(first, end) for first, end in spans]
-    for place, request in enumerate(requests):
+    tree, seen = shared_tree(checkpoint, batch), set[object]()
+    for place, (_, request) in enumerate(batch.items):
+        if tree:
+            path = [node for node in tree.paths[place] if node not in seen]
+            spans = [(tree.nodes[node].first, tree.nodes[node].end) for node in path]
+            seen.update(path)
+        else:
+            spans = [(0, len(request.tokens))] if request.tokens not in seen else []
+            seen.add(request.tokens)
+        targets, decoding = request.length - request.start + 1, 0.0
+        generated = targets - 1 if isinstance(request, Generate) else 0
         if isinstance(request, Generate):
             each = per_token + per_target + per_pair * request.length
-            operations = GENERATED * request.max_new_tokens * each
-            paths[place] += (len(steps),)
-            steps.append(Step(request.length - request.start, operations, generated=True))
-            continue
-        if isinstance(request, Divergence):  # a second forward, of the model as it is
-            paths[place] += (len(steps),)
-            steps.append(forwarded(0, request.length))
-        targets = (request.length - request.start + 1) * (1 + isinstance(request, Divergence))
-        last = paths[place][-1]
-        operations = steps[last].operations + per_target * targets
-        steps[last] = Step(steps[last].tokens, operations)
-    return Steps(tuple(steps), tuple(paths))
-
-
-def _spans(
-    tree: PrefixTree | None, requests: Sequence[Request]
-) -> tuple[list[tuple[int, int]], list[tuple[int, ...]]]:
-    """Return the first and end position of every span of input, and the spans of each request."""
-    if tree is not None:
-        return [(node.first, node.end) for node in tree.nodes], list(tree.paths)
-    order: dict[Sequence[int], int] = {}
-    paths: list[tuple[int, ...]] = [
-        (order.setdefault(request.tokens, len(order)),) for request in requests
-    ]
-    return [(0, len(tokens)) for tokens in order], paths
+            targets, decoding = 0, GENERATED * request.max_new_tokens * each
+        elif isinstance(request, Divergence):  # a second forward, of the model as it is
+            spans, targets = [*spans, (0, request.length)], 2 * targets
+        tokens = sum(end - first for first, end in spans)
+        pairs = sum((end - first) * (first + end) / 2 for first, end in spans)
+        operations = FORWARD * len(spans) + per_token * tokens + PAIRS * per_pair * pairs
+        yield Cost(tokens, operations + per_target * targets, generated, decoding)
 
 
 def _operations(checkpoint: Checkpoint) -> tuple[float, float, float]:
@@ -136,57 +122,23 @@ class Work:
 Rates = dict[str, Work]  # by method
 
 
-def seconds_per_operation(
-    known: Rates, measured: Rates, guess: float | None
-) -> Callable[[str], float] | None:
-    """Return the seconds per operation by method; None where nothing is known.
+Rate = Callable[[str], float]  # seconds per operation, by method
 
-    Earlier sweeps (``known``), or a ``guess``, say what to expect. What is measured now corrects
-    it: the level of all methods, then each method's own.
+
+def corrected(rate: Rate, measured: Rates, trust: float) -> Rate:
+    """Correct expected rates by what was measured: the level of all methods, then each one's own.
+
+    What was expected counts as much as ``trust`` seconds of measurement.
     """
-    level, prior, factors = guess or 1.0, PRIOR * (guess is not None), dict[str, float]()
-    for rates in (known, measured):
-        expected = {
-            method: work.operations * level * factors.get(method, 1.0)
-            for method, work in rates.items()
-        }
-        seconds, total = sum(work.seconds for work in rates.values()), sum(expected.values())
-        if seconds and total:
-            correction = (seconds + prior) / (total + prior)
-            level, prior = level * correction, PRIOR
-            for method, work in rates.items():
-                own = (work.seconds + PRIOR) / (expected[method] * correction + PRIOR)
-                factors[method] = factors.get(method, 1.0) * own
-    return (lambda method: level * factors.get(method, 1.0)) if prior else None
+    seconds = sum(work.seconds for work in measured.values())
+    expected = sum(work.operations * rate(method) for method, work in measured.items())
+    level = (seconds + trust) / (expected + trust) if seconds and expected else 1.0
 
+    def better(method: str) -> float:
+        own, work = level * rate(method), measured.get(method, Work())
+        return own * (work.seconds + PRIOR) / (work.operations * own + PRIOR)
 
-@dataclass
-class _Part:
-    """One batch: its method, the steps that are left, and the steps that each answer needs."""
-
-    method: str
-    left: dict[int, Step]
-    needs: dict[Key, tuple[int, ...]]
-
-    def __post_init__(self) -> None:
-        self.operations = sum(step.operations for step in self.left.values())
-
-    def take(self, key: Key) -> list[Step]:
-        """Remove the steps that an answer shows to be done, and return them."""
-        done = [self.left.pop(step) for step in self.needs[key] if step in self.left]
-        self.operations -= sum(step.operations for step in done)
-        return done
-
-    def under_way(self, tokens: float) -> float:
-        """Return the operations of tokens that went through the layers without an answer yet."""
-        operations = 0.0
-        for step in self.left.values():
-            if tokens <= 0:
-                break
-            if not step.generated:
-                operations += min(1.0, tokens / step.tokens) * step.operations
-                tokens -= step.tokens
-        return operations
+    return better
 
 
 class ETA:
@@ -198,18 +150,16 @@ class ETA:
     def __init__(
         self, plan: Plan, work: Sequence[Batch], known: Rates, guess: float | None = None
     ) -> None:
-        self.parts = []
+        self.left: dict[Key, tuple[str, Cost]] = {}  # method and cost, in the order of the plan
         for batch in work:
-            steps = steps_of(plan.checkpoint, batch)
-            needs = dict(zip(batch.questions, steps.needs, strict=True))
-            method = batch.items[0].cell.scaling
-            self.parts.append(_Part(method, dict(enumerate(steps.steps)), needs))
-        self.part_of = {key: part for part in self.parts for key in part.needs}
+            each = ((batch.items[0].cell.scaling, cost) for cost in costs(plan.checkpoint, batch))
+            self.left.update(zip(batch.questions, each, strict=True))
+        self.operations: Counter[str] = Counter()  # left by method
+        for method, cost in self.left.values():
+            self.operations[method] += cost.total
         self.known, self.guess = known, guess
         self.measured: Rates = {}
-        self.current = next(iter(self.parts), None)
         self.tokens, self.answered_tokens = 0.0, 0  # since the last answer, and up to it
-        self.took = 0.0
         self.last: float | None = None  # time of the last answer
         self.seen = 0.0  # time of the last news
 
@@ -225,50 +175,53 @@ class ETA:
     def answer(self, item: Item, seconds: float) -> None:
         """Note that a request is answered; ``seconds`` count where the weights load elsewhere."""
         self.seen = time.monotonic()
-        since = self.seen - self.last if self.last is not None else seconds
-        part = self.part_of[item.key]
-        done = part.take(item.key)
-        work = self.measured.setdefault(part.method, Work())
-        work.operations += sum(step.operations for step in done)
-        work.seconds += since
-        self.took += since
-        self.answered_tokens += sum(step.tokens for step in done)
-        self.current = part if part.left else next((one for one in self.parts if one.left), part)
+        method, cost = self.left.pop(item.key)
+        self.operations[method] -= cost.total
+        work = self.measured.setdefault(method, Work())
+        work.operations += cost.total
+        work.seconds += self.seen - self.last if self.last is not None else seconds
+        self.answered_tokens += cost.forwarded + cost.generated
         self.last, self.tokens = self.seen, 0.0
 
     def tokens_a_second(self) -> float | None:
         """Return how many tokens are forwarded per second, those under way included."""
-        seconds = self.took + self.seen - (self.last or self.seen)
+        seconds = sum(work.seconds for work in self.measured.values())
+        seconds += self.seen - (self.last or self.seen)
         return (self.answered_tokens + self.tokens) / seconds if seconds > 0 else None
 
-    def _left(self) -> list[tuple[str, float]]:
-        """Return the method and the operations left of every part, without what is under way."""
-        return [
-            (
-                part.method,
-                part.operations - (part.under_way(self.tokens) if part is self.current else 0),
-            )
-            for part in self.parts
-        ]
+    def _under_way(self) -> tuple[str, Work]:
+        """Return the method, the operations and the seconds of tokens that have no answer yet."""
+        tokens, operations = self.tokens, 0.0
+        for _, cost in self.left.values():
+            if tokens <= 0:
+                break
+            operations += min(1.0, tokens / max(cost.forwarded, 1)) * cost.operations
+            tokens -= cost.forwarded
+        method = next((method for method, _ in self.left.values()), "")
+        return method, Work(operations, self.seen - (self.last or self.seen))
 
-    def _rate(self) -> Callable[[str], float] | None:
-        """Return the seconds per operation by method, as measured here, else as known before."""
-        rates, current = dict(self.measured), self.current
-        if current and self.tokens and self.last is not None and current.method not in rates:
-            operations = current.under_way(self.tokens)
-            if not any(step.generated for step in current.left.values()):  # their time is unseen
-                rates[current.method] = Work(operations, self.seen - self.last)
-        return seconds_per_operation(self.known, rates, self.guess)
+    def _rate(self) -> Rate | None:
+        """Return the rates measured here, else as known before; None where nothing is known."""
+        rates, (method, work) = dict(self.measured), self._under_way()
+        if work.operations and work.seconds:
+            rates.setdefault(method, work)
+        if not rates and not self.known and self.guess is None:
+            return None
+        trust = PRIOR * (self.guess is not None)
+        rate = corrected(lambda _: self.guess or 1.0, self.known, trust)
+        return corrected(rate, rates, PRIOR if self.known else trust)
+
+    def _split(self, rate: Rate) -> tuple[float, float]:
+        """Return the seconds that are over, what is under way included, and those that are left."""
+        method, work = self._under_way()
+        under_way = rate(method) * work.operations
+        over = sum(rate(method) * work.operations for method, work in self.measured.items())
+        left = sum(rate(method) * operations for method, operations in self.operations.items())
+        return over + under_way, left - under_way
 
     def share(self) -> float:
-        """Return which share of the time is over, what is under way included."""
-        rate = self._rate() or (lambda _: 1.0)
-        left = sum(rate(method) * operations for method, operations in self._left())
-        done = {method: work.operations for method, work in self.measured.items()}
-        if self.current:
-            under_way = self.current.under_way(self.tokens)
-            done[self.current.method] = done.get(self.current.method, 0.0) + under_way
-        over = sum(rate(method) * operations for method, operations in done.items())
+        """Return which share of the time is over."""
+        over, left = self._split(self._rate() or (lambda _: 1.0))
         return over / (over + left) if over + left else 1.0
 
     def seconds_left(self) -> float | None:
@@ -276,9 +229,8 @@ class ETA:
         rate = self._rate()
         if rate is None:
             return None
-        seconds = sum(rate(method) * operations for method, operations in self._left())
         since = time.monotonic() - self.seen if self.last is not None else 0.0
-        return max(seconds - since, 0.0)
+        return max(self._split(rate)[1] - since, 0.0)
 
     def estimate(self, times: float = 1.0) -> str:
         """Return how long ``times`` what is left takes, as a range, and what that rests on."""
@@ -338,7 +290,7 @@ def known_rates(plan: Plan, machine: str) -> Rates:
 
 def keep_rates(plan: Plan, machine: str, eta: ETA) -> None:
     """Keep what was measured; where it cannot be, only an estimate is lost."""
-    if eta.took >= WORTH:
+    if sum(work.seconds for work in eta.measured.values()) >= WORTH:
         rates = {**eta.known, **eta.measured}
         rows = [[method, work.operations, work.seconds] for method, work in rates.items()]
         with suppress(OSError, ValueError, UserError), replacing(_file(plan, machine)) as new:

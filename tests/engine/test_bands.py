@@ -18,7 +18,7 @@ from harness.patching.config import rope_of
 from harness.patching.layout import Layout
 from harness.patching.patch import patched
 from harness.patching.tiles import TILE, Rows
-from harness.sweep.eta import steps_of
+from harness.sweep.eta import costs
 from harness.sweep.plan import Batch
 from scaling import dual_chunk, rerope
 from scaling.types import Band, Bands, Frequencies, Rope
@@ -195,8 +195,8 @@ def test_a_grid_costs_what_is_planned(reference: tuple[Checkpoint, Any]) -> None
     ]
     bands = rerope.bands(rope_of(model.config), 300)
     assert isinstance(bands, Bands)
-    steps = steps_of(opened, Batch(bands, tuple((None, one) for one in questions)))
-    planned = sum(step.tokens for step in steps.steps)
+    batch = Batch(bands, tuple((None, one) for one in questions))
+    planned = sum(cost.forwarded for cost in costs(opened, batch))
     with patched(model, bands):
         assert planned <= forwarded(model, questions) < planned + 32
     assert planned < 0.75 * 300 * len(questions)

@@ -27,7 +27,7 @@ from harness.patching.config import rope_of
 from harness.patching.frequencies import layered, rotary_name
 from harness.patching.patch import answering, patched
 from harness.plugins import load
-from harness.sweep.eta import steps_of
+from harness.sweep.eta import costs
 from harness.sweep.plan import Batch, Cell, Item
 from harness.sweep.spec import Spec
 from scaling import layerwise, longrope, none, ntk, pi, rerope, yarn
@@ -263,7 +263,7 @@ def test_it_costs_what_one_set_of_frequencies_costs(reference: tuple[Checkpoint,
     def tokens(rotation: Rotation) -> int:
         cell = Cell("one", "task", 64, rotation, "key", ())
         batch = Batch(rotation, tuple(Item(cell, question) for question in asked))
-        return sum(step.tokens for step in steps_of(opened, batch).steps)
+        return sum(cost.forwarded for cost in costs(opened, batch))
 
     count = opened.rope.layers
     one = Frequencies(opened.rope.inv_freq())

@@ -60,16 +60,15 @@ def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: P
 
 
 def seconds(eta: ETA) -> float:
-    return sum(part.operations * SLOWNESS.get(part.method, 2e-7) for part in eta.parts)
+    return sum(cost.total * SLOWNESS.get(method, 2e-7) for method, cost in eta.left.values())
 
 
 def answered(eta: ETA, plan: Plan, clock: list[float]) -> Iterator[float]:
     """Answer every request of a plan on that machine; yield the seconds that are truly left."""
     eta.begin()
     for item in [item for batch in plan.work(set()) for item in batch.items]:
-        part = eta.part_of[item.key]
-        left = [part.left[step] for step in part.needs[item.key] if step in part.left]
-        clock[0] += SLOWNESS.get(part.method, 2e-7) * sum(step.operations for step in left)
+        method, cost = eta.left[item.key]
+        clock[0] += SLOWNESS.get(method, 2e-7) * cost.total
         eta.answer(item, 0.0)
         yield seconds(eta)
 
@@ -112,7 +111,7 @@ def test_a_long_sample_has_a_time_left(plan: Plan, clock: list[float]) -> None:
     eta = ETA(plan, plan.work(set()), {})
     eta.begin()
     clock[0] += 40
-    eta.layers(eta.parts[0].left[0].tokens / 2)
+    eta.layers(next(iter(eta.left.values()))[1].forwarded / 2)
     left = eta.seconds_left()
     assert left > 40
     clock[0] += 5
