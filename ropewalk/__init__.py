@@ -2,7 +2,8 @@
 
 ``rope_of(model.config)`` reads the rotary geometry, ``methods.yarn(rope, length, factor=4)`` gives
 a rotation, ``patched(model, rotation)`` runs a loaded model with it, ``run(...)`` measures a sweep,
-``recommend(...)`` races methods, ``export(...)`` and ``doctor(...)`` are the commands.
+``recommend(...)`` races methods, ``export(...)`` and ``doctor(...)`` are the commands, and
+``Callback(...)`` measures a model while transformers' Trainer fine-tunes it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.api.callback import Callback as Callback
     from harness.api.model import check as check
     from harness.api.model import doctor as doctor
     from harness.api.model import export as export
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
     from tasks import TaskContext as TaskContext
 
 HOMES = {
+    "harness.api.callback": ("Callback",),
     "harness.api.model": ("check", "doctor", "export", "inspect", "patched"),
     "harness.api.report": ("compare", "report"),
     "harness.api.rerun": ("rerun",),
