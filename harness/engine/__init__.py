@@ -7,6 +7,8 @@ once, layers and head process rows in chunks, and neither a ``length x vocabular
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -45,6 +47,7 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+log = logging.getLogger("ropewalk")
 DEFAULT = Sizes()
 # What says so in other errors: of a CPU; of CUDA outside PyTorch's allocator, and MPS; of cuBLAS.
 LACKING = ("DefaultCPUAllocator", "out of memory", "ALLOC_FAILED")
@@ -53,7 +56,12 @@ Indexed = Sequence[tuple[int, ModelRequest]]
 
 @dataclass(frozen=True)
 class OutOfMemory:
-    """A request has no response: memory was too small for it, even alone and in small chunks."""
+    """A request has no response: memory was too small for it, even alone and in small chunks.
+
+    ``place`` is whose memory it was: this machine's, or that of a GPU.
+    """
+
+    place: str = "this machine"
 
 
 Answered = Iterator[tuple[int, ModelResponse | OutOfMemory]]  # by the index of the request
@@ -85,14 +93,21 @@ def answers(
     sharing = bool(indexed) and shareable(model)
     solve = _packed if sharing else _plain
     for group in [indexed] if sharing else _equal(indexed):
-        answered = set()
-        for index, response in solve(model, group, sizes, decode):
-            answered.add(index)
+        left, lacks = dict(group), list[OutOfMemory]()
+        for index, response in solve(model, group, sizes, decode, lacks):
+            del left[index]
             yield index, response
-        for index, request in group:
-            if index not in answered:
-                retried = solve(model, [(index, request)], sizes.least, decode)
-                yield next(retried, (index, OutOfMemory()))
+        if left:
+            log.warning(
+                "The memory of %s was too small for %d of %d requests; they are computed again,"
+                " one by one and in small chunks.",
+                lacks[-1].place,
+                len(left),
+                len(group),
+            )
+        for index, request in left.items():
+            retried = solve(model, [(index, request)], sizes.least, decode, lacks)
+            yield next(retried, (index, lacks[-1]))
 
 
 def _equal(indexed: Indexed) -> list[Indexed]:
@@ -104,23 +119,32 @@ def _equal(indexed: Indexed) -> list[Indexed]:
 
 
 def _plain(
-    model: Any, indexed: Indexed, sizes: Sizes, decode: Decode
+    model: Any, indexed: Indexed, sizes: Sizes, decode: Decode, lacks: list[OutOfMemory]
 ) -> Iterator[tuple[int, ModelResponse]]:
     """Yield the responses to requests of equal tokens: one forward of losses, and texts alone."""
     scored = [item for item in indexed if not isinstance(item[1], Generate)]
     if scored:
-        yield from _packed(model, scored, sizes, decode, sharing=False)
+        yield from _packed(model, scored, sizes, decode, lacks, sharing=False)
     for index, request in indexed:
         if isinstance(request, Generate):
-            text = _within_memory(partial(alone, model, request, decode))
+            text = _within_memory(partial(alone, model, request, decode), lacks)
             if text is not None:
                 yield index, text
 
 
 def _packed(
-    model: Any, indexed: Indexed, sizes: Sizes, decode: Decode, *, sharing: bool = True
+    model: Any,
+    indexed: Indexed,
+    sizes: Sizes,
+    decode: Decode,
+    lacks: list[OutOfMemory],
+    *,
+    sharing: bool = True,
 ) -> Iterator[tuple[int, ModelResponse]]:
-    """Yield the responses pack by pack, without those that ran out of memory."""
+    """Yield the responses pack by pack, without those that ran out of memory.
+
+    ``lacks`` gets an entry each time that memory was too small.
+    """
     requests = [request for _, request in indexed]
     tree = build_tree([request.tokens for request in requests])
     collector = ResultCollector(tree, requests)
@@ -134,7 +158,7 @@ def _packed(
     for number, pack in enumerate(forward.packs):
         results = None
         if lost.isdisjoint(above for node in pack for above in tree.nodes[node].above):
-            results = _within_memory(partial(forward.measure, number, collector))
+            results = _within_memory(partial(forward.measure, number, collector), lacks)
         if results is None:
             lost.update(pack)
             continue
@@ -147,32 +171,42 @@ def _packed(
                     texts[index] = Generation.of(model, request, decode, path)
                 else:
                     yield index, response
-        yield from _written(forward, texts)
+        yield from _written(forward, texts, lacks)
         forward.free(2 * number + 1)
 
 
-def _written(forward: Forward, texts: dict[int, Generation]) -> Iterator[tuple[int, ModelResponse]]:
+def _written(
+    forward: Forward, texts: dict[int, Generation], lacks: list[OutOfMemory]
+) -> Iterator[tuple[int, ModelResponse]]:
     """Yield the texts that begin after a pack, without those that ran out of memory."""
     model, sizes = forward.model, forward.sizes
     for group in together(model, texts, sizes.pack):
         chosen = [texts[index] for index in group]
-        written = _within_memory(partial(write, model, chosen, forward.held, sizes))
+        written = _within_memory(partial(write, model, chosen, forward.held, sizes), lacks)
         yield from zip(group, written or (), strict=written is not None)
         for text in chosen:
             text.keys.clear()
 
 
-def _within_memory(compute: Callable[[], T]) -> T | None:
-    """Return what is computed; None where memory is too small."""
+def _within_memory(compute: Callable[[], T], lacks: list[OutOfMemory]) -> T | None:
+    """Return what is computed; None, and an entry in ``lacks``, where memory is too small."""
     try:
         return compute()
     except (RuntimeError, MemoryError) as error:
-        if not out_of_memory(error):
+        lack = out_of_memory(error)
+        if lack is None:
             raise
+        lacks.append(lack)
         return None
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means a lack of memory, on a GPU or a CPU."""
+def out_of_memory(error: BaseException) -> OutOfMemory | None:
+    """Return whose memory an error says was too small; None for any other error."""
+    text = str(error)
     known = isinstance(error, torch.OutOfMemoryError | MemoryError)
-    return known or any(words in str(error) for words in LACKING)
+    if not known and not any(words in text for words in LACKING):
+        return None
+    if number := re.search(r"GPU \d+", text):
+        return OutOfMemory(number[0])
+    own = isinstance(error, MemoryError) or LACKING[0] in text
+    return OutOfMemory() if own else OutOfMemory("the GPU")

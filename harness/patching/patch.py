@@ -82,14 +82,16 @@ def _compared(
     model: Any, rotation: Rotation, sizes: Sizes, questions: Sequence[ModelRequest]
 ) -> Answered:
     for index, question in enumerate(questions):
-        answer: ModelResponse | OutOfMemory = OutOfMemory()
+        answer: ModelResponse | OutOfMemory | None = None
         for size in (sizes, sizes.least):
             try:
                 answer = _divergence(model, rotation, size, question)
                 break
             except (RuntimeError, MemoryError) as error:
-                if not out_of_memory(error):
+                answer = out_of_memory(error)
+                if answer is None:
                     raise
+        assert answer is not None
         yield index, answer
 
 

@@ -33,15 +33,15 @@ def stateful_answers(
     for index, request in enumerate(requests):
         try:
             with stateful(model, rotation):
-                response: ModelResponse | OutOfMemory = (
+                response: ModelResponse | OutOfMemory | None = (
                     alone(model, request, decode)
                     if isinstance(request, Generate)
                     else _losses(model, request)
                 )
         except (RuntimeError, MemoryError) as error:
-            if not out_of_memory(error):
+            response = out_of_memory(error)
+            if response is None:
                 raise
-            response = OutOfMemory()
         yield index, response
 
 

@@ -203,8 +203,9 @@ def _alone(answer: Callable[[Sequence[ModelRequest]], Answered], question: Model
 
 def _outcome(error: Exception) -> Failed | OutOfMemory:
     """Return what an error makes of a question."""
-    if out_of_memory(error):
-        return OutOfMemory()
+    lack = out_of_memory(error)
+    if lack is not None:
+        return lack
     why = reason(error)
     return Failed(why if isinstance(error, UserError) else f"{type(error).__name__}: {why}")
 

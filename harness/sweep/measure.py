@@ -188,7 +188,10 @@ def _graded(plan: Plan, item: Item, reply: Reply) -> Record:
         return _lost(question, "failed", answer.reason)
     if isinstance(answer, OutOfMemory):
         mib = round(needed(plan, item) / 2**20, 1)
-        text = f"about {mib:,.0f} MiB are needed by the estimate, weights included"
+        text = (
+            f"the memory of {answer.place} is too small;"
+            f" about {mib:,.0f} MiB are needed by the estimate, weights included"
+        )
         return _lost(question, "out_of_memory", text, estimate_mib=mib)
     responses = answer.parts if isinstance(answer, GroupResponse) else (answer,)
     for part, its in zip(question.model_requests, responses, strict=True):

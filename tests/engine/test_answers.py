@@ -100,28 +100,55 @@ def test_the_trunk_is_back_after_an_error_in_the_head() -> None:
     assert len(list(answers(model, [question(20)]))) == 1
 
 
+OWN = "this machine"
+
+
 @pytest.mark.parametrize(
-    "lack",
+    ("lack", "place"),
     [
-        torch.OutOfMemoryError("CUDA out of memory"),
-        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"),
-        RuntimeError("CUDA error: out of memory"),
-        RuntimeError("MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB)"),
-        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-        MemoryError(),
+        (torch.OutOfMemoryError("CUDA out of memory"), "the GPU"),
+        (
+            torch.OutOfMemoryError(
+                "CUDA out of memory. Tried to allocate 9 GiB. GPU 3 has a total"
+            ),
+            "GPU 3",
+        ),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), OWN),
+        (RuntimeError("CUDA error: out of memory"), "the GPU"),
+        (
+            RuntimeError(
+                "MPS backend out of memory (MPS allocated: 9 GB, other allocations: 1 GB)"
+            ),
+            "the GPU",
+        ),
+        (
+            RuntimeError(
+                "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"
+            ),
+            "the GPU",
+        ),
+        (MemoryError(), OWN),
     ],
 )
-def test_too_little_memory_is_no_answer_and_the_rest_goes_on(lack: BaseException) -> None:
-    """What does not fit is OutOfMemory, never a wrong answer; the others are measured."""
+def test_too_little_memory_is_no_answer_and_the_rest_goes_on(
+    lack: BaseException, place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What does not fit is OutOfMemory, never a wrong answer; the others are measured.
+
+    That it was computed a second time, and whose memory was too small, is said.
+    """
     model, asked = build("llama"), [question(20), question(200, seed=1), question(30, seed=2)]
     wanted = dict(answers(model, asked))
+    assert not caplog.messages
 
     def fail(_: Any, inputs: Any) -> None:
         if inputs[0].shape[1] >= 200:
             raise lack
 
     model.model.layers[0].register_forward_pre_hook(fail)
-    assert dict(answers(model, asked)) == {**wanted, 1: OutOfMemory()}
+    assert dict(answers(model, asked)) == {**wanted, 1: OutOfMemory(place)}
+    (message,) = caplog.messages
+    assert message.startswith(f"The memory of {place} was too small for 3 of 3 requests;")
 
 
 def test_a_model_without_one_trunk_is_refused() -> None:

@@ -218,7 +218,7 @@ def test_memory_that_is_too_little_for_a_text_costs_no_other() -> None:
     found = texts(model, questions, Sizes(pack=96, chunk=32))
     assert found == wanted
     found = texts(model, [*questions, question(list(range(1, 150)))], Sizes(pack=96, chunk=32))
-    assert found == [*wanted, OutOfMemory()]
+    assert found == [*wanted, OutOfMemory("the GPU")]
 
 
 def test_a_loss_that_is_not_finite_ends_a_text() -> None:

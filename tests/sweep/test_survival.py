@@ -402,7 +402,8 @@ def test_too_little_memory_is_tried_again_then_told_and_never_wrong(
     }  # fmt: skip
     (lost,) = [record for record in found if record["status"] != "ok"]
     assert lost["reason"] == (
-        f"about {lost['facts']['estimate_mib']:,.0f} MiB are needed by the estimate, weights "
+        "the memory of this machine is too small;"
+        f" about {lost['facts']['estimate_mib']:,.0f} MiB are needed by the estimate, weights "
         "included"
     )
     assert 100 < lost["facts"]["estimate_mib"] < 1000
