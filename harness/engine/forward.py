@@ -21,7 +21,7 @@ from harness.engine.packed_attention import (
     kernel_of,
 )
 from harness.engine.prefix_tree import Node, NodePath, PrefixTree, build_tree, packs
-from harness.engine.sdpa import Causal
+from harness.engine.sdpa import Causal, on_gpu
 from harness.engine.trunk import run_pack, trunk_name
 from tasks._tokens import kept
 from tasks.types import (
@@ -128,7 +128,8 @@ class Forward:
         starts = np.cumsum([0, *(len(self.tree.nodes[node].tokens) for node in pack)])
         rows = np.concatenate([r + s for (r, _), s in zip(wanted, starts, strict=False)])
         targets = np.concatenate([t for _, t in wanted])
-        chunk = self.sizes.head_rows(self.model.config.get_text_config().vocab_size)
+        vocabulary = self.model.config.get_text_config().vocab_size
+        chunk = self.sizes.head_rows(vocabulary, gpu=on_gpu(self.model.device))
         hidden = self.hidden(number, rows)
         nll, argmax = loss.target_losses(self.model, hidden, rows, targets, chunk)
         ends = np.cumsum([len(r) for r, _ in wanted])[:-1]
@@ -294,5 +295,6 @@ def compared(
     model: Any, own: torch.Tensor, other: torch.Tensor, sizes: Sizes
 ) -> DivergenceResponse:
     """Return how far the predictions from ``other`` are from those of ``own``."""
-    chunk = sizes.head_rows(model.config.get_text_config().vocab_size) // PARTS
+    vocabulary = model.config.get_text_config().vocab_size
+    chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device)) // PARTS
     return DivergenceResponse(tuple(loss.divergences(model, own, other, chunk)))

@@ -16,7 +16,7 @@ from harness.engine.loss import LIKELIEST, most_likely, nll_of, target_losses
 from harness.engine.memory import ROWS, Sizes
 from harness.engine.packed_attention import KVCache, Pair, installed, kernel_of, running
 from harness.engine.prefix_tree import Node
-from harness.engine.sdpa import Kernel, blocked, padded_length
+from harness.engine.sdpa import Kernel, blocked, on_gpu, padded_length
 from harness.engine.trunk import trunk_name
 from tasks.types import Generate, Generated
 
@@ -186,7 +186,8 @@ def _step(model: Any, step: Step, sizes: Sizes) -> None:
             input_ids=inputs, position_ids=places, use_cache=False
         )[0]
     rows, likeliest = np.arange(len(step.texts)), np.full(len(step.texts), LIKELIEST)
-    chunk = sizes.head_rows(model.config.get_text_config().vocab_size)
+    vocabulary = model.config.get_text_config().vocab_size
+    chunk = sizes.head_rows(vocabulary, gpu=on_gpu(model.device))
 
     def penalize(first: int, logits: torch.Tensor) -> None:
         for text, scores in zip(step.texts[first:], logits, strict=False):

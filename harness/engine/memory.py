@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from harness.engine.prefix_tree import NodePath, PrefixTree, packs
-from harness.engine.sdpa import KEY_BLOCK, TILE, blocked, copied_on
+from harness.engine.sdpa import KEY_BLOCK, TILE, on_gpu
 
 FLOAT32 = 4
 Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new tokens
@@ -19,9 +19,8 @@ Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new
 class Shape:
     """The shapes of a model that decide its memory; ``itemsize`` in bytes, widths in channels.
 
-    ``tiled`` says that attention has a mask for a tile of rows, as on a CPU, and ``copied`` that
-    it copies keys and values for every head, as on a GPU without the flash kernel; ``experts`` are
-    those of one token in a mixture, each ``expert`` channels wide.
+    ``gpu`` says that attention has CUDA's kernels: elsewhere it has a mask for a tile of rows.
+    ``experts`` are those of one token in a mixture, each ``expert`` channels wide.
     """
 
     width: int
@@ -32,8 +31,7 @@ class Shape:
     layers: int
     vocabulary: int
     itemsize: int
-    tiled: bool = True
-    copied: bool = False
+    gpu: bool = False
     experts: int = 0
     expert: int = 0
 
@@ -56,10 +54,9 @@ class Shape:
             expert=getattr(config, "moe_intermediate_size", None) or mlp,
         )
 
-    def on(self, device: torch.device, dtype: torch.dtype) -> Shape:
-        """Return the shape with what attention has in memory on a device."""
-        copies = copied_on(device, dtype, self.heads, self.groups, self.head_dim)
-        return replace(self, tiled=blocked(device), copied=copies)
+    def on(self, device: torch.device) -> Shape:
+        """Return the shape on a device."""
+        return replace(self, gpu=on_gpu(device))
 
     @property
     def keys(self) -> int:
@@ -90,13 +87,12 @@ def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int
     size, item = sum(len(tree.nodes[node].tokens) for node in pack), shape.itemsize
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
-    masked = shape.tiled and (forks or size > chunk)
+    masked = not shape.gpu and (forks or size > chunk)
     tiles = item * TILE * (longest + TILE + KEY_BLOCK) if masked else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
     grows = size * (shape.width * item + shape.keys + angles)
-    copies = 2 * longest * shape.heads * shape.head_dim * item if shape.copied else 0
-    keys = rotated(shape, longest) if bands else copies
+    keys = rotated(shape, longest) if bands else 0
     beside = tiles + joined + tables(shape, longest, bands)
     return grows + beside + _layer(shape, min(size, chunk), keys)
 
@@ -119,7 +115,7 @@ def of_a_row(shape: Shape) -> int:
 def _layer(shape: Shape, rows: int, keys: int = 0) -> int:
     """Return the temporaries of one layer over these rows: of its attention or its MLP.
 
-    ``keys`` are bytes of keys that the attention rotates or copies.
+    ``keys`` are bytes of keys that the attention rotates.
     """
     item, inner = shape.itemsize, shape.heads * shape.head_dim
     norm = shape.width * (item + (0 if item == FLOAT32 else 2 * FLOAT32))
@@ -168,7 +164,7 @@ def written(shape: Shape, texts: Sequence[Text], pack: int, bands: int = 0) -> i
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:
     """Return the logits of one chunk, and their float32 copy where they are of 16 bits."""
-    rows = min(targets, sizes.head_rows(shape.vocabulary))
+    rows = min(targets, sizes.head_rows(shape.vocabulary, gpu=shape.gpu))
     copy = 0 if shape.itemsize == FLOAT32 else FLOAT32
     return rows * shape.vocabulary * (shape.itemsize + copy)
 
@@ -183,6 +179,7 @@ HALVINGS, LEAST_CHUNK = 4, 256
 ROWS = 32  # a chunk is a multiple of this on a CPU: odd ends have other bits
 OTHER = 2048  # most rows of a chunk where attention is not plain
 LEAST_HEAD_ROWS = 64  # fewer rows read the whole head's weights for too little work
+MOST_HEAD_ROWS = 2048  # on a GPU more rows make no product faster
 
 
 @dataclass(frozen=True)
@@ -223,6 +220,13 @@ class Sizes:
         most, least = self.chunk if causal else min(self.chunk, OTHER), LEAST_CHUNK
         return min(most, max(least, self.layer // each // ROWS * ROWS))
 
-    def head_rows(self, vocabulary: int) -> int:
-        """Return how many rows the head computes at once."""
-        return max(LEAST_HEAD_ROWS, self.logits // (4 * vocabulary))
+    def head_rows(self, vocabulary: int, *, gpu: bool) -> int:
+        """Return how many rows the head computes at once.
+
+        A CPU is fastest where their float32 logits (``logits``) fit into its cache. A GPU needs
+        long products and few kernels: their logits may take what a layer's temporaries may.
+        """
+        if gpu:
+            rows = self.layer // (FLOAT32 * vocabulary) // LEAST_HEAD_ROWS * LEAST_HEAD_ROWS
+            return max(LEAST_HEAD_ROWS, min(rows, MOST_HEAD_ROWS))
+        return max(LEAST_HEAD_ROWS, self.logits // (FLOAT32 * vocabulary))

@@ -2,7 +2,7 @@
 
 On a CPU the kernel's bits depend on how the keys are cut into blocks, so keys are filled up to
 whole blocks, unseen: a row then has the same bits whatever follows it, in one call, in chunks
-and in forks (float32, tested). No mask is longer than a tile of rows.
+and in forks (float32, tested). No mask has more rows than a tile, and CUDA's kernels need none.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
-from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 KEY_BLOCK = 512  # keys the CPU kernel processes at a time
 TILE = 256  # query rows under one mask
-FLASH_FROM, FLASH_CHANNELS = (8, 0), 256  # compute capability, and the most channels of a head
+WHOLE_CHANNELS = 8  # CUDA's kernels take heads of whole eights
+LOWER_RIGHT = 2  # of the memory-efficient kernel: causal from the last row and key on
 LEAST_ROWS = 16  # of a matrix product: fewer use another kernel, with other bits
 
 
@@ -60,7 +60,7 @@ class Causal:
         _kept: dict[Any, Any] | None = None,
     ) -> torch.Tensor:
         """Return the attention of rows at positions ``position``…."""
-        if self.mask is None and position and blocked(query.device):
+        if self.mask is None and position and not on_gpu(query.device):
             self.mask = tile_mask(self.longest, query)
         return causal(query, key, value, position, scale, self.mask)
 
@@ -70,34 +70,9 @@ def blocked(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
-def copied(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
-    """Return whether heads that share keys get copies of them; a CPU needs none.
-
-    Of PyTorch's fused kernels for CUDA the flash kernel (16 bits, up to 256 channels, compute
-    capability 8.0) reads shared keys in place with ``enable_gqa``, which says of itself that it
-    "currently works only for Flash_attention and math kernel on CUDA tensor"
-    (torch.nn.functional.scaled_dot_product_attention). The memory-efficient kernel refuses it, and
-    without a word all scores would be in memory: there, as in float32, keys are copied.
-    """
-    if query.shape[1] == key.shape[1] or blocked(query.device):
-        return False
-    if query.device.type != "cuda":
-        return True
-    return not can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True))
-
-
-def copied_on(device: torch.device, dtype: torch.dtype, heads: int, groups: int, dim: int) -> bool:
-    """Return ``copied`` of a shape by what the flash kernel is for; True where no GPU is here.
-
-    It makes no tensor: that would take a plan hundreds of MiB of the GPU.
-    """
-    if heads == groups or blocked(device):
-        return False
-    if device.type != "cuda" or not torch.cuda.is_available():
-        return True
-    flash = torch.backends.cuda.is_flash_attention_available() and dim <= FLASH_CHANNELS
-    recent = torch.cuda.get_device_capability(device) >= FLASH_FROM
-    return not (flash and recent and dtype.itemsize == 2)
+def on_gpu(device: torch.device) -> bool:
+    """Return whether attention has CUDA's kernels, of NVIDIA or AMD, which need no mask."""
+    return device.type == "cuda"
 
 
 def padded_length(length: int, device: torch.device) -> int:
@@ -127,27 +102,15 @@ def causal(
 
     ``query`` is (1, heads, rows, head_dim), ``key`` and ``value`` (1, kv_heads, padded length,
     head_dim) from position 0 on; ``mask`` is that of ``tile_mask`` at or past the last tile, which
-    only a CPU needs, and only past position 0.
+    CUDA's kernels do not need, and others only past position 0.
     """
     rows = query.shape[2]
-    if not blocked(query.device):
-        if rows == 1:  # it sees all keys, and a text has no memory for copies of them each time
-            return scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=True)
-        shared = query.shape[1] != key.shape[1]
-        if shared and copied(query, key, value):
-            copies = query.shape[1] // key.shape[1]
-            key, value = (t.repeat_interleave(copies, 1) for t in (key, value))
-            shared = False
-        # Of the flash kernel this is no mask: it is causal from the last row and key on.
-        seen = causal_lower_right(rows, key.shape[2]) if position else None
+    if on_gpu(query.device):
+        if position or rows == 1 or not _flash_takes(query, key, value):
+            return on_cuda(query, key, value, scale, causal=True)[0]
+        # A square: PyTorch may have a faster kernel for it, which is cuDNN's on an H100.
         return scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=seen,
-            is_causal=not position,
-            scale=scale,
-            enable_gqa=shared,
+            query, key, value, is_causal=True, scale=scale, enable_gqa=True
         )
     if mask is None or position == 0:
         return _fused(query, key, value, scale, None)
@@ -162,6 +125,77 @@ def causal(
             tile, key[:, :, :held], value[:, :, :held], scale, mask[:, shift : shift + held]
         )
     return out
+
+
+def on_cuda(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float | None,
+    *,
+    causal: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return attention, as ``query``, and its log-sum-exp, (batch, heads, rows), of CUDA tensors.
+
+    If ``causal``, the last row sees all keys, and each row before it one key less. The kernels are
+    called by their operators: ``scaled_dot_product_attention`` takes causality from the first row
+    and key on, and PyTorch's bias for the other kind allocates rows x keys numbers on the CPU. For
+    a token at a time it would also prefer cuDNN, which plans anew for each number of keys.
+    """
+    channels, rows = query.shape[-1], query.shape[2]
+    scale = channels**-0.5 if scale is None else scale
+    missing = -channels % WHOLE_CHANNELS
+    if missing:
+        query, key, value = (pad(t, (0, missing)) for t in (query, key, value))
+    by = _flash if _flash_takes(query, key, value) else _efficient
+    out, lse = by(query, key, value, scale, causal)
+    return out[..., :channels], lse[..., :rows]
+
+
+def _flash_takes(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> bool:
+    """Return whether the flash kernel takes them: 16 bits, up to 256 channels, a recent GPU."""
+    return bool(can_use_flash_attention(SDPAParams(query, key, value, None, 0.0, False, True)))
+
+
+def _flash(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call the flash kernel, which reads keys that heads share in place."""
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention(
+        query, key, value, 0.0, causal, scale=scale
+    )[:2]
+    return out, lse
+
+
+def _efficient(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Call the memory-efficient kernel: 32 bits too, and any GPU; its log-sum-exp is padded.
+
+    It wants a key for every head. Heads that share keys are folded into the batch, where each has
+    them as a view.
+    """
+    batch, heads, rows, channels = query.shape
+    groups = key.shape[1]
+    folded = query.reshape(batch * groups, heads // groups, rows, channels).transpose(1, 2)
+    key, value = (
+        t.flatten(0, 1)[:, :, None].expand(-1, -1, heads // groups, -1) for t in (key, value)
+    )
+    out, lse = torch.ops.aten._efficient_attention_forward(
+        folded,
+        key,
+        value,
+        bias=None,
+        cu_seqlens_q=None,
+        cu_seqlens_k=None,
+        max_seqlen_q=None,
+        max_seqlen_k=None,
+        dropout_p=0.0,
+        custom_mask_type=LOWER_RIGHT if causal else 0,
+        compute_log_sumexp=True,
+        scale=scale,
+    )[:2]
+    return out.transpose(1, 2).reshape(query.shape), lse.reshape(batch, heads, -1)
 
 
 def _fused(

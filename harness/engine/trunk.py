@@ -125,6 +125,7 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
                 continue
             if len(ranges) > 1:
                 hidden[:, rows] = out[0] if isinstance(out, tuple) else out
+        run.layer = []  # the next layer computes its keys and values before it stores them
         if len(ranges) == 1:
             return out
         return (hidden, *out[1:]) if isinstance(out, tuple) else hidden

@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from harness.engine import sdpa
 from harness.engine.memory import ROWS
 from scaling.types import Band
 
@@ -149,8 +150,8 @@ def attend(
 ) -> None:
     """Merge the pairs of some pieces into a softmax.
 
-    ``query`` is (batch, heads, rows, width), ``key`` and ``value`` (batch, heads, keys, width) with
-    heads repeated as views where several queries share one.
+    ``query`` is (batch, heads, rows, width), ``key`` and ``value`` (batch, heads, keys, width), or
+    with one head that all queries share.
     """
     for piece in cut:
         rows, keys = slice(*piece.rows), slice(*piece.keys)
@@ -168,22 +169,12 @@ def _piece(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return values and log-sum-exp of one piece, by a fused kernel where there is one."""
     query, key, value = parts
-    if softcap is None and query.dtype in FLASH and query.device.type == "cuda":
+    if softcap is None and sdpa.on_gpu(query.device):
         width = max(query.shape[-1], value.shape[-1])
         query, key, padded = (widened(part, width) for part in parts)
-        out, lse = _on_cuda(query, key, padded, causal, scale)
+        out, lse = sdpa.on_cuda(query, key, padded, scale, causal=causal)
         return out[..., : value.shape[-1]], lse
     return _unfused(query, key, value, causal, scale, softcap)
-
-
-def _on_cuda(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, causal: bool, scale: float
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The memory-efficient kernel: 16 and 32 bits; its log-sum-exp is padded to whole blocks."""
-    out, lse = torch.ops.aten._scaled_dot_product_efficient_attention(
-        query, key, value, None, True, 0.0, causal, scale=scale
-    )[:2]
-    return out, lse[..., : query.shape[2]]
 
 
 def _unfused(

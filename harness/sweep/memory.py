@@ -120,7 +120,7 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
     checkpoint = plan.checkpoint
     config, dtype = checkpoint.config.get_text_config(), DTYPES[checkpoint.dtype]
     size = dtype.itemsize
-    shape = memory.Shape.of(config, size).on(torch.device(checkpoint.device), dtype)
+    shape = memory.Shape.of(config, size).on(torch.device(checkpoint.device))
     loads = []
     for batch in work:
         questions = [question for _, question in batch.items]

@@ -22,6 +22,7 @@ from harness.sweep.plan import Batch, Cell, Item
 from scaling import dual_chunk
 from scaling.types import Bands, Rope
 from tasks.types import Divergence, Generate, Loglikelihood
+from tests.cuda_operators import Operators
 
 
 def config(width: int, layers: int, vocabulary: int) -> LlamaConfig:
@@ -142,47 +143,38 @@ def test_moved_positions_of_a_model_with_windows_are_in_the_estimate() -> None:
     assert compared > told[8192]  # the model as it is has a mask
 
 
-@pytest.mark.parametrize("copied", [True, False])
-def test_copies_of_keys_on_a_gpu_are_in_the_estimate(
-    copied: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("flash", [True, False])
+def test_a_gpu_needs_neither_a_mask_nor_copies_of_keys(
+    flash: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every head has keys of its own, of the whole context, unless the kernel reads shared ones."""
+    """Of a long text in chunks the estimate counts the keys once, as they are."""
     shaped, length = config(512, 1, 1024), 4096
     model = AutoModelForCausalLM.from_config(shaped).eval()
     (tokens,) = asked(length, 0)
     question, tree = Loglikelihood(tokens, length - 9, doc_id="q"), build_tree([tokens])
-    monkeypatch.setattr(sdpa, "blocked", lambda _: False)
-    monkeypatch.setattr(sdpa, "copied", lambda *_: copied)
     list(answers(model, [Loglikelihood(tokens[:50], 1, doc_id="q")]))  # the check of the model
-    # A CPU has a mask beside them, and all scores of keys that are shared.
-    monkeypatch.setattr(sdpa, "scaled_dot_product_attention", lambda query, *_, **__: query.clone())
-    shape = replace(memory.Shape.of(shaped, 4), tiled=False, copied=copied)
+    monkeypatch.setattr(sdpa, "blocked", lambda _: False)
+    operators = Operators.installed(monkeypatch, flash=flash, dense=False)
+    shape = replace(memory.Shape.of(shaped, 4), gpu=True)
     told = memory.shared(shape, tree, 10, Sizes(chunk=256))
     measured, _ = peaks(lambda: list(answers(model, [question], Sizes(chunk=256))))
+    assert operators.calls
     assert 0.75 * told < measured < told
-    other = replace(shape, copied=not copied)
-    apart = 2 * length * 512 * 4
-    assert abs(memory.shared(other, tree, 10, Sizes(chunk=256)) - told) > 0.5 * apart
+    assert told < memory.shared(replace(shape, gpu=False), tree, 10, Sizes(chunk=256))
 
 
-def test_a_plan_counts_what_the_kernel_of_its_device_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mask on a CPU; on a GPU copies of keys, unless its flash kernel reads them in place."""
-    shape, cuda = memory.Shape.of(config(512, 1, 1024), 2), torch.device("cuda")
-    told = shape.on(torch.device("cpu"), torch.bfloat16)
-    assert (told.tiled, told.copied) == (True, False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    told = shape.on(cuda, torch.bfloat16)
-    assert (told.tiled, told.copied) == (False, True)
-    alone = replace(shape, groups=shape.heads).on(cuda, torch.bfloat16)
-    assert (alone.tiled, alone.copied) == (False, False)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
-    for capability, dtype, copied in (
-        ((9, 0), torch.bfloat16, False), ((9, 0), torch.float32, True),
-        ((7, 5), torch.float16, True),
-    ):  # fmt: skip
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, one=capability: one)
-        assert shape.on(cuda, dtype).copied is copied
+def test_a_plan_counts_what_the_kernel_of_its_device_needs() -> None:
+    """A mask on a CPU, and on a GPU the logits of more rows."""
+    shape = memory.Shape.of(config(512, 1, 1024), 2)
+    assert not shape.on(torch.device("cpu")).gpu
+    assert shape.on(torch.device("cuda")).gpu
+    assert Sizes().head_rows(128_256, gpu=False) == 64
+    assert Sizes().head_rows(128_256, gpu=True) == 1024
+    assert Sizes().head_rows(32_000, gpu=True) == 2048
+    assert Sizes().least.head_rows(128_256, gpu=True) == 64
+    for gpu in (True, False):
+        rows = min(3000, Sizes().head_rows(1024, gpu=gpu))
+        assert memory.head(replace(shape, gpu=gpu), 3000, Sizes()) == rows * 1024 * (2 + 4)
 
 
 @pytest.mark.slow

@@ -1,0 +1,86 @@
+"""CUDA's attention operators on a CPU: called by their own schemas, and computed densely."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from harness.engine import sdpa
+
+FLASH, EFFICIENT = "_scaled_dot_product_flash_attention", "_efficient_attention_forward"
+SCHEMAS = {name: getattr(torch.ops.aten, name).default._schema for name in (FLASH, EFFICIENT)}
+FILLED = 32  # rows of the efficient kernel's log-sum-exp are whole ones
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of an operator; ``stored`` are the numbers that its keys take in memory."""
+
+    name: str
+    rows: int
+    keys: int
+    stored: int
+
+
+@dataclass
+class Operators:
+    """The operators in place of PyTorch's, which need a GPU, and their calls.
+
+    If not ``dense``, their numbers are zeros, and they need no memory but for these.
+    """
+
+    flash: bool
+    dense: bool = True
+    calls: list[Call] = field(default_factory=list)
+
+    @staticmethod
+    def installed(monkeypatch: pytest.MonkeyPatch, *, flash: bool, dense: bool = True) -> Operators:
+        """Let attention take this for a GPU whose flash kernel takes everything or nothing."""
+        operators = Operators(flash, dense)
+        monkeypatch.setattr(sdpa, "on_gpu", lambda _: True)
+        monkeypatch.setattr(sdpa, "_flash_takes", lambda *_: flash)
+        for name in SCHEMAS:
+            monkeypatch.setattr(torch.ops.aten, name, partial(operators.call, name))
+        return operators
+
+    def call(self, name: str, *given: Any, **named: Any) -> tuple[torch.Tensor, ...]:
+        """Compute what the operator does of the arguments of its schema; others are an error."""
+        arguments = [argument.name for argument in SCHEMAS[name].arguments]
+        named = dict(zip(arguments, given, strict=False)) | named
+        assert set(named) <= set(arguments)
+        query, key, value = (named[part] for part in ("query", "key", "value"))
+        causal = named.get("is_causal", False) or named.get("custom_mask_type") == 2
+        if name == EFFICIENT:  # (batch, rows, heads, channels), as many heads of keys as of queries
+            query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+            assert query.shape[1] == key.shape[1]
+            assert named["compute_log_sumexp"]
+        assert query.shape[3] == key.shape[3] == value.shape[3]
+        assert query.shape[3] % 8 == 0
+        assert all(part.stride(3) == 1 for part in (query, key, value))
+        shared = key.untyped_storage().nbytes() // key.element_size()
+        self.calls.append(Call(name, query.shape[2], key.shape[2], shared))
+        if self.dense:
+            out, lse = attention(query, key, value, named["scale"], causal=causal)
+        else:
+            out, lse = torch.zeros_like(query), query.new_zeros(query.shape[:3])
+        if name == FLASH:
+            return out, lse
+        return out.transpose(1, 2), torch.nn.functional.pad(lse, (0, -query.shape[2] % FILLED))
+
+
+def attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, scale: float, *, causal: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return attention, causal from the last row and key on, and its log-sum-exp."""
+    copies = query.shape[1] // key.shape[1]
+    key, value = (part.repeat_interleave(copies, 1) for part in (key, value))
+    seen = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool)
+    if causal:
+        seen = seen.tril(key.shape[2] - query.shape[2])
+    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, seen, scale=scale)
+    scores = (query @ key.mT * scale).masked_fill(~seen, -torch.inf)
+    return out, scores.logsumexp(-1)
