@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from torch import nn
 from transformers.modeling_outputs import BaseModelOutput
 
+from harness.engine.memory import BLOCK
 from harness.engine.sdpa import LEAST_ROWS
 from harness.engine.trunk import trunk_name
 
-BLOCK = 64  # logits whose maximum is computed first
 LIKELIEST = -1  # a target: whatever token is the most likely
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]

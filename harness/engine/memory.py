@@ -11,7 +11,8 @@ import torch
 from harness.engine.prefix_tree import NodePath, PrefixTree, packs
 from harness.engine.sdpa import KEY_BLOCK, TILE, on_gpu
 
-FLOAT32 = 4
+FLOAT32, INT64 = 4, 8
+BLOCK = 64  # logits whose maximum the head computes first
 Text = tuple[NodePath, int]  # the path of a prompt, and its length with the new tokens
 
 
@@ -79,19 +80,29 @@ def shared(
     cut, rows = packs(tree, sizes.pack), sizes.layer_rows(of_a_row(shape), causal=not bands)
     peak = max((_pack(shape, tree, pack, rows, bands) for pack in cut), default=0)
     beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack, bands)
-    return peak + beside + head(shape, targets, sizes)
+    logits = head(shape, targets, sizes)
+    if not shape.gpu:
+        return peak + beside + logits
+    # Its logits are as large as a layer's temporaries, which are freed before: not both count.
+    longest = max((_tokens(tree, pack) for pack in cut), default=0)
+    each = shape.width * shape.itemsize + 2 * INT64  # hidden states; places and targets
+    return max(peak, longest * each + logits) + beside
+
+
+def _tokens(tree: PrefixTree, pack: NodePath) -> int:
+    return sum(len(tree.nodes[node].tokens) for node in pack)
 
 
 def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int) -> int:
     """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them."""
-    size, item = sum(len(tree.nodes[node].tokens) for node in pack), shape.itemsize
+    size, item = _tokens(tree, pack), shape.itemsize
     longest = max(tree.nodes[node].end for node in pack)
     forks = any(tree.nodes[node].above for node in pack)
     masked = not shape.gpu and (forks or size > chunk)
     tiles = item * TILE * (longest + TILE + KEY_BLOCK) if masked else 0
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
-    grows = size * (shape.width * item + shape.keys + angles)
+    grows = size * (shape.width * item + shape.keys + angles + 2 * INT64)
     keys = rotated(shape, longest) if bands else 0
     beside = tiles + joined + tables(shape, longest, bands)
     return grows + beside + _layer(shape, min(size, chunk), keys)
@@ -163,10 +174,16 @@ def written(shape: Shape, texts: Sequence[Text], pack: int, bands: int = 0) -> i
 
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:
-    """Return the logits of one chunk, and their float32 copy where they are of 16 bits."""
+    """Return the logits of one chunk, and their float32 copy where they are of 16 bits.
+
+    Beside them are the hidden states of the chunk, the largest logit of each block, and one block.
+    """
     rows = min(targets, sizes.head_rows(shape.vocabulary, gpu=shape.gpu))
     copy = 0 if shape.itemsize == FLOAT32 else FLOAT32
-    return rows * shape.vocabulary * (shape.itemsize + copy)
+    blocks = (shape.vocabulary // BLOCK + BLOCK) * FLOAT32
+    return rows * (
+        shape.vocabulary * (shape.itemsize + copy) + shape.width * shape.itemsize + blocks
+    )
 
 
 def whole(shape: Shape, length: int, attention: int, targets: int, sizes: Sizes) -> int:

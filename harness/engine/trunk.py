@@ -113,7 +113,8 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
     """
 
     def forward(hidden: torch.Tensor, *given: Any, **named: Any) -> Any:
-        size, out = hidden.shape[1], hidden
+        size = hidden.shape[1]
+        out: Any = hidden
         for first, end, wanted in ranges:
             run.rows, run.keys_only = (first, end), not wanted
             rows = slice(first, end)
@@ -125,10 +126,9 @@ def _layer_by_rows(own: Callable[..., Any], run: Run, ranges: Ranges) -> Callabl
                 continue
             if len(ranges) > 1:
                 hidden[:, rows] = out[0] if isinstance(out, tuple) else out
+                out = (hidden, *out[1:]) if isinstance(out, tuple) else hidden
         run.layer = []  # the next layer computes its keys and values before it stores them
-        if len(ranges) == 1:
-            return out
-        return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
+        return out
 
     return forward
 
