@@ -43,8 +43,6 @@ def load_weights(checkpoint: Checkpoint) -> Any:
     _check_fit(where, info)
     if checkpoint.device_map:
         model = with_input_device(model)
-    else:
-        model = attempt("weights", where, lambda: model.to(checkpoint.device))
     if checkpoint.adapter is not None:
         model = attempt(
             "adapter", checkpoint.adapter.name, partial(adapted, model, checkpoint.adapter)
@@ -73,12 +71,21 @@ def _load(checkpoint: Checkpoint) -> Any:
                 ignore_mismatched_sizes=True,  # _check_fit reports them
                 output_loading_info=True,
                 **file,
-                **(spread() if checkpoint.device_map else {}),
+                **(spread() if checkpoint.device_map else _placed(checkpoint.device)),
             )
     except OSError as error:
         if safe and commit is None and "safetensors" in str(error):
             raise UserError(f"{where} has no weights in safetensors; {ONLY_SAFE}") from error
         raise
+
+
+def _placed(device: str) -> dict[str, Any]:
+    """Return options with which from_pretrained reads each tensor to a device, not to memory first.
+
+    To a CPU the files are mapped, and tensors of the requested dtype are read where they are used.
+    """
+    place = torch.device(device)
+    return {} if place.type == "cpu" else {"device_map": {"": place}}
 
 
 def _check_fit(where: str, info: dict[str, Any]) -> None:

@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from harness.data.tokenize import tokenize
 from harness.errors import UserError
+from harness.models import weights
 from harness.models.checkpoint import Checkpoint, open_checkpoint
 from harness.models.structure import without_weights
 from harness.models.weights import load_weights
@@ -58,6 +59,18 @@ def changed(folder: Path, name: str = "config.json", **changes: Any) -> Path:
     told = json.loads((folder / name).read_text()) | changes
     (folder / name).write_text(json.dumps(told))
     return folder
+
+
+def test_weights_are_read_straight_to_a_device(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not pass through memory; on one device a model is what it is, without hooks."""
+    assert weights._placed("cuda:1") == {"device_map": {"": torch.device("cuda:1")}}
+    assert weights._placed("cpu") == {}
+    plain = load_weights(opened(tiny))
+    monkeypatch.setattr(weights, "_placed", lambda device: {"device_map": {"": device}})
+    placed = load_weights(opened(tiny))
+    assert not any(hasattr(module, "_hf_hook") for module in placed.modules())
+    tokens = torch.arange(20)[None]
+    assert torch.equal(placed(tokens).logits, plain(tokens).logits)
 
 
 @pytest.mark.parametrize("target", ["inner/weights.safetensors", "weights.safetensors"])
