@@ -92,16 +92,16 @@ def _local(ray: Any, spec: Spec, say: Callable[[str], None], folder: str) -> Clu
     cores = count * threads
     _start(ray, address="local", num_cpus=cores, include_dashboard=False, _temp_dir=folder)
     device = _device(ray, spec)
-    gpus = ray.cluster_resources().get("GPU", 0)
+    gpus = int(ray.cluster_resources().get("GPU", 0))
     if device == "cuda" and not gpus:
         raise UserError("--device cuda: this machine has no GPU for a worker; use --device cpu.")
-    if device == "cuda" and gpus < count:
+    if device == "cuda" and gpus < count and not spec.device_map:
         say(f"Each worker needs a GPU of its own, of {count} not all will work at once.")
-    return _cluster(ray, count, device, threads, say)
+    return _cluster(ray, count, device, threads, gpus_each(spec, device, [gpus], count), say)
 
 
 def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
-    """Connect to a running cluster; a worker a GPU, or a worker a node with cores."""
+    """Connect to a running cluster; one worker per GPU, or per node with GPUs or with cores."""
     address = str(spec.cluster)
     host, _, port = address.rpartition(":")
     known = re.fullmatch(r"[^/\s]+:[0-9]{1,5}", address) and int(port) < 2**16
@@ -129,21 +129,44 @@ def _joined(ray: Any, spec: Spec, say: Callable[[str], None]) -> Cluster:
     device = _device(ray, spec)
     has = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     gpus, cores = ([int(node.get(kind, 0)) for node in has] for kind in ("GPU", "CPU"))
-    count = spec.workers or max(1, sum(gpus) if device == "cuda" else sum(map(bool, cores)))
-    threads = 1 if device == "cuda" else most_threads(cores, count)
-    return _cluster(ray, count, device, threads, say)
+    nodes = sum(map(bool, gpus if device == "cuda" else cores))
+    by_gpu = device == "cuda" and not spec.device_map
+    count = spec.workers or max(1, sum(gpus) if by_gpu else nodes)
+    threads = 1 if device == "cuda" else most_each(cores, count)
+    return _cluster(ray, count, device, threads, gpus_each(spec, device, gpus, count), say)
 
 
 def _cluster(
-    ray: Any, count: int, device: str, threads: int, say: Callable[[str], None]
+    ray: Any, count: int, device: str, threads: int, gpus: int, say: Callable[[str], None]
 ) -> Cluster:
     here = ray.get_runtime_context()
-    return Cluster(count, device, threads, say, head=here.gcs_address, node=here.get_node_id())
+    head, node = here.gcs_address, here.get_node_id()
+    return Cluster(count, device, threads, gpus, say, head=head, node=node)
 
 
-def most_threads(cores: Sequence[int], workers: int) -> int:
-    """Return how many cores so many workers can have each, on nodes with these; 1 at least."""
-    fits = (n for n in range(max(cores), 0, -1) if sum(node // n for node in cores) >= workers)
+def gpus_each(spec: Spec, device: str, gpus: Sequence[int], workers: int) -> int:
+    """Return how many GPUs a worker gets, on nodes with these: those that its model is spread over.
+
+    Raises UserError where there are fewer than workers whose models are spread.
+    """
+    if device != "cuda":
+        return 0
+    if not spec.device_map:
+        return 1
+    if sum(gpus) < workers:
+        raise UserError(
+            f"--workers {workers} with --device-map {spec.device_map}: each worker needs GPUs of"
+            f" its own, and there are {sum(gpus)}; use --workers {sum(gpus)} or fewer."
+        )
+    return most_each(gpus, workers)
+
+
+def most_each(amounts: Sequence[int], workers: int) -> int:
+    """Return how many cores or GPUs so many workers can have each, on nodes with these; 1 at least.
+
+    A worker is on one node.
+    """
+    fits = (n for n in range(max(amounts), 0, -1) if sum(has // n for has in amounts) >= workers)
     return next(fits, 1)
 
 

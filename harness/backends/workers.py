@@ -27,11 +27,12 @@ SILENT = 5  # of them in a row without a reply of a busy worker, before a messag
 
 @dataclass(frozen=True)
 class Cluster:
-    """A connected Ray cluster; ``device`` is that of each worker, ``threads`` its cores."""
+    """A connected Ray cluster; ``device``, ``threads`` and ``gpus`` are those of each worker."""
 
     count: int
     device: str
     threads: int
+    gpus: int
     say: Callable[[str], None]
     head: str  # its address
     node: str  # Ray's number of the node that this process is on
@@ -92,7 +93,7 @@ class Dispatch:
 
         self.ray, self.cluster, self.plan, self.sizes = ray, cluster, plan, sizes
         self.queue = deque((batch, 0) for batch in work)  # each with its losses
-        resources = {"num_cpus": cluster.threads, "num_gpus": int(cluster.device == "cuda")}
+        resources = {"num_cpus": cluster.threads, "num_gpus": cluster.gpus}
         self.worker: Any = ray.remote(**resources)(Worker)  # type: ignore[call-overload]
         self.loading: dict[Any, Any] = {}  # the reply to prepare: its worker
         self.busy: dict[Any, Assignment] = {}  # by the stream of its replies
@@ -137,8 +138,9 @@ class Dispatch:
             silent += 1
             if not self.busy:
                 nowhere = 0 if self._room() else nowhere + 1  # a cloud may start a node meanwhile
-                gpu = " and a GPU" if self.cluster.device == "cuda" else ""
-                each = f"each needs {self.cluster.threads} processor cores{gpu}"
+                many = self.cluster.gpus
+                gpus = f" and {many} GPU{'s' * (many > 1)}" if many else ""
+                each = f"each needs {self.cluster.threads} processor cores{gpus}"
                 self.cluster.say(f"Still waiting for a worker; {each}.")
             elif silent % SILENT == 0:
                 self._say_silent(silent * PATIENCE / 60)
@@ -155,7 +157,7 @@ class Dispatch:
 
     def _room(self) -> bool:
         """Return whether a live node has the resources of a worker, if nothing else ran on it."""
-        needs = {"CPU": self.cluster.threads, "GPU": int(self.cluster.device == "cuda")}
+        needs = {"CPU": self.cluster.threads, "GPU": self.cluster.gpus}
         alive = [n["Resources"] for n in self.ray.nodes() if n["Alive"]]  # type: ignore[no-untyped-call]
         return any(all(has.get(key, 0) >= n for key, n in needs.items()) for has in alive)
 
@@ -232,7 +234,8 @@ class Dispatch:
             failed = Failed(f"{LOSSES} workers were lost over it: {_why(error)}")
             memory = isinstance(error, self.ray.exceptions.OutOfMemoryError)
             for item in left:
-                yield item, Reply(OutOfMemory() if memory else failed, 0.0, 0.0)
+                lack = OutOfMemory(assignment.worker.place) if memory else failed
+                yield item, Reply(lack, 0.0, 0.0)
 
 
 def _why(error: Exception) -> str:

@@ -25,7 +25,7 @@ import pytest
 import torch
 
 from harness.backends.batches import split
-from harness.backends.connect import SETTINGS, connected, most_threads
+from harness.backends.connect import SETTINGS, connected, gpus_each, most_each
 from harness.backends.watch import GRACE, STEP, StrandedError, Watch
 from harness.backends.worker import anywhere
 from harness.backends.workers import LOSSES, PATIENCE, SILENT, Assignment, Dispatch, Loaded
@@ -96,7 +96,29 @@ def test_a_worker_is_sent_what_it_can_read(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_a_worker_fits_a_node(cores: list[int], workers: int, threads: int) -> None:
     """However many are asked for, none needs more cores than a node has."""
-    assert most_threads(cores, workers) == threads
+    assert most_each(cores, workers) == threads
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "workers", "spread", "each"),
+    [
+        ("cpu", [0], 4, True, 0), ("cuda", [8], 4, False, 1), ("cuda", [2], 4, False, 1),
+        ("cuda", [8], 1, True, 8), ("cuda", [8], 2, True, 4), ("cuda", [8, 4], 2, True, 4),
+        ("cuda", [8], 3, True, 2),
+    ],
+)  # fmt: skip
+def test_a_model_is_spread_over_the_gpus_of_its_worker(
+    device: str, gpus: list[int], workers: int, spread: bool, each: int
+) -> None:
+    """Without --device-map a worker has one GPU; with it, all that it can have."""
+    spec = Spec(device_map="auto" if spread else None)
+    assert gpus_each(spec, device, gpus, workers) == each
+
+
+def test_more_spread_models_than_gpus_are_an_error() -> None:
+    """A worker would wait for a GPU without end."""
+    with pytest.raises(UserError, match="--workers 4 with --device-map auto: .* there are 2; use"):
+        gpus_each(Spec(device_map="auto"), "cuda", [2], 4)
 
 
 class TestBatches:
@@ -154,7 +176,7 @@ class TestLosses:
         made: Any = object.__new__(Dispatch)
         made.ray, made.sizes = ray, DEFAULT
         made.queue, made.busy, made.free, made.loading = deque(), {}, [], {}
-        made.cluster = SimpleNamespace(say=(told := []).append)
+        made.cluster = SimpleNamespace(say=(told := []).append, gpus=0)
         made.watch = Watch(ray, "127.0.0.1:9", "here")
         made.given, made.told = given, told
         made.loaded = Loaded(SimpleNamespace(answer=answer), "the worker on here (process 7)")
@@ -185,7 +207,7 @@ class TestLosses:
             ((lost, reply),) = self.lose(dispatch, alone, losses, error)
             assert lost is item
             if failure is None:
-                assert reply.outcome == OutOfMemory()
+                assert reply.outcome == OutOfMemory("the worker on here (process 7)")
             else:
                 assert isinstance(reply.outcome, Failed)
                 assert reply.outcome.reason.startswith(failure)
