@@ -52,8 +52,6 @@ LISTED = re.compile(r"([^=\[\]]+)=\s*\[([^\[\]]*)\]\s*")
 # Sweeps of published settings, by name.
 BUNDLED = Path(__file__).parent.parent / "published" / "sweeps"
 LARGEST = 2**20  # bytes of a sweep file
-DIGITS = 30  # characters of a number
-MISREAD = re.compile(r"[-+]?0\d|.*:")  # octal and base 60, to YAML
 Place = tuple[str | int, ...]  # a key, or a key and what follows below it
 SHORT = reprlib.Repr()  # a file may nest lists within lists without end
 SHORT.maxstring = SHORT.maxother = 200
@@ -194,9 +192,7 @@ class Spec(BaseModel):
         description="The run folder; default: results/run-MODEL. Of several models, the folder of "
         "theirs.",
     )
-    seed: int = Field(
-        0, strict=True, ge=-(2**63), lt=2**63, description="Seed of every random draw."
-    )
+    seed: int = Field(0, ge=-(2**63), lt=2**63, description="Seed of every random draw.")
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="auto, float32, bfloat16 or float16."
     )
@@ -208,7 +204,6 @@ class Spec(BaseModel):
     )
     trained_length: int | None = Field(
         None,
-        strict=True,
         ge=1,
         lt=2**31,
         description="Tokens of a window of pretraining, for a model whose config does not give it.",
@@ -389,12 +384,18 @@ def _meant(given: Path) -> str:
     return "" if given.suffix else f"; of the bundled sweeps, {nearest(str(given), bundled())}"
 
 
+class _Loader(yaml.BaseLoader):
+    """Reads every value as text, which the settings parse: to YAML 010 is 8 and 1:30 is 90."""
+
+
+_Loader.add_implicit_resolver("null", re.compile("(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
+_Loader.add_constructor("null", lambda *_: None)
+
+
 def _parsed(file: Path, content: bytes) -> SweepFile:
     with foreign(f"sweep file {file} is not YAML"):
-        loader = yaml.SafeLoader(content.decode("utf-8-sig"))
+        loader = _Loader(content.decode("utf-8-sig"))
         node = loader.get_single_node()
-        if node is not None:
-            _check_scalars(file, node)
         read = loader.construct_document(node) if node is not None else None
     if not isinstance(read, dict) or not isinstance(node, yaml.MappingNode):
         raise UserError(f"sweep file {file} must hold settings (model: …, scaling: […], …).")
@@ -408,36 +409,8 @@ def _parsed(file: Path, content: bytes) -> SweepFile:
     return sweep
 
 
-def _check_scalars(file: Path, node: yaml.Node) -> None:
-    """Reject, before it is computed, what YAML reads as more than a person does, or differently.
-
-    010 is 8 to it and 1:30 is 90; numbers of a million digits and merges of merges take for ever.
-    """
-    waiting, seen = [node], {id(node)}
-    while waiting:
-        node = waiting.pop()
-        text = _misread(node)
-        if text:
-            raise UserError(f"{file}, line {node.start_mark.line + 1}: {text}.")
-        parts = node.value if isinstance(node.value, list) else []
-        nodes = [n for part in parts for n in (part if isinstance(part, tuple) else (part,))]
-        waiting += [n for n in nodes if id(n) not in seen]  # a file may hold itself, by an anchor
-        seen |= set(map(id, nodes))
-
-
-def _misread(node: yaml.Node) -> str:
-    kind = node.tag.rpartition(":")[2]
-    if kind in ("int", "float") and len(node.value) > DIGITS:
-        return f"a number of {len(node.value):,} characters; at most {DIGITS} are read"
-    if kind == "int" and MISREAD.match(node.value):
-        return f"{node.value} is another number in YAML; write it plain"
-    return "merges (<<) are not read; write the settings out" if kind == "merge" else ""
-
-
 def _note(sweep: SweepFile, place: Place, node: yaml.Node) -> None:
     """Note the line of a place; raise UserError for a key that was there before."""
-    if not all(isinstance(part, str | int) for part in place):
-        return  # a key that is no word: the validation says so
     if place in sweep.lines:
         first = sweep.lines[place]
         line = node.start_mark.line + 1

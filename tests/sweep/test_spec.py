@@ -148,11 +148,14 @@ def test_a_missing_sweep_file_is_named(sweep: Path) -> None:
 
 
 def test_one_thing_stands_for_a_list_of_one(tmp_path: Path) -> None:
-    """YAML's `scaling: yarn` and `length: 512` mean what they look like."""
+    """`scaling: yarn` and `seed: 010`, which is 8 in YAML, mean what they look like."""
     file = tmp_path / "sweep.yaml"
-    file.write_text("scaling: yarn\nlength: 512\ntask: passkey\n")
+    file.write_text(
+        "scaling: yarn\nlength: 512\ntask: passkey\nseed: 010\nout: null\noffline: yes\n"
+    )
     spec = parse(file, {})
     assert (spec.scaling, spec.length, spec.task) == (("yarn",), ("512",), ("passkey",))
+    assert (spec.seed, spec.out, spec.offline) == (10, None, True)
 
 
 @pytest.mark.parametrize(
