@@ -40,7 +40,7 @@ class Rope:
     ``rotary_dim`` is the number of rotated channels of a head (even); ``base`` is the rope theta;
     ``trained_length`` is one window of pretraining in tokens; ``shipped`` is the checkpoint's own
     scaling in Hugging Face's words (``rope_type`` and its parameters), empty for none; ``layers``
-    is the number of decoder layers.
+    is the number of decoder layers and ``heads`` that of the query heads of a layer.
     """
 
     rotary_dim: int
@@ -48,6 +48,7 @@ class Rope:
     trained_length: int
     shipped: Mapping[str, object] = field(default_factory=dict)
     layers: int = 1
+    heads: int = 1
 
     def stretch(self, length: int) -> float:
         """Return the stretch of a length, max(1, length / trained_length)."""
@@ -278,8 +279,15 @@ class Band:
     rotated to position ``query[r]`` (float64 ``(rows,)``, tokens, fractions allowed) and the key at
     position n to ``key[n]`` (float64, as many as ``end`` reaches), both at ``frequencies``; so the
     relative position of a pair is ``query[r] - key[n]``. ``phase`` is added to the angle of every
-    query, one value per channel pair (float64 ``(rotary_dim // 2,)``, radians). Raises ValueError
-    for what is not causal.
+    query, one value per channel pair (float64 ``(rotary_dim // 2,)``, radians).
+
+    Positions may differ between channel pairs, and between heads. Then ``query`` is ``(rows,
+    columns)``, ``key`` ``(keys, columns)``, and ``column`` says which column rotates a channel pair
+    (int64 ``(rotary_dim // 2,)``), or a channel pair of a query head (``(layers, heads,
+    rotary_dim // 2)``). Where ``blended``, a key at a fractional position is the linear blend of
+    that key at the two whole positions around it: its scores are the blend of theirs.
+
+    Raises ValueError for what is not causal, and for shapes that do not fit.
     """
 
     first: torch.Tensor
@@ -289,13 +297,18 @@ class Band:
     frequencies: Frequencies
     start: int = 0
     phase: torch.Tensor | None = None
+    column: torch.Tensor | None = None
+    blended: bool = False
 
     def __post_init__(self) -> None:
-        shapes = {tuple(row.shape) for row in (self.first, self.end, self.query)}
-        if len(shapes) != 1 or self.key.dim() != 1 or len(next(iter(shapes))) != 1:
+        shapes = {tuple(row.shape[:1]) for row in (self.first, self.end, self.query)}
+        dims = [self.first.dim(), self.end.dim(), self.query.dim(), self.key.dim()]
+        wide = 1 if self.column is None else 2
+        if len(shapes) != 1 or dims != [1, 1, wide, wide]:
             raise ValueError(
                 f"first, end and query must be rows of one length, got {sorted(shapes)}"
             )
+        self._check_columns()
         if self.first.dtype != torch.int64 or self.end.dtype != torch.int64:
             raise ValueError(
                 f"first and end must be int64, got {self.first.dtype} and {self.end.dtype}"
@@ -313,22 +326,68 @@ class Band:
                 f"keys up to {int(self.end.max())} are met, {len(self.key)} have a position"
             )
 
+    def _check_columns(self) -> None:
+        if self.column is None:
+            return
+        pairs, columns = len(self.frequencies.inv_freq), self.query.shape[1]
+        fits = self.column.dtype == torch.int64 and self.column.dim() in (1, 3)
+        if not fits or self.column.shape[-1] != pairs or self.key.shape[1] != columns:
+            raise ValueError(
+                f"column must be int64 ({pairs},) or (layers, heads, {pairs}), and query and key"
+                f" have one number of columns, got {tuple(self.column.shape)}, {columns} and"
+                f" {self.key.shape[1]}"
+            )
+        if not bool(((self.column >= 0) & (self.column < columns)).all()):
+            raise ValueError(f"column must be from 0 to {columns - 1}")
+
     @property
     def pairs(self) -> int:
         """The number of query-key pairs that the band covers."""
         return int((self.end - self.first).sum())
 
     @property
+    def by_head(self) -> bool:
+        """Whether positions differ between heads."""
+        return self.column is not None and self.column.dim() == 3
+
+    @property
+    def maps(self) -> torch.Tensor:
+        """The different ways in which heads map channel pairs to columns, ``(maps, pairs)``."""
+        if self.column is None:
+            return torch.zeros(1, len(self.frequencies.inv_freq), dtype=torch.int64)
+        return self.column.reshape(-1, self.column.shape[-1]).unique(dim=0)
+
+    @property
+    def reaches(self) -> torch.Tensor:
+        """The largest relative position of a channel pair over all heads, float64 ``(pairs,)``."""
+        met = self.end > self.first
+        query, key = (x if x.dim() == 2 else x[:, None] for x in (self.query, self.key))
+        largest = [
+            (query[met, at] - _least(key[:, at], self.first[met], self.end[met])).max()
+            for at in range(query.shape[1])
+        ]
+        return torch.stack(largest)[self.maps].amax(0)
+
+    @property
     def reach(self) -> float:
         """The largest relative position of a pair, in tokens."""
-        met = self.end > self.first
-        least = _least(self.key, self.first[met], self.end[met])
-        return float((self.query[met] - least).max())
+        return float(self.reaches.max())
 
     @property
     def unmoved(self) -> bool:
         """Whether queries and keys are rotated to their true positions."""
         return self.phase is None and _counts(self.query, self.start) and _counts(self.key)
+
+    def relative(self, query: int, keys: slice | torch.Tensor) -> torch.Tensor:
+        """Return the relative positions of a query and keys, float64 ``(keys, pairs)``.
+
+        Where heads differ they are those of the last head of the last layer. ``query`` is a row of
+        the band, not a position.
+        """
+        apart = self.query[query] - self.key[keys]
+        if self.column is None:
+            return apart[:, None].expand(-1, len(self.frequencies.inv_freq))
+        return apart[:, self.column.reshape(-1, self.column.shape[-1])[-1]]
 
     def upto(self, length: int) -> Band:
         """Return the band in a context of only this many tokens."""
@@ -339,10 +398,9 @@ class Band:
             return self
         return replace(self, first=first, end=end, query=query, key=self.key[:reached])
 
-    def angles(self, relative: torch.Tensor | float) -> torch.Tensor:
-        """Return the angles of pairs at relative positions: radians, float64, channels last."""
-        positions = torch.as_tensor(relative, dtype=torch.float64)[..., None]
-        angles = positions * self.frequencies.inv_freq
+    def angles(self, relative: torch.Tensor) -> torch.Tensor:
+        """Return the angles at relative positions ``(…, pairs)``: radians, float64."""
+        angles = relative * self.frequencies.inv_freq
         return angles if self.phase is None else angles + self.phase
 
 
@@ -382,9 +440,10 @@ class Bands(Rotation):
         digest = hashlib.sha256(f"bands {self.length}".encode())
         for band in self.bands:
             digest.update(f"{band.start} {band.frequencies.fingerprint}".encode())
-            rows = (band.first, band.end, band.query, band.key, band.phase)
+            rows = (band.first, band.end, band.query, band.key, band.phase, band.column)
             for row in (row for row in rows if row is not None):
                 digest.update(_bytes(row))
+            digest.update(b"blended" * band.blended)
         if self.query_scale is not None:
             digest.update(_bytes(self.query_scale))
         return digest.hexdigest()[:16]
@@ -428,14 +487,15 @@ class Bands(Rotation):
     def relative(self, query: int) -> torch.Tensor:
         """Return the relative positions that a query and every key up to it are rotated to.
 
-        float64 ``(query + 1,)``, tokens; NaN for a key that the query does not attend to.
+        float64 ``(query + 1,)``, tokens; NaN for a key that the query does not attend to. Where
+        channel pairs differ, that of the slowest.
         """
         relative = torch.full((query + 1,), torch.nan, dtype=torch.float64)
         for band in self.bands:
             row = query - band.start
             if 0 <= row < len(band.first):
                 met = slice(int(band.first[row]), int(band.end[row]))
-                relative[met] = band.query[row] - band.key[met]
+                relative[met] = band.relative(row, met)[:, -1]
         return relative
 
     def angles(self, distances: torch.Tensor) -> torch.Tensor:
@@ -443,11 +503,11 @@ class Bands(Rotation):
         keys = self.length - 1 - distances.long()
         for band, first, end in self._of_last_query():
             met = (keys >= first) & (keys < end)
-            angles[met] = band.angles(band.query[-1] - band.key[keys[met]])
+            angles[met] = band.angles(band.relative(-1, keys[met]))
         return angles
 
     def largest_angles(self, length: int) -> torch.Tensor:
-        return torch.stack([band.angles(band.reach) for band in self.bands]).amax(0)
+        return torch.stack([band.angles(band.reaches) for band in self.bands]).amax(0)
 
     def as_bands(self, length: int) -> Bands:
         return self
@@ -478,17 +538,33 @@ class Bands(Rotation):
     def checked(self, rope: Rope, length: int) -> Rotation:
         if self.length != length:
             raise ValueError(f"its bands are for {self.length} tokens")
+        for band in self.bands:
+            if band.column is not None and band.by_head:
+                shape, given = (rope.layers, rope.heads), tuple(band.column.shape[:2])
+                if given != shape:
+                    raise ValueError(
+                        f"positions by head for {given[0]} layers of {given[1]} heads; the model"
+                        f" has {shape[0]} layers of {shape[1]} heads"
+                    )
         return super().checked(rope, length)
+
+    @property
+    def by_head(self) -> bool:
+        """Whether positions differ between heads."""
+        return any(band.by_head for band in self.bands)
 
 
 def _counts(row: torch.Tensor, start: int = 0) -> bool:
-    """Return whether a row counts up by one from its start."""
-    return torch.equal(row, torch.arange(start, start + len(row), dtype=row.dtype))
+    """Return whether a row, or every column of several, counts up by one from its start."""
+    up = torch.arange(start, start + len(row), dtype=row.dtype)
+    return torch.equal(row, up if row.dim() == 1 else up[:, None].expand_as(row))
 
 
 def _bytes(row: torch.Tensor) -> bytes:
     """Return a row's numbers for a hash; the row 0, 1, 2, … in few bytes, as most keys are."""
-    return f"0 to {len(row)}".encode() if _counts(row) else row.contiguous().numpy().tobytes()
+    if row.dim() == 1 and _counts(row):
+        return f"0 to {len(row)}".encode()
+    return row.contiguous().numpy().tobytes()
 
 
 def _least(key: torch.Tensor, first: torch.Tensor, end: torch.Tensor) -> torch.Tensor:

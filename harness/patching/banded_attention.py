@@ -16,7 +16,8 @@ from harness.patching.tiles import FLASH, Merged, Rows, attend, attend_tiles, pi
 from scaling.types import Band, Bands, by_distance
 
 Cache = dict[Band, tuple[torch.Tensor, int, int]]  # rotated keys, and from where to where they are
-KEPT_BANDS = 8  # tables of cos and sin are kept from layer to layer up to so many bands
+KEPT_BANDS = 8  # rotated keys of a text are kept up to so many bands
+KEPT_TABLES = 16  # cos and sin are kept from layer to layer up to so many bands and maps of heads
 KEPT_CALLS = 512  # the parts of so many calls are kept: every generated token is a call
 
 
@@ -29,6 +30,11 @@ class Part:
     rows: slice
     keys: slice
     cut: Any  # pieces, or tiles
+
+
+def table_count(bands: Bands) -> int:
+    """Return how many tables of cos and sin the bands have: one per band and map of its heads."""
+    return sum(len(band.maps) for band in bands.bands)
 
 
 def parts_in_pieces(bands: Sequence[Band], rows: int, keys: int, window: int | None) -> list[Part]:
@@ -79,6 +85,7 @@ class BandedAttention:
         self._unmoved = by_distance(bands.length, bands.last, 0)
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
         self._tables: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._keeps_tables = table_count(bands) <= KEPT_TABLES
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
     def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:
@@ -149,7 +156,7 @@ class BandedAttention:
         rows, parts = self._parts(position, query.shape[2], window, layout is not None, fused)
         query = self._scaled(query, position, window)
         # Heads of keys are folded into the batch, so that queries sharing one share it as a view.
-        group = query.shape[1] // key.shape[1]
+        where, group = (module, key.shape[1]), query.shape[1] // key.shape[1]
         query = query.reshape(-1, group, *query.shape[2:])
         key, value = (x.flatten(0, 1)[:, None].expand(-1, group, -1, -1) for x in (key, value))
         if rows is not None and rows.padded:
@@ -158,8 +165,8 @@ class BandedAttention:
         for part in parts:
             q, v = query[:, :, part.rows], _present(value, part.keys, dropped)
             if layout is not None:
-                q = self._rotated(layout, part.band, part.own, q, query=True)
-            k = self._keys(layout, part, key[:, :1], end, dropped, cache)
+                q = self._rotated(where, layout, part.band, part.own, q, query=True)
+            k = self._keys(where, layout, part, key[:, :1], end, dropped, cache)
             k, place = k.expand(-1, q.shape[1], -1, -1), merged.of(part.rows)
             if rows is not None:
                 attend_tiles(place, q, k, v, part.cut, scale)
@@ -197,6 +204,7 @@ class BandedAttention:
 
     def _keys(
         self,
+        where: tuple[Any, int],
         layout: Layout | None,
         part: Part,
         key: torch.Tensor,
@@ -210,20 +218,25 @@ class BandedAttention:
             present = _present(key, keys, dropped)
             if layout is None:
                 return present
-            return self._rotated(layout, band, keys, present, query=False)
-        if band not in cache:
-            rows = max(self.bands.length, key.shape[2])
-            cache[band] = key.new_zeros((*key.shape[:2], rows, key.shape[3])), 0, 0
-        kept, low, high = cache[band]
+            return self._rotated(where, layout, band, keys, present, query=False)
+        if band in cache:
+            kept, low, high = cache[band]
+        else:
+            kept, low, high = None, 0, 0
         if not low <= keys.start <= high:
             low = high = keys.start
         new = slice(high, max(high, min(keys.stop, end)))
-        kept[:, :, new] = self._rotated(layout, band, new, key[:, :, new], query=False)
+        rotated = self._rotated(where, layout, band, new, key[:, :, new], query=False)
+        if kept is None:
+            rows = max(self.bands.length, key.shape[2])
+            kept = rotated.new_zeros((*rotated.shape[:2], rows, key.shape[3]))
+        kept[:, :, new] = rotated
         cache[band] = kept, low, new.stop
         return kept[:, :, keys]
 
     def _rotated(
         self,
+        where: tuple[Any, int],
         layout: Layout,
         band: Band,
         rows: slice | torch.Tensor,
@@ -231,16 +244,48 @@ class BandedAttention:
         *,
         query: bool,
     ) -> torch.Tensor:
-        """Return queries or keys rotated; the tables of few bands are kept for layers and calls."""
-        name = (layout, band, x.device, query)
-        if name not in self._tables:
-            positions, phase = (band.query, band.phase) if query else (band.key, None)
-            tables = layout.tables(positions, band.frequencies, x.device, phase)
-            if len(self.bands.bands) > KEPT_BANDS:
-                return layout.rotate(x, tables[0][rows], tables[1][rows])
-            self._tables[name] = tables
-        cos, sin = self._tables[name]
-        return layout.rotate(x, cos[rows], sin[rows])
+        """Return rotated queries ``(groups, sharing, rows, width)`` or keys ``(groups, 1, …)``.
+
+        ``where`` is the layer and its number of groups, heads that share a key. Where positions
+        differ between heads, each head gets a key of its own.
+        """
+        if not band.by_head:
+            return layout.rotate(x, *self._table(layout, band, band.column, rows, x.device, query))
+        columns: Any = band.column
+        module, groups = where
+        heads = columns[module.layer_idx]
+        sharing = len(heads) // groups
+        out = x.new_empty((x.shape[0], sharing, *x.shape[2:]))
+        for head, column in enumerate(heads):
+            group, place = divmod(head, sharing)
+            own = x[group::groups, place if query else 0]
+            table = self._table(layout, band, column, rows, x.device, query)
+            out[group::groups, place] = layout.rotate(own, *table)
+        return out
+
+    def _table(
+        self,
+        layout: Layout,
+        band: Band,
+        column: torch.Tensor | None,
+        rows: slice | torch.Tensor,
+        device: torch.device,
+        query: bool,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return cos and sin of some rows; few tables are kept for layers and calls."""
+        positions, phase = (band.query, band.phase) if query else (band.key, None)
+        name = (layout, band, None if column is None else tuple(column.tolist()), device, query)
+        kept = self._tables.get(name)
+        if kept is None:
+            at = positions if self._keeps_tables else positions[rows]
+            at = at if column is None else at[:, column]
+            blended = band.blended and not query
+            kept = layout.tables(at, band.frequencies, device, phase, blended=blended)
+            if not self._keeps_tables:
+                return kept
+            self._tables[name] = kept
+        cos, sin = kept
+        return cos[rows], sin[rows]
 
 
 def _present(states: torch.Tensor, keys: slice, dropped: int) -> torch.Tensor:

@@ -42,6 +42,8 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
         raise UserError(
             f"{type(model).__name__} rotates {len(own)} channel pairs, the bands another number."
         )
+    if bands.by_head:
+        _check_heads(model, bands)
     layouts = once(model, "bands", lambda: _verified(model, name))
     at_rest = Frequencies(torch.zeros_like(own))
     attention = BandedAttention(bands, layouts)
@@ -50,6 +52,18 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     with placed(model, name, at_rest), attending(model, attention, attention.mask):
         check_angles(model, name, at_rest)
         yield
+
+
+def _check_heads(model: Any, bands: Bands) -> None:
+    """Raise UserError where positions by head are those of another number of layers or heads."""
+    config = model.config.get_text_config()
+    own = (config.num_hidden_layers, config.num_attention_heads)
+    given = {tuple(b.column.shape[:2]) for b in bands.bands if b.column is not None and b.by_head}
+    if given != {own}:
+        raise UserError(
+            f"{type(model).__name__} has {own[0]} layers of {own[1]} heads, the bands another"
+            " number."
+        )
 
 
 @dataclass(frozen=True)

@@ -90,7 +90,8 @@ def _rope_of(config: Any) -> Rope:
     base = _number(kind, "rope_theta", shipped.get("rope_theta"))
     if base <= 0:
         raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
-    return Rope(rotary_dim, base, trained, scaling, config.num_hidden_layers)
+    heads = getattr(config, "num_attention_heads", 1)
+    return Rope(rotary_dim, base, trained, scaling, config.num_hidden_layers, heads)
 
 
 def rescaled(config: Any, scaling: Mapping[str, object]) -> Any:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,9 +50,13 @@ class Layout:
         frequencies: Frequencies,
         device: torch.device,
         phase: torch.Tensor | None = None,
+        *,
+        blended: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return cos and sin ``(tokens, head_dim)`` as ``rotate`` takes them, float32.
 
+        ``positions`` are ``(tokens,)``, or ``(tokens, pairs)`` where channel pairs differ; where
+        ``blended``, a fractional one gives the blend of the two whole positions around it.
         ``phase`` is added to the angles, in radians, one value per channel pair. The angles are
         float64 products: two rotations then give the relative position up to the float32 rounding
         of cos and sin, at any distance from the beginning.
@@ -59,12 +64,16 @@ class Layout:
         Differs from transformers: its angles are float32, off by 5e-4 radians at 32768 tokens.
         """
         exact = device if device.type in ("cpu", "cuda") else "cpu"  # others may lack float64
-        angles = torch.outer(positions.to(exact), frequencies.inv_freq.to(exact, torch.float64))
-        angles += 0.0 if phase is None else phase.to(exact)
+        inv_freq = frequencies.inv_freq.to(exact, torch.float64)
+        at = positions.to(exact)
+        at = at[:, None] if at.dim() == 1 else at
+        turned = partial(_turned, inv_freq=inv_freq, phase=phase)
+        tables = turned(at)
+        if blended and bool((part := at - at.floor()).any()):
+            whole = zip(turned(at.floor()), turned(at.ceil()), strict=True)
+            tables = tuple((1 - part) * low + part * high for low, high in whole)
         pair, sign = self.pair.to(device), self.sign.to(device)
-        cos, sin = (
-            x.float().to(device)[:, pair.clamp(min=0)] for x in (angles.cos(), angles.sin())
-        )
+        cos, sin = (x.float().to(device)[:, pair.clamp(min=0)] for x in tables)
         factor, at_rest = frequencies.attention_factor, pair < 0
         return (cos * factor).masked_fill_(at_rest, 1.0), (sin * sign * factor).masked_fill_(
             at_rest, 0.0
@@ -79,6 +88,15 @@ class Layout:
         else:
             partners = wide[..., self.partner.to(x.device)]
         return torch.addcmul(wide * cos, partners, sin).to(x.dtype)
+
+
+def _turned(
+    positions: torch.Tensor, inv_freq: torch.Tensor, phase: torch.Tensor | None
+) -> tuple[torch.Tensor, ...]:
+    """Return cos and sin of the angles at positions ``(tokens, 1 or pairs)``, float64."""
+    angles = positions * inv_freq
+    angles += 0.0 if phase is None else phase.to(angles.device)
+    return angles.cos(), angles.sin()
 
 
 @contextmanager
