@@ -1,5 +1,8 @@
 """Dual chunk attention: positions restart in every chunk, capped between (arXiv:2402.17463)."""
 
+import math
+from typing import Literal
+
 import torch
 
 from scaling import none
@@ -12,6 +15,7 @@ def bands(
     *,
     chunk: Window = None,
     largest: Window = None,
+    form: Literal["chunkllama", "qwen"] = "chunkllama",
     on: Method = none.frequencies,
 ) -> Bands | Frequencies:
     """Return the three attentions of section 3: within a chunk, to the one before, to all earlier.
@@ -25,24 +29,41 @@ def bands(
     frequencies are used. A context of one chunk is unchanged; a longer one is changed, also inside
     the trained window.
 
+    ``form=qwen`` is the method as vLLM and SGLang serve Qwen2.5-1M and Qwen3-2507 (arXiv:2501.15383
+    and dual_chunk_flash_attn.py): ``largest`` is by default the trained window (their
+    ``chunk_size``), ``chunk`` is ``largest`` minus a 32nd of it (their ``local_size``), earlier
+    chunks have min(2 * chunk - 1, ``largest``), and all logits are multiplied by
+    max(1, 0.1 ln(length / trained window) + 1)^2. The largest relative position is one past those
+    seen in training.
+
     Differs from the authors' code: it also scales cos and sin by 0.05 ln(length / window) + 1
     (not in the paper's results); its files for Qwen and for decoding leave a 16th, not an eighth.
+    Differs from vLLM and SGLang in decoding, where a cached key keeps the factor of the length at
+    which it was cached, or none; here all have the factor of the whole context, as in a prompt.
     """
-    cap = 3 * rope.trained_length // 4 if largest is None else largest
-    size = cap - rope.trained_length // 8 if chunk is None else chunk
-    if not 1 <= size <= cap < rope.trained_length:
+    if form not in ("chunkllama", "qwen"):
+        raise ValueError(f"form is chunkllama or qwen, got {form}")
+    qwen, window = form == "qwen", rope.trained_length
+    cap = (window if qwen else 3 * window // 4) if largest is None else largest
+    size = cap - max(1, window // 32 if qwen else window // 8) if chunk is None else chunk
+    if not 1 <= size <= cap <= window - (not qwen):
+        most = f"<= {window}" if qwen else f"< {window}"
         raise ValueError(
-            f"chunk and largest must be 1 <= chunk <= largest < {rope.trained_length} tokens, "
-            f"got {size} and {cap}"
+            f"chunk and largest must be 1 <= chunk <= largest {most} tokens, got {size} and {cap}"
         )
     frequencies = frequencies_on(on, rope, length)
     here = torch.arange(length)
     key, began = here % size, here // size * size
     before = (began - size).clamp(min=0)
+    farthest = min(2 * size - 1, cap) if qwen else cap
     parts = (
         (began, here + 1, key),
         (before, began, (key + size).clamp(max=cap)),
-        (torch.zeros_like(here), before, torch.full((length,), cap)),
+        (torch.zeros_like(here), before, torch.full((length,), farthest)),
     )
     bands = (Band(a, b, query.double(), key.double(), frequencies) for a, b, query in parts)
-    return Bands(length, tuple(bands)).plainest()
+    result = Bands(length, tuple(bands))
+    if qwen:
+        heat = (0.1 * math.log(rope.stretch(length)) + 1) ** 2
+        result = result.scaled(torch.full((length,), heat, dtype=torch.float64))
+    return result.plainest()

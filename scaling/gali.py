@@ -1,0 +1,62 @@
+"""GALI: positions interpolated greedily, scores blended between whole ones (arXiv:2502.02659)."""
+
+from itertools import pairwise
+
+import torch
+
+from scaling import none
+from scaling.types import Band, Bands, Frequencies, Method, Rope, frequencies_on
+
+
+def bands(
+    rope: Rope,
+    length: int,
+    *,
+    window: int | None = None,
+    chunk: int | None = None,
+    on: Method = none.frequencies,
+) -> Bands | Frequencies:
+    """Return positions in the trained window for every chunk of the context, keys blended.
+
+    The first chunk is the trained window L, then come chunks of ``chunk`` tokens. For a chunk that
+    ends at T, all tokens so far have positions anew: with G = ceil((T - w) / (L - w)) for the
+    ``window`` w and the least whole r with L - r + G r >= T, the first T - (L - r) tokens are at
+    0, 1/G, 2/G, … and the others at r … L - 1. A query at a fractional position is rotated to the
+    next whole one; a score with a key between two whole positions is the linear blend of the scores
+    with the key at both, which one blended key gives exactly. ``window`` is by default 128 tokens
+    and ``chunk`` 3000, each at most a 64th and three eighths of the trained window. ``on`` is the
+    method whose frequencies are used. Inside the trained window the model is unchanged.
+
+    Differs from the authors' code (adlnlp/Gali): no noise is added to interpolated scores. There it
+    is Gaussian, unseeded, with a standard deviation of distance / T; and since positions are
+    bfloat16, fractions and noise are lost from position 128 on. A generated token is a chunk of its
+    own there; here it is in the last chunk, which ends with the whole context.
+    """
+    trained = rope.trained_length
+    local = min(128, trained // 64) if window is None else window
+    step = max(1, min(3000, 3 * trained // 8)) if chunk is None else chunk
+    if not 0 <= local < trained or step < 1:
+        raise ValueError(
+            f"window must be from 0 to {trained - 1} tokens and chunk 1 or more, got {local} and"
+            f" {step}"
+        )
+    frequencies = frequencies_on(on, rope, length)
+    edges = [0, *range(trained, length, step), length]
+    parts = []
+    for start, stop in pairwise(edges):
+        at = _positions(stop, trained, local)
+        rows = torch.arange(start, stop)
+        query = at[start:].ceil()
+        band = Band(torch.zeros_like(rows), rows + 1, query, at, frequencies, start, blended=True)
+        parts.append(band)
+    return Bands(length, tuple(parts)).plainest()
+
+
+def _positions(stop: int, trained: int, local: int) -> torch.Tensor:
+    """Return the position of every token up to ``stop``, float64 ``(stop,)``."""
+    if stop <= trained:
+        return torch.arange(stop, dtype=torch.float64)
+    group = -(-(stop - local) // (trained - local))
+    kept = -(-(stop - trained) // (group - 1))  # r
+    interpolated = torch.arange(stop - (trained - kept), dtype=torch.float64) / group
+    return torch.cat((interpolated, torch.arange(kept, trained, dtype=torch.float64)))
