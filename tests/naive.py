@@ -23,11 +23,14 @@ from harness.patching.frequencies import PatchedRotary, placed, rotary_name
 from scaling.types import Band, Bands, Frequencies
 
 Pair = tuple[int, int]  # a query and a key
-Pairs = dict[Pair, tuple[float, Band]]
+Pairs = dict[Pair, tuple[Any, Band]]
 
 
 def positions(bands: Bands, length: int) -> Pairs:
-    """Return the relative position of every pair that is met, and its band."""
+    """Return the relative position of every pair that is met, and its band.
+
+    Where channel pairs or heads differ it is a list, a position for each column of the band.
+    """
     found: Pairs = {}
     for band in bands.bands:
         for m, first, end, query in zip(
@@ -37,6 +40,15 @@ def positions(bands: Bands, length: int) -> Pairs:
                 assert (m, n) not in found, "a pair is in two bands"
                 found[m, n] = (relative, band)
     return found
+
+
+def by_pair(band: Band, at: list[Any], layer: int, heads: int) -> list[torch.Tensor]:
+    """Return each head's relative positions, ``(query-key pairs, channel pairs)`` in float64."""
+    relative = torch.tensor(at, dtype=torch.float64)
+    if band.column is None:
+        return [relative[:, None].expand(-1, len(band.frequencies.inv_freq))] * heads
+    maps = band.column[layer] if band.column.dim() == 3 else [band.column] * heads
+    return [torch.stack([relative[:, int(c)] for c in one], 1) for one in maps]
 
 
 @dataclass
@@ -75,10 +87,10 @@ class Naive:
         return q, k
 
     def moved(
-        self, x: torch.Tensor, at: list[float], how: Frequencies, asked: Any, phase: Any = None
+        self, x: torch.Tensor, at: torch.Tensor, how: Frequencies, asked: Any, phase: Any = None
     ) -> torch.Tensor:
-        """Rotate (1, heads, tokens, width) to positions, by the model's own code."""
-        angles = torch.outer(torch.tensor(at, dtype=torch.float64), how.inv_freq.double())
+        """Rotate (1, heads, tokens, width) to (tokens, pairs) positions, by the model's own code."""
+        angles = at * how.inv_freq.double()
         angles += 0 if phase is None else phase
         cos, sin = (
             self.laid(table)[None] * how.attention_factor for table in (angles.cos(), angles.sin())
@@ -111,14 +123,39 @@ class Naive:
             query, key = q[:, :, queries], k
             if asked is not None:
                 band = self.pairs[pairs[0]][1]
-                how, at = band.frequencies, [self.pairs[pair][0] for pair in pairs]
-                query = self.moved(query, at, how, asked, band.phase)
-                key = self.moved(k, [0.0] * length, how, asked)
+                at = [self.pairs[pair][0] for pair in pairs]
+                at = by_pair(band, at, getattr(module, "layer_idx", 0), q.shape[1])
+                scores[:, queries, keys] = self.rotated(query, k[:, :, keys], band, at, asked)
+                continue
             scores[:, queries, keys] = (query * key[:, :, keys]).sum(-1)[0]
         scores *= kwargs.get("scaling") or q.shape[-1] ** -0.5
         if self.bands.query_scale is not None and window is None:
             scores *= self.bands.query_scale[:length, None]
         return self.values(module, scores, v, **kwargs), None
+
+    def rotated(
+        self, query: torch.Tensor, key: torch.Tensor, band: Band, at: Any, asked: Any
+    ) -> torch.Tensor:
+        """Return the scores (heads, pairs) of queries and keys at each head's relative positions.
+
+        Where keys are blended the score is interpolated between the two whole positions.
+        """
+        how, still = band.frequencies, torch.zeros(1, 1, dtype=torch.float64)
+        key = self.moved(key, still, how, asked)
+        scores = []
+        for head, relative in enumerate(at):
+            q, k = query[:, head : head + 1], key[:, head : head + 1]
+            low, high = relative.floor(), relative.ceil()
+            if band.blended:
+                part = (relative - low)[:, 0]
+                one, other = (
+                    (self.moved(q, each, how, asked, band.phase) * k).sum(-1)[0, 0]
+                    for each in (low, high)
+                )
+                scores.append((1 - part) * one + part * other)
+            else:
+                scores.append((self.moved(q, relative, how, asked, band.phase) * k).sum(-1)[0, 0])
+        return torch.stack(scores)
 
     def values(self, module: Any, scores: Any, v: Any, **kwargs: Any) -> Any:
         """Cap, add the sinks' column, take the one softmax and the values."""

@@ -60,11 +60,27 @@ def test_a_family_attends_by_the_matrix_of_positions(family: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "method",
-    ["rerope", "dual_chunk", "jet_long ramped", "lm_infinite", "log_n on yarn", "per_query"],
-)
+    [
+        "rerope", "dual_chunk", "jet_long ramped", "lm_infinite", "log_n on yarn", "per_query",
+        "qwen dual_chunk", "lampe", "mesa", "self_logistic", "info_scale on yarn", "gali", "dpe",
+        "dpe top", "ms_poe",
+    ],
+)  # fmt: skip
 def test_a_method_attends_by_the_matrix_of_positions(method: str) -> None:
-    """Every kind of bands: few, many, ramped, sparse and with scores scaled by their query."""
+    """Every kind of bands: few, many, ramped, sparse, with scores scaled by their query, positions
+    by channel pair and by head, and blended keys."""
     check_naive("qwen3", method)
+
+
+@pytest.mark.parametrize(
+    ("family", "method"),
+    [("cohere", "ms_poe"), ("gpt_neox", "dpe"), ("gemma3_text", "dpe top"), ("glm", "gali")],
+)
+def test_heads_that_share_keys_and_partial_rotations_move_by_the_matrix(
+    family: str, method: str
+) -> None:
+    """A head's own positions where several share a key; channel pairs where some do not rotate."""
+    check_naive(family, method)
 
 
 @pytest.mark.slow
