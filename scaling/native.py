@@ -1,10 +1,11 @@
 """What the checkpoint ships: its own scaling, as transformers reads it (modeling_rope_utils)."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from types import ModuleType
 
-from scaling import dynamic_ntk, llama3, longrope, none, pi, yarn
-from scaling.types import Frequencies, Rope
+from scaling import dual_chunk, dynamic_ntk, llama3, longrope, none, pi, yarn
+from scaling.types import Bands, Frequencies, Rope
 
 TYPES: dict[str, ModuleType] = {
     "default": none,
@@ -14,6 +15,41 @@ TYPES: dict[str, ModuleType] = {
     "llama3": llama3,
     "longrope": longrope,
 }
+DUAL_CHUNK = "dual_chunk_attention_config"  # of Qwen2.5-1M and Qwen3-2507
+
+
+def bands(rope: Rope, length: int) -> Bands | Frequencies:
+    """Return the shipped frequencies (``frequencies``), under the shipped dual chunk attention.
+
+    A checkpoint whose config has ``dual_chunk_attention_config`` is meant to be served with
+    ``dual_chunk:form=qwen``, with its ``chunk_size`` and ``local_size``. Differs from transformers,
+    which ignores that key and attends to the whole context at true positions: that is ``none``.
+    """
+    own = frequencies(rope, length)
+    if (options := dual_chunk_options(rope)) is None:
+        return own
+    return dual_chunk.bands(rope, length, form="qwen", **options, on=lambda *_: own)
+
+
+def dual_chunk_options(rope: Rope) -> dict[str, int] | None:
+    """Return the options of ``dual_chunk:form=qwen`` that a checkpoint ships; None for none.
+
+    An absent ``chunk_size`` is 8192 and an absent ``local_size`` 1024, as in vLLM.
+    """
+    config = rope.shipped.get(DUAL_CHUNK)
+    if config is None:
+        return None
+    if not isinstance(config, Mapping):
+        raise ValueError(f"the shipped {DUAL_CHUNK} must be a table, got {config!r}")
+    size, local = (
+        config.get(k, usual) for k, usual in (("chunk_size", 8192), ("local_size", 1024))
+    )
+    if not (isinstance(size, int) and isinstance(local, int) and 0 < local < size):
+        raise ValueError(
+            f"the shipped {DUAL_CHUNK} needs whole 0 < local_size < chunk_size, got {local!r} and"
+            f" {size!r}"
+        )
+    return {"chunk": size - local, "largest": size}
 
 
 def frequencies(rope: Rope, length: int) -> Frequencies:
@@ -37,7 +73,8 @@ def frequencies(rope: Rope, length: int) -> Frequencies:
 def ships(rope: Rope) -> bool:
     """Return whether a checkpoint ships a scaling of a supported type."""
     kind = _kind(rope)
-    return isinstance(kind, str) and kind in TYPES and kind != "default"
+    named = isinstance(kind, str) and kind in TYPES and kind != "default"
+    return named or DUAL_CHUNK in rope.shipped
 
 
 def _kind(rope: Rope) -> object:

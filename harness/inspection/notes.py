@@ -130,6 +130,13 @@ def shipped(model: str, rope: Rope, *, requested: bool = False) -> str:
     Empty for a checkpoint that ships none, unless native was ``requested``.
     """
     kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
+    if native.DUAL_CHUNK in rope.shipped:
+        native.bands(rope, 1)  # raises ValueError where its numbers are none
+        return (
+            f"{model} ships dual chunk attention{f' on {kind} scaling' * (kind != 'default')}, which"
+            f" transformers ignores. native applies it (= {equal_to(rope)}); none is the model as "
+            f"transformers runs it (base {rope.base:g}, trained window {window})."
+        )
     if kind == "default":
         return f"{model} ships no scaling: native is none." if requested else ""
     # A linear checkpoint may not give the window before scaling; rope_of then takes its maximum.
@@ -162,6 +169,11 @@ def composed(rope: Rope, method: Plugin) -> str:
 
 def equal_to(rope: Rope) -> str:
     """Return the method, as written after --scaling, that equals native for this checkpoint."""
+    dual = native.dual_chunk_options(rope)
+    if dual is not None:
+        below = native.shipped_type(rope) != "default"
+        given = [f"{option}={value}" for option, value in dual.items()]
+        return f"dual_chunk:form=qwen,{','.join(given)}{',on=…' * below}"
     method = native.TYPES[native.shipped_type(rope)]
     name, known = method.__name__.rpartition(".")[2], parameters(method, "method")
     given = [

@@ -9,6 +9,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.hub import attempting
+from scaling import native
 from scaling.types import Rope
 
 LONGEST, WIDEST = 2**31, 2**16  # a trained length in tokens, and channels of a head
@@ -22,6 +23,7 @@ WINDOWS = (  # names of the trained length in configs
 )
 ORIGINAL = "original_max_position_embeddings"
 FULL = "full_attention"  # the scaled slot of a rotary embedding per layer type
+DUAL_CHUNK = native.DUAL_CHUNK  # a key of the config itself, which transformers keeps unread
 
 
 def is_rotary(config: Any) -> bool:
@@ -87,6 +89,8 @@ def _rope_of(config: Any) -> Rope:
     if scaling.get("rope_type") == "longrope" and scaling.get("factor") is None:
         # transformers' own rule where a checkpoint names only its two windows
         scaling["factor"] = config.max_position_embeddings / trained
+    if (dual := getattr(config, DUAL_CHUNK, None)) is not None:
+        scaling[DUAL_CHUNK] = dual
     base = _number(kind, "rope_theta", shipped.get("rope_theta"))
     if base <= 0:
         raise UserError(f"{kind}: rope_theta must be above 0, the config gives {base:g}.")
@@ -139,9 +143,11 @@ def _head_dim(config: Any) -> int:
 def _trained_length(config: Any, shipped: Mapping[str, Any]) -> int:
     """Return the window of pretraining in tokens, before any shipped scaling.
 
-    Only transformers' ``dynamic`` type scales from max_position_embeddings.
+    Only transformers' ``dynamic`` type scales from max_position_embeddings. That of a checkpoint
+    for dual chunk attention (Qwen2.5-1M) is the length it is served at, not that of its training.
     """
-    original = shipped.get(ORIGINAL)
+    dual = getattr(config, DUAL_CHUNK, None)
+    original = shipped.get(ORIGINAL) or (dual.get(ORIGINAL) if isinstance(dual, dict) else None)
     lists = [shipped.get(name) for name in ("short_factor", "long_factor")]
     if lists[0] and lists[0] == lists[1]:
         # With equal lists it selects nothing, and mlx-lm computes the attention factor from it.

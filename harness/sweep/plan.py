@@ -160,7 +160,7 @@ def make_plan(
     tasks = distinct("task", [load("task", given) for given in spec.task])
     opened = open_all(spec.docs, tasks)
     checkpoint = checkpoint or open_model(spec, elsewhere=elsewhere)
-    call("the checkpoint", lambda: native.frequencies(checkpoint.rope, 1))
+    call("the checkpoint", lambda: native.bands(checkpoint.rope, 1))
     config, shipped = checkpoint.config, checkpoint.rope.shipped
     check_shipped(config, shipped, trust_remote_code=checkpoint.trust_remote_code)
     check_rotary(checkpoint, methods)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,20 +19,30 @@ from hypothesis import strategies as st
 from harness.errors import UserError
 from harness.plugins import entry, load, names, names_code, parameters
 from scaling import (
+    dpe,
     dual_chunk,
     dynamic_ntk,
+    gali,
+    info_scale,
+    lampe,
     leaky_rerope,
     lm_infinite,
     log_n,
+    mesa,
+    ms_poe,
+    native,
     none,
     ntk,
     rerope,
     self_extend,
+    self_logistic,
     string,
     temperature,
     yarn,
 )  # fmt: skip
 from scaling.types import Band, Bands, Frequencies, Rope, by_distance
+from tests import naive_methods as naive
+from tests.banded import heads_of
 from tests.naive import positions
 
 ROPE = Rope(16, 10_000.0, 48)
@@ -88,6 +100,22 @@ CASES: list[tuple[Any, dict[str, Any], Formula]] = [
     (string, {"shift": 16, "local": 3}, lambda m, n: m - n if m - n < 16 else m - n - 16 + 3),
     (lm_infinite, {"window": 20, "sinks": 4}, lambda_shaped(20, 4)),
     (lm_infinite, {}, lambda_shaped(48, 10)),
+    (
+        dual_chunk,
+        {"form": "qwen", "chunk": 33, "largest": 48},
+        lambda m, n: naive.qwen_dual_chunk(m, n, 48, 15),
+    ),
+    (
+        dual_chunk,
+        {"form": "qwen", "chunk": 10, "largest": 48},
+        lambda m, n: naive.qwen_dual_chunk(m, n, 48, 38),
+    ),
+    (
+        self_logistic,
+        {"window": 9, "rate": 0.02, "capacity": 33.0},
+        lambda m, n: naive.self_logistic(m, n, 9, 0.02, 33),
+    ),
+    (self_logistic, {"capacity": 8.0}, lambda m, n: naive.self_logistic(m, n, 12, 0.02, 8)),
 ]
 
 
@@ -110,6 +138,133 @@ def test_relative_positions_are_the_papers(
     found = relatives(method.bands(ROPE, length, **options), length)
     assert found.keys() == wanted.keys()
     assert all(math.isclose(found[pair], wanted[pair], rel_tol=1e-6) for pair in wanted)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [15, 16, 60, 110])
+@pytest.mark.parametrize(("near", "tail", "span"), [(8, 3, 20), (4, 0, 8), (7, 6, 90)])
+def test_lampe_maps_positions_as_decoding_does(
+    length: int, near: int, tail: int, span: int
+) -> None:
+    """Pair by pair, each once, where the context has two near bands or more."""
+    found = lampe.bands(ROPE, length, span=span, near=near, tail=tail)
+    for (m, n), relative in relatives(found, length).items():
+        wanted = naive.lampe(m, n, length, span, near, tail) if length >= 2 * near else m - n
+        assert relative == wanted, (m, n)
+    heat = found.strength if isinstance(found, Bands) else found.attention_factor**2
+    assert math.isclose(heat, naive.lampe_heat(), rel_tol=1e-12)
+
+
+@pytest.mark.parametrize("model", ["llama2", "llama3", "mistral", "llama3.1"])
+def test_lampe_has_the_spans_that_were_fitted(model: Any) -> None:
+    """For a published model's own window, at every length; another window has them in units."""
+    window = lampe.CURVES[model][0]
+    for length in (window // 2, window, 8191, 8192, 40_000, 131_072):
+        wanted = naive.lampe_mapped_length(length, model)
+        assert lampe._span(Rope(128, 5e5, window), length, model) == wanted
+        half = lampe._span(Rope(128, 5e5, window // 2), length // 2, model)
+        assert abs(half - wanted / 2) <= 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [49, 64, 96, 110])
+@pytest.mark.parametrize(("chunk", "first", "push"), [(16, 3, 4), (30, 10, 2)])
+def test_mesa_attends_as_chunks_do(length: int, chunk: int, first: int, push: int) -> None:
+    """Which keys are seen, where they are, and the scale of each query."""
+    found = mesa.bands(ROPE, length, chunk=chunk, first=first, push=push)
+    assert isinstance(found, Bands)
+    wanted = {
+        (m, n): naive.mesa(m, n, length, chunk, first, push, trained=48)
+        for m in range(length)
+        for n in range(m + 1)
+    }
+    seen = {pair: relative for pair, relative in wanted.items() if relative is not None}
+    assert relatives(found, length) == seen
+    scales = [naive.mesa_log_n(m, length, chunk, first, 48) for m in range(length)]
+    assert found.query_scale is not None
+    assert found.query_scale.tolist() == pytest.approx(scales, rel=1e-12)
+
+
+@pytest.mark.parametrize("length", [4096 + 1, 8192, 20_000, 131_072])
+def test_mesa_cuts_a_text_as_the_authors_do(length: int) -> None:
+    assert mesa._chunk(4096, length, 100) == naive.mesa_chunk(length, 4096)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("length", [40, 48, 49, 70, 110])
+@pytest.mark.parametrize(("window", "chunk"), [(0, 20), (5, 13)])
+def test_gali_blends_the_scores_of_two_whole_positions(
+    length: int, window: int, chunk: int
+) -> None:
+    """Floor, ceiling and the share between them of every pair, for each chunk anew."""
+    found = gali.bands(ROPE, length, window=window, chunk=chunk)
+    for (m, n), relative in relatives(found, length).items():
+        low, high, share = naive.gali(m, n, length, 48, window, chunk)
+        assert (math.floor(relative + 1e-9), math.ceil(relative - 1e-9)) == (low, high)
+        assert abs(relative - low - float(share)) < 1e-9
+
+
+def test_dpe_groups_each_eighth_of_the_channels() -> None:
+    """Every pair of tokens and channels; of a head's channels only those with the largest norms."""
+    groups, length = (2, 3, 4, 1, 5, 2, 7, 8), 60
+    options: dict[str, Any] = {f"g{at}": size for at, size in enumerate(groups, start=1)}
+    found = dpe.bands(ROPE, length, window=9, **options)
+    assert isinstance(found, Bands)
+    for m, n in [(59, 0), (40, 31), (40, 32), (17, 2), (5, 5)]:
+        wanted = naive.dpe(m, n, 9, groups)
+        near, far = found.bands
+        band = near if m - n < 9 else far
+        row = band.relative(m - band.start, torch.tensor([n]))[0]
+        assert row.tolist() == pytest.approx(wanted)
+    rope = Rope(16, 1e4, 48, layers=2, heads=3)
+    path = heads_of(2, 3, 8)
+    norms = json.loads(Path(path).read_text(encoding="utf-8"))["pair_norms"]
+    (_, far) = dpe.bands(rope, length, window=9, heads=path, top=3, **options).as_bands(1).bands
+    assert far.column is not None
+    for layer, head in product(range(2), range(3)):
+        order = sorted(range(8), key=lambda i: -norms[layer][head][i])
+        moving = set(order[:3])
+        wanted = naive.dpe_top_k(50, 4, 9, groups, 8, moving)
+        apart = (far.query[50 - far.start] - far.key[4])[far.column[layer, head]]
+        assert apart.tolist() == pytest.approx(wanted)
+
+
+def test_ms_poe_gives_each_head_its_ratio() -> None:
+    """By rank, corrected, from the third layer on; the shares 0.1, 0.3, 0.2 rank 2, 0, 1."""
+    rope, path = Rope(16, 1e4, 48, layers=4, heads=3), heads_of(4, 3, 8)
+    shares = json.loads(Path(path).read_text(encoding="utf-8"))["outlier_shares"]
+    found = ms_poe.bands(rope, 60, heads=path)
+    assert isinstance(found, Bands)
+    (band,) = found.bands
+    assert band.column is not None
+    for layer, head in product(range(4), range(3)):
+        ranks = naive.ms_poe_ranks(shares[layer], published=False)
+        ratio = naive.ms_poe_ratios(ranks)[head] if layer >= 2 else 1.0
+        column = band.column[layer, head]
+        assert len(set(column.tolist())) == 1
+        apart = band.query[50, column[0]] - band.key[7, column[0]]
+        assert math.isclose(float(apart), 43 / ratio, rel_tol=1e-6)
+
+
+def test_info_scale_is_one_inside_the_window_and_grows_with_the_keys_seen() -> None:
+    found = info_scale.bands(ROPE, 110)
+    assert isinstance(found, Bands)
+    assert found.query_scale is not None
+    wanted = [max(1.0, naive.infoscale(m + 1, 16, 48)) for m in range(110)]
+    assert found.query_scale.tolist() == pytest.approx(wanted, rel=1e-12)
+
+
+QWEN = {"chunk_size": 48, "local_size": 12, "original_max_position_embeddings": 48}
+
+
+@pytest.mark.parametrize("length", [30, 48, 49, 110])
+def test_native_reads_the_dual_chunk_config_of_qwen(length: int) -> None:
+    """Positions and the square of the length's factor, as the servers of these models compute."""
+    rope = Rope(16, 10_000.0, 48, {"dual_chunk_attention_config": QWEN})
+    found = native.bands(rope, length)
+    for (m, n), relative in relatives(found, length).items():
+        assert relative == naive.qwen_dual_chunk(m, n, 48, 12)
+    assert math.isclose(found.strength, naive.qwen_heat(length, 48), rel_tol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +317,12 @@ def test_an_unset_factor_keeps_within_the_window(method: Any, length: int) -> No
 @given(length=st.integers(2, 120), shorter=st.integers(1, 119))
 @settings(max_examples=10)
 def test_a_shorter_context_is_the_beginning_of_a_longer(length: int, shorter: int) -> None:
-    """Fixed options: the bands at a length are those of a longer one, cut off."""
+    """Fixed options: the bands at a length are those of a longer one, cut off.
+
+    Not of Qwen's dual chunk attention, whose logits are scaled by the length of the context.
+    """
     shorter = min(shorter, length)
-    for method, options, _ in CASES:
+    for method, options, _ in (case for case in CASES if "form" not in case[1]):
         whole = method.bands(ROPE, length, **options)
         part = method.bands(ROPE, shorter, **options)
         if isinstance(whole, Bands):
@@ -260,7 +418,7 @@ OPTIONS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("method", sorted({*names("method")} - {"longrope"}))  # it needs a table
+@pytest.mark.parametrize("method", sorted({*names("method")} - {"longrope", "ms_poe"}))  # tables
 def test_an_option_means_the_same_after_on(method: str) -> None:
     """What a method is told directly, it is told alike where another one builds on it."""
     known = parameters(load("method", method).module, "method")
