@@ -36,7 +36,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig
 from harness.engine import DEFAULT, answers, forward, memory, sdpa
 from harness.engine.prefix_tree import build_tree
 from harness.methods.resolve import resolve
-from harness.patching.banded_attention import KEPT_BANDS, BandedAttention
+from harness.patching.banded_attention import BandedAttention, kept_of
 from harness.patching.config import rope_of
 from harness.patching.frequencies import placed, rotary_name
 from harness.patching.layout import attending, layouts_of
@@ -350,7 +350,7 @@ def rehearse(case: Case, flash: float) -> Result:
     """Rehearse a pass of the whole model from one and two of its layers."""
     shaped = config(case.shape, LAYERS)
     rotation = resolve(load("method", case.method), rope_of(shaped), case.length)
-    bands = len(rotation.bands) if isinstance(rotation, Bands) else 0
+    moved = kept_of(rotation) if isinstance(rotation, Bands) else memory.Moved()
     one, gpu = (passed(case, rotation, layers, flash) for layers in (1, LAYERS))
     more = SHAPES[case.shape]["num_hidden_layers"] - LAYERS
 
@@ -358,15 +358,15 @@ def rehearse(case: Case, flash: float) -> Result:
         return second + more * (second - first)
 
     shape = memory.Shape.of(shaped, 2).on(torch.device("cuda"))
-    rows = DEFAULT.layer_rows(memory.of_a_row(shape), causal=not bands)
+    rows = DEFAULT.layer_rows(memory.of_a_row(shape), causal=not moved.tables)
     tree = build_tree([tuple(range(case.length))])
-    estimate = memory.shared(shape, tree, case.length, DEFAULT, (), min(bands, KEPT_BANDS))
+    estimate = memory.shared(shape, tree, case.length, DEFAULT, (), moved)
     seconds = whole(sum(one.seconds.values()), sum(gpu.seconds.values()))
     chunks, calls = -(-case.length // rows), sum(gpu.attention.values())
     faults = [f"mixes devices: {what}" for what in gpu.mixed]
     if gpu.peak > estimate:
         faults.append(f"the peak is {gpu.peak / estimate:.2f} of the estimate")
-    if not bands and calls != chunks * LAYERS:
+    if not moved.tables and calls != chunks * LAYERS:
         faults.append(f"{calls} calls of attention for {chunks} chunks of {LAYERS} layers")
     if gpu.readbacks > READBACKS:
         faults.append(f"{gpu.readbacks} readbacks")

@@ -89,7 +89,7 @@ class Naive:
     def moved(
         self, x: torch.Tensor, at: torch.Tensor, how: Frequencies, asked: Any, phase: Any = None
     ) -> torch.Tensor:
-        """Rotate (1, heads, tokens, width) by the model's own code, to positions (tokens, pairs)."""
+        """Rotate (1, heads, tokens, width) to positions (tokens, pairs), by the model's code."""
         angles = at * how.inv_freq.double()
         angles += 0 if phase is None else phase
         cos, sin = (

@@ -65,21 +65,32 @@ class Shape:
         return 2 * self.groups * self.head_dim * self.itemsize
 
 
+@dataclass(frozen=True)
+class Moved:
+    """What an attention in bands has in memory; zero of each for one without moved positions.
+
+    ``tables`` are cos and sin of queries and of keys, ``bands`` those whose rotated keys a text
+    keeps, and ``by_head`` says that each head rotates a key of its own.
+    """
+
+    tables: int = 0
+    bands: int = 0
+    by_head: bool = False
+
+
 def shared(
     shape: Shape,
     tree: PrefixTree,
     targets: int,
     sizes: Sizes,
     texts: Sequence[Text] = (),
-    bands: int = 0,
+    moved: Moved = Moved(),
 ) -> int:
-    """Return the peak of a tree computed in packs, head and texts included, in bytes.
-
-    ``bands`` are those of moved positions whose tables of cos and sin are kept.
-    """
-    cut, rows = packs(tree, sizes.pack), sizes.layer_rows(of_a_row(shape), causal=not bands)
-    peak = max((_pack(shape, tree, pack, rows, bands) for pack in cut), default=0)
-    beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack, bands)
+    """Return the peak of a tree computed in packs, head and texts included, in bytes."""
+    rows = sizes.layer_rows(of_a_row(shape), causal=not moved.tables)
+    cut = packs(tree, sizes.pack)
+    peak = max((_pack(shape, tree, pack, rows, moved) for pack in cut), default=0)
+    beside = held(shape, tree, cut, texts) + written(shape, texts, sizes.pack, moved)
     logits = head(shape, targets, sizes)
     if not shape.gpu:
         return peak + beside + logits
@@ -93,7 +104,7 @@ def _tokens(tree: PrefixTree, pack: NodePath) -> int:
     return sum(len(tree.nodes[node].tokens) for node in pack)
 
 
-def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int) -> int:
+def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, moved: Moved) -> int:
     """Return the bytes that grow with a pack's rows, and the temporaries of one chunk of them."""
     size, item = _tokens(tree, pack), shape.itemsize
     longest = max(tree.nodes[node].end for node in pack)
@@ -103,19 +114,19 @@ def _pack(shape: Shape, tree: PrefixTree, pack: NodePath, chunk: int, bands: int
     joined = longest * shape.keys if forks else 0
     angles = shape.head_dim * (2 * item + FLOAT32)
     grows = size * (shape.width * item + shape.keys + angles + 2 * INT64)
-    keys = rotated(shape, longest) if bands else 0
-    beside = tiles + joined + tables(shape, longest, bands)
-    return grows + beside + _layer(shape, min(size, chunk), keys)
+    beside = tiles + joined + tables(shape, longest, moved)
+    return grows + beside + _layer(shape, min(size, chunk), rotated(shape, longest, moved))
 
 
-def tables(shape: Shape, length: int, bands: int) -> int:
-    """Return the cos and sin of queries and of keys that are kept, of so many bands."""
-    return 4 * bands * length * shape.head_dim * FLOAT32
+def tables(shape: Shape, length: int, moved: Moved) -> int:
+    """Return the cos and sin of queries and of keys that are kept."""
+    return 4 * moved.tables * length * shape.head_dim * FLOAT32
 
 
-def rotated(shape: Shape, length: int) -> int:
+def rotated(shape: Shape, length: int, moved: Moved) -> int:
     """Return the keys of a layer while an attention in bands rotates them."""
-    return 4 * length * shape.groups * shape.head_dim * FLOAT32
+    count = shape.heads if moved.by_head else shape.groups
+    return 4 * length * count * shape.head_dim * FLOAT32 if moved.tables else 0
 
 
 def of_a_row(shape: Shape) -> int:
@@ -163,14 +174,15 @@ def held(shape: Shape, tree: PrefixTree, cut: list[NodePath], texts: Sequence[Te
     return most * shape.layers * shape.keys
 
 
-def written(shape: Shape, texts: Sequence[Text], pack: int, bands: int = 0) -> int:
+def written(shape: Shape, texts: Sequence[Text], pack: int, moved: Moved = Moved()) -> int:
     """Return the keys and values of texts that are continued together: ``pack`` tokens, or one.
 
     Of moved positions each band keeps the keys as it rotates them.
     """
     lengths = [length for _, length in texts]
     together = min(sum(lengths), max(pack, *lengths)) if lengths else 0
-    return together * shape.layers * shape.keys * (2 + bands) // 2
+    sharing = shape.heads // shape.groups if moved.by_head else 1
+    return together * shape.layers * shape.keys * (2 + moved.bands * sharing) // 2
 
 
 def head(shape: Shape, targets: int, sizes: Sizes) -> int:

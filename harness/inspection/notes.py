@@ -132,10 +132,11 @@ def shipped(model: str, rope: Rope, *, requested: bool = False) -> str:
     kind, window = native.shipped_type(rope), f"{rope.trained_length:,}"
     if native.DUAL_CHUNK in rope.shipped:
         native.bands(rope, 1)  # raises ValueError where its numbers are none
+        below = "" if kind == "default" else f" on {kind} scaling"
         return (
-            f"{model} ships dual chunk attention{f' on {kind} scaling' * (kind != 'default')}, which"
-            f" transformers ignores. native applies it (= {equal_to(rope)}); none is the model as "
-            f"transformers runs it (base {rope.base:g}, trained window {window})."
+            f"{model} ships dual chunk attention{below}, which transformers ignores. native "
+            f"applies it (= {equal_to(rope)}); none is the model as transformers runs it (base "
+            f"{rope.base:g}, trained window {window})."
         )
     if kind == "default":
         return f"{model} ships no scaling: native is none." if requested else ""

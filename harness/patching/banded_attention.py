@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from harness.engine import Kernel, blocked
+from harness.engine.memory import Moved
 from harness.errors import UserError
 from harness.patching.layout import Layout, no_mask
 from harness.patching.tiles import FLASH, Merged, Rows, attend, attend_tiles, pieces, within
@@ -32,8 +33,15 @@ class Part:
     cut: Any  # pieces, or tiles
 
 
-def table_count(bands: Bands) -> int:
-    """Return how many tables of cos and sin the bands have: one per band and map of its heads."""
+def kept_of(bands: Bands) -> Moved:
+    """Return what the attention of these bands keeps; without kept tables one is made at a time."""
+    tables, count = _table_count(bands), len(bands.bands)
+    kept = tables if tables <= KEPT_TABLES else 1
+    return Moved(kept, min(count, KEPT_BANDS), bands.by_head)
+
+
+def _table_count(bands: Bands) -> int:
+    """Return how many tables of cos and sin there are: one per band and map of its heads."""
     return sum(len(band.maps) for band in bands.bands)
 
 
@@ -85,7 +93,7 @@ class BandedAttention:
         self._unmoved = by_distance(bands.length, bands.last, 0)
         self._calls: dict[Any, tuple[Rows | None, list[Part]]] = {}
         self._tables: dict[Any, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._keeps_tables = table_count(bands) <= KEPT_TABLES
+        self._keeps_tables = _table_count(bands) <= KEPT_TABLES
         self._dropped = 0  # keys that the caches of sliding layers no longer have
 
     def mask(self, *args: Any, kv_offset: int = 0, **named: Any) -> None:

@@ -142,6 +142,13 @@ def _document(spec: Spec, checkpoint: Checkpoint) -> tuple[str, list[int]]:
 # The config.
 
 
+DUAL_CHUNK_UNREAD = (
+    f"{native.DUAL_CHUNK} is read by neither transformers nor a current server: vLLM 0.33 and"
+    " SGLang 0.5.23 have its rotary class left, without the attention that it needs. --scaling"
+    " native applies it, and ropewalk export --to hf-code writes it as a modelling file"
+)
+
+
 def config_findings(where: str, commit: str | None, config: Any, trusted: bool) -> list[Finding]:
     """Return the faults of a config, or one finding that it has none."""
     text = config.get_text_config()
@@ -162,7 +169,10 @@ def config_findings(where: str, commit: str | None, config: Any, trusted: bool) 
     ships = rope.shipped.get("rope_type", "default")
     read = "ships no scaling" if ships == "default" else f"ships {ships}, every key of it is read"
     about = f"base {rope.base:g}, trained window {rope.trained_length:,} tokens"
-    return [Finding("config", "passed", f"{about}; {read}")]
+    findings = [Finding("config", "passed", f"{about}; {read}")]
+    if native.DUAL_CHUNK in rope.shipped:
+        findings.append(Finding("config", "note", DUAL_CHUNK_UNREAD))
+    return findings
 
 
 def _missing(

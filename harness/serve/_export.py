@@ -77,10 +77,12 @@ class Export:
     def _needs_folder(self) -> bool:
         """Whether the command cannot override the config that is read.
 
-        It is that of a GGUF file, or inside of another: there a server ignores the overrides.
+        It is that of a GGUF file, or inside of another: there a server ignores the overrides. Or a
+        key has to go, which an override can only set.
         """
         inside = self.target.text is not self.target.config
-        return self.engine != "gguf" and (inside or is_gguf(self.target.place))
+        removed = None in self.changed.values()
+        return self.engine != "gguf" and (inside or removed or is_gguf(self.target.place))
 
 
 def indented(value: Any, depth: int = 0) -> str:
@@ -273,6 +275,7 @@ def _changed_file(raw: dict[str, Any], changed: dict[str, Any], target: Target) 
         text["rope_theta"] = parameters["rope_theta"]
         text["rope_scaling"] = None if plain else parameters
     text |= {name: value for name, value in changed.items() if name not in LEGACY}
+    text = {name: value for name, value in text.items() if changed.get(name, value) is not None}
     return {**raw, "text_config": text} if inside else text
 
 

@@ -123,15 +123,20 @@ def scores_of(
         low, high = max(start, begin), min(stop, begin + len(band["first"]))
         if low >= high:
             continue
-        rotation, own = (band["inv_freq"], band["factor"]), slice(low - begin, high - begin)
+        column, own = columns_of(bands, index, module), slice(low - begin, high - begin)
         if index not in kept:
             if count > KEPT:
                 kept.clear()
-            reach = min(len(band["key"]), key.shape[2])
-            rotated = rope.rotated(key[:, :, :reach], band["key"][:reach], *rotation)
-            kept[index] = rotated.repeat_interleave(query.shape[1] // key.shape[1], 1)
+            reach, sharing = min(len(band["key"]), key.shape[2]), query.shape[1] // key.shape[1]
+            if column is not None and column.ndim == 2:  # each head has a key of its own
+                key, sharing = key.repeat_interleave(sharing, 1), 1
+            rotated = blend if f"blended_{index}" in bands else placed
+            moved = rotated(rope, key[:, :, :reach], band["key"][:reach], band, column)
+            kept[index] = moved.repeat_interleave(sharing, 1)
         keys = kept[index][:, :, :stop]
-        rows = rope.rotated(query[:, :, low - start : high - start], band["query"][own], *rotation)
+        rows = placed(
+            rope, query[:, :, low - start : high - start], band["query"][own], band, column
+        )
         if f"phase_{index}" in bands:  # an additional angle of every query
             rows = rope.rotated(rows, np.ones(rows.shape[2]), bands[f"phase_{index}"], 1.0)
         at = np.arange(keys.shape[2])
@@ -141,6 +146,39 @@ def scores_of(
             torch.where(torch.from_numpy(inside).to(key.device), (rows @ keys.mT).float(), part)
         )
     return scores
+
+
+def columns_of(bands: Any, index: int, module: Any) -> Any:
+    """Return which column of positions rotates a channel pair, of each head where they differ."""
+    column = bands.get(f"column_{index}")
+    return column[module.layer_idx] if column is not None and column.ndim == 3 else column
+
+
+def placed(rope: Any, x: torch.Tensor, positions: Any, band: Any, column: Any) -> torch.Tensor:
+    """Return queries or keys rotated to positions, each channel pair to those of its column."""
+    if column is None:
+        result: torch.Tensor = rope.rotated(x, positions, band["inv_freq"], band["factor"])
+        return result
+    if column.ndim == 2:
+        heads = [
+            placed(rope, x[:, head : head + 1], positions, band, own)
+            for head, own in enumerate(column)
+        ]
+        return torch.cat(heads, 1)
+    wide, factor = x.float(), band["factor"]
+    for at in np.unique(column):  # the other pairs turn by nothing
+        own = np.where(column == at, band["inv_freq"], 0).astype(band["inv_freq"].dtype)
+        wide = rope.rotated(wide, positions[:, at], own, factor)
+        factor = 1.0
+    return wide.to(x.dtype)
+
+
+def blend(rope: Any, x: torch.Tensor, positions: Any, band: Any, column: Any) -> torch.Tensor:
+    """Return keys at the blend of the two whole positions around theirs."""
+    low = np.floor(positions)
+    part = torch.from_numpy(positions - low).to(x.device, torch.float32)[:, None]
+    one, other = (placed(rope, x, at, band, column).float() for at in (low, np.ceil(positions)))
+    return ((1 - part) * one + part * other).to(x.dtype)
 
 
 PARTS = ("first", "end", "query", "key", "start", "inv_freq", "factor")

@@ -12,7 +12,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from harness.errors import reason
-from harness.patching.config import FULL
+from harness.patching.config import DUAL_CHUNK, FULL
 from harness.serve._types import RopeParameters, Target
 from scaling import native
 from scaling.types import Frequencies, Rope
@@ -122,6 +122,8 @@ def changes(parameters: RopeParameters, target: Target) -> dict[str, Any]:
     if getattr(target.text, "original_max_position_embeddings", None):  # Phi 3 reads it
         changed["original_max_position_embeddings"] = target.rope.trained_length
     changed["rope_parameters"] = {**shipped, FULL: new} if target.per_layer_type else new
+    if DUAL_CHUNK in target.rope.shipped:  # vLLM and SGLang would build its rotary class
+        changed[DUAL_CHUNK] = None
     try:
         changed_config(changed, target)
     except (StrictDataclassError, KeyError) as error:

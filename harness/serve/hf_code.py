@@ -86,4 +86,8 @@ def _arrays(target: Target) -> dict[str, Any]:
         arrays[f"factor_{index}"] = band.frequencies.attention_factor
         if band.phase is not None:
             arrays[f"phase_{index}"] = band.phase.float().numpy()
+        if band.column is not None:
+            arrays[f"column_{index}"] = band.column.numpy()
+        if band.blended:
+            arrays[f"blended_{index}"] = True
     return arrays

@@ -12,9 +12,10 @@ from harness.engine import DEFAULT, Sizes, memory
 from harness.engine.prefix_tree import PrefixTree
 from harness.errors import UserError
 from harness.models.checkpoint import DTYPES, Checkpoint
-from harness.patching.banded_attention import KEPT_BANDS
+from harness.patching.banded_attention import kept_of
 from harness.sweep.eta import shared_tree
 from harness.sweep.plan import Batch, Item, Key, Plan
+from scaling.types import Bands
 from tasks.types import Divergence, Generate
 
 
@@ -93,11 +94,11 @@ class _Load:
     targets: int
     beside: int
     texts: tuple[memory.Text, ...]
-    bands: int
+    moved: memory.Moved
 
     def bytes(self, shape: memory.Shape, sizes: Sizes) -> int:
         if self.tree is not None:
-            return memory.shared(shape, self.tree, self.targets, sizes, self.texts, self.bands)
+            return memory.shared(shape, self.tree, self.targets, sizes, self.texts, self.moved)
         cache = memory.written(shape, self.texts, 1)
         return cache + memory.whole(shape, self.longest, self.beside, self.targets, sizes)
 
@@ -140,13 +141,15 @@ def _demand(plan: Plan, work: Sequence[Batch]) -> _Demand:
             (path, question.length) for path, question in found if isinstance(question, Generate)
         )
         targets = sum(question.length - question.start + 1 for question in questions)
-        bands = min(len(getattr(batch.rotation, "bands", ())), KEPT_BANDS)
-        beside = memory.tables(shape, longest, bands) + memory.rotated(shape, longest) * bool(bands)
+        moved = memory.Moved()
+        if isinstance(batch.rotation, Bands):
+            moved = kept_of(batch.rotation)
+        beside = memory.tables(shape, longest, moved) + memory.rotated(shape, longest, moved)
         # Bands have no mask, and scores of a few rows at a time.
-        if not bands or any(isinstance(question, Divergence) for question in questions):
+        if not moved.tables or any(isinstance(question, Divergence) for question in questions):
             own = _attention_bytes(checkpoint, config, longest, size)
             beside = max(beside, own)
-        loads.append(_Load(tree, together, longest, targets, beside, texts, bands))
+        loads.append(_Load(tree, together, longest, targets, beside, texts, moved))
     return _Demand(shape, checkpoint.parameter_count, checkpoint.weight_bytes, tuple(loads))
 
 

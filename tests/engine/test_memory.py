@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, MistralC
 
 from harness.engine import Sizes, answers, memory, sdpa
 from harness.engine.prefix_tree import build_tree
+from harness.patching.banded_attention import kept_of
 from harness.patching.patch import patched
 from harness.sweep import memory as sweep_memory
 from harness.sweep.plan import Batch, Cell, Item
@@ -98,7 +99,7 @@ def test_moved_positions_are_in_the_estimate() -> None:
     (tokens,) = asked(length, 0)
     bands = dual_chunk.bands(Rope(64, 10_000.0, 512), length)
     told = memory.shared(
-        memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), len(bands.bands)
+        memory.Shape.of(shaped, 4), build_tree([tokens]), length, Sizes(), (), kept_of(bands)
     )
     with patched(model, bands):
         list(answers(model, [Loglikelihood(tokens[:50], 1, doc_id="q")]))  # the check of the model

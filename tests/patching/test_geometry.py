@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from transformers import AutoConfig, LlamaConfig
+from transformers import AutoConfig, LlamaConfig, Qwen2Config
 
 from harness.errors import UserError
 from harness.patching.config import rope_of
+from scaling import native
 
 
 @pytest.mark.parametrize(
@@ -27,3 +28,16 @@ def test_layers_without_a_common_head_are_refused(kind: str) -> None:
     """A config of layers that are not alike, or of no heads, is one sentence with its type."""
     with pytest.raises(UserError, match=f"^{kind}: the config gives no head_dim of all layers"):
         rope_of(AutoConfig.for_model(kind))
+
+
+def test_a_checkpoint_for_dual_chunk_attention_was_trained_at_its_original_length() -> None:
+    """Qwen2.5-1M: 262,144 tokens; its maximum is the length at which it is served."""
+    table = {
+        "chunk_size": 262144, "local_size": 8192, "original_max_position_embeddings": 262144,
+    }  # fmt: skip
+    config = Qwen2Config(max_position_embeddings=1_010_000, dual_chunk_attention_config=table)
+    rope = rope_of(config)
+    assert rope.trained_length == 262_144
+    assert rope.stretch(1_010_000) == 1_010_000 / 262_144
+    assert native.dual_chunk_options(rope) == {"chunk": 253_952, "largest": 262_144}
+    assert native.ships(rope)

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import ropewalk as rw
 from harness.errors import UserError
 from harness.methods.resolve import resolve
+from harness.patching.config import rope_of
 from harness.patching.patch import patched
 from harness.plugins import load
 from harness.serve import hf_code
@@ -29,6 +30,7 @@ from harness.sweep.spec import parse
 from scaling import none
 from scaling.types import Rope
 from tests import ROOT, families
+from tests.banded import heads_of
 from tests.command_line import Ropewalk
 from tests.quantized import save_gguf
 from tests.tiny import WINDOW, save_tiny, tiny_config
@@ -212,7 +214,9 @@ def test_a_method_of_ones_own_may_be_called_yarn(
     *(("llama", scaling) for scaling in (
         LAYERS, "lm_infinite", "dual_chunk", "log_n:on=yarn:factor=4",
         "dynamic_ntk:mode=per_query", "temperature:on=rerope", "jet_long", "jet_long:far=ramped",
+        "dual_chunk:form=qwen", "mesa", "gali", "dpe:g1=2,g4=3,g8=1",
     )),
+    ("cohere", "ms_poe:heads={heads}"), ("qwen2", "dpe:g1=2,g4=3,heads={heads},top=3"),
 ])  # fmt: skip
 def test_a_modelling_file_computes_what_was_measured(
     family: str, scaling: str, saved: Callable[[str], Path], tmp_path: Path
@@ -222,6 +226,8 @@ def test_a_modelling_file_computes_what_was_measured(
     Of each layer's frequencies to the bit, and for any length; moved positions to rounding.
     """
     model = AutoModelForCausalLM.from_pretrained(saved(family), dtype=torch.float32).eval()
+    rope = rope_of(model.config)
+    scaling = scaling.format(heads=heads_of(rope.layers, rope.heads, rope.rotary_dim // 2))
     found = rw.export(saved(family), scaling=scaling, length="4x", to="hf-code", out=tmp_path / "m")
     wanted = measured(model, found)
     moved = AutoModelForCausalLM.from_pretrained(
@@ -505,3 +511,27 @@ def free_port() -> int:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
+
+
+def test_another_scaling_of_a_dual_chunk_checkpoint_takes_its_key_away(tmp_path: Path) -> None:
+    """vLLM and SGLang would build a rotary class of dual chunk attention from it.
+
+    The config is written into a folder, since an override cannot remove a key; doctor says that no
+    server reads the key of the checkpoint as it is, and that native is what it means.
+    """
+    table = {"chunk_size": 64, "local_size": 16, "original_max_position_embeddings": 64}
+    model = save_tiny(tmp_path / "m", "qwen2", dual_chunk_attention_config=table)
+    found = rw.export(model, scaling="yarn:factor=4", length="4x", to="vllm", out=tmp_path / "out")
+    assert "--hf-overrides" not in found.text()
+    written = json.loads((tmp_path / "out/config.json").read_text())
+    assert "dual_chunk_attention_config" not in written
+    texts = [finding.text for finding in rw.doctor(model, scaling="native", length="4x")]
+    assert any("read by neither transformers nor a current server" in text for text in texts)
+    with pytest.raises(UserError, match="--to hf-code"):
+        rw.export(model, scaling="native", length="4x", to="vllm")
+    served = rw.export(model, scaling="native", length="4x", to="hf-code", out=tmp_path / "moved")
+    model = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    again = AutoModelForCausalLM.from_pretrained(
+        tmp_path / "moved", trust_remote_code=True, dtype=torch.float32
+    ).eval()
+    assert torch.allclose(losses(again), measured(model, served), atol=2e-4)
