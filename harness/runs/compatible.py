@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,16 +19,13 @@ def reasons(runs: Mapping[Path, Run]) -> list[str]:
     Machines, days and models may differ; models of one name must have the same weights. A run
     without documents is comparable with any.
     """
-    return [
-        printable(f"{one} and {other} have different {aspect}{_fields(aspect, first, second)}")
-        for (one, first), (other, second) in combinations(runs.items(), 2)
-        for aspect in differing(first, second, ASPECTS)
-    ]
-
-
-def _fields(aspect: str, one: Run, other: Run) -> str:
-    """Return which fields of two models of one name differ: weights, or only their dtype."""
-    return f" ({', '.join(_differing_fields(one, other))})" if aspect == MODELS else ""
+    found = []
+    for (one, first), (other, second) in combinations(runs.items(), 2):
+        for aspect in differing(first, second, ASPECTS):
+            fields = ", ".join(_fields(first, second)) if aspect == MODELS else ""
+            which = f" ({fields})" if fields else ""
+            found.append(printable(f"{one} and {other} have different {aspect}{which}"))
+    return found
 
 
 def raw_text(runs: Iterable[Run]) -> list[str]:
@@ -76,18 +74,10 @@ def _same_name(one: Run, other: Run) -> bool:
     return bool(one["model"]["name"] == other["model"]["name"])
 
 
-def _models(one: Run, other: Run) -> bool:
-    return _same_name(one, other) and bool(_differing_fields(one, other))
-
-
-def _differing_fields(one: Run, other: Run) -> list[str]:
+def _fields(one: Run, other: Run) -> list[str]:
     """Return the fields of both models that differ: a later version may record more of a model."""
     first, second = one["model"], other["model"]
     return [key for key in first if key in second and first[key] != second[key]]
-
-
-def _seeds(one: Run, other: Run) -> bool:
-    return _same_name(one, other) and one["seed"] != other["seed"]
 
 
 def _documents(one: Run, other: Run) -> bool:
@@ -95,19 +85,11 @@ def _documents(one: Run, other: Run) -> bool:
     return all(texts) and texts[0] != texts[1]
 
 
-def _names(one: Run, other: Run) -> bool:
-    """Return whether a text has another name in each: samples are paired by it."""
-    return _of_a_text("name", one, other)
-
-
-def _tokenizers(one: Run, other: Run) -> bool:
-    """Return whether the tokenizers differ: the same text, other counts of tokens."""
-    per_token = all("perplexity" in _metrics(run) for run in (one, other))
-    return per_token and _of_a_text("tokens", one, other)
-
-
 def _of_a_text(fact: str, one: Run, other: Run) -> bool:
-    """Return whether two runs record something else of a text that both read."""
+    """Return whether two runs record another name, or number of tokens, of a text that both read.
+
+    Samples are paired by the name of their text.
+    """
     known = [{d["sha256"]: d.get(fact) for d in run["documents"]["read"]} for run in (one, other)]
     return any(known[0][text] != known[1][text] for text in known[0].keys() & known[1].keys())
 
@@ -118,8 +100,8 @@ def _protocols(one: Run, other: Run) -> bool:
     return any(first[name].isdisjoint(second[name]) for name in first.keys() & second)
 
 
-def _metrics(run: Run) -> set[str]:
-    return {task["metric"] for task in run["tasks"].values()}
+def _per_token(run: Run) -> bool:
+    return any(task["metric"] == "perplexity" for task in run["tasks"].values())
 
 
 def _options(run: Run) -> Iterator[tuple[str, set[str]]]:
@@ -142,10 +124,12 @@ def deciding(options: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 MODELS, SEEDS, NAMES, PROTOCOLS = "models", "seeds", "names of documents", "protocols"
 ASPECTS: dict[str, Callable[[Run, Run], bool]] = {
-    MODELS: _models,
-    SEEDS: _seeds,
+    MODELS: lambda one, other: _same_name(one, other) and bool(_fields(one, other)),
+    SEEDS: lambda one, other: _same_name(one, other) and one["seed"] != other["seed"],
     "documents": _documents,
-    NAMES: _names,
-    "tokenizers": _tokenizers,
+    NAMES: partial(_of_a_text, "name"),
+    "tokenizers": lambda one, other: (
+        _per_token(one) and _per_token(other) and _of_a_text("tokens", one, other)
+    ),
     PROTOCOLS: _protocols,
 }

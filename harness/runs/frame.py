@@ -76,7 +76,11 @@ def columns_of(parts: Sequence[Rows]) -> pd.DataFrame:
     """
     parts = [part for part in parts if part.samples]
     samples = [sample for part in parts for sample in part.samples]
-    columns = {name: _of_cells(name, parts) for name in (parts[0].head if parts else ())}
+    counts = [len(part.samples) for part in parts]
+    columns = {
+        name: _inferred([part.head[name] for part in parts]).repeat(counts).reset_index(drop=True)
+        for name in (parts[0].head if parts else ())
+    }
     columns["question"] = _inferred([question for part in parts for question in part.questions])
     for place, name in enumerate(SAMPLE):
         columns[name] = _inferred([sample[place] for sample in samples])
@@ -85,11 +89,6 @@ def columns_of(parts: Sequence[Rows]) -> pd.DataFrame:
     facts = [name for name in order if name not in columns]
     columns.update(zip(facts, _facts(facts, kinds, samples), strict=True))
     return pd.DataFrame({name: columns[name] for name in order})
-
-
-def _of_cells(name: str, parts: Sequence[Rows]) -> pd.Series[Any]:
-    column = _inferred([part.head[name] for part in parts])
-    return column.repeat([len(part.samples) for part in parts]).reset_index(drop=True)
 
 
 def _facts(
@@ -162,25 +161,26 @@ def make_frame(
                     f"{known.run} and {cell.run} measured {named} with other settings or on other "
                     "documents; report them separately."
                 )
-            for question, record in cell.records.items():
-                before = known.records[question]
-                if before is None or before.status != "ok":
-                    known.records[question] = record or before
+            known.records.update(
+                (question, record)
+                for question, record in cell.records.items()
+                if record and not _is_ok(known.records[question])
+            )
+    if not any(cell.records for cell in cells.values()):
+        raise UserError(f"{', '.join(map(str, runs))}: the record has no questions.")
     _check_same_units(cells)
-    return _framed(cells, runs)
+    frame = columns_of([_rows(place, cell) for place, cell in cells.items()])
+    # A column of None alone, such as intervals of one document, would have dtype object.
+    return frame.astype(dict.fromkeys(NUMBERS, float))
+
+
+def _is_ok(sample: Kept | None) -> bool:
+    return sample is not None and sample.status == "ok"
 
 
 def own_tasks(tasks: Iterable[str]) -> list[Plugin]:
     """Return those of the named tasks that are a user's."""
     return [task for task in (load("task", given) for given in tasks) if task.digest is not None]
-
-
-def _framed(cells: Mapping[Key, Cell], runs: Iterable[Path]) -> pd.DataFrame:
-    frame = columns_of([_rows(place, cell) for place, cell in cells.items()])
-    if frame.empty:
-        raise UserError(f"{', '.join(map(str, runs))}: the record has no questions.")
-    # A column of None alone, such as intervals of one document, would have dtype object.
-    return frame.astype(dict.fromkeys(NUMBERS, float))
 
 
 def _called(folder: Path, folders: Iterable[Path]) -> str:
@@ -253,7 +253,7 @@ def _sound(sample: Kept, kinds: Mapping[str, type]) -> Kept:
 
 
 def _rows(place: Key, cell: Cell) -> Rows:
-    good = [one for one in cell.records.values() if one is not None and one.status == "ok"]
+    good = [one for one in cell.records.values() if one and _is_ok(one)]
     score, unscored = _score(cell.task, good)
     head = {
         "run": cell.run,
