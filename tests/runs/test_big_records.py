@@ -18,7 +18,7 @@ from harness.errors import UserError
 from harness.reports import regret
 from harness.runs.frame import NUMBERS, SAMPLE, kept_samples, make_frame
 from harness.runs.record import LINE, check_sample
-from harness.runs.store import SAMPLES, each_sample, outcomes
+from harness.runs.store import SAMPLES, each_sample
 from harness.stats.cells import once, shared
 from tasks import passkey
 from tests.frames import sweep
@@ -89,13 +89,6 @@ def test_a_damaged_sample_is_rejected(
     """Every field that reports read is of its type and within its bounds."""
     with pytest.raises(UserError, match="is damaged"):
         check_sample("here", {**records[0], **change})
-
-
-def test_the_outcomes_are_those_of_all_samples(records: list[dict[str, Any]]) -> None:
-    """What a resumed run needs of its ordinary samples is their status, read in one pass."""
-    found = outcomes(REFERENCE)
-    assert list(found) == list({(r["cell"], r["question"]): None for r in records})
-    assert {one["status"] for one in found.values()} == {"ok"}
 
 
 @pytest.mark.parametrize("end", [b'{"cell": "c"', b"\x00\x00\n", b'\x00\n{"ce'])

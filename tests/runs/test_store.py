@@ -7,7 +7,6 @@ import json
 import math
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -77,14 +76,6 @@ def test_damaged_compressed_samples_are_one_sentence(tmp_path: Path) -> None:
         assert [path.name for path in tmp_path.iterdir()] == [f"{SAMPLES}.gz"]
 
 
-def test_a_sample_is_on_disk_before_the_next(tmp_path: Path) -> None:
-    """A reader sees each sample as soon as it is measured."""
-    with writing(tmp_path) as file:
-        for number in range(3):
-            append(file, sample(number))
-            assert len(read_samples(tmp_path)) == number + 1
-
-
 def test_a_folder_without_samples_has_none(tmp_path: Path) -> None:
     """A folder that was never written has nothing measured."""
     assert read_samples(tmp_path / "gone") == {}
@@ -100,13 +91,6 @@ def test_a_torn_last_line_is_not_read_and_is_cut(tmp_path: Path, torn: str) -> N
     store(tmp_path, sample(1))
     assert list(read_samples(tmp_path)) == [("c", "0"), ("c", "1")]
     assert (tmp_path / SAMPLES).read_bytes().startswith(whole)
-
-
-def test_a_file_of_one_torn_line_is_emptied(tmp_path: Path) -> None:
-    """A kill during the very first sample leaves nothing."""
-    (tmp_path / SAMPLES).write_text('{"cell": "c"')
-    store(tmp_path)
-    assert (tmp_path / SAMPLES).read_bytes() == b""
 
 
 @pytest.mark.parametrize("broken", ['{"cell": "c"', '{"cell": "c"}', "[]", "", "\x00"])
@@ -244,27 +228,6 @@ def test_samples_that_are_lost_while_a_run_writes_are_noticed(
     store(folder, sample(3))
 
 
-def test_a_stopped_writer_holds_its_folder(tmp_path: Path) -> None:
-    """A process that is stopped for a while is still the only writer, and goes on unharmed."""
-    code = "import os, signal, sys; from pathlib import Path\n"
-    code += "from harness.runs.store import append, writing\n"
-    code += "with writing(Path(sys.argv[1])) as held:\n os.kill(os.getpid(), signal.SIGSTOP)\n"
-    code += " append(held, {'cell': 'c', 'question': '0'})"
-    with subprocess.Popen([sys.executable, "-c", code, str(tmp_path)]) as other:
-        os.waitpid(other.pid, os.WUNTRACED)
-        with pytest.raises(UserError, match="another process"), writing(tmp_path):
-            pytest.fail("two writers")
-        other.send_signal(signal.SIGCONT)
-    assert list(read_samples(tmp_path)) == [("c", "0")]
-
-
-def test_the_lock_is_free_after_an_error(tmp_path: Path) -> None:
-    """A run that fails does not keep its folder."""
-    with pytest.raises(KeyError), writing(tmp_path):
-        raise KeyError
-    store(tmp_path, sample(0))
-
-
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     """An --out that is a file is one sentence."""
     (tmp_path / "file").write_text("")
@@ -302,10 +265,3 @@ def test_what_is_no_run_is_named(tmp_path: Path, text: str | None, message: str)
     with pytest.raises(UserError) as caught:
         read_run(tmp_path)
     assert str(caught.value) == message.format(folder=tmp_path)
-
-
-def test_a_file_is_no_run_folder(tmp_path: Path) -> None:
-    """A path to run.json itself is answered like a folder without one."""
-    write_run(tmp_path, {"schema": 1})
-    with pytest.raises(UserError, match=r"is not a run folder: it has no run\.json\.$"):
-        read_run(tmp_path / RUN)

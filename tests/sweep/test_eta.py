@@ -15,7 +15,7 @@ from rich.console import Console
 from harness.cli.progress import Measuring
 from harness.sweep import eta
 from harness.sweep.backend import ThisProcess
-from harness.sweep.eta import ETA, guessed, initial_eta, keep_rates
+from harness.sweep.eta import ETA, initial_eta, keep_rates
 from harness.sweep.measure import Session
 from harness.sweep.plan import Plan, make_plan
 from harness.sweep.spec import parse
@@ -43,12 +43,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 SLOWNESS = {"none": 2e-7, "rerope": 1e-6}  # seconds per operation on some machine
-
-
-def test_a_machine_that_is_held_up_still_has_a_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little time is left to measure it, it is that of a product, and never endless."""
-    monkeypatch.setattr("harness.sweep.eta.TIMED", -1.0)
-    assert 0 < guessed("cpu", "float32") < 1
 
 
 def test_a_machine_without_a_gpu_times_the_workers_of_others(tiny: Path, docs: Path) -> None:
@@ -131,18 +125,6 @@ def test_a_log_has_times_and_a_repeat_is_complete(plan: Plan, tmp_path: Path) ->
         if len(lines) > 1:
             assert len(lines) == 9
             assert all("tokens/s" in line and "left" in line for line in lines[1:])
-
-
-def test_a_log_of_other_processes_has_lines_between_cells(
-    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They tell of samples alone: after a while without a line each has one."""
-    monkeypatch.setattr("harness.cli.progress.QUIET", -1.0)
-    text = io.StringIO()
-    session = Session(tmp_path / "run", ThisProcess("cpu"))
-    list(Measuring(Console(file=text, width=200), "test")(plan, session.measure(plan)))
-    lines = text.getvalue().splitlines()
-    assert len(lines) == 1 + sum(len(batch.items) for batch in plan.work(set()))
 
 
 def test_a_log_says_once_that_weights_are_loaded(plan: Plan, tmp_path: Path) -> None:

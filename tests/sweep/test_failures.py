@@ -162,24 +162,6 @@ def test_a_model_that_fails_on_one_input_fails_there_alone(
     assert run().status == 0
 
 
-def test_a_defect_of_the_engine_is_no_slow_run(
-    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What no input raises fails what is left at once: nothing is asked again one by one."""
-    calls = []
-
-    def defect(_: Any, questions: Sequence[Any], **__: Any) -> Iterator[Any]:
-        calls.append(len(questions))
-        raise TypeError("a defect")
-        yield
-
-    monkeypatch.setattr(machine, "answers", defect)
-    done = run(length=["5x"])
-    assert done.status == 1
-    assert "TypeError: a defect" in done.err
-    assert calls == [3]
-
-
 def test_a_record_says_whether_a_sample_was_shared(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from harness.runs.store import read_samples
-from harness.sweep import backend
 from harness.sweep.memory import estimate
 from harness.sweep.plan import make_plan
 from harness.sweep.spec import parse
@@ -53,14 +51,3 @@ def test_loading_in_another_dtype_counts_the_files_beside_the_weights(docs: Path
     parameters = at_peak["float32"].parameters
     assert at_peak["float32"].bytes == 6 * parameters
     assert 2 * parameters < at_peak["bfloat16"].bytes < 4 * parameters
-
-
-@pytest.mark.parametrize(("system", "unit"), [("linux", 2**10), ("darwin", 1)])
-def test_the_peak_is_in_mib_whatever_the_system_counts(
-    system: str, unit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Linux counts in KiB, macOS in bytes."""
-    used = SimpleNamespace(ru_maxrss=300 * 2**20 // unit)
-    monkeypatch.setattr(backend.resource, "getrusage", lambda _: used)
-    monkeypatch.setattr(backend.sys, "platform", system)
-    assert backend._peak_mib("cpu") == 300

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from harness.cli.app import main
@@ -39,16 +38,6 @@ def moved(tiny: Path, docs: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     folder = tmp_path_factory.mktemp("runs") / "moved"
     assert ended(command(tiny, docs, folder)) == 0
     return folder
-
-
-@pytest.mark.slow
-def test_every_cell_is_measured_and_reported(moved: Path) -> None:
-    """Methods that move positions stand in the tables beside those that scale frequencies."""
-    assert ended(["report", str(moved), "--report", "scores"]) == 0
-    table = pd.read_csv(moved / "reports" / "scores.csv")
-    assert set(table["scaling"]) == set(METHODS)
-    assert len(table) == len(METHODS) * len(LENGTHS)
-    assert set(table["status"]) == {"ok"}
 
 
 def test_inside_the_window_what_changes_nothing_is_measured_once(moved: Path) -> None:

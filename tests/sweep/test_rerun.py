@@ -14,7 +14,6 @@ from harness.cli.app import main
 from harness.errors import UserError
 from harness.runs.provenance import command
 from harness.runs.store import RUN, SAMPLES, write_run
-from harness.sweep import rerun as module
 from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
 from harness.sweep.rerun import as_asked, compare, surroundings
@@ -87,13 +86,6 @@ def test_a_tolerance_is_a_number(run: Path, rerun: Rerun) -> None:
         assert f"--tolerance must be 0 or more and finite, got {wrong}." in told
 
 
-def test_a_check_alone_measures_nothing(run: Path, rerun: Rerun, tmp_path: Path) -> None:
-    """With --dry-run the record is held to what is there, and nothing is written."""
-    status, told, _ = rerun(run, "--dry-run")
-    assert (status, "every question are what they were." in told) == (0, True)
-    assert not (tmp_path / "results").exists()
-
-
 def test_other_weights_documents_and_questions_are_named(
     run: Path, rerun: Rerun, docs: Path, tmp_path: Path
 ) -> None:
@@ -158,19 +150,6 @@ def test_the_run_itself_is_not_written_over(run: Path, rerun: Rerun) -> None:
     """A second measurement needs a second folder."""
     status, _, told = rerun(run, "--out", run)
     assert (status, "is the run itself; choose another --out" in told) == (2, True)
-
-
-def test_a_run_that_was_measured_offline_is_measured_again_offline(
-    run: Path, rerun: Rerun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The record's own setting decides, before anything could be asked for."""
-    asked: list[str] = []
-    monkeypatch.setattr(module, "go_offline", lambda: asked.append("offline"))
-    assert rerun(run, "--dry-run")[0] == 0
-    assert asked == []
-    offline = changed(run, tmp_path / "offline", lambda r: r["asked"].update(offline=True))
-    assert rerun(offline, "--dry-run")[0] == 0
-    assert asked == ["offline"]
 
 
 def test_samples_that_differ_are_counted_and_the_furthest_named(

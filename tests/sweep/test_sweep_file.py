@@ -59,6 +59,7 @@ def run(*words: object) -> int:
         ("task: passkey\nseed: often\n", 2, "seed: it must be a valid integer"),
         ("task: passkey\nseed: 1\ntask: [perplexity]\n", 3, "task is on line 1 too; keep one."),
         ("docs:\n  passkey: a\n  passkey: b\n", 3, "passkey is on line 2 too; keep one."),
+        ("seed: !!python/name:os.system\n", 1, "seed: it must be a valid integer"),
         ("seed: 1:30\n", 1, "seed: it must be a valid integer"),
         ("seed: 1\nmodel: [a, a]\n", 2, "model: 'a' is named twice; leave one out."),
         ("seed: 1\nmodel: []\n", 2, "model: name at least one (given: [])."),
