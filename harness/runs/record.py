@@ -133,7 +133,7 @@ class _Cell(BaseModel):
     failed: Text | None = None
 
 
-class Asked(BaseModel):
+class Settings(BaseModel):
     """The settings of a sweep that a record is read for; all others in it are ignored.
 
     None of them runs code without being asked for, and none contacts anyone but the hub that the
@@ -161,7 +161,7 @@ class Asked(BaseModel):
 
 def honoured(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a record that are read."""
-    return {name: one for name, one in record["asked"].items() if name in Asked.model_fields}
+    return {name: one for name, one in record["asked"].items() if name in Settings.model_fields}
 
 
 class _Machine(BaseModel):
@@ -181,7 +181,7 @@ class _Session(_Machine):
 class Run(BaseModel):
     """The record of a run."""
 
-    asked: Asked
+    asked: Settings
     model: _Model
     chat_template: Text | None = None
     lengths: list[Tokens]

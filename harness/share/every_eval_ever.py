@@ -32,7 +32,7 @@ from tasks._retrieval import SHOWN
 from tasks.types import Generate, Group, Request
 
 if TYPE_CHECKING:
-    from harness.sweep.rerun import Asked
+    from harness.sweep.rerun import RequestedTask
 
 SCHEMA = "0.2.2"
 SAMPLES = "evaluation_samples.jsonl"
@@ -171,9 +171,9 @@ def _samples(run: PublicRun) -> Iterator[dict[str, Any]]:
     samples = {(one["cell"], one["question"]): one for one in run.samples}
     for place, rows in scored.groupby(REQUEST, sort=False):
         task, length, digest = cast("tuple[str, int, str]", place)
-        asked, version = run.requests[task], run.record["tasks"][task]["version"]
-        request = asked.questions[digest]
-        shown = _input(asked, request)
+        requested, version = run.requests[task], run.record["tasks"][task]["version"]
+        request = requested.requests[digest]
+        shown = _input(requested, request)
         both = {name: shown[name] for name in ("raw", "reference")}
         recipe = json.dumps(both, sort_keys=True, separators=(",", ":"))  # of other adapters, too
         for scaling, value in zip(rows["scaling"], rows["value"], strict=True):
@@ -192,60 +192,64 @@ def _samples(run: PublicRun) -> Iterator[dict[str, Any]]:
                 "input": shown,
                 **_output(request, sample["facts"], f"{task.partition(':')[0]}.grade", version),
                 "evaluation": {"score": value, "is_correct": value == 1},
-                "metadata": _metadata(asked, request, sample, scaling),
+                "metadata": _metadata(requested, request, sample, scaling),
             }
 
 
-def _input(asked: Asked, request: Request) -> dict[str, Any]:
+def _input(requested: RequestedTask, request: Request) -> dict[str, Any]:
     """Return the text of a request and its answers.
 
     In a chat the text is the user's message, and ``formatted`` what the template makes of it. Of
     several parts it is what they begin with, and the choices are what follows in each.
     """
-    decode, opening, parts = asked.source.decode, asked.source.opening, request.model_requests
+    decode, opening, parts = (
+        requested.source.decode,
+        requested.source.opening,
+        request.model_requests,
+    )
     together = zip(*(part.tokens[: part.start] for part in parts), strict=False)
     prompt = [same[0] for same in takewhile(lambda tokens: len(set(tokens)) == 1, together)]
     shown: dict[str, Any]
-    if asked.task.options.get("chat"):
+    if requested.task.options.get("chat"):
         whole = decode(prompt)
-        shown = {"raw": _message(asked, request, prompt, whole), "formatted": whole}
+        shown = {"raw": _message(requested, request, prompt, whole), "formatted": whole}
     else:
         first = len(opening) if tuple(prompt[: len(opening)]) == opening else 0
         shown = {"raw": decode(prompt[first:])}
     choices = [decode(part.tokens[len(prompt) :]).strip() for part in parts]
-    shown["reference"] = _answers(asked, request, choices)
+    shown["reference"] = _answers(requested, request, choices)
     return shown | ({"choices": choices} if len(parts) > 1 else {})
 
 
-def _message(asked: Asked, request: Request, prompt: Sequence[int], text: str) -> str:
+def _message(requested: RequestedTask, request: Request, prompt: Sequence[int], text: str) -> str:
     """Return the user's message in a prompt; raise UserError where the template is not found."""
-    before, after = map(asked.source.decode, asked.source.chat("")[:2])
+    before, after = map(requested.source.decode, requested.source.chat("")[:2])
     # Where the parts differ earlier, the message itself does.
     ends = len(prompt) == request.start
     # lm-eval's answers begin with the space.
     end = text.rfind(after.rstrip()) if ends else len(text)
     if not text.startswith(before) or end < len(before):
         raise UserError(
-            f"{asked.task.label}, {request.doc_id}: its chat template is not found in its text."
+            f"{requested.task.label}, {request.doc_id}: its chat template is not found in its text."
         )
     return text[len(before) : end]
 
 
-def _answers(asked: Asked, request: Request, choices: Sequence[str]) -> list[str]:
+def _answers(requested: RequestedTask, request: Request, choices: Sequence[str]) -> list[str]:
     """Return the answers that count, by default the targets.
 
     The module that grades knows them: ``answers`` is defined beside ``grade``, also where tasks
     share both.
     """
-    answers = getattr(inspect.getmodule(asked.task.module.grade), "answers", None)
+    answers = getattr(inspect.getmodule(requested.task.module.grade), "answers", None)
     if answers is None:
         return [] if isinstance(request, Generate | Group) else list(choices)
 
     def texts() -> list[str]:
-        every = answers(request, asked.source)
+        every = answers(request, requested.source)
         return [choices[one] if isinstance(one, int) else str(one) for one in every]
 
-    return call(f"task {asked.task.label}", texts)
+    return call(f"task {requested.task.label}", texts)
 
 
 def _output(
@@ -279,7 +283,7 @@ def _output(
 
 
 def _metadata(
-    asked: Asked, request: Request, sample: Mapping[str, Any], scaling: str
+    requested: RequestedTask, request: Request, sample: Mapping[str, Any], scaling: str
 ) -> dict[str, str]:
     facts = sample["facts"]
     return _texts(
@@ -287,7 +291,7 @@ def _metadata(
             **{name: fact for name, fact in facts.items() if name not in (*OUTPUT, "answer")},
             "scaling": scaling,
             "output": _kind_of_output(request, facts),
-            "chat_template": "applied" if asked.task.options.get("chat") else None,
+            "chat_template": "applied" if requested.task.options.get("chat") else None,
             **{name: sample[name] for name in ("length", "frequencies", "question")},
         }
     )

@@ -23,7 +23,7 @@ from harness.share.clean import clean_record, clean_samples, entry
 from harness.stats.cells import SCORE, cells
 
 if TYPE_CHECKING:
-    from harness.sweep.rerun import Asked
+    from harness.sweep.rerun import RequestedTask
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class PublicRun:
     frame: pd.DataFrame
     paper: Paper
     note: str
-    requests: Mapping[str, Asked] = field(default_factory=dict)
+    requests: Mapping[str, RequestedTask] = field(default_factory=dict)
 
 
 def public_run(
@@ -48,7 +48,7 @@ def public_run(
     paper: Paper,
     frame: pd.DataFrame,
     out: Path,
-    requests: Mapping[str, Asked] | None = None,
+    requests: Mapping[str, RequestedTask] | None = None,
 ) -> PublicRun:
     """Return a run without paths; raise UserError where that would change a score or a status.
 

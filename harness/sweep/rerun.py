@@ -55,7 +55,7 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     """
     record = checked_run(folder)
     samples = checked_samples(folder)  # a damaged one is rejected before anything is measured
-    spec = parse(None, {**as_asked(record, places), "out": out})
+    spec = parse(None, {**recorded_settings(record, places), "out": out})
     if not code:
         check_no_code(folder, _named_code(spec))
     if resolved(out) == resolved(folder):
@@ -73,7 +73,7 @@ def plan_again(folder: Path, out: Path, places: Mapping[str, str], *, code: bool
     return replace(plan, only=samples.keys())
 
 
-def as_asked(record: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
+def recorded_settings(record: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings of a run, with where model and documents lie now.
 
     A model of the hub is that of the recorded commit: its branch may have moved since.
@@ -202,12 +202,12 @@ def _gap(was: Mapping[str, Any], now: Mapping[str, Any] | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """A task's questions by their digests, and the source that they were made of."""
+class RequestedTask:
+    """A task with its requests by their digests, and the context that they were made from."""
 
     task: Plugin
     source: TaskContext
-    questions: Mapping[str, Request]
+    requests: Mapping[str, Request]
 
 
 def ask_again(
@@ -217,7 +217,7 @@ def ask_again(
     *,
     tasks: Iterable[str] = (),
     code: bool = False,
-) -> dict[str, Asked]:
+) -> dict[str, RequestedTask]:
     """Return the questions of these tasks of a run by the task's label.
 
     ``places`` say where model and documents lie now; ``tasks`` are the user's own, which run
@@ -227,7 +227,7 @@ def ask_again(
     record = checked_run(folder)
     own = own_tasks(tasks)
     plugins = {label: _task(folder, one, own) for label, one in record["tasks"].items()}
-    spec = parse(None, as_asked(record, places))
+    spec = parse(None, recorded_settings(record, places))
     if not code:
         built_in = [one.given for one in plugins.values() if one.digest is None]
         named = [given for given in built_in if names_code("task", given)]
@@ -235,7 +235,7 @@ def ask_again(
     if spec.offline:
         go_offline()
     try:
-        return _asked(record, spec, plugins, labels)
+        return _requested(record, spec, plugins, labels)
     except UserError as error:
         raise UserError(
             f"the questions of {folder} cannot be asked again (--model and --docs say where model "
@@ -243,9 +243,9 @@ def ask_again(
         ) from error
 
 
-def _asked(
+def _requested(
     record: Mapping[str, Any], spec: Spec, plugins: Mapping[str, Plugin], labels: Iterable[str]
-) -> dict[str, Asked]:
+) -> dict[str, RequestedTask]:
     """Return the questions of these tasks; raise UserError where they are not those recorded."""
     trusted = spec.trust_remote_code
     tokenizer = open_tokenizer(spec.model, revision=spec.revision, trust_remote_code=trusted)
@@ -263,7 +263,7 @@ def _asked(
                     "tokenizer or a package changed."
                 )
         every = {question.digest: question for some in by_length.values() for question in some}
-        by_task[label] = Asked(task, source, every)
+        by_task[label] = RequestedTask(task, source, every)
     return by_task
 
 

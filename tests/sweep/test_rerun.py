@@ -16,7 +16,7 @@ from harness.runs.provenance import command
 from harness.runs.store import RUN, SAMPLES, write_run
 from harness.sweep.plan import make_plan
 from harness.sweep.record import describe
-from harness.sweep.rerun import as_asked, compare, surroundings
+from harness.sweep.rerun import compare, recorded_settings, surroundings
 from harness.sweep.spec import parse
 from tests.small_runs import changed
 from tests.tiny import save_tiny
@@ -226,9 +226,9 @@ def test_nothing_in_a_record_is_run_or_contacted(run: Path, rerun: Rerun, tmp_pa
 def test_a_model_of_the_hub_is_that_of_the_recorded_commit() -> None:
     """Its branch may have moved; a model that lies elsewhere now has no revision."""
     record = {"asked": {"model": "a/b", "revision": "main"}, "model": {"revision": "c0ffee"}}
-    assert as_asked(record, {}) == {"model": "a/b", "revision": "c0ffee"}
-    assert as_asked({**record, "model": {"revision": None}}, {})["revision"] == "main"
-    assert as_asked(record, {"model": "here"}) == {"model": "here", "revision": None}
+    assert recorded_settings(record, {}) == {"model": "a/b", "revision": "c0ffee"}
+    assert recorded_settings({**record, "model": {"revision": None}}, {})["revision"] == "main"
+    assert recorded_settings(record, {"model": "here"}) == {"model": "here", "revision": None}
 
 
 def test_moved_documents_that_a_record_cannot_have_are_refused() -> None:
@@ -239,4 +239,4 @@ def test_moved_documents_that_a_record_cannot_have_are_refused() -> None:
     ):
         docs = {f"task{number}": name for number, name in enumerate(given)}
         with pytest.raises(UserError, match=told):
-            as_asked({"model": {}, "asked": {"docs": docs}}, {"docs": "moved"})
+            recorded_settings({"model": {}, "asked": {"docs": docs}}, {"docs": "moved"})
