@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from harness.api.calibrate import calibrate as calibrate
     from harness.api.callback import Callback as Callback
     from harness.api.model import check as check
     from harness.api.model import doctor as doctor
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from tasks import TaskContext as TaskContext
 
 HOMES = {
+    "harness.api.calibrate": ("calibrate",),
     "harness.api.callback": ("Callback",),
     "harness.api.model": ("check", "doctor", "export", "inspect", "patched"),
     "harness.api.report": ("compare", "report"),

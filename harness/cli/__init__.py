@@ -10,6 +10,8 @@ COMMANDS = {
     "report": "Make the tables, figures and page of one or more runs from their files.",
     "recommend": "Name the method for a target length, by a race on your documents.",
     "tune": "Search a method's options, or free factors of its channels, by CMA-ES at one length.",
+    "calibrate": "Measure a model's heads on documents, for the methods that treat them "
+    "differently.",
     "export": "Write a scaling as a serving engine reads it, with its numerical error there.",
     "doctor": "Find faults of a model's config, its patch, its cache, and of a server; status 1 "
     "if any.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ def plan_notes(plan: Plan) -> list[str]:
     failures = dict.fromkeys(cell.failed for cell in plan.cells if cell.failed)
     lines = [f"Its cells fail: {reason}" for reason in failures]
     lines += [*_short(plan), *data_warnings.notes(plan.documents, plan.left_out)]
+    lines += _calibrated(plan)
     model = plan.checkpoint
     if getattr(model.tokenizer, "chat_template", None):
         raw = [task.label for task in plan.tasks if not task.options.get("chat")]
@@ -53,6 +55,24 @@ def _short(plan: Plan) -> list[str]:
         f"{len(short)} of {len(read)} documents hold no window of {max(plan.lengths)} tokens and "
         f"are left out: {some}"
     ]
+
+
+def _calibrated(plan: Plan) -> list[str]:
+    """Name the documents on which the heads of a method were measured: they are not held out."""
+    lines = []
+    for method in plan.methods:
+        path = method.options.get("heads")
+        if path is None or not Path(str(path)).is_file():
+            continue
+        table = json.loads(Path(str(path)).read_text(encoding="utf-8"))
+        known = {entry["sha256"] for entry in table.get("documents", ())}
+        same = [d["name"] for d in plan.documents if d["sha256"] in known]
+        if same:
+            lines.append(
+                f"{method.label} was calibrated on {', '.join(same)}: its scores there are not held"
+                " out; measure it on other documents"
+            )
+    return lines
 
 
 def warnings(plan: Plan) -> list[str]:

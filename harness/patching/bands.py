@@ -44,7 +44,7 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
         )
     if bands.by_head:
         _check_heads(model, bands)
-    layouts = once(model, "bands", lambda: _verified(model, name))
+    layouts = verified_layouts(model, name)
     at_rest = Frequencies(torch.zeros_like(own))
     attention = BandedAttention(bands, layouts)
     if model.config._attn_implementation == PLAIN:
@@ -52,6 +52,11 @@ def banded(model: Any, bands: Bands) -> Iterator[None]:
     with placed(model, name, at_rest), attending(model, attention, attention.mask):
         check_angles(model, name, at_rest)
         yield
+
+
+def verified_layouts(model: Any, name: str) -> dict[nn.Module, Layout | None]:
+    """Return each layer's layout, once its bands are verified; ``name`` is the rotary module's."""
+    return once(model, "bands", lambda: _verified(model, name))
 
 
 def _check_heads(model: Any, bands: Bands) -> None:

@@ -6,14 +6,15 @@ A row is one value of one table. Its columns:
 table           the short name of the table
 source          the paper, and the table in it
 model, data     as the paper names them; a checkpoint that it publishes by the hub's name
-protocol        how it was measured: overlap, press, prefix (``tasks/perplexity.py``), or ruler
+protocol        overlap, press or prefix (``tasks/perplexity.py``), ruler, or l-eval, which no task
+                here measures
 stride          tokens between two windows of overlap or press; empty for other protocols
 scaling         the method as the paper names it
 method          its name for ``--scaling``; empty where no method here has the same formula
 tuned           "no" for a method without training, else how the checkpoint was trained
 trained_length  tokens in a window of pretraining; empty where the checkpoint was made longer
 length          tokens
-metric          perplexity, or ruler_mean_score (percent)
+metric          perplexity, or ruler_mean_score or l_eval_mean_score (percent)
 relation        "=", or ">" where the paper only says that the value is larger
 value           the number as printed
 ==============  ==================================================================================

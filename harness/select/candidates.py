@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 OWN = "none"  # the model without scaling, against which in-window costs are measured
 SHIPPED = "native"  # the checkpoint's own scaling
-LEFT_OUT = (SHIPPED, "longrope")  # the factors of the latter are searched
-ADDED = ("log_n", "temperature")  # used on top of another method: here YaRN
+# Searched or calibrated on the model: without that they are an error, or another method.
+LEFT_OUT = (SHIPPED, "longrope", "ms_poe", "dpe", "lampe")
+ADDED = ("log_n", "temperature", "info_scale")  # used on top of another method: here YaRN
 CODE = "hf-code"  # the engine that reads any method, by a modelling file in transformers
 # The order in which a budget too small for all takes the candidates: the plainest and most used
 # first, then the others alphabetically.

@@ -1,0 +1,119 @@
+"""The tables by which some methods rank heads: measured on a model, against a naive loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ropewalk as rw
+from harness.patching.config import rope_of
+from harness.patching.heads import measure_heads
+from tests import naive_methods as naive
+from tests.banded import TOKEN, model_of
+from tests.command_line import Ropewalk
+from tests.tiny import save_tiny
+
+
+def unrotated(model: Any, tokens: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return the queries and keys of each layer before their rotation, (heads, tokens, width)."""
+    seen: dict[tuple[int, str], torch.Tensor] = {}
+    handles = []
+    for layer, block in enumerate(model.model.layers):
+        for name in ("q_proj", "k_proj"):
+            projection = getattr(block.self_attn, name)
+
+            def keep(_: Any, __: Any, out: torch.Tensor, at: Any = (layer, name)) -> None:
+                seen[at] = out[0]
+
+            handles.append(projection.register_forward_hook(keep))
+    with torch.inference_mode():
+        model(input_ids=tokens, use_cache=False)
+    for handle in handles:
+        handle.remove()
+    width = model.config.head_dim or model.config.hidden_size // model.config.num_attention_heads
+    return [
+        tuple(
+            seen[layer, n].unflatten(-1, (-1, width)).transpose(0, 1) for n in ("q_proj", "k_proj")
+        )
+        for layer in range(model.config.num_hidden_layers)
+    ]  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_heads_are_measured_as_a_loop_measures_them(family: str) -> None:
+    """Shares of outliers and norms of channel pairs, of every layer and head, as means of texts."""
+    model, texts = model_of(family), [TOKEN[0, :60], TOKEN[0, 30:110]]
+    found = measure_heads(model, [text.tolist() for text in texts])
+    shares, best = torch.zeros_like(found.outlier_shares), []
+    for text in texts:
+        for layer, (query, key) in enumerate(unrotated(model, text[None])):
+            shares[layer] += torch.tensor(naive.ms_poe_shares(query, key)) / len(texts)
+    torch.testing.assert_close(found.outlier_shares, shares)
+    alone = measure_heads(model, [texts[0].tolist()])
+    for layer, (query, key) in enumerate(unrotated(model, texts[0][None])):
+        sharing = len(query) // len(key)
+        for head in range(len(query)):
+            chosen = naive.dpe_key_pairs(query[head], key[head // sharing], 3)
+            order = alone.pair_norms[layer, head].argsort(descending=True)
+            best.append(set(order[:3].tolist()) == set(chosen))
+    assert all(best)
+
+
+def test_a_calibration_is_a_file_that_methods_read(
+    tmp_path: Path, ropewalk: Ropewalk, docs: Path
+) -> None:
+    """It names its documents, and a run on one of them says that it is not held out."""
+    model = save_tiny(tmp_path / "m")
+    file = tmp_path / "heads.json"
+    done = ropewalk("calibrate", model, "--docs", docs, "--documents", "1", "--out", file)
+    assert done.status == 0, done.err
+    table = json.loads(file.read_text(encoding="utf-8"))
+    rope = rope_of(model_of("llama").config)
+    assert torch.tensor(table["pair_norms"]).shape == (rope.layers, rope.heads, 8)
+    for name in ("ms_poe", "dpe"):
+        given = f"{name}:heads={file}"
+        dry = ropewalk(
+            "run", "--model", model, "--docs", docs, "--scaling", given, "--length", "1x",
+            "--task", "perplexity:tail=8", "--dry-run",
+        )  # fmt: skip
+        assert f"was calibrated on {table['documents'][0]['name']}" in dry.out + dry.err
+    run = rw.run(
+        model, docs=str(docs), scaling=[f"ms_poe:heads={file}"], length=["1x"],
+        task=["perplexity:tail=8"], out=tmp_path / "run",
+    )  # fmt: skip
+    assert set(run.frame()["status"]) == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--documents", "0"), "calibrate reads 1 or more"),
+        (("--documents", "99"), "documents of 63 tokens or more, not 99"),
+        (("--length", "4x"), "heads are measured inside the trained window"),
+    ],
+)
+def test_a_calibration_that_cannot_be_is_one_sentence(
+    flags: tuple[str, str], words: str, tiny: Path, docs: Path, ropewalk: Ropewalk
+) -> None:
+    done = ropewalk("calibrate", tiny, "--docs", docs, *flags)
+    assert done.status == 2
+    assert words in done.err
+
+
+def test_the_table_of_another_model_is_refused(tmp_path: Path) -> None:
+    rope = rw.Rope(16, 1e4, 64, layers=3, heads=2)
+    file = tmp_path / "heads.json"
+    with pytest.raises(ValueError, match="ropewalk calibrate"):
+        rw.methods.ms_poe(rope, 64)
+    for content, words in (
+        ("{}", "has no table outlier_shares"),
+        ('{"outlier_shares": [[1, 2]]}', "is of another model"),
+        ("[", "cannot be read as JSON"),
+    ):
+        file.write_text(content, encoding="utf-8")
+        with pytest.raises(ValueError, match=words):
+            rw.methods.ms_poe(rope, 64, heads=str(file))
