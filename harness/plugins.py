@@ -1,4 +1,9 @@
-"""Find, load and call the plug-ins, methods to encodings. The file is the registration."""
+"""Find, load and call the plug-ins, methods to encodings.
+
+The file is the registration. An installed package registers its own modules as entry points, in
+the groups ``ropewalk.methods``, ``ropewalk.tasks``, ``ropewalk.reports`` and
+``ropewalk.encodings``; the name of a built-in plug-in wins over that of an entry point.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +16,8 @@ import sys
 import typing
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
@@ -31,6 +37,7 @@ FOLDERS = {
     "encoding": "harness/encodings",
     "tracker": "harness/share/trackers",
 }
+PACKAGED = ("method", "task", "report", "encoding")  # kinds that installed packages may add
 REPLACED = {  # reports of earlier versions: which one has their numbers now
     "paired_differences": "differences",
     "passkey_map": "retrieval",
@@ -78,19 +85,39 @@ def names(kind: str) -> list[str]:
     return sorted(path.stem for path in files if path.stem != "types")
 
 
+@cache
+def packaged(kind: str) -> dict[str, EntryPoint]:
+    """Return the plug-ins of a kind that installed packages register, by name."""
+    points = entry_points(group=f"ropewalk.{kind}s") if kind in PACKAGED else ()
+    return {point.name: point for point in points if point.name not in names(kind)}
+
+
+def all_names(kind: str) -> list[str]:
+    """Return the names of all plug-ins of a kind: built-in and of installed packages."""
+    return sorted([*names(kind), *packaged(kind)])
+
+
 def catalogue(kind: str) -> dict[str, str]:
-    """Return each built-in plug-in's first docstring line, read without importing anything."""
+    """Return a line on each plug-in, without importing any.
+
+    It is the first docstring line of a built-in one, and the origin of a package's.
+    """
     lines = {}
     for name in names(kind):
         tree = ast.parse((ROOT / FOLDERS[kind] / f"{name}.py").read_text(encoding="utf-8"))
         lines[name] = (ast.get_docstring(tree) or "").partition("\n")[0]
-    return lines
+    for name, point in packaged(kind).items():
+        origin = f"{point.dist.name} {point.dist.version}" if point.dist else "a package"
+        lines[name] = f"From {origin} ({point.value})."
+    return dict(sorted(lines.items()))
 
 
 def load(
     kind: str, given: str | Callable[..., Any], more: Mapping[str, str] | None = None
 ) -> Plugin:
     """Load ``name``, ``name:option=value,…``, a path to a .py file, a dotted module or a function.
+
+    A name is that of a built-in plug-in or of an installed package's entry point.
 
     A method is also a .json file that ``ropewalk tune`` wrote, or a table of LongRoPE's factors.
     ``more`` are options beside those of the text, whose values may have commas.
@@ -145,7 +172,7 @@ def names_code(kind: str, given: str | Callable[..., Any]) -> bool:
     )
 
 
-# Modules: built-in by name, a user's by file or dotted name.
+# Modules: built-in by name, a user's by file, dotted name or entry point.
 
 
 def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
@@ -156,18 +183,25 @@ def module_of(kind: str, name: str) -> tuple[ModuleType, str | None]:
         package = FOLDERS[kind].replace("/", ".")
         return importlib.import_module(f"{package}.{name}"), None
     if is_dotted(name):
-        try:
-            module = importlib.import_module(name)
-        except ImportError as error:
-            raise UserError(f"{kind} {name!r} cannot be imported: {error}.") from None
-        except RAISED as error:
-            raise UserError(f"{kind} {name!r} failed: {failure(error)}.") from error
-        return module, _digest(Path(module.__file__).read_bytes()) if module.__file__ else None
+        return _imported(kind, name, name)
+    if name in packaged(kind):
+        return _imported(kind, name, packaged(kind)[name].value)
     if kind == "report" and name in REPLACED:
         raise UserError(f"the report {name!r} was merged: {REPLACED[name]} has its numbers now.")
     raise UserError(
-        f"no {kind} is called {name!r}; {nearest(name, names(kind))}, or a path to a .py file."
+        f"no {kind} is called {name!r}; {nearest(name, all_names(kind))}, or a path to a .py file."
     )
+
+
+def _imported(kind: str, name: str, path: str) -> tuple[ModuleType, str | None]:
+    """Import the module at a dotted path, and hash its file."""
+    try:
+        module = importlib.import_module(path)
+    except ImportError as error:
+        raise UserError(f"{kind} {name!r} cannot be imported: {error}.") from None
+    except RAISED as error:
+        raise UserError(f"{kind} {name!r} failed: {failure(error)}.") from error
+    return module, _digest(Path(module.__file__).read_bytes()) if module.__file__ else None
 
 
 def _from_file(kind: str, path: Path) -> tuple[ModuleType, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,7 +14,17 @@ import torch
 
 from harness.errors import UserError
 from harness.methods.resolve import resolve
-from harness.plugins import FOLDERS, ROOT, catalogue, entry, load, names, names_code
+from harness.plugins import (
+    FOLDERS,
+    ROOT,
+    catalogue,
+    entry,
+    load,
+    names,
+    names_code,
+    packaged,
+)
+from ropewalk import methods
 from scaling import log_n, yarn
 from scaling.types import Frequencies, Rope
 from tests.command_line import Ropewalk
@@ -144,6 +154,59 @@ def test_the_digest_of_a_users_file_follows_its_text(
     second = load("method", str(write(MINE.replace("2.0", "3.0"))))
     assert first.digest != second.digest
     assert (first.options["factor"], second.options["factor"]) == (2.0, 3.0)
+
+
+PACKAGE = {
+    "rope_extras/__init__.py": "",
+    "rope_extras/shorter.py": dedent(MINE),
+    "rope_extras/twice.py": "from tasks.passkey import METRIC, VERSION, ask, grade, score\n",
+    "rope_extras/broken.py": "import no_such_module\n",
+    "rope_extras-1.5.dist-info/METADATA": "Name: rope-extras\nVersion: 1.5\n",
+    "rope_extras-1.5.dist-info/entry_points.txt": """\
+[ropewalk.methods]
+shorter = rope_extras.shorter
+broken = rope_extras.broken
+yarn = rope_extras.shorter
+[ropewalk.tasks]
+twice = rope_extras.twice
+""",
+}
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed package with plug-ins: its modules and what pip writes beside them."""
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    packaged.cache_clear()
+    yield tmp_path
+    packaged.cache_clear()
+
+
+@pytest.mark.usefixtures("package")
+def test_an_installed_package_adds_plugins(
+    ropewalk: Ropewalk, tiny: Path, docs: Path, tmp_path: Path
+) -> None:
+    """They are listed with their origin and take options; a built-in name stays built-in."""
+    assert catalogue("method")["shorter"] == "From rope-extras 1.5 (rope_extras.shorter)."
+    assert "rope-extras 1.5" in ropewalk("list").out
+    assert "factor" in ropewalk("list", "shorter").out
+    plugin = load("method", "shorter:factor=4")
+    assert (plugin.label, plugin.options) == ("shorter:factor=4", {"factor": 4.0})
+    assert plugin.digest is not None
+    assert names_code("method", "shorter")
+    assert load("method", "yarn").digest is None
+    assert load("task", "twice:trials=1").label == "twice:trials=1"
+    assert methods.shorter is plugin.module.frequencies
+    assert "did you mean 'shorter'?" in refused(lambda: load("method", "shrter"))
+    assert refused(lambda: load("method", "broken")) == (
+        "method 'broken' cannot be imported: No module named 'no_such_module'."
+    )
+    words = ["--model", tiny, "--docs", docs, "--length", "256", "--out", tmp_path / "run"]
+    done = ropewalk("run", *words, "--scaling", "shorter", "--task", "twice:trials=1,depths=1")
+    assert done.status == 0, done.err
 
 
 def test_a_dotted_module_is_a_plugin() -> None:

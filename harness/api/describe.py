@@ -16,10 +16,10 @@ from harness.plugins import (
     CONTRACTS,
     FOLDERS,
     METHOD,
+    all_names,
     defines,
     entry,
     module_of,
-    names,
     names_method,
     parameters,
 )
@@ -78,12 +78,12 @@ def kinds_of(name: str, kinds: Collection[str] = FOLDERS) -> list[str]:
     Raises UserError for a name or a file that is none of ``kinds``.
     """
     if "." not in name:
-        if built_in := [kind for kind in kinds if name in names(kind)]:
-            return built_in
-        known = {plugin for kind in kinds for plugin in names(kind)}
-        known |= set(bundled()) if kinds is FOLDERS else set()
+        if named := [kind for kind in kinds if name in all_names(kind)]:
+            return named
+        allowed = {plugin for kind in kinds for plugin in all_names(kind)}
+        allowed |= set(bundled()) if kinds is FOLDERS else set()
         raise UserError(
-            f"nothing is called {name!r}; {nearest(name, known)}, or a path to a .py file."
+            f"nothing is called {name!r}; {nearest(name, allowed)}, or a path to a .py file."
         )
     module = module_of("plug-in", name)[0]
     contracts = {"method": METHOD, **{kind: CONTRACTS[kind] for kind in OWN if kind in kinds}}
@@ -100,18 +100,18 @@ def kinds_of(name: str, kinds: Collection[str] = FOLDERS) -> list[str]:
 def _describe(kind: str, name: str) -> Description:
     module = module_of(kind, name)[0]
     function = entry(module, kind)
-    known = parameters(module, kind)
+    taken = parameters(module, kind)
     named: Any = function.__init__ if inspect.isclass(function) else function
     hints = typing.get_type_hints(named, include_extras=True)
     options = tuple(
         Option(key, _type(hints.get(key, str)), _default(one.default), _searched(hints.get(key)))
-        for key, one in known.items()
+        for key, one in taken.items()
     )
     documented = [inspect.getdoc(module), inspect.getdoc(function)]
     text = "\n\n".join(part for part in documented if part)
     shown = Path(name).stem if name.endswith(".py") else name
     return Description(
-        kind, shown, text, options, EXAMPLES[kind].format(_example(name, module, known))
+        kind, shown, text, options, EXAMPLES[kind].format(_example(name, module, taken))
     )
 
 
@@ -147,11 +147,11 @@ def _default(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else f"{value}" or "empty"
 
 
-def _example(name: str, module: ModuleType, known: Mapping[str, inspect.Parameter]) -> str:
+def _example(name: str, module: ModuleType, taken: Mapping[str, inspect.Parameter]) -> str:
     """Return the name with one option: EXAMPLE_OPTIONS, a fixed factor, or the first default."""
     if hasattr(module, "EXAMPLE_OPTIONS"):
         return f"{name}:{module.EXAMPLE_OPTIONS}"
-    if "factor" in known:
+    if "factor" in taken:
         return f"{name}:factor=4"
-    named = [(key, p.default) for key, p in known.items() if p.default not in (None, p.empty)]
+    named = [(key, p.default) for key, p in taken.items() if p.default not in (None, p.empty)]
     return f"{name}:{named[0][0]}={_default(named[0][1])}" if named else name

@@ -12,7 +12,7 @@ from transformers import PreTrainedConfig
 from harness.encodings.types import Shape
 from harness.errors import UserError
 from harness.names import is_dotted, nearest
-from harness.plugins import Plugin, call, load, names, names_code
+from harness.plugins import Plugin, all_names, call, load, names_code
 
 COPIES = 4  # most encodings: the scores, the masked scores, their softmax and a temporary
 # Scores that are computed at once: as many as fit a processor's cache, on a GPU 64 MiB. With fewer
@@ -119,11 +119,11 @@ def plugin_of(config: EncodingConfig) -> Plugin:
 
 def check_code(config: EncodingConfig) -> None:
     """Raise UserError for an encoding that is not known, or is code that may not run."""
-    name, known = config.encoding.partition(":")[0], names("encoding")
-    if not (name.endswith(".py") or is_dotted(name) or name in known):
+    name, allowed = config.encoding.partition(":")[0], all_names("encoding")
+    if not (name.endswith(".py") or is_dotted(name) or name in allowed):
         where = config.name_or_path or "the model"
         raise UserError(
-            f"the config of {where}: no encoding is called {name!r}; {nearest(name, known)}."
+            f"the config of {where}: no encoding is called {name!r}; {nearest(name, allowed)}."
         )
     if not config.run_code and names_code("encoding", config.encoding):
         raise UserError(
